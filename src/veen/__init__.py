@@ -1,0 +1,3 @@
+"""VEEN: a verifiable, end-to-end encrypted log that nobody has to trust."""
+
+__version__ = "0.1.0"
