@@ -1,0 +1,230 @@
+"""Every way the protocol says no: exceptions, error codes and the admission table (spec §8.2, §10.6).
+
+Errors carry data and survive pickling (`args` mirror `__init__`); the words are derived from the data.
+Nothing here holds a key, a plaintext or a ciphertext, so any of these may be logged.
+"""
+
+from enum import Enum
+from typing import ClassVar
+
+__all__ = [
+    "RETIRED_CODES",
+    "ApiCode",
+    "CapabilityError",
+    "EvidenceError",
+    "FieldSizeError",
+    "FormatError",
+    "InvalidKeyError",
+    "LimitError",
+    "MalformedError",
+    "OpenError",
+    "PaddingError",
+    "ProofError",
+    "Refusal",
+    "Refused",
+    "SignatureError",
+    "Stage",
+    "VeenError",
+    "VerifyError",
+    "VersionError",
+]
+
+
+class VeenError(Exception):
+    """Base of every error we raise on purpose."""
+
+    hint: ClassVar[str] = "This is a defect in VEEN itself: please report it with the command that led here."
+
+
+class FormatError(VeenError):
+    """The bytes are not the one canonical encoding of the object they claim to be (I10)."""
+
+    hint = "Ask the producer for the original bytes; `veen inspect FILE` shows what is readable in these."
+
+
+class MalformedError(FormatError):
+    """Not deterministic CBOR (or its JSON form), or an item is missing, superfluous or of the wrong type."""
+
+    def __init__(self, what: str, where: str = "") -> None:
+        super().__init__(what, where)
+        self.what, self.where = what, where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class FieldSizeError(FormatError):
+    """A byte string or list has a size the spec does not allow there."""
+
+    def __init__(self, where: str, expected: str, actual: int) -> None:
+        super().__init__(where, expected, actual)
+        self.where, self.expected, self.actual = where, expected, actual
+
+    def __str__(self) -> str:
+        return f"{self.where}: expected {self.expected}, found {self.actual}"
+
+
+class VersionError(FormatError):
+    """The object is well formed but speaks a version we do not know."""
+
+    hint = "Use a VEEN release that supports this version."
+
+    def __init__(self, where: str, actual: int) -> None:
+        super().__init__(where, actual)
+        self.where, self.actual = where, actual
+
+    def __str__(self) -> str:
+        return f"{self.where}: version {self.actual} is not supported (this release speaks version 1)"
+
+
+class PaddingError(FormatError):
+    """Bytes after the declared parts of a ciphertext are not all zero (D-17)."""
+
+    def __str__(self) -> str:
+        return "ciphertext: padding holds a non-zero byte"
+
+
+class LimitError(VeenError):
+    """A value exceeds the limit registry (spec §14)."""
+
+    hint = "Send less at once, or lower the sender's limits to those of the hub (`veen hub limits`)."
+
+    def __init__(self, name: str, actual: int, maximum: int) -> None:
+        super().__init__(name, actual, maximum)
+        self.name, self.actual, self.maximum = name, actual, maximum
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.actual} is above the maximum of {self.maximum}"
+
+
+class InvalidKeyError(VeenError):
+    """Key material that no honest party produces: wrong length, or a low-order point."""
+
+    hint = "Check that the right key file or key text was given."
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class VerifyError(VeenError):
+    """Evidence is bad: what was claimed does not hold."""
+
+    hint = "Keep these bytes as evidence and compare with another copy or another reader of the same log."
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class SignatureError(VerifyError):
+    """A signature does not verify under the key it must verify under."""
+
+
+class ProofError(VerifyError):
+    """A Merkle proof does not lead to the expected root, or is not the minimal one (spec §5.4)."""
+
+
+class CapabilityError(VerifyError):
+    """A capability token breaks a rule of spec §6."""
+
+
+class EvidenceError(VerifyError):
+    """An equivocation report does not prove what it claims."""
+
+
+class OpenError(VeenError):
+    """A ciphertext cannot be opened. Deliberately says no more: a wrong key and altered bytes look the same."""
+
+    hint = "Check that the keyring holds the reader key of this stream; altered bytes fail in the same way."
+
+    def __str__(self) -> str:
+        return "cannot be opened: wrong key, or bytes altered"
+
+
+class Stage(Enum):
+    """The stages of admission, in the order they run (spec §8.1)."""
+
+    PREFILTER = "prefilter"
+    STRUCTURAL = "structural"
+    AUTH = "auth"
+    COMMIT = "commit"
+
+
+class Refusal(Enum):
+    """Every way admission says no, in the order the checks run (spec §8.2, SPEC-DECISIONS §7).
+
+    The order of the members is normative: the first check that fails decides the answer.
+    """
+
+    # The name leads each row so that no two rows are equal: Enum makes equal values aliases.
+    SIZE_PREFILTER = ("SIZE_PREFILTER", Stage.PREFILTER, "E.SIZE", 413)
+    PREFILTER_REJECT = ("PREFILTER_REJECT", Stage.PREFILTER, "E.AUTH", 403)
+    CBOR_INVALID = ("CBOR_INVALID", Stage.STRUCTURAL, "E.FORMAT", 400)
+    FIELD_SIZE = ("FIELD_SIZE", Stage.STRUCTURAL, "E.SIZE", 413)
+    VERSION = ("VERSION", Stage.STRUCTURAL, "E.FORMAT", 400)
+    PROFILE = ("PROFILE", Stage.STRUCTURAL, "E.FORMAT", 400)
+    CT_HASH = ("CT_HASH", Stage.STRUCTURAL, "E.FORMAT", 400)
+    CT_PADDING = ("CT_PADDING", Stage.STRUCTURAL, "E.FORMAT", 400)
+    ATT_ROOT = ("ATT_ROOT", Stage.STRUCTURAL, "E.FORMAT", 400)  # reserved: a hub cannot see it (D-15)
+    SIG_INVALID = ("SIG_INVALID", Stage.AUTH, "E.SIG", 409)
+    NOT_PRIMARY = ("NOT_PRIMARY", Stage.AUTH, "E.AUTH", 403)
+    CAP_MISSING = ("CAP_MISSING", Stage.AUTH, "E.CAP", 403)
+    CAP_INVALID = ("CAP_INVALID", Stage.AUTH, "E.CAP", 403)
+    AUTH_REF = ("AUTH_REF", Stage.AUTH, "E.AUTH", 403)
+    CAP_SCOPE = ("CAP_SCOPE", Stage.AUTH, "E.CAP", 403)
+    CAP_REVOKED = ("CAP_REVOKED", Stage.AUTH, "E.CAP", 403)
+    CLIENT_REVOKED = ("CLIENT_REVOKED", Stage.AUTH, "E.CAP", 403)
+    CAP_TTL = ("CAP_TTL", Stage.AUTH, "E.TIME", 400)
+    CAP_RATE = ("CAP_RATE", Stage.AUTH, "E.RATE", 429)
+    CLIENT_LIFETIME = ("CLIENT_LIFETIME", Stage.AUTH, "E.AUTH", 403)
+    CLIENT_QUOTA = ("CLIENT_QUOTA", Stage.AUTH, "E.AUTH", 403)
+    PREV_ACK = ("PREV_ACK", Stage.COMMIT, "E.SEQ", 409)
+    DUPLICATE = ("DUPLICATE", Stage.COMMIT, "E.SEQ", 409)
+    CLIENT_SEQ = ("CLIENT_SEQ", Stage.COMMIT, "E.SEQ", 409)
+    EPOCH = ("EPOCH", Stage.COMMIT, "E.TIME", 400)
+
+    def __init__(self, detail_enum: str, stage: Stage, code: str, http_status: int) -> None:
+        self.detail_enum, self.stage, self.code, self.http_status = detail_enum, stage, code, http_status
+
+
+class Refused(VeenError):
+    """The hub will not admit this message; `refusal` is the whole reason."""
+
+    hint = "`veen explain CODE` tells what the code means and how to go on."
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+    def __str__(self) -> str:
+        return f"{self.refusal.code} (stage {self.refusal.stage.value}, {self.refusal.detail_enum})"
+
+
+class ApiCode(Enum):
+    """Codes for faults of the request itself, outside admission (spec §10.6)."""
+
+    BAD_REQUEST = ("E.BAD_REQUEST", 400)
+    UNAUTHORIZED = ("E.UNAUTHORIZED", 401)
+    FORBIDDEN = ("E.FORBIDDEN", 403)
+    NOT_FOUND = ("E.NOT_FOUND", 404)
+    CONFLICT = ("E.CONFLICT", 409)
+    LIMIT = ("E.LIMIT", 413)
+    UNAVAILABLE = ("E.UNAVAILABLE", 503)
+    VERSION = ("E.VERSION", 400)
+
+    def __init__(self, code: str, http_status: int) -> None:
+        self.code, self.http_status = code, http_status
+
+
+# Names that older documents use for the same refusals; clients understand them on input (D-55).
+RETIRED_CODES: dict[str, Refusal] = {
+    "E.PROFILE": Refusal.PROFILE,
+    "E.DUP": Refusal.DUPLICATE,
+}
