@@ -1,0 +1,213 @@
+"""Deterministic CBOR, strict on both sides (spec §3.1, D-01 … D-07).
+
+cbor2 does the parsing, because it is fast and bounded; it is never trusted with strictness. `decode` accepts
+an input only if it holds one item, of whitelisted types, that encodes back to exactly the same bytes. That
+refuses non-minimal integers and lengths, trailing bytes, indefinite lengths, tags, floats and simple values.
+Key order is not judged here: `wire.Fields` demands the exact key sequence of the object at hand, and
+`is_sorted` serves free-form subtrees (D-03).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+import cbor2
+
+from veen.core.errors import FieldSizeError, MalformedError
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_ITEM_BYTES",
+    "U64_MAX",
+    "Item",
+    "bstr_head",
+    "decode",
+    "encode",
+    "encode_sorted",
+    "is_sorted",
+    "item_end",
+    "sequence",
+    "sort_keys",
+    "uint",
+]
+
+# One decoded item: int, bytes, str, bool, None, list of items, dict of items. Any, because a recursive alias
+# would make every caller cast; `wire.Fields` narrows each value as it is read.
+Item = Any
+
+MAX_DEPTH: Final = 32  # D-06
+MAX_ITEM_BYTES: Final = 16 * 1024 * 1024  # above the largest legal page (8 MiB, D-63) in its hex JSON form
+U64_MAX: Final = 2**64 - 1
+
+
+class _NoTags(dict[int, Any]):
+    """A table of semantic decoders in which every tag is present and refused.
+
+    Tags must die before cbor2 acts on them: shared references could build a cyclic or exponentially large
+    value, others compile regular expressions or parse dates.
+    """
+
+    def __contains__(self, tag: object) -> bool:
+        return True
+
+    def __getitem__(self, tag: int) -> Any:
+        return _refuse_tag
+
+    def get(self, tag: int, default: Any = None) -> Any:
+        return _refuse_tag
+
+
+def _refuse_tag(*_: object) -> NoReturn:
+    raise cbor2.CBORDecodeError("tags are not allowed")
+
+
+_NO_TAGS: Final = _NoTags()
+
+
+def encode(item: Item) -> bytes:
+    """The one encoding of `item`; map keys keep the order in which the caller put them."""
+    _check_types(item, "item")
+    return cbor2.dumps(item)
+
+
+def encode_sorted(item: Item) -> bytes:
+    """The encoding of a free-form subtree: map keys sorted bytewise by their encoding (D-03)."""
+    return encode(sort_keys(item))
+
+
+def decode(data: bytes, *, what: str = "item", max_bytes: int = MAX_ITEM_BYTES) -> Item:
+    """Decode exactly one deterministic item, or raise a FormatError; linear in `len(data)`."""
+    if len(data) > max_bytes:
+        raise FieldSizeError(what, f"at most {max_bytes} bytes", len(data))
+    try:
+        item = cbor2.loads(
+            data,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            max_depth=MAX_DEPTH,
+            semantic_decoders=_NO_TAGS,
+            tag_hook=_refuse_tag,
+        )
+    except cbor2.CBORDecodeEOF as exc:
+        raise MalformedError("CBOR ends in the middle of an item", what) from exc
+    except (cbor2.CBORDecodeError, ValueError, TypeError, OverflowError) as exc:
+        raise MalformedError(f"not deterministic CBOR: {_reason(exc)}", what) from exc
+    _check_types(item, what)
+    if cbor2.dumps(item) != data:
+        raise MalformedError("not the shortest encoding, or bytes follow the item", what)
+    return item
+
+
+def _reason(exc: BaseException) -> str:
+    """cbor2 wraps the telling message in a general one; the innermost speaks to a person."""
+    while exc.__cause__ is not None:
+        exc = exc.__cause__
+    return str(exc)
+
+
+def _check_types(item: Item, what: str) -> None:
+    """Whitelist of D-05; depth is bounded by the decoder, or by our own objects when encoding."""
+    kind = type(item)
+    if kind is bytes or kind is str or kind is bool or item is None:
+        return
+    if kind is int:
+        if not -U64_MAX - 1 <= item <= U64_MAX:
+            raise MalformedError("integer outside 64 bits", what)
+    elif kind is list:
+        for element in item:
+            _check_types(element, what)
+    elif kind is dict:
+        for key, value in item.items():
+            if type(key) not in (int, str, bytes):
+                raise MalformedError(f"map key of type {type(key).__name__}", what)
+            _check_types(key, what)
+            _check_types(value, what)
+    else:
+        raise MalformedError(f"type {kind.__name__} is not allowed", what)
+
+
+def sort_keys(item: Item) -> Item:
+    """A copy of `item` with the keys of every map sorted bytewise by their encoding (D-03)."""
+    if type(item) is dict:
+        return {key: sort_keys(item[key]) for key in sorted(item, key=cbor2.dumps)}
+    if type(item) is list:
+        return [sort_keys(element) for element in item]
+    return item
+
+
+def is_sorted(item: Item) -> bool:
+    """Whether every map in `item` has its keys in the order that `encode_sorted` gives them."""
+    if type(item) is dict:
+        keys = [cbor2.dumps(key) for key in item]
+        return keys == sorted(keys) and all(is_sorted(value) for value in item.values())
+    if type(item) is list:
+        return all(is_sorted(element) for element in item)
+    return True
+
+
+def uint(value: int) -> bytes:
+    """The shortest encoding of an unsigned integer; hot paths build objects from such pieces."""
+    if value < 24:
+        if value < 0:
+            raise MalformedError("expected an unsigned integer")
+        return bytes((value,))
+    if value < 0x100:
+        return bytes((0x18, value))
+    if value < 0x10000:
+        return b"\x19" + value.to_bytes(2, "big")
+    if value < 0x100000000:
+        return b"\x1a" + value.to_bytes(4, "big")
+    if value > U64_MAX:
+        raise MalformedError("integer outside 64 bits")
+    return b"\x1b" + value.to_bytes(8, "big")
+
+
+def bstr_head(length: int) -> bytes:
+    """The head of a byte string of `length` bytes."""
+    head = uint(length)
+    return bytes((head[0] | 0x40,)) + head[1:]
+
+
+def item_end(data: bytes, start: int = 0, *, what: str = "item") -> int:
+    """Where the item that begins at `start` ends.
+
+    Only the structure is followed; the slice still has to pass `decode`. Serves CBOR sequences (RFC 8742) and
+    requests whose inner item is judged apart from its envelope (D-54).
+    """
+    pos, size = start, len(data)
+    open_items = [1]  # how many items each open container still lacks
+    while open_items:
+        if len(open_items) > MAX_DEPTH + 1:
+            raise MalformedError(f"nested deeper than {MAX_DEPTH}", what)
+        if pos >= size:
+            raise MalformedError("CBOR ends in the middle of an item", what)
+        major, info = data[pos] >> 5, data[pos] & 0x1F
+        pos += 1
+        if info < 24:
+            value = info
+        elif info < 28:
+            width = 1 << (info - 24)
+            value = int.from_bytes(data[pos : pos + width], "big")
+            pos += width
+        else:
+            raise MalformedError("not deterministic CBOR: indefinite or reserved length", what)
+        if major in (2, 3):
+            pos += value
+        elif major == 6:
+            raise MalformedError("not deterministic CBOR: tags are not allowed", what)
+        if pos > size:
+            raise MalformedError("CBOR ends in the middle of an item", what)
+        open_items[-1] -= 1
+        if major in (4, 5) and value:
+            open_items.append(value * (major - 3))
+        while open_items and open_items[-1] == 0:
+            open_items.pop()
+    return pos
+
+
+def sequence(data: bytes, *, what: str = "sequence") -> Iterator[bytes]:
+    """The raw items of a CBOR sequence (RFC 8742), each still to be decoded."""
+    pos = 0
+    while pos < len(data):
+        end = item_end(data, pos, what=what)
+        yield data[pos:end]
+        pos = end

@@ -1,0 +1,213 @@
+"""MSG, the signed and sealed message a client submits (spec §4.1)."""
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, ClassVar, Final, Self
+
+from veen.core import cbor, ed25519
+from veen.core.errors import SignatureError, VerifyError
+from veen.core.hashing import H, tag_prefix, u64be
+from veen.core.wire import Fields, Form, Wire
+
+__all__ = ["Msg", "leaf_hash_of"]
+
+_SIG_TAG: Final = tag_prefix("veen/sig")
+_LEAF_TAG: Final = tag_prefix("veen/leaf")
+_BSTR32: Final = b"\x58\x20"
+_BSTR64: Final = b"\x58\x40"
+_NULL: Final = b"\xf6"
+
+
+def leaf_hash_of(*, label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
+    """leaf_hash, which is also msg_id (spec §2)."""
+    return sha256(b"".join((_LEAF_TAG, label, profile_id, ct_hash, client_id, u64be(client_seq)))).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Msg(Wire):
+    """All a hub ever sees of a message."""
+
+    KIND: ClassVar[str] = "MSG"
+    FORM: ClassVar[Form] = "array"
+
+    profile_id: bytes
+    label: bytes
+    client_id: bytes
+    client_seq: int
+    prev_ack: int
+    auth_ref: bytes | None
+    ct_hash: bytes
+    ciphertext: bytes
+    sig: bytes
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(
+            profile_id=f.bstr("profile_id", 32),
+            label=f.bstr("label", 32),
+            client_id=f.bstr("client_id", 32),
+            client_seq=f.uint("client_seq"),
+            prev_ack=f.uint("prev_ack"),
+            auth_ref=f.optional(f.bstr, "auth_ref", 32),
+            ct_hash=f.bstr("ct_hash", 32),
+            ciphertext=f.blob("ciphertext"),
+            sig=f.bstr("sig", 64),
+        )
+
+    def _write(self) -> dict[str, Any]:
+        return {
+            "ver": 1,
+            "profile_id": self.profile_id,
+            "label": self.label,
+            "client_id": self.client_id,
+            "client_seq": self.client_seq,
+            "prev_ack": self.prev_ack,
+            "auth_ref": self.auth_ref,
+            "ct_hash": self.ct_hash,
+            "ciphertext": self.ciphertext,
+            "sig": self.sig,
+        }
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Accept the one canonical encoding; anything else is a FormatError (I10).
+
+        A MSG has a fixed layout but for three integers and two lengths, so following the layout is the
+        canonical check. Whatever does not fit goes through the general decoder, which names the fault.
+        """
+        return _parse(cls, data) or super(Msg, cls).from_bytes(data)
+
+    def to_bytes(self) -> bytes:
+        if (
+            len(self.profile_id) == len(self.label) == len(self.client_id) == len(self.ct_hash) == 32
+            and (self.auth_ref is None or len(self.auth_ref) == 32)
+            and len(self.sig) == 64
+        ):
+            return b"".join((b"\x8a", self._signed_items(), _BSTR64, self.sig))
+        return super(Msg, self).to_bytes()  # names the field that does not fit
+
+    def _signed_items(self) -> bytes:
+        """The first nine items, without the head of the array around them."""
+        return b"".join(
+            (
+                b"\x01\x58\x20",
+                self.profile_id,
+                _BSTR32,
+                self.label,
+                _BSTR32,
+                self.client_id,
+                cbor.uint(self.client_seq),
+                cbor.uint(self.prev_ack),
+                _NULL if self.auth_ref is None else _BSTR32 + self.auth_ref,
+                _BSTR32,
+                self.ct_hash,
+                cbor.bstr_head(len(self.ciphertext)),
+                self.ciphertext,
+            )
+        )
+
+    @classmethod
+    def compose(
+        cls,
+        key: ed25519.SigningKey,
+        *,
+        profile_id: bytes,
+        label: bytes,
+        client_seq: int,
+        prev_ack: int,
+        auth_ref: bytes | None,
+        ciphertext: bytes,
+    ) -> Self:
+        """Sign a sealed ciphertext; client_id is the signing key."""
+        unsigned = cls(
+            profile_id=profile_id,
+            label=label,
+            client_id=key.public,
+            client_seq=client_seq,
+            prev_ack=prev_ack,
+            auth_ref=auth_ref,
+            ct_hash=H(ciphertext),
+            ciphertext=ciphertext,
+            sig=b"",
+        )
+        return replace(unsigned, sig=key.sign(unsigned.signing_digest()))
+
+    def signing_digest(self) -> bytes:
+        """What sig signs: Ht("veen/sig", CBOR of the first nine items)."""
+        return sha256(_SIG_TAG + b"\x89" + self._signed_items()).digest()
+
+    def leaf_hash(self) -> bytes:
+        """msg_id: the leaf this message becomes in its label's MMR (I2)."""
+        return leaf_hash_of(
+            label=self.label,
+            profile_id=self.profile_id,
+            ct_hash=self.ct_hash,
+            client_id=self.client_id,
+            client_seq=self.client_seq,
+        )
+
+    def check_ct_hash(self) -> None:
+        """I1: H(ciphertext) = ct_hash."""
+        if sha256(self.ciphertext).digest() != self.ct_hash:
+            raise VerifyError("MSG: ct_hash is not the hash of the ciphertext (I1)")
+
+    def verify(self) -> None:
+        """Raise unless the ciphertext is the one that client_id signed."""
+        self.check_ct_hash()
+        if not ed25519.verify(self.client_id, self.signing_digest(), self.sig):
+            raise SignatureError("MSG: sig does not verify under client_id")
+
+
+def _parse(cls: type[Msg], data: bytes) -> Any:
+    """The message in `data`, or None if it departs from the canonical layout anywhere."""
+    if data[:4] != b"\x8a\x01\x58\x20" or data[36:38] != _BSTR32 or data[70:72] != _BSTR32:
+        return None
+    try:
+        client_seq, pos = _uint_at(data, 104, 0x00)
+        prev_ack, pos = _uint_at(data, pos, 0x00)
+        if data[pos] == 0xF6:
+            auth_ref = None
+            pos += 1
+        elif data[pos : pos + 2] == _BSTR32:
+            auth_ref = data[pos + 2 : pos + 34]
+            pos += 34
+        else:
+            return None
+        ct_hash = data[pos + 2 : pos + 34]
+        if data[pos : pos + 2] != _BSTR32:
+            return None
+        length, start = _uint_at(data, pos + 34, 0x40)
+    except (IndexError, ValueError):
+        return None
+    end = start + length
+    if len(data) != end + 66 or data[end : end + 2] != _BSTR64:
+        return None
+    return cls(
+        profile_id=data[4:36],
+        label=data[38:70],
+        client_id=data[72:104],
+        client_seq=client_seq,
+        prev_ack=prev_ack,
+        auth_ref=auth_ref,
+        ct_hash=ct_hash,
+        ciphertext=data[start:end],
+        sig=data[end + 2 :],
+    )
+
+
+_WIDTH_FLOOR: Final = {1: 24, 2: 0x100, 4: 0x10000, 8: 0x100000000}
+
+
+def _uint_at(data: bytes, pos: int, major: int) -> tuple[int, int]:
+    """A minimal integer (or length, by `major`) at `pos`, and where it ends; ValueError if it is not one."""
+    first = data[pos] - major
+    if 0 <= first < 24:
+        return first, pos + 1
+    if not 24 <= first < 28:
+        raise ValueError
+    width = 1 << (first - 24)
+    value = int.from_bytes(data[pos + 1 : pos + 1 + width], "big")
+    if value < _WIDTH_FLOOR[width]:  # also what a cut-off input leads to, or the length check at the end does
+        raise ValueError
+    return value, pos + 1 + width

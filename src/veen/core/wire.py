@@ -1,0 +1,320 @@
+"""What all wire objects share: one canonical CBOR form, one JSON form, both read by the same lines.
+
+An object lists its fields once, in the order of the spec: `_read` takes them from a `Fields` cursor, `_write`
+gives them back by name. Arrays go by position; maps have the keys 1, 2, 3 … in the same order (spec §3.1), so
+the position is the key there as well; the bodies of typed payloads are maps with text keys in listed order
+(D-02). In JSON, arrays stay arrays, maps use the names and byte strings are lower-case hex (D-62).
+
+Which fault is reported is part of the protocol (spec §8.2): a wrong type anywhere ranks above a wrong size
+anywhere, and that above an unknown version. `Fields` therefore raises the first at once and keeps the other
+two until the object has been read to its end.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
+
+from veen.core import cbor
+from veen.core.errors import FieldSizeError, MalformedError, VersionError
+
+__all__ = ["VERSION", "Fields", "Form", "Json", "Wire"]
+
+VERSION: Final = 1
+
+Json = Any  # what json.loads gives and json.dumps takes
+Form = Literal["array", "map", "body"]  # by position · by integer key · by text key in listed order
+
+T = TypeVar("T")
+W = TypeVar("W", bound="Wire")
+
+_ABSENT: Final = object()
+
+
+class _Faults:
+    """The faults that wait until the whole object has been read."""
+
+    __slots__ = ("size", "version")
+
+    def __init__(self) -> None:
+        self.size: FieldSizeError | None = None
+        self.version: VersionError | None = None
+
+    def raise_first(self) -> None:
+        if self.size is not None:
+            raise self.size
+        if self.version is not None:
+            raise self.version
+
+
+class Fields:
+    """A cursor over the fields of one object. Names serve error messages and the JSON form."""
+
+    __slots__ = ("_faults", "_form", "_json", "_left", "_position", "_what")
+
+    def __init__(
+        self, what: str, tree: cbor.Item, form: Form, *, json: bool = False, faults: _Faults | None = None
+    ) -> None:
+        self._what, self._form, self._json = what, form, json
+        self._position = 0
+        self._faults = faults or _Faults()
+        if form == "array":
+            if type(tree) is not list:
+                raise MalformedError(f"expected an array, found {_kind(tree)}", what)
+            self._left: dict[Any, Any] = dict(enumerate(tree, start=1))
+        else:
+            if type(tree) is not dict:
+                raise MalformedError(f"expected a map, found {_kind(tree)}", what)
+            self._left = dict(tree)
+
+    # --- one field each, in the order of the spec -------------------------------------------------------
+
+    def version(self) -> None:
+        """`ver`, which must be 1: read first, judged last."""
+        value = self.uint("ver")
+        if value != VERSION and self._faults.version is None:
+            self._faults.version = VersionError(self._what, value)
+
+    def uint(self, name: str) -> int:
+        value = self._typed(name, int)
+        if not 0 <= value <= cbor.U64_MAX:
+            raise MalformedError("expected an unsigned 64-bit integer", self._at(name))
+        return value
+
+    def bstr(self, name: str, size: int) -> bytes:
+        value = self.blob(name)
+        if len(value) != size:
+            self._size_fault(name, f"{size} bytes", len(value))
+        return value
+
+    def blob(self, name: str) -> bytes:
+        """A byte string of any length."""
+        return self._bytes(self._next(name), name)
+
+    def text(self, name: str) -> str:
+        return self._typed(name, str)
+
+    def flag(self, name: str) -> bool:
+        return self._typed(name, bool)
+
+    def bstrs(self, name: str, size: int, *, at_least: int = 0, at_most: int) -> tuple[bytes, ...]:
+        """A list of byte strings of one size."""
+        values = tuple(self._bytes(value, name) for value in self._list(name, at_least, at_most))
+        for value in values:
+            if len(value) != size:
+                self._size_fault(name, f"{size} bytes each", len(value))
+        return values
+
+    def object(self, name: str, cls: type[W]) -> W:
+        return self._object(self._next(name), self._at(name), cls)
+
+    def objects(self, name: str, cls: type[W], *, at_least: int = 0, at_most: int) -> tuple[W, ...]:
+        where = self._at(name)
+        return tuple(self._object(value, where, cls) for value in self._list(name, at_least, at_most))
+
+    def free(self, name: str) -> dict[str, Any]:
+        """A free-form map with text keys, sorted by encoded key (D-03, D-57).
+
+        Byte strings are refused inside: in JSON they could not be told from text.
+        """
+        value = self._typed(name, dict)
+        if not _is_plain(value):
+            raise MalformedError("expected text keys and no byte strings", self._at(name))
+        if not self._json and not cbor.is_sorted(value):
+            raise MalformedError("map keys are not sorted", self._at(name))
+        return value
+
+    def optional(self, read: Callable[..., T], name: str, *args: Any, **kwargs: Any) -> T | None:
+        """An optional field: null in an array, omitted from a map (spec §3.1, D-04).
+
+        Bodies are written by omission too, but null is understood when read.
+        """
+        value = self._left.get(self._key(name), _ABSENT)
+        if value is None and self._form != "map":
+            self._next(name)
+            return None
+        if value is _ABSENT and self._form != "array":
+            self._position += 1
+            return None
+        return read(name, *args, **kwargs)
+
+    def peek(self, name: str) -> Any:
+        """The next field, left in place: for a field that may hold one of several objects."""
+        return self._left.get(self._key(name))
+
+    def more(self) -> bool:
+        """Whether fields are left: a trailing optional field of an array is trimmed, not null (spec §4.4)."""
+        return bool(self._left)
+
+    def done(self) -> None:
+        """Nothing may be left over; then report the faults that waited."""
+        if self._left:
+            raise MalformedError(f"unknown, repeated or misplaced field {next(iter(self._left))!r}", self._what)
+        self._faults.raise_first()
+
+    # --- how a value is taken ---------------------------------------------------------------------------
+
+    def _key(self, name: str) -> int | str:
+        return name if self._form == "body" or (self._json and self._form == "map") else self._position + 1
+
+    def _next(self, name: str) -> Any:
+        key = self._key(name)
+        self._position += 1
+        # In CBOR the wanted key must also be the first one left: that is what ascending order means.
+        if key not in self._left or (not self._json and next(iter(self._left)) != key):
+            raise MalformedError("missing or misplaced", self._at(name))
+        return self._left.pop(key)
+
+    def _typed(self, name: str, kind: type[T]) -> T:
+        value = self._next(name)
+        if type(value) is not kind:  # exact: a bool is an int to Python, but not to the spec
+            raise MalformedError(f"expected {_kind_name(kind)}, found {_kind(value)}", self._at(name))
+        return value
+
+    def _bytes(self, value: Any, name: str) -> bytes:
+        if self._json:
+            return _from_hex(value, self._at(name))
+        if type(value) is not bytes:
+            raise MalformedError(f"expected a byte string, found {_kind(value)}", self._at(name))
+        return value
+
+    def _list(self, name: str, at_least: int, at_most: int) -> list[Any]:
+        values = self._typed(name, list)
+        if not at_least <= len(values) <= at_most:
+            self._size_fault(name, f"{at_least} to {at_most} elements", len(values))
+            return values[:at_most]  # the fault is on record; do not work through the excess
+        return values
+
+    def _object(self, value: Any, where: str, cls: type[W]) -> W:
+        fields = Fields(where, value, cls.FORM, json=self._json, faults=self._faults)
+        obj = cls._read(fields)
+        if fields._left:
+            raise MalformedError(f"unknown, repeated or misplaced field {next(iter(fields._left))!r}", where)
+        return obj
+
+    def _size_fault(self, name: str, expected: str, actual: int) -> None:
+        if self._faults.size is None:
+            self._faults.size = FieldSizeError(self._at(name), expected, actual)
+
+    def _at(self, name: str) -> str:
+        return f"{self._what}.{name}"
+
+
+class Wire:
+    """Base of the wire objects: frozen values with `from_bytes`/`to_bytes` and `from_json`/`to_json`."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str]  # the spec's name, for people
+    FORM: ClassVar[Form]
+    MAX_BYTES: ClassVar[int] = cbor.MAX_ITEM_BYTES
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        """Take every field, in order."""
+        raise NotImplementedError  # each object defines it; Wire itself is never read
+
+    def _write(self) -> dict[str, Any]:
+        """Every field by name, in order; None is null in an array and omitted from a map."""
+        raise NotImplementedError  # each object defines it; Wire itself is never written
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Accept the one canonical encoding; anything else is a FormatError (I10)."""
+        return cls.from_tree(cbor.decode(data, what=cls.KIND, max_bytes=cls.MAX_BYTES))
+
+    def to_bytes(self) -> bytes:
+        """The one canonical encoding; a FormatError if the values are not legal on the wire."""
+        tree = self.to_tree()
+        data = cbor.encode(tree)
+        self.from_tree(tree)
+        return data
+
+    @classmethod
+    def from_tree(cls, tree: cbor.Item) -> Self:
+        """From an item that `cbor.decode` returned."""
+        return cls._from(Fields(cls.KIND, tree, cls.FORM))
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """From the JSON form (D-62): the same rules, names for keys, hex for bytes."""
+        return cls._from(Fields(cls.KIND, value, cls.FORM, json=True))
+
+    @classmethod
+    def _from(cls, fields: Fields) -> Self:
+        obj = cls._read(fields)
+        fields.done()
+        return obj
+
+    def to_tree(self) -> cbor.Item:
+        return _tree(self)
+
+    def to_json(self) -> Json:
+        return _json(self)
+
+
+def _tree(value: Any) -> Any:
+    if isinstance(value, Wire):
+        fields = value._write()
+        if value.FORM == "array":
+            return [_tree(field) for field in fields.values()]
+        if value.FORM == "body":
+            return {name: _tree(field) for name, field in fields.items() if field is not None}
+        return {key: _tree(field) for key, field in enumerate(fields.values(), start=1) if field is not None}
+    if isinstance(value, (tuple, list)):
+        return [_tree(element) for element in value]
+    if isinstance(value, Mapping):
+        return {key: _tree(element) for key, element in value.items()}
+    return value
+
+
+def _json(value: Any) -> Json:
+    if isinstance(value, Wire):
+        fields = value._write()
+        if value.FORM == "array":
+            return [_json(field) for field in fields.values()]
+        return {name: _json(field) for name, field in fields.items() if field is not None}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (tuple, list)):
+        return [_json(element) for element in value]
+    if isinstance(value, Mapping):
+        return {key: _json(element) for key, element in value.items()}
+    return value
+
+
+def _from_hex(value: Any, where: str) -> bytes:
+    if type(value) is str and value == value.lower():
+        try:
+            data = bytes.fromhex(value)
+        except ValueError:
+            pass
+        else:
+            if len(data) * 2 == len(value):  # fromhex also skips white space
+                return data
+    raise MalformedError("expected a byte string in lower-case hex", where)
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(element) for key, element in value.items())
+    if type(value) is list:
+        return all(_is_plain(element) for element in value)
+    return type(value) in (str, int, bool)
+
+
+_NAMES: Final = {
+    int: "an integer",
+    bytes: "a byte string",
+    str: "a text string",
+    bool: "true or false",
+    list: "an array",
+    dict: "a map",
+    type(None): "null",
+}
+
+
+def _kind_name(kind: type) -> str:
+    return _NAMES.get(kind, kind.__name__)
+
+
+def _kind(value: Any) -> str:
+    return _kind_name(type(value))
