@@ -10,6 +10,7 @@ anywhere, and that above an unknown version. `Fields` therefore raises the first
 two until the object has been read to its end.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
@@ -198,7 +199,7 @@ class Fields:
         return f"{self._what}.{name}"
 
 
-class Wire:
+class Wire(ABC):
     """Base of the wire objects: frozen values with `from_bytes`/`to_bytes` and `from_json`/`to_json`."""
 
     __slots__ = ()
@@ -208,13 +209,13 @@ class Wire:
     MAX_BYTES: ClassVar[int] = cbor.MAX_ITEM_BYTES
 
     @classmethod
+    @abstractmethod
     def _read(cls, f: Fields) -> Self:
         """Take every field, in order."""
-        raise NotImplementedError  # each object defines it; Wire itself is never read
 
+    @abstractmethod
     def _write(self) -> dict[str, Any]:
         """Every field by name, in order; None is null in an array and omitted from a map."""
-        raise NotImplementedError  # each object defines it; Wire itself is never written
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -246,6 +247,10 @@ class Wire:
 
     def to_tree(self) -> cbor.Item:
         return _tree(self)
+
+    def named(self) -> list[tuple[str, Any]]:
+        """Every field that is present, by the name the spec gives it."""
+        return [(name, value) for name, value in self._write().items() if value is not None or self.FORM == "array"]
 
     def to_json(self) -> Json:
         return _json(self)

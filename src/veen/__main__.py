@@ -1,0 +1,5 @@
+"""`python -m veen`."""
+
+from veen.cli import main
+
+main()

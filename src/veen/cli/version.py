@@ -1,0 +1,18 @@
+"""`veen version`."""
+
+import platform
+
+import click
+
+from veen import __version__
+from veen.cli.output import Output, json_option
+
+__all__ = ["version"]
+
+
+@click.command()
+@json_option
+def version(output: Output) -> None:
+    """Print the version of VEEN, of the protocol and of Python."""
+    data = {"veen": __version__, "protocol": "v0.0.1", "python": platform.python_version()}
+    output.result(data, lambda: output.fields(data.items()))

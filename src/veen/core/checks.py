@@ -1,0 +1,236 @@
+"""Verify any one wire object, with whatever else the check needs: pure, and the same for every front end.
+
+`check` returns the list of checks it made, so that a verdict never claims more than was looked at; the first
+that fails is raised as a VerifyError. What cannot be checked without something the caller did not give is a
+`MissingInput`, never a pass.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from veen.core import envelopes
+from veen.core.captoken import CapToken
+from veen.core.checkpoint import Checkpoint
+from veen.core.ciphertext import Parts
+from veen.core.control import CapAuthorize, ControlRecord
+from veen.core.errors import EvidenceError, SignatureError, VeenError, VerifyError
+from veen.core.evidence import Equivocation, Statement
+from veen.core.msg import Msg
+from veen.core.proof import ConsistencyProof, MmrProof, RangeProof
+from veen.core.receipt import Receipt
+from veen.core.wire import Wire
+
+__all__ = ["Given", "MissingInput", "check"]
+
+W = TypeVar("W", bound=Wire)
+
+
+class MissingInput(VeenError):
+    """The object may be good or bad: something needed to tell was not given."""
+
+    hint = "Give what is missing and verify again."
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the verifier already holds or trusts."""
+
+    hub_pks: tuple[bytes, ...] = ()  # anchored keys of the hub, out of band
+    witness_pks: tuple[bytes, ...] = ()
+    related: tuple[Wire, ...] = ()  # other objects: the MSG of a RECEIPT, the CHECKPOINT a proof leads to …
+    root: bytes | None = None  # a root trusted on other grounds, with the size it stands for
+    tree_size: int | None = None
+    stream_seq: int | None = None
+
+    def all(self, kind: type[W]) -> list[W]:
+        return [obj for obj in self.related if isinstance(obj, kind)]
+
+    def statements(self) -> list[Statement]:
+        return [obj for obj in self.related if isinstance(obj, (Receipt, Checkpoint))]
+
+
+def check(obj: Wire, given: Given) -> list[str]:
+    """The checks that `obj` passed, in words; raises at the first that it does not pass."""
+    for kind, checker in _CHECKERS:
+        if isinstance(obj, kind):
+            return checker(obj, given)
+    return [f"{obj.KIND}: canonical encoding; it carries no signature"]
+
+
+def _check_msg(msg: Msg, given: Given) -> list[str]:
+    msg.check_ct_hash()
+    Parts.split(msg.ciphertext)
+    msg.verify()
+    done = ["ct_hash is the hash of the ciphertext (I1)", "ciphertext is framed and padded as spec §4.2 demands"]
+    done.append(f"sig is by client_id {msg.client_id.hex()}")
+    for receipt in given.all(Receipt):
+        _check_pair(msg, receipt)
+        done += _check_receipt(receipt, given)
+    return done
+
+
+def _check_pair(msg: Msg, receipt: Receipt) -> None:
+    if receipt.label != msg.label or receipt.leaf_hash != msg.leaf_hash():
+        raise VerifyError("the RECEIPT is for another message: its leaf_hash is not that of this MSG (I2)")
+
+
+def _check_receipt(receipt: Receipt, given: Given) -> list[str]:
+    done = [_check_hub_sig(receipt, given)]
+    for msg in given.all(Msg):
+        _check_pair(msg, receipt)
+        done.append(f"leaf_hash is that of the MSG with client_seq {msg.client_seq} (I2)")
+    return done
+
+
+def _check_checkpoint(checkpoint: Checkpoint, given: Given) -> list[str]:
+    done = [_check_hub_sig(checkpoint, given)]
+    witnessed = checkpoint.verified_witnesses(given.witness_pks)
+    for key in given.witness_pks:
+        if key not in witnessed:
+            raise SignatureError(f"CHECKPOINT: no witness signature verifies under {key.hex()}")
+        done.append(f"witnessed by {key.hex()}")
+    unknown = len(checkpoint.witness_sigs or ()) - len(witnessed)
+    if unknown > 0:  # say what was not looked at: only the holder of a witness's key can tell
+        done.append(f"not checked: {unknown} witness signature{'s' if unknown > 1 else ''} by keys not given")
+    return done
+
+
+def _check_hub_sig(signed: Receipt | Checkpoint | ControlRecord, given: Given) -> str:
+    if not given.hub_pks:
+        raise MissingInput(f"the hub's public key is needed to verify a {signed.KIND}")
+    for key in given.hub_pks:
+        try:
+            signed.verify(key)
+        except SignatureError:
+            continue
+        return f"hub_sig of the {signed.KIND} is by hub key {key.hex()}"
+    raise SignatureError(f"{signed.KIND}: hub_sig does not verify under any given hub key")
+
+
+def _trusted_root(given: Given, what: str) -> tuple[bytes, int, list[str]]:
+    """A root and the size it stands for: given outright, or taken from a statement whose signature holds."""
+    if given.root is not None and given.tree_size is not None:
+        return given.root, given.tree_size, ["root and tree size as given"]
+    statements = given.statements()
+    if not statements:
+        raise MissingInput(f"a RECEIPT, a CHECKPOINT or a trusted root with its tree size is needed to verify a {what}")
+    root, size = _claim(statements[-1])
+    return root, size, [_check_hub_sig(statements[-1], given)]
+
+
+def _claim(statement: Statement) -> tuple[bytes, int]:
+    size = statement.stream_seq if isinstance(statement, Receipt) else statement.upto_seq
+    return statement.mmr_root, size
+
+
+def _check_proof(proof: MmrProof, given: Given) -> list[str]:
+    root, size, done = _trusted_root(given, proof.KIND)
+    stream_seq, leaf_hash = given.stream_seq or size, proof.leaf_hash
+    for receipt in given.all(Receipt):
+        if receipt.stream_seq == stream_seq:
+            leaf_hash = receipt.leaf_hash
+    for msg in given.all(Msg):
+        leaf_hash = msg.leaf_hash()
+    proof.verify(leaf_hash=leaf_hash, stream_seq=stream_seq, tree_size=size, expected_root=root)
+    return [*done, f"leaf {leaf_hash.hex()} is entry {stream_seq} of {size} under root {root.hex()} (I3)"]
+
+
+def _check_consistency(proof: ConsistencyProof, given: Given) -> list[str]:
+    claims = sorted((_claim(statement) for statement in given.statements()), key=lambda claim: claim[1])
+    if len(claims) != 2:
+        raise MissingInput("two statements (RECEIPT or CHECKPOINT), older and newer, are needed for consistency")
+    done = [_check_hub_sig(statement, given) for statement in given.statements()]
+    (from_root, from_size), (to_root, to_size) = claims
+    proof.verify(from_size=from_size, from_root=from_root, to_size=to_size, to_root=to_root)
+    return [*done, f"the log of {to_size} entries only adds to the log of {from_size}"]
+
+
+def _check_range(proof: RangeProof, given: Given) -> list[str]:
+    leaves = {receipt.stream_seq: receipt.leaf_hash for receipt in given.all(Receipt)}
+    wanted = range(proof.first_seq, proof.last_seq + 1)
+    if len(wanted) > len(leaves) or any(seq not in leaves for seq in wanted):
+        raise MissingInput(f"the RECEIPTs {proof.first_seq} to {proof.last_seq} are needed to verify this range_proof")
+    root, size, done = _trusted_root(given, proof.KIND)
+    run = [leaves[seq] for seq in wanted]
+    proof.verify(leaves=run, first_seq=proof.first_seq, tree_size=size, expected_root=root)
+    return [*done, f"entries {proof.first_seq} to {proof.last_seq} stand under root {root.hex()} of {size}"]
+
+
+def _check_token(token: CapToken, given: Given) -> list[str]:
+    token.verify()
+    links = len(token.sig_chain)
+    return [f"{links} link{'s' if links > 1 else ''} of sig_chain by issuer {token.issuer_pk.hex()}"]
+
+
+def _check_control(record: ControlRecord, given: Given) -> list[str]:
+    done = [_check_hub_sig(record, given)]
+    for previous in given.all(ControlRecord):
+        record.check_follows(previous)
+        done.append(f"continues record {previous.seq}")
+    if isinstance(record.body, CapAuthorize):
+        done += _check_token(record.body.check(), given)
+    return done
+
+
+def _check_equivocation(evidence: Equivocation, given: Given) -> list[str]:
+    evidence.verify()
+    for key in evidence.hub_pks:
+        if given.hub_pks and key not in given.hub_pks:
+            raise EvidenceError(f"equivocation: key {key.hex()} is not a key of the given hub")
+    keys = " and ".join(key.hex() for key in evidence.hub_pks)
+    return [f"both statements are signed by {keys}", "they contradict each other: the hub equivocated"]
+
+
+def _check_page(page: envelopes.StreamResponse, given: Given) -> list[str]:
+    done: list[str] = []
+    previous = None
+    for item in page.items:
+        if item.msg.label != page.label or (previous is not None and item.stream_seq != previous + 1):
+            raise VerifyError(f"stream response: item {item.stream_seq} is out of order or of another label")
+        previous = item.stream_seq
+        if item.receipt is not None:
+            if item.receipt.stream_seq != item.stream_seq:
+                raise VerifyError(f"stream response: item {item.stream_seq} carries the RECEIPT of another entry")
+            _check_pair(item.msg, item.receipt)
+            _check_hub_sig(item.receipt, given)
+        item.msg.verify()
+        done.append(f"entry {item.stream_seq}: {'MSG and RECEIPT' if item.receipt else 'MSG'}")
+    if page.mmr_proof is not None and page.items:
+        last = page.items[-1]
+        if last.receipt is None:
+            raise MissingInput("the page proof needs the RECEIPT of the last entry: ask with with_receipts")
+        page.mmr_proof.verify(
+            leaf_hash=last.msg.leaf_hash(), stream_seq=last.stream_seq, expected_root=last.receipt.mmr_root
+        )
+        done.append(f"entry {last.stream_seq} is proven under the root of its RECEIPT")
+    return done or ["an empty page"]
+
+
+def _inner(take: Callable[[W], Wire]) -> Callable[[W, Given], list[str]]:
+    return lambda envelope, given: check(take(envelope), given)
+
+
+_CHECKERS: Sequence[tuple[type[Wire], Callable[..., list[str]]]] = (
+    (Msg, _check_msg),
+    (Receipt, _check_receipt),
+    (Checkpoint, _check_checkpoint),
+    (MmrProof, _check_proof),
+    (ConsistencyProof, _check_consistency),
+    (RangeProof, _check_range),
+    (CapToken, _check_token),
+    (ControlRecord, _check_control),
+    (Equivocation, _check_equivocation),
+    (envelopes.StreamResponse, _check_page),
+    (envelopes.SubmitRequest, _inner(lambda envelope: envelope.msg)),
+    (envelopes.SubmitResponse, _inner(lambda envelope: envelope.receipt)),
+    (envelopes.ProofResponse, _inner(lambda envelope: envelope.mmr_proof)),
+    (envelopes.CheckpointResponse, _inner(lambda envelope: envelope.checkpoint)),
+)
