@@ -19,6 +19,7 @@ __all__ = [
     "CapAuthorize",
     "ControlRecord",
     "KeyRotate",
+    "LabelOpen",
     "LimitsSet",
     "RetentionDrop",
     "StreamRegister",
@@ -73,6 +74,29 @@ class StreamRegister(Wire):
 
     def _write(self) -> dict[str, Any]:
         return {"stream_id": self.stream_id}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOpen(Wire):
+    """The first entry of a label follows: which stream and epoch it is, as far as the hub knows (D-23).
+
+    With it, checkpoints can be checked from the data directory alone (spec §4.4.1). A hub with open stream scope
+    does not know the stream.
+    """
+
+    KIND: ClassVar[str] = "label.open"
+    FORM: ClassVar[Form] = "map"
+
+    label: bytes
+    epoch: int
+    stream_id: bytes | None = None
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        return cls(label=f.bstr("label", 32), epoch=f.uint("epoch"), stream_id=f.optional(f.bstr, "stream_id", 32))
+
+    def _write(self) -> dict[str, Any]:
+        return {"label": self.label, "epoch": self.epoch, "stream_id": self.stream_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +211,8 @@ class AnchorPublish(Wire):
 
 # The kinds a journal may hold; a record of another kind is not understood, so it is refused.
 BODIES: Final[dict[str, type[Wire]]] = {
-    body.KIND: body for body in (CapAuthorize, StreamRegister, LimitsSet, KeyRotate, RetentionDrop, AnchorPublish)
+    body.KIND: body
+    for body in (CapAuthorize, StreamRegister, LabelOpen, LimitsSet, KeyRotate, RetentionDrop, AnchorPublish)
 }
 
 

@@ -256,7 +256,12 @@ class Wire(ABC):
         return _json(self)
 
 
+_LEAVES: Final = frozenset((bytes, int, str, bool, type(None)))
+
+
 def _tree(value: Any) -> Any:
+    if type(value) in _LEAVES:
+        return value
     if isinstance(value, Wire):
         fields = value._write()
         if value.FORM == "array":

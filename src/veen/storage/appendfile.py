@@ -1,0 +1,83 @@
+"""Files that only grow, with their newest bytes still in memory.
+
+Chunks, MMR nodes and locations are all filled from the journal (DESIGN §4): their tails need not reach the
+disk before a receipt leaves, only before the journal lets go of the entries. Until then they wait here, and
+readers see file and tail as one. Used from one thread only.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from veen.storage.fs import File, Fs
+
+__all__ = ["AppendFile", "FileCache"]
+
+_FLUSH_BYTES: Final = 64 * 1024
+_OPEN_FILES: Final = 256
+
+
+class FileCache:
+    """A bounded set of open files; the least recently used is closed first."""
+
+    def __init__(self, fs: Fs, capacity: int = _OPEN_FILES) -> None:
+        self._fs, self._capacity = fs, capacity
+        self._open: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str, *, create: bool = False) -> File:
+        file = self._open.get(path)
+        if file is not None:
+            self._open.move_to_end(path)
+            return file
+        file = self._fs.open(path, create=create)
+        self._open[path] = file
+        if len(self._open) > self._capacity:
+            self._open.popitem(last=False)[1].close()
+        return file
+
+    def forget(self, path: str) -> None:
+        """Close a file whose name is about to change or to go."""
+        if file := self._open.pop(path, None):
+            file.close()
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+class AppendFile:
+    """One growing file."""
+
+    __slots__ = ("_cache", "_flushed", "_tail", "path")
+
+    def __init__(self, cache: FileCache, path: str, size: int) -> None:
+        """`size` is how much of the file counts; what lies behind it is overwritten."""
+        self.path = path
+        self._cache = cache
+        self._flushed = size
+        self._tail = bytearray()
+
+    @property
+    def size(self) -> int:
+        return self._flushed + len(self._tail)
+
+    def append(self, data: bytes) -> None:
+        self._tail += data
+        if len(self._tail) >= _FLUSH_BYTES:
+            self.flush()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`, across file and tail."""
+        if offset >= self._flushed:
+            start = offset - self._flushed
+            return bytes(self._tail[start : start + size])
+        data = self._cache.get(self.path).read_at(offset, min(size, self._flushed - offset))
+        missing = offset + size - self._flushed
+        return data + bytes(self._tail[:missing]) if missing > 0 else data
+
+    def flush(self) -> None:
+        """Give the tail to the operating system; `Fs` decides when it is durable."""
+        if self._tail:
+            self._cache.get(self.path, create=True).write_at(self._flushed, bytes(self._tail))
+            self._flushed += len(self._tail)
+            self._tail.clear()

@@ -1,0 +1,78 @@
+"""A log entry on disk: a fixed header, then MSG and RECEIPT (spec §4.8.1)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from struct import Struct
+from typing import Final
+
+from veen.core.limits import DEFAULT_LIMITS
+from veen.storage.errors import CorruptError
+
+__all__ = ["HEADER_BYTES", "Frame", "encode", "entry_hash_of", "frames", "read"]
+
+# entry_ver, flags, label, stream_seq, msg_len, receipt_len, entry_hash
+_HEADER: Final = Struct(">BB32sQII32s")
+HEADER_BYTES: Final = _HEADER.size
+_VERSION: Final = 1
+_MAX_RECEIPT_BYTES: Final = 256
+
+
+def entry_hash_of(msg: bytes, receipt: bytes) -> bytes:
+    # H, not Ht: entry_hash has no 0x00 separator (spec §4.8.1, D-68).
+    return sha256(b"veen/entry" + msg + receipt).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One entry as it lies in a chunk or in the journal."""
+
+    label: bytes
+    stream_seq: int
+    msg: bytes
+    receipt: bytes
+    entry_hash: bytes
+
+    @property
+    def size(self) -> int:
+        return HEADER_BYTES + len(self.msg) + len(self.receipt)
+
+    def to_bytes(self) -> bytes:
+        header = _HEADER.pack(
+            _VERSION, 0, self.label, self.stream_seq, len(self.msg), len(self.receipt), self.entry_hash
+        )
+        return b"".join((header, self.msg, self.receipt))
+
+
+def encode(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> Frame:
+    """Frame a pair; what is hashed here is what is written (DESIGN §3)."""
+    return Frame(label, stream_seq, msg, receipt, entry_hash_of(msg, receipt))
+
+
+def read(data: bytes, offset: int, *, path: str = "", base: int = 0) -> tuple[Frame, int]:
+    """The frame at `offset` and where it ends, fully checked; CorruptError names `path` and `base + offset`."""
+    where = base + offset
+    if len(data) < offset + HEADER_BYTES:
+        raise CorruptError(path, where, "the file ends inside a frame header")
+    version, flags, label, stream_seq, msg_len, receipt_len, entry_hash = _HEADER.unpack_from(data, offset)
+    if version != _VERSION or flags:
+        raise CorruptError(path, where, f"no frame begins here (version {version}, flags {flags})")
+    if msg_len > DEFAULT_LIMITS.max_msg_bytes or receipt_len > _MAX_RECEIPT_BYTES:
+        raise CorruptError(path, where, "the frame claims an impossible length")
+    body = offset + HEADER_BYTES
+    middle, end = body + msg_len, body + msg_len + receipt_len
+    if len(data) < end:
+        raise CorruptError(path, where, "the file ends inside a frame")
+    msg, receipt = data[body:middle], data[middle:end]
+    if entry_hash_of(msg, receipt) != entry_hash:
+        raise CorruptError(path, where, f"entry {stream_seq}: entry_hash does not match its bytes")
+    return Frame(label, stream_seq, msg, receipt, entry_hash), end
+
+
+def frames(data: bytes, *, path: str = "", base: int = 0) -> Iterator[tuple[int, Frame]]:
+    """Every frame in `data` with its offset; CorruptError at the first byte that does not fit."""
+    offset = 0
+    while offset < len(data):
+        frame, end = read(data, offset, path=path, base=base)
+        yield base + offset, frame
+        offset = end

@@ -1,0 +1,239 @@
+"""The index: everything that is looked up by key and not by position, in SQLite (spec §3.4.1).
+
+It is rebuildable: each row follows from log and control journal. It is also the snapshot from which a restart
+begins, so one transaction brings all cursors to one point, the beginning of a journal segment. Rows that decide
+admission carry a check value, as SQLite itself would not notice a flipped bit.
+"""
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from veen.storage import layout
+from veen.storage.errors import CorruptError
+from veen.storage.fs import Fs
+
+__all__ = ["CapRow", "ChunkRow", "ClientRow", "Index", "LabelRow", "Snapshot"]
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS labels (
+    row INTEGER PRIMARY KEY, label BLOB NOT NULL UNIQUE, epoch INTEGER NOT NULL, stream_id BLOB,
+    size INTEGER NOT NULL, peaks BLOB NOT NULL, last_ts INTEGER NOT NULL,
+    active_start INTEGER NOT NULL, active_bytes INTEGER NOT NULL, active_first_ts INTEGER NOT NULL,
+    active_hash_peaks BLOB NOT NULL, active_max_bytes INTEGER NOT NULL, active_max_entries INTEGER NOT NULL,
+    checkpoints INTEGER NOT NULL, checkpoints_bytes INTEGER NOT NULL,
+    chk INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS clients (
+    row INTEGER PRIMARY KEY, label_row INTEGER NOT NULL, client_id BLOB NOT NULL,
+    client_seq INTEGER NOT NULL, prev_ack INTEGER NOT NULL, chk INTEGER NOT NULL,
+    UNIQUE (label_row, client_id));
+CREATE TABLE IF NOT EXISTS entries (
+    client_row INTEGER NOT NULL, client_seq INTEGER NOT NULL, stream_seq INTEGER NOT NULL,
+    PRIMARY KEY (client_row, client_seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS chunks (
+    label_row INTEGER NOT NULL, start_seq INTEGER NOT NULL, end_seq INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    total_bytes INTEGER NOT NULL, first_ts INTEGER NOT NULL, last_ts INTEGER NOT NULL,
+    mmr_root BLOB NOT NULL, entry_hashes_root BLOB NOT NULL, dropped INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (label_row, start_seq)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS chunks_by_time ON chunks (label_row, last_ts, start_seq, end_seq);
+CREATE INDEX IF NOT EXISTS chunks_by_epoch ON chunks (epoch, label_row, start_seq, end_seq, mmr_root);
+CREATE TABLE IF NOT EXISTS caps (
+    auth_ref BLOB PRIMARY KEY, token BLOB NOT NULL, issued_at INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    bucket_ts INTEGER NOT NULL, chk INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRow:
+    """The durable cursor of a label and of its files."""
+
+    row: int
+    label: bytes
+    epoch: int
+    stream_id: bytes | None
+    size: int
+    peaks: bytes  # by increasing height, concatenated
+    last_ts: int
+    active_start: int
+    active_bytes: int
+    active_first_ts: int
+    active_hash_peaks: bytes
+    active_max_bytes: int  # the limits that applied when the active chunk began (D-75)
+    active_max_entries: int
+    checkpoints: int  # how many the checkpoint index lists
+    checkpoints_bytes: int  # of its entries, without the head of the map
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    row: int
+    label_row: int
+    client_id: bytes
+    client_seq: int
+    prev_ack: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """A sealed chunk: one leaf of the manifest tree (STOR-19)."""
+
+    label_row: int
+    start_seq: int
+    end_seq: int
+    epoch: int
+    total_bytes: int
+    first_ts: int
+    last_ts: int
+    mmr_root: bytes
+    entry_hashes_root: bytes
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CapRow:
+    auth_ref: bytes
+    token: bytes
+    issued_at: int
+    tokens: int
+    bucket_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that changed up to the beginning of journal segment `segment`."""
+
+    segment: int
+    hub_ts: int
+    limits: str  # as JSON
+    control: bytes  # the last control record, or nothing
+    control_bytes: int  # how long the control journal is
+    next_client_row: int
+    labels: Sequence[LabelRow]
+    clients: Sequence[ClientRow]
+    entries: Sequence[tuple[int, int, int]]  # client_row, client_seq, stream_seq
+    chunks: Sequence[ChunkRow]
+    caps: Sequence[CapRow]
+
+
+def _astuple(row: Any) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in row.__slots__)
+
+
+def _check_value(values: tuple[Any, ...]) -> int:
+    return zlib.crc32(repr(values).encode())
+
+
+class Index:
+    """One connection. A second thread opens its own."""
+
+    def __init__(self, fs: Fs) -> None:
+        self._fs = fs
+        self._db = fs.database(layout.INDEX)
+        try:
+            self._db.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as exc:
+            raise CorruptError(layout.INDEX, 0, f"not a usable index: {exc}") from exc
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- the snapshot ----------------------------------------------------------------------------------
+
+    def save(self, snapshot: Snapshot) -> None:
+        """All rows in one transaction; durable when it returns."""
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            self._put_meta("segment", snapshot.segment)
+            self._put_meta("hub_ts", snapshot.hub_ts)
+            self._put_meta("limits", snapshot.limits)
+            self._put_meta("control", snapshot.control)
+            self._put_meta("control_bytes", snapshot.control_bytes)
+            self._put_meta("next_client_row", snapshot.next_client_row)
+            self._put("labels", snapshot.labels, checked=True)
+            self._put("clients", snapshot.clients, checked=True)
+            self._put("caps", snapshot.caps, checked=True)
+            self._put("chunks", snapshot.chunks, checked=False)
+            db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", snapshot.entries)
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        self._fs.saved(layout.INDEX, db)
+
+    def _put_meta(self, key: str, value: int | str | bytes) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _put(self, table: str, rows: Iterable[Any], *, checked: bool) -> None:
+        values = [_astuple(row) for row in rows]
+        if checked:
+            values = [(*row, _check_value(row)) for row in values]
+        if values:
+            marks = ", ".join("?" * len(values[0]))
+            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)  # noqa: S608 - our own names
+
+    # --- look-ups --------------------------------------------------------------------------------------
+
+    def meta(self, key: str) -> Any:
+        row = self._one("SELECT value FROM meta WHERE key = ?", (key,))
+        return None if row is None else row[0]
+
+    def labels(self) -> list[LabelRow]:
+        return [self._checked(LabelRow, row) for row in self._all("SELECT * FROM labels ORDER BY row")]
+
+    def client(self, label_row: int, client_id: bytes) -> ClientRow | None:
+        row = self._one("SELECT * FROM clients WHERE label_row = ? AND client_id = ?", (label_row, client_id))
+        return None if row is None else self._checked(ClientRow, row)
+
+    def stream_seq(self, client_row: int, client_seq: int) -> int | None:
+        """Where the message with this client_seq stands (D-56)."""
+        row = self._one(
+            "SELECT stream_seq FROM entries WHERE client_row = ? AND client_seq = ?", (client_row, client_seq)
+        )
+        return None if row is None else int(row[0])
+
+    def caps(self) -> list[CapRow]:
+        return [self._checked(CapRow, row) for row in self._all("SELECT * FROM caps ORDER BY auth_ref")]
+
+    def chunk_at(self, label_row: int, stream_seq: int) -> ChunkRow | None:
+        """The sealed chunk that holds an entry."""
+        row = self._one(
+            "SELECT * FROM chunks WHERE label_row = ? AND start_seq <= ? ORDER BY start_seq DESC LIMIT 1",
+            (label_row, stream_seq),
+        )
+        return ChunkRow(*row) if row and row[2] >= stream_seq else None
+
+    def chunk_by_time(self, label_row: int, hub_ts: int) -> ChunkRow | None:
+        """The first sealed chunk that ends at or after a time."""
+        row = self._one(
+            "SELECT * FROM chunks WHERE label_row = ? AND last_ts >= ? ORDER BY last_ts, start_seq LIMIT 1",
+            (label_row, hub_ts),
+        )
+        return ChunkRow(*row) if row else None
+
+    def chunks(self, label_row: int) -> list[ChunkRow]:
+        return [
+            ChunkRow(*row)
+            for row in self._all("SELECT * FROM chunks WHERE label_row = ? ORDER BY start_seq", (label_row,))
+        ]
+
+    def _checked(self, kind: type[Any], row: Sequence[Any]) -> Any:
+        *values, check = row
+        if _check_value(tuple(values)) != check:
+            raise CorruptError(layout.INDEX, 0, f"a {kind.__name__} does not match its check value")
+        return kind(*values)
+
+    def _one(self, query: str, values: tuple[Any, ...]) -> Any:
+        return self._run(query, values).fetchone()
+
+    def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        return self._run(query, values).fetchall()
+
+    def _run(self, query: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(query, values)
+        except sqlite3.DatabaseError as exc:
+            raise CorruptError(layout.INDEX, 0, f"cannot be read: {exc}") from exc

@@ -1,0 +1,217 @@
+"""The write-ahead journal: one durable write per group, whatever the number of labels (DESIGN §4).
+
+A segment is a header and then groups. A group is a header and a payload: framed entries and control records in
+the order they were decided. Each group's hash covers the hash of the group before it, so no group can be
+missing, reordered or altered unseen. A receipt leaves the hub only after the group that holds its entry is
+synced; a segment is removed once everything in it is durable elsewhere.
+
+    segment = "veen-journal-v1" 0x00 · segment number u64 · hash of the last group before (32)
+    group   = payload length u32 · hash (32) · check of these two (4) · payload
+
+Only the end of the newest segment may be torn: the write that a crash interrupted. Such a group was never
+acknowledged. Damage anywhere else is a CorruptError.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from struct import Struct
+from typing import Final
+
+from veen.core import cbor
+from veen.core.control import ControlRecord
+from veen.core.errors import FormatError
+from veen.core.hashing import tag_prefix
+from veen.storage import frame, layout
+from veen.storage.errors import CorruptError, StorageError
+from veen.storage.frame import Frame
+from veen.storage.fs import File, Fs
+
+__all__ = ["Journal", "Record", "replay"]
+
+Record = Frame | ControlRecord
+
+_MAGIC: Final = b"veen-journal-v1\x00"
+_SEGMENT: Final = Struct(f">{len(_MAGIC)}sQ32s")
+_GROUP: Final = Struct(">I32s4s")
+_TAG: Final = tag_prefix("veen/journal")
+_GENESIS: Final = bytes(32)
+
+
+def _group_hash(previous: bytes, payload: bytes) -> bytes:
+    return sha256(_TAG + previous + payload).digest()
+
+
+def _head_check(length: int, chain: bytes) -> bytes:
+    return sha256(_TAG + length.to_bytes(4, "big") + chain).digest()[:4]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the good part of the newest segment ends, and what continues the chain."""
+
+    segment: int
+    offset: int
+    chain: bytes  # the hash of the last group
+
+
+class Journal:
+    """The end of the journal, where groups are written."""
+
+    def __init__(self, fs: Fs, end: _End, file: File) -> None:
+        self._fs, self._file = fs, file
+        self.segment, self.offset = end.segment, end.offset
+        self._chain = end.chain
+
+    @classmethod
+    def create(cls, fs: Fs) -> "Journal":
+        """The journal of a new data directory."""
+        return cls._begin(fs, _End(segment=0, offset=0, chain=_GENESIS))
+
+    @classmethod
+    def resume(cls, fs: Fs, end: _End) -> "Journal":
+        """Continue after `replay`: drop a torn tail, keep what counts."""
+        file = fs.open(layout.journal_segment(end.segment))
+        file.truncate(end.offset)
+        file.sync()
+        return cls(fs, end, file)
+
+    @classmethod
+    def _begin(cls, fs: Fs, end: _End) -> "Journal":
+        number = end.segment + 1
+        path = layout.journal_segment(number)
+        file = fs.open(path, create=True)
+        header = _SEGMENT.pack(_MAGIC, number, end.chain)
+        file.write_at(0, header)
+        file.sync()
+        fs.sync_dir(layout.JOURNAL)
+        return cls(fs, _End(number, len(header), end.chain), file)
+
+    def write(self, payload: bytes) -> None:
+        """Make one group durable. Returns only after the sync; raises if the disk refused.
+
+        After a failure the journal is unusable: nobody knows what reached the disk.
+        """
+        chain = _group_hash(self._chain, payload)
+        self._file.write_at(self.offset, _GROUP.pack(len(payload), chain, _head_check(len(payload), chain)) + payload)
+        self._file.sync()
+        self.offset += _GROUP.size + len(payload)
+        self._chain = chain
+
+    def roll(self) -> int:
+        """Begin a new segment; returns its number. Older ones may go once what they hold is durable elsewhere."""
+        self._file.close()
+        following = self._begin(self._fs, _End(self.segment, self.offset, self._chain))
+        self._file, self.segment, self.offset = following._file, following.segment, following.offset
+        return self.segment
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def remove_before(fs: Fs, segment: int) -> None:
+    """Let go of the segments before `segment`, oldest first, so that no gap can appear."""
+    for number in _segments(fs):
+        if number < segment:
+            fs.remove(layout.journal_segment(number))
+
+
+def _segments(fs: Fs) -> list[int]:
+    return sorted(number for name in fs.list(layout.JOURNAL) if (number := layout.segment_number(name)) is not None)
+
+
+def is_empty(fs: Fs) -> bool:
+    """Whether nothing was ever written: no segment, or a first one that a crash cut off while it began."""
+    numbers = _segments(fs)
+    if numbers not in ([], [1]):
+        return False
+    if not numbers:
+        return True
+    file = fs.open(layout.journal_segment(1))
+    try:
+        return _is_unbegun(file.read_at(0, _SEGMENT.size))
+    finally:
+        file.close()
+
+
+def _is_unbegun(header: bytes) -> bool:
+    return len(header) < _SEGMENT.size or header.count(0) == len(header)
+
+
+def replay(fs: Fs, from_segment: int) -> Iterator[Record | _End]:
+    """Every record from `from_segment` on, in order, and at last where the journal ends.
+
+    Nothing is yielded from a group that is not whole.
+    """
+    numbers = [number for number in _segments(fs) if number >= from_segment]
+    if not numbers or numbers[0] != from_segment or numbers != list(range(numbers[0], numbers[-1] + 1)):
+        raise StorageError(f"journal: segment {from_segment} or one after it is missing; found {numbers}")
+    end: _End | None = None
+    for number in numbers:
+        newest = number == numbers[-1]
+        path = layout.journal_segment(number)
+        file = fs.open(path)
+        try:
+            size = file.size()
+            header = file.read_at(0, _SEGMENT.size)
+            if _is_unbegun(header):
+                if not newest or end is None:
+                    raise CorruptError(path, 0, "the segment has no header")
+                # The crash came while this segment began; nothing was written to it. Begin it again.
+                fs.remove(path)
+                break
+            magic, named, chain = _SEGMENT.unpack(header)
+            if magic != _MAGIC or named != number or (end is not None and chain != end.chain):
+                raise CorruptError(path, 0, "not the segment that belongs here")
+            end = _End(number, _SEGMENT.size, chain)
+            while end.offset < size:
+                head = file.read_at(end.offset, _GROUP.size)
+                if _is_torn(head, size - end.offset, path, end.offset):
+                    if newest:
+                        break
+                    raise CorruptError(path, end.offset, "the segment ends inside a group")
+                length, claimed, _ = _GROUP.unpack(head)
+                payload = file.read_at(end.offset + _GROUP.size, length)
+                if _group_hash(end.chain, payload) != claimed:
+                    raise CorruptError(path, end.offset, "the bytes of a group do not match its hash")
+                yield from _records(payload, path, end.offset + _GROUP.size)
+                end = _End(number, end.offset + _GROUP.size + length, claimed)
+        finally:
+            file.close()
+    assert end is not None  # noqa: S101 - numbers is not empty, so the loop set it
+    yield end
+
+
+def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
+    """Whether an interrupted append is what lies here: cut short, or never filled.
+
+    A whole head that contradicts itself is damage. Without that check, a flipped bit in the length of the last
+    group would pass for a torn write and take acknowledged entries with it.
+    """
+    if len(head) < _GROUP.size or head.count(0) == len(head):
+        return True
+    length, claimed, check = _GROUP.unpack(head)
+    if check != _head_check(length, claimed):
+        raise CorruptError(path, offset, "the head of a group does not match its check")
+    return available < _GROUP.size + int(length)
+
+
+def _records(payload: bytes, path: str, base: int) -> Iterator[Record]:
+    """A frame begins with its version 1, a control record with the head of a CBOR array."""
+    offset = 0
+    while offset < len(payload):
+        if payload[offset] == 1:
+            record, offset = frame.read(payload, offset, path=path, base=base)
+            yield record
+            continue
+        try:
+            end = cbor.item_end(payload, offset)
+            yield ControlRecord.from_bytes(payload[offset:end])
+        except FormatError as exc:
+            raise CorruptError(path, base + offset, f"no record begins here: {exc}") from exc
+        offset = end
+
+
+def payload_of(records: Iterable[Record]) -> bytes:
+    """What `Journal.write` takes."""
+    return b"".join(record.to_bytes() for record in records)

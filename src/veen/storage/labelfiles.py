@@ -1,0 +1,221 @@
+"""The files of one label: its chunks, its MMR nodes, its locations, and what a seal leaves behind (spec §4.8).
+
+All of it is filled from durable journal entries and synced later, together; nothing here is written before the
+entry is safe in the journal. Chunk boundaries, names and contents depend on the log and the limits alone.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from veen.core import cbor
+from veen.core.checkpoint import Checkpoint
+from veen.core.limits import Limits
+from veen.core.mmr import Mmr, node_count, node_position, root_of
+from veen.storage import layout
+from veen.storage.appendfile import AppendFile, FileCache
+from veen.storage.frame import Frame
+from veen.storage.fs import Fs
+from veen.storage.index import ChunkRow, LabelRow
+from veen.storage.state import Admitted
+
+__all__ = ["LOCATION_BYTES", "LabelFiles", "Location", "Sealer", "split_hashes"]
+
+_LOCATION: Final = Struct(">QII")  # start_seq of the chunk, offset in it, length of the frame
+LOCATION_BYTES: Final = _LOCATION.size
+HASH_BYTES: Final = 32
+
+# (row of the label, upto_seq, mmr_root, hub_ts of the last entry) -> signed checkpoint
+Sealer = Callable[["LabelFiles", int, bytes, int], Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where an entry lies."""
+
+    start_seq: int
+    offset: int
+    length: int
+
+
+def split_hashes(data: bytes) -> tuple[bytes, ...]:
+    return tuple(data[pos : pos + HASH_BYTES] for pos in range(0, len(data), HASH_BYTES))
+
+
+class LabelFiles:
+    """What is durable of one label, as far as its entries have been applied."""
+
+    def __init__(self, fs: Fs, cache: FileCache, row: LabelRow) -> None:
+        self._fs, self._cache = fs, cache
+        self.row, self.label, self.epoch, self.stream_id = row.row, row.label, row.epoch, row.stream_id
+        self.size, self.last_ts = row.size, row.last_ts
+        self._peaks = list(reversed(split_hashes(row.peaks)))  # the smallest tree last, as in Mmr
+        self.active_start, self.active_first_ts = row.active_start, row.active_first_ts
+        self._max_bytes, self._max_entries = row.active_max_bytes, row.active_max_entries
+        in_active = row.size - row.active_start + 1
+        self._entry_hashes = Mmr(in_active, split_hashes(row.active_hash_peaks))
+        self._active = AppendFile(cache, layout.active(row.label, row.active_start), row.active_bytes)
+        self._nodes = AppendFile(cache, layout.nodes(row.label), node_count(row.size) * HASH_BYTES)
+        self._locations = AppendFile(cache, layout.locations(row.label), row.size * LOCATION_BYTES)
+        self._checkpoints, self._checkpoints_bytes = row.checkpoints, row.checkpoints_bytes
+
+    @classmethod
+    def new(
+        cls, fs: Fs, cache: FileCache, row: int, label: bytes, epoch: int, stream_id: bytes | None, limits: Limits
+    ) -> "LabelFiles":
+        first = LabelRow(
+            row=row,
+            label=label,
+            epoch=epoch,
+            stream_id=stream_id,
+            size=0,
+            peaks=b"",
+            last_ts=0,
+            active_start=1,
+            active_bytes=0,
+            active_first_ts=0,
+            active_hash_peaks=b"",
+            active_max_bytes=limits.max_chunk_bytes,
+            active_max_entries=limits.max_checkpoint_interval,
+            checkpoints=0,
+            checkpoints_bytes=0,
+        )
+        return cls(fs, cache, first)
+
+    def to_row(self) -> LabelRow:
+        return LabelRow(
+            row=self.row,
+            label=self.label,
+            epoch=self.epoch,
+            stream_id=self.stream_id,
+            size=self.size,
+            peaks=b"".join(self.peaks()),
+            last_ts=self.last_ts,
+            active_start=self.active_start,
+            active_bytes=self._active.size,
+            active_first_ts=self.active_first_ts,
+            active_hash_peaks=b"".join(self._entry_hashes.peaks()),
+            active_max_bytes=self._max_bytes,
+            active_max_entries=self._max_entries,
+            checkpoints=self._checkpoints,
+            checkpoints_bytes=self._checkpoints_bytes,
+        )
+
+    def peaks(self) -> tuple[bytes, ...]:
+        return tuple(reversed(self._peaks))
+
+    def root(self) -> bytes:
+        return root_of(self.peaks())
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def append(self, admitted: Admitted, frame: Frame, limits: Limits, seal: Sealer) -> Iterator[ChunkRow]:
+        """Add one entry; yields the chunks this sealed (D-70)."""
+        data = frame.to_bytes()
+        if self._active.size + len(data) > self._max_bytes:
+            yield self._seal(limits, seal)
+        if self.size < self.active_start:
+            self.active_first_ts = admitted.hub_ts
+        self._locations.append(_LOCATION.pack(self.active_start, self._active.size, len(data)))
+        self._active.append(data)
+        self._nodes.append(b"".join(admitted.nodes))
+        self._entry_hashes.append(frame.entry_hash)
+        joined = len(admitted.nodes) - 1  # as many peaks as the new leaf joined are gone
+        if joined:
+            del self._peaks[-joined:]
+        self._peaks.append(admitted.nodes[-1])
+        self.size, self.last_ts = admitted.stream_seq, admitted.hub_ts
+        if self.size - self.active_start + 1 >= self._max_entries:
+            yield self._seal(limits, seal)
+
+    def _seal(self, limits: Limits, seal: Sealer) -> ChunkRow:
+        """Close the active chunk and write summary, peaks, checkpoint and their index entry."""
+        start, end, root = self.active_start, self.size, self.root()
+        hashes_root = self._entry_hashes.root()
+        total = self._active.size
+        self._active.flush()
+        self._cache.forget(self._active.path)
+        self._fs.rename(self._active.path, layout.chunk(self.label, start, end))
+        summary = [self.label, start, end, root, end - start + 1, total, hashes_root]
+        self._write(layout.summary(self.label, start, end), cbor.encode(summary))
+        self._write(layout.peaks(self.label, end), cbor.encode(list(self.peaks())))
+        checkpoint = seal(self, end, root, self.last_ts)
+        self._write(layout.checkpoint(self.label, end), checkpoint.to_bytes())
+        self._index_checkpoint(start, end, root)
+        first_ts = self.active_first_ts
+        self.active_start = end + 1
+        self._active = AppendFile(self._cache, layout.active(self.label, end + 1), 0)
+        self._entry_hashes = Mmr()
+        self._max_bytes, self._max_entries = limits.max_chunk_bytes, limits.max_checkpoint_interval
+        return ChunkRow(self.row, start, end, self.epoch, total, first_ts, self.last_ts, root, hashes_root)
+
+    def _write(self, path: str, data: bytes) -> None:
+        """A whole small file; synced with all others, and written again by recovery until then."""
+        file = self._fs.open(path, create=True)
+        try:
+            file.write_at(0, data)
+            file.truncate(len(data))
+        finally:
+            file.close()
+
+    def _index_checkpoint(self, start: int, end: int, root: bytes) -> None:
+        """Extend the checkpoint index, a CBOR map that grows at its end (D-71).
+
+        Rewriting all of it at each seal would make seals cost more as the log grows. Only the count in its head
+        changes otherwise. When the head gets longer, which happens a few times ever, the whole file is replaced.
+        The head is read from the file, as recovery may come from a point before such a replacement.
+        """
+        path = layout.checkpoint_index(self.label)
+        peaks_ref = layout.peaks(self.label, end).removeprefix(f"{layout.LOG}/")
+        entry = cbor.uint(end) + cbor.encode([root, [start, end], peaks_ref])
+        head = _map_head(self._checkpoints + 1)
+        file = self._fs.open(path, create=True)
+        try:
+            width = _head_width(file.read_at(0, 1)) if self._checkpoints else len(head)
+            if width == len(head):
+                file.write_at(width + self._checkpoints_bytes, entry)
+                file.write_at(0, head)
+            else:
+                self._fs.replace(path, head + file.read_at(width, self._checkpoints_bytes) + entry)
+        finally:
+            file.close()
+        self._checkpoints += 1
+        self._checkpoints_bytes += len(entry)
+
+    def flush(self) -> None:
+        self._active.flush()
+        self._nodes.flush()
+        self._locations.flush()
+
+    def paths(self) -> list[str]:
+        """The growing files, which must be synced before the journal lets go."""
+        names = [self._nodes.path, self._locations.path]
+        if self._active.size:
+            names.append(self._active.path)
+        if self._checkpoints:
+            names.append(layout.checkpoint_index(self.label))
+        return names
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def locate(self, first_seq: int, last_seq: int) -> list[Location]:
+        """The locations of a run of entries, by arithmetic."""
+        data = self._locations.read((first_seq - 1) * LOCATION_BYTES, (last_seq - first_seq + 1) * LOCATION_BYTES)
+        return [Location(*fields) for fields in _LOCATION.iter_unpack(data)]
+
+    def node_at(self, height: int, index: int) -> bytes:
+        return self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
+
+    def read_active(self, offset: int, size: int) -> bytes:
+        return self._active.read(offset, size)
+
+
+def _map_head(count: int) -> bytes:
+    head = cbor.uint(count)
+    return bytes((head[0] | 0xA0,)) + head[1:]
+
+
+def _head_width(first: bytes) -> int:
+    info = first[0] & 0x1F
+    return 1 if info < 24 else 1 + (1 << (info - 24))

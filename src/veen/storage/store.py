@@ -1,0 +1,382 @@
+"""The storage engine of a hub: stage, make durable, apply, retire, recover (DESIGN §3, §4).
+
+    stage    the hub decides and `State` moves on, in memory
+    write    the group goes to the journal, one sync; only now may its receipts leave
+    apply    chunks, nodes, locations and control journal are filled, unsynced
+    retire   when a journal segment is full: sync those files, save all cursors in one transaction, drop the segment
+
+Recovery goes back to the last retirement and applies the journal from there; it trusts nothing that was not
+synced by then. All methods belong to one thread, except `Journal.write` and `persist`, which a helper thread runs
+while the others go on.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from veen.core.captoken import CapToken
+from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet
+from veen.core.errors import FormatError, VerifyError
+from veen.core.limits import Limits
+from veen.core.mmr import Mmr
+from veen.core.msg import Msg
+from veen.core.receipt import Receipt
+from veen.storage import journal as wal
+from veen.storage import layout
+from veen.storage.appendfile import AppendFile, FileCache
+from veen.storage.errors import CorruptError, StorageError
+from veen.storage.frame import Frame
+from veen.storage.fs import Fs
+from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, Snapshot
+from veen.storage.journal import Journal
+from veen.storage.labelfiles import LabelFiles, Sealer, split_hashes
+from veen.storage.reader import Reader
+from veen.storage.state import Admitted, Cap, Client, Label, State
+
+__all__ = ["Group", "Retirement", "Store"]
+
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Group:
+    """What one sync makes durable: entries and control records in the order they were decided."""
+
+    parts: list[bytes] = field(default_factory=list)
+    done: list[tuple[Admitted, Frame] | ControlRecord] = field(default_factory=list)
+
+    def add_entry(self, admitted: Admitted, frame: Frame) -> None:
+        self.parts.append(frame.to_bytes())
+        self.done.append((admitted, frame))
+
+    def add_control(self, record: ControlRecord) -> None:
+        self.parts.append(record.to_bytes())
+        self.done.append(record)
+
+    def payload(self) -> bytes:
+        return b"".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """What must become durable before the journal segments before `snapshot.segment` may go."""
+
+    snapshot: Snapshot
+    paths: Sequence[str]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What was applied since the last retirement."""
+
+    labels: set[bytes] = field(default_factory=set)
+    clients: dict[int, ClientRow] = field(default_factory=dict)
+    entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (client_row, client_seq) -> stream_seq
+    chunks: list[ChunkRow] = field(default_factory=list)
+    caps: dict[bytes, CapRow] = field(default_factory=dict)
+    paths: set[str] = field(default_factory=set)
+
+
+class Store:
+    """One open data directory, with the exclusive right to write it."""
+
+    def __init__(self, fs: Fs, limits: Limits, seal: Sealer, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
+        self._cache = FileCache(fs)
+        self._index = Index(fs)
+        self.state = State(limits, self._load_client)
+        self._files: dict[bytes, LabelFiles] = {}
+        self._pending = _Pending()
+        self._retiring = _Pending()
+        self._renamed: dict[str, str] = {}
+        self._control = AppendFile(self._cache, layout.CONTROL, 0)
+        # What was applied, where the sequencer's State may be ahead by the groups on their way to the disk.
+        self._limits = limits
+        self._ts = 0
+        self._next_client_row = 1
+        self._last_control: ControlRecord | None = None
+        self._known_caps: set[bytes] = set()
+        self.reader = Reader(fs, self._cache, self.chunk_at)
+        self.journal: Journal
+
+    # --- opening ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, fs: Fs, limits: Limits, seal: Sealer, *, segment_bytes: int = SEGMENT_BYTES) -> "Store":
+        """Open a data directory, new or old; the caller holds its lock.
+
+        `limits` serve a new directory; an old one continues with those its control journal set last.
+        """
+        for directory in layout.DIRECTORIES:
+            fs.make_dir(directory)
+        store = cls(fs, limits, seal, segment_bytes)
+        store._recover()
+        return store
+
+    def _recover(self) -> None:
+        segment = self._index.meta("segment")
+        if segment is not None:
+            self._load(segment)
+        elif wal.is_empty(self._fs):
+            if any(layout.chunk_of(name) for name in self._fs.list(layout.LOG)):
+                raise StorageError("index and journal are missing: run `veen hub rebuild-index` on this directory")
+            self.journal = Journal.create(self._fs)
+            return
+        else:
+            segment = 1  # the first retirement has not happened yet; if segment 1 is gone, replay says so
+        for record in wal.replay(self._fs, segment):
+            if isinstance(record, Frame):
+                self._absorb_entry(record)
+            elif isinstance(record, ControlRecord):
+                self._absorb_control(record)
+            else:
+                self.journal = Journal.resume(self._fs, record)
+
+    def _load(self, segment: int) -> None:
+        """The cursors as of the beginning of `segment`."""
+        self.state.hub_ts = self._ts = self._index.meta("hub_ts")
+        self.state.limits = self._limits = Limits.from_json(json.loads(self._index.meta("limits")))
+        self.state.next_client_row = self._next_client_row = self._index.meta("next_client_row")
+        if control := self._index.meta("control"):
+            self.state.control = self._last_control = ControlRecord.from_bytes(control)
+        self._control = AppendFile(self._cache, layout.CONTROL, self._index.meta("control_bytes"))
+        for row in self._index.labels():
+            mmr = Mmr(row.size, split_hashes(row.peaks))
+            self.state.labels[row.label] = Label(row.row, row.label, row.epoch, row.stream_id, mmr)
+            self._files[row.label] = LabelFiles(self._fs, self._cache, row)
+        for cap in self._index.caps():
+            token = CapToken.from_bytes(cap.token)
+            self.state.caps[cap.auth_ref] = Cap(
+                cap.auth_ref, token, cap.token, cap.issued_at, cap.tokens, cap.bucket_ts
+            )
+            self._known_caps.add(cap.auth_ref)
+
+    def _absorb_entry(self, frame: Frame) -> None:
+        """Apply an entry that the journal holds: the same transition as when it was accepted."""
+        where = f"journal entry {frame.stream_seq} of label {frame.label.hex()}"
+        try:
+            msg, receipt = Msg.from_bytes(frame.msg), Receipt.from_bytes(frame.receipt)
+        except FormatError as exc:
+            raise CorruptError(layout.JOURNAL, 0, f"{where}: {exc}") from exc
+        label = self.state.labels.get(frame.label)
+        if label is None:
+            raise CorruptError(layout.JOURNAL, 0, f"{where}: no record opens this label")
+        if msg.auth_ref is not None and msg.auth_ref not in self.state.caps:
+            raise CorruptError(layout.JOURNAL, 0, f"{where}: no record authorises its token")
+        self._restore_active(label)
+        admitted = self.state.admit(
+            label,
+            client_id=msg.client_id,
+            client_seq=msg.client_seq,
+            prev_ack=msg.prev_ack,
+            auth_ref=msg.auth_ref,
+            leaf_hash=msg.leaf_hash(),
+            hub_ts=receipt.hub_ts,
+        )
+        if admitted.stream_seq != frame.stream_seq or admitted.mmr_root != receipt.mmr_root:
+            raise CorruptError(layout.JOURNAL, 0, f"{where}: it does not continue the label's tree (I3)")
+        self._apply_entry(admitted, frame)
+
+    def _restore_active(self, label: Label) -> None:
+        """Undo a seal that was not durable yet: its chunk grows again from the last retirement on."""
+        files = self._files[label.label]
+        path = layout.active(label.label, files.active_start)
+        if label.label in self._pending.labels or files.size < files.active_start or self._fs.exists(path):
+            return
+        for name in self._fs.list(layout.LOG):
+            chunk = layout.chunk_of(name)
+            if chunk and chunk.label == label.label and chunk.start_seq == files.active_start:
+                self._fs.rename(f"{layout.LOG}/{name}", path)
+                return
+        raise CorruptError(path, 0, "the file is missing")
+
+    def _absorb_control(self, record: ControlRecord) -> None:
+        try:
+            record.check_follows(self.state.control)
+        except VerifyError as exc:
+            raise CorruptError(layout.JOURNAL, 0, str(exc)) from exc
+        self.stage_control(record)
+        self._apply_control(record)
+
+    # --- staging ---------------------------------------------------------------------------------------
+
+    def stage_control(self, record: ControlRecord) -> None:
+        """The transition that a control record causes in memory."""
+        self.state.control = record
+        self.state.hub_ts = max(self.state.hub_ts, record.hub_ts)
+        if isinstance(record.body, LabelOpen):
+            self.state.open_label(record.body.label, record.body.epoch, record.body.stream_id)
+        elif isinstance(record.body, CapAuthorize):
+            token = CapToken.from_bytes(record.body.token)
+            # Authorising again returns the first record and never extends it (D-47).
+            self.state.caps.setdefault(record.body.auth_ref, Cap.begin(token, self.state.limits, record.hub_ts))
+        elif isinstance(record.body, LimitsSet):
+            self.state.limits = Limits.from_json(record.body.limits)
+
+    # --- applying --------------------------------------------------------------------------------------
+
+    def apply(self, group: Group) -> None:
+        """Fill the files with a group that is durable in the journal; from now on readers see it."""
+        for item in group.done:
+            if isinstance(item, ControlRecord):
+                self._apply_control(item)
+            else:
+                self._apply_entry(*item)
+
+    def _apply_control(self, record: ControlRecord) -> None:
+        self._control.append(record.to_bytes())
+        self._pending.paths.add(layout.CONTROL)
+        self._last_control = record
+        self._ts = max(self._ts, record.hub_ts)
+        body = record.body
+        if isinstance(body, LabelOpen):
+            label = self.state.labels[body.label]
+            self._files[label.label] = LabelFiles.new(
+                self._fs, self._cache, label.row, label.label, label.epoch, label.stream_id, self._limits
+            )
+            self._pending.labels.add(label.label)
+        elif isinstance(body, LimitsSet):
+            self._limits = Limits.from_json(body.limits)
+        elif isinstance(body, CapAuthorize) and body.auth_ref not in self._known_caps:
+            self._known_caps.add(body.auth_ref)
+            cap = Cap.begin(CapToken.from_bytes(body.token), self._limits, record.hub_ts)
+            self._pending.caps[cap.auth_ref] = CapRow(
+                cap.auth_ref, body.token, cap.issued_at, cap.tokens, cap.bucket_ts
+            )
+
+    def _apply_entry(self, admitted: Admitted, frame: Frame) -> None:
+        label, pending = admitted.label, self._pending
+        files = self._files[label.label]
+        for chunk in files.append(admitted, frame, self._limits, self._seal):
+            self._note_seal(files, chunk)
+        pending.labels.add(label.label)
+        pending.clients[admitted.client_row] = ClientRow(
+            admitted.client_row, label.row, admitted.client_id, admitted.client_seq, admitted.prev_ack
+        )
+        pending.entries[admitted.client_row, admitted.client_seq] = admitted.stream_seq
+        if admitted.cap is not None:
+            auth_ref, tokens, bucket_ts = admitted.cap
+            cap = self.state.caps[auth_ref]
+            pending.caps[auth_ref] = CapRow(auth_ref, cap.token_bytes, cap.issued_at, tokens, bucket_ts)
+        self._ts = admitted.hub_ts
+        self._next_client_row = max(self._next_client_row, admitted.client_row + 1)
+
+    def _note_seal(self, files: LabelFiles, chunk: ChunkRow) -> None:
+        label, start, end = files.label, chunk.start_seq, chunk.end_seq
+        sealed = layout.chunk(label, start, end)
+        self._pending.chunks.append(chunk)
+        self._pending.paths |= {
+            sealed,
+            layout.summary(label, start, end),
+            layout.peaks(label, end),
+            layout.checkpoint(label, end),
+        }
+        self._renamed[layout.active(label, start)] = sealed
+
+    # --- retiring --------------------------------------------------------------------------------------
+
+    @property
+    def journal_is_full(self) -> bool:
+        return self.journal.offset >= self._segment_bytes
+
+    def capture(self) -> Retirement:
+        """All that was applied before the current journal segment, which must hold nothing yet."""
+        pending, self._retiring, self._pending = self._pending, self._pending, _Pending()
+        for label in pending.labels:
+            files = self._files[label]
+            files.flush()
+            pending.paths.update(files.paths())
+        self._control.flush()
+        snapshot = Snapshot(
+            segment=self.journal.segment,
+            hub_ts=self._ts,
+            limits=json.dumps(self._limits.to_json(), sort_keys=True),
+            control=self._last_control.to_bytes() if self._last_control else b"",
+            control_bytes=self._control.size,
+            next_client_row=self._next_client_row,
+            labels=[self._files[label].to_row() for label in sorted(pending.labels)],
+            clients=list(pending.clients.values()),
+            entries=[(client, seq, place) for (client, seq), place in pending.entries.items()],
+            chunks=pending.chunks,
+            caps=list(pending.caps.values()),
+        )
+        return Retirement(snapshot, sorted(pending.paths))
+
+    def persist(self, retirement: Retirement) -> None:
+        """Make a retirement durable and drop the journal before it. May run in a helper thread."""
+        for path in retirement.paths:
+            self._sync(path)
+        for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
+            self._fs.sync_dir(directory)
+        index = Index(self._fs)
+        try:
+            index.save(retirement.snapshot)
+        finally:
+            index.close()
+        wal.remove_before(self._fs, retirement.snapshot.segment)
+
+    def _sync(self, path: str) -> None:
+        """Sync a file by its name; a chunk may have been sealed, hence renamed, a moment ago."""
+        try:
+            file = self._fs.open(path)
+        except FileNotFoundError:
+            file = self._fs.open(self._renamed[path])
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def retired(self) -> None:
+        """The last captured retirement is durable: its rows need not be kept in memory any more."""
+        self._retiring = _Pending()
+        sealed = {layout.active(files.label, files.active_start) for files in self._files.values()}
+        self._renamed = {old: new for old, new in self._renamed.items() if new in self._pending.paths or old in sealed}
+
+    def retire(self) -> None:
+        """Roll, capture and persist in one go: for shutdown, tests and tools."""
+        self.journal.roll()
+        retirement = self.capture()
+        self.persist(retirement)
+        self.retired()
+
+    def close(self) -> None:
+        """Leave the directory at rest: everything synced, the journal empty."""
+        self.retire()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and leave the rest to recovery."""
+        self.journal.close()
+        self._cache.close()
+        self._index.close()
+
+    # --- look-ups --------------------------------------------------------------------------------------
+
+    def _load_client(self, label_row: int, client_id: bytes) -> Client | None:
+        row = self._index.client(label_row, client_id)
+        return Client(row.row, row.client_seq, row.prev_ack) if row else None
+
+    def files(self, label: bytes) -> LabelFiles | None:
+        """The readable side of a label, or None if it has no entries."""
+        return self._files.get(label)
+
+    def labels(self) -> Iterable[LabelFiles]:
+        return self._files.values()
+
+    def stream_seq_of(self, client_row: int, client_seq: int) -> int | None:
+        """Where a message stands, by its writer's own number (D-56)."""
+        for pending in (self._pending, self._retiring):
+            if (place := pending.entries.get((client_row, client_seq))) is not None:
+                return place
+        return self._index.stream_seq(client_row, client_seq)
+
+    def chunk_at(self, files: LabelFiles, stream_seq: int) -> ChunkRow | None:
+        """The sealed chunk that holds an entry, or None while it is in the active one."""
+        if stream_seq >= files.active_start:
+            return None
+        for pending in (self._pending, self._retiring):
+            for chunk in pending.chunks:
+                if chunk.label_row == files.row and chunk.start_seq <= stream_seq <= chunk.end_seq:
+                    return chunk
+        return self._index.chunk_at(files.row, stream_seq)

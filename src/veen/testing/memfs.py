@@ -1,0 +1,242 @@
+"""A disk in memory that loses what a real one may lose.
+
+Writes reach a volatile copy of a file; `sync` makes them durable. Names (created, renamed, removed) are durable
+after `sync_dir`. `after_crash` gives the disk as a machine might find it after a power failure: of what was not
+synced, each file keeps an arbitrary prefix of its writes, the last one torn, and each name change happened or did
+not, independently. Files may so be reordered against each other.
+
+A `Fault` stops the program at one chosen operation: before it (lost), in the middle of it (torn), after it but
+before anyone was told (done), or with an error from the disk.
+"""
+
+import contextlib
+import errno
+import random
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from veen.storage.errors import LockedError
+
+__all__ = ["Crash", "Fault", "MemFs"]
+
+
+class Crash(BaseException):
+    """The power went. Not an Exception: no code may catch it and go on."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens at the operation with number `at`, counted from 1."""
+
+    at: int
+    kind: Literal["lost", "torn", "done", "error"]
+    error: int = errno.EIO
+
+
+@dataclass(slots=True, eq=False)
+class _Inode:
+    durable: bytes = b""
+    now: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes] | int] = field(default_factory=list)  # (offset, data), or the size to cut to
+
+    def do(self, op: tuple[int, bytes] | int) -> None:
+        _perform(self.now, op)
+        self.pending.append(op)
+
+    def sync(self) -> None:
+        self.durable = bytes(self.now)
+        self.pending.clear()
+
+    def after_crash(self, rng: random.Random) -> bytes:
+        content = bytearray(self.durable)
+        kept = rng.randint(0, len(self.pending))
+        for op in self.pending[:kept]:
+            _perform(content, op)
+        if kept < len(self.pending) and not isinstance(op := self.pending[kept], int):
+            offset, data = op
+            _perform(content, (offset, data[: rng.randint(0, len(data))]))
+        return bytes(content)
+
+
+def _perform(content: bytearray, op: tuple[int, bytes] | int) -> None:
+    if isinstance(op, int):
+        del content[op:]
+        content.extend(bytes(op - len(content)))
+        return
+    offset, data = op
+    if not data:
+        return
+    content.extend(bytes(max(0, offset - len(content))))
+    content[offset : offset + len(data)] = data
+
+
+class _MemFile:
+    __slots__ = ("_fs", "_inode")
+
+    def __init__(self, fs: "MemFs", inode: _Inode) -> None:
+        self._fs, self._inode = fs, inode
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return bytes(self._inode.now[offset : offset + size])
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        with self._fs.operation() as torn:
+            self._inode.do((offset, data[: len(data) // 2] if torn else data))
+
+    def truncate(self, size: int) -> None:
+        with self._fs.operation():
+            self._inode.do(size)
+
+    def size(self) -> int:
+        return len(self._inode.now)
+
+    def sync(self) -> None:
+        with self._fs.operation():
+            self._inode.sync()
+
+    def close(self) -> None:
+        pass
+
+
+class _SharedConnection(sqlite3.Connection):
+    """Several parts open the database; in memory they must share one connection."""
+
+    def close(self) -> None:
+        pass
+
+
+class MemFs:
+    """Implements `veen.storage.fs.Fs`."""
+
+    def __init__(
+        self, files: dict[str, bytes] | None = None, database: bytes = b"", fault: Fault | None = None
+    ) -> None:
+        self._names: dict[str, _Inode] = {}
+        for path, content in (files or {}).items():
+            self._names[path] = _Inode(content, bytearray(content))
+        self._durable_names = dict(self._names)
+        self._database, self._connection = database, None if not database else self._connect(database)
+        self.fault = fault
+        self.operations = 0
+        self.free = 1 << 40
+        self._locked = False
+
+    @contextlib.contextmanager
+    def operation(self) -> Iterator[bool]:
+        """One thing done to the disk; tells whether it is to be done by half."""
+        self.operations += 1
+        fault = self.fault if self.fault and self.fault.at == self.operations else None
+        if fault and fault.kind == "error":
+            raise OSError(fault.error, "injected fault")
+        if fault and fault.kind == "lost":
+            raise Crash
+        yield fault is not None and fault.kind == "torn"
+        if fault:
+            raise Crash
+
+    # --- Fs ----------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> _MemFile:
+        if path not in self._names:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            with self.operation():
+                self._names[path] = _Inode()
+        return _MemFile(self, self._names[path])
+
+    def exists(self, path: str) -> bool:
+        return path in self._names
+
+    def list(self, directory: str) -> list[str]:
+        prefix = f"{directory}/" if directory else ""
+        names = (path.removeprefix(prefix) for path in self._names if path.startswith(prefix))
+        return sorted(name for name in names if "/" not in name)
+
+    def make_dir(self, directory: str) -> None:
+        """Directories exist as soon as a file lies in them."""
+
+    def replace(self, path: str, data: bytes, *, private: bool = False) -> None:
+        with self.operation() as torn:
+            if not torn:  # a torn replacement leaves what was there before
+                self._names[path] = self._durable_names[path] = _Inode(data, bytearray(data))
+
+    def rename(self, old: str, new: str) -> None:
+        with self.operation() as torn:
+            if not torn:
+                self._names[new] = self._names.pop(old)
+
+    def remove(self, path: str) -> None:
+        with self.operation() as torn:
+            if not torn:
+                self._names.pop(path, None)
+
+    def sync_dir(self, directory: str) -> None:
+        with self.operation() as torn:
+            if torn:
+                return
+            inside = self.list(directory)
+            prefix = f"{directory}/" if directory else ""
+            for path in [path for path in self._durable_names if path.startswith(prefix)]:
+                if "/" not in path.removeprefix(prefix):
+                    del self._durable_names[path]
+            for name in inside:
+                self._durable_names[prefix + name] = self._names[prefix + name]
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def database(self, path: str) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect(self._database)
+        return self._connection
+
+    @staticmethod
+    def _connect(database: bytes) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_SharedConnection
+        )
+        if database:
+            connection.deserialize(database)
+        return connection
+
+    def saved(self, path: str, connection: sqlite3.Connection) -> None:
+        """A commit is atomic and durable, or has not happened: that much is left to SQLite."""
+        with self.operation() as torn:
+            if not torn:
+                self._database = connection.serialize()
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        if self._locked:
+            raise LockedError("memory", "another store")
+        self._locked = True
+        try:
+            yield
+        finally:
+            self._locked = False
+
+    # --- after the power came back -----------------------------------------------------------------------
+
+    def after_crash(self, rng: random.Random) -> "MemFs":
+        """The disk as it may be found: every choice that a real one has is drawn from `rng`."""
+        before, now = self._durable_names, self._names
+        inodes = {id(inode): inode for names in (before, now) for _, inode in sorted(names.items())}
+        content = {number: inode.after_crash(rng) for number, inode in inodes.items()}
+        changed = [
+            number
+            for number, inode in inodes.items()
+            if {path for path in before if before[path] is inode} != {path for path in now if now[path] is inode}
+        ]
+        happened = {number: rng.random() < 0.5 for number in changed}
+        files: dict[str, bytes] = {}
+        for names, wanted in ((before, False), (now, True)):  # a new name hides an old one
+            for path, inode in names.items():
+                if happened.get(id(inode), wanted) == wanted:
+                    files[path] = content[id(inode)]
+        return MemFs(files, self._database)
+
+    def files(self) -> dict[str, bytes]:
+        """What lies on the disk now, as a reader sees it."""
+        return {path: bytes(inode.now) for path, inode in self._names.items()}
