@@ -136,7 +136,9 @@ class CapToken(Wire):
         return Ht("veen/cap-link", cbor.encode(tree) + prev_sig)
 
     def verify(self) -> None:
-        """Raise CapabilityError unless every link is the issuer's."""
+        """Raise CapabilityError unless there is a chain and every link of it is the issuer's."""
+        if not self.sig_chain:
+            raise CapabilityError("cap_token: sig_chain is empty")
         previous = _FIRST_PREV_SIG
         for number, signature in enumerate(self.sig_chain, start=1):
             if not ed25519.verify(self.issuer_pk, self._link_digest(previous), signature):

@@ -20,6 +20,7 @@ __all__ = [
     "U64_MAX",
     "Item",
     "bstr_head",
+    "check",
     "decode",
     "encode",
     "encode_sorted",
@@ -46,13 +47,7 @@ class _NoTags(dict[int, Any]):
     value, others compile regular expressions or parse dates.
     """
 
-    def __contains__(self, tag: object) -> bool:
-        return True
-
     def __getitem__(self, tag: int) -> Any:
-        return _refuse_tag
-
-    def get(self, tag: int, default: Any = None) -> Any:
         return _refuse_tag
 
 
@@ -65,7 +60,7 @@ _NO_TAGS: Final = _NoTags()
 
 def encode(item: Item) -> bytes:
     """The one encoding of `item`; map keys keep the order in which the caller put them."""
-    _check_types(item, "item")
+    check(item, "item")
     return cbor2.dumps(item)
 
 
@@ -91,7 +86,7 @@ def decode(data: bytes, *, what: str = "item", max_bytes: int = MAX_ITEM_BYTES) 
         raise MalformedError("CBOR ends in the middle of an item", what) from exc
     except (cbor2.CBORDecodeError, ValueError, TypeError, OverflowError) as exc:
         raise MalformedError(f"not deterministic CBOR: {_reason(exc)}", what) from exc
-    _check_types(item, what)
+    check(item, what)
     if cbor2.dumps(item) != data:
         raise MalformedError("not the shortest encoding, or bytes follow the item", what)
     return item
@@ -104,25 +99,38 @@ def _reason(exc: BaseException) -> str:
     return str(exc)
 
 
-def _check_types(item: Item, what: str) -> None:
-    """Whitelist of D-05; depth is bounded by the decoder, or by our own objects when encoding."""
+def check(item: Item, what: str, depth: int = 0) -> None:
+    """MalformedError unless `item` may be encoded: whitelisted types, 64-bit integers, valid text, bounded depth."""
     kind = type(item)
-    if kind is bytes or kind is str or kind is bool or item is None:
+    if kind is bytes or kind is bool or item is None:
         return
-    if kind is int:
+    if kind is str:
+        if not item.isascii():
+            _check_text(item, what)
+    elif kind is int:
         if not -U64_MAX - 1 <= item <= U64_MAX:
             raise MalformedError("integer outside 64 bits", what)
-    elif kind is list:
+    elif kind is list or kind is dict:
+        # An item lies in at most 32 containers; an empty one may stand where the 33rd would begin (D-06).
+        if depth >= MAX_DEPTH and item:
+            raise MalformedError(f"nested deeper than {MAX_DEPTH}", what)
+        if kind is dict:
+            for key in item:
+                if type(key) not in (int, str, bytes):
+                    raise MalformedError(f"map key of type {type(key).__name__}", what)
+                check(key, what)
+            item = item.values()
         for element in item:
-            _check_types(element, what)
-    elif kind is dict:
-        for key, value in item.items():
-            if type(key) not in (int, str, bytes):
-                raise MalformedError(f"map key of type {type(key).__name__}", what)
-            _check_types(key, what)
-            _check_types(value, what)
+            check(element, what, depth + 1)
     else:
         raise MalformedError(f"type {kind.__name__} is not allowed", what)
+
+
+def _check_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:  # a lone surrogate, which JSON can write and UTF-8 cannot
+        raise MalformedError("text is not valid Unicode", what) from exc
 
 
 def sort_keys(item: Item) -> Item:

@@ -57,13 +57,15 @@ class SubmitRequest(Wire):
 
         Faults of the envelope and faults of the MSG get different codes (D-54), so they are judged apart.
         """
-        if data[:4] == SUBMIT_PREFIX:
-            msg = data[4:]
-            if cbor.item_end(data, 4, what=SubmitRequest.KIND) == len(data):
-                return msg
-        # Let the general reader name the fault; a whole request that arrives here is not in canonical form.
-        SubmitRequest.from_bytes(data)
-        raise MalformedError("bytes follow the request", SubmitRequest.KIND)
+        if data[:4] != SUBMIT_PREFIX:
+            SubmitRequest.from_bytes(data)  # names the fault: a canonical request begins with these bytes
+        try:
+            end = cbor.item_end(data, 4)
+        except MalformedError:
+            return data[4:]  # not even an item: for the reader of the MSG to say
+        if end != len(data):
+            raise MalformedError("bytes follow the request", SubmitRequest.KIND)
+        return data[4:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class Equivocation(Wire):
 
     @classmethod
     def of(cls, one: Statement, other: Statement, *, one_pk: bytes, other_pk: bytes | None = None) -> Self:
-        """Pack two statements; EvidenceError if they do not conflict or a signature does not hold."""
+        """Pack two statements; EvidenceError if they do not conflict, SignatureError if one is not signed so."""
         pairs = sorted(((one, one_pk), (other, other_pk or one_pk)), key=lambda pair: pair[0].to_bytes())
         (first, first_pk), (second, second_pk) = pairs
         keys = (first_pk,) if first_pk == second_pk else (first_pk, second_pk)

@@ -1,11 +1,14 @@
 """Names of things: hub_id, routing_key, stream_id, epoch and label (spec §2, §12, D-21 … D-26)."""
 
+import re
+from typing import Final
+
 from veen.core.errors import InvalidKeyError, MalformedError
 from veen.core.hashing import H, Ht, u64be
 
 __all__ = ["epoch_at", "epoch_window", "hub_id_of", "label_of", "routing_key_of", "stream_id_of"]
 
-_HEX_ID_CHARS = 64
+_HEX_ID: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def hub_id_of(first_hub_pk: bytes) -> bytes:
@@ -24,12 +27,12 @@ def stream_id_of(name: str) -> bytes:
     """64 hex digits are a raw id; any other name is hashed (D-22)."""
     if not name:
         raise MalformedError("a stream name must not be empty", "stream")
-    if len(name) == _HEX_ID_CHARS:
-        try:
-            return bytes.fromhex(name)
-        except ValueError:
-            pass  # a name that merely has that length
-    return H(name.encode())
+    if _HEX_ID.fullmatch(name):
+        return bytes.fromhex(name)
+    try:
+        return H(name.encode())
+    except UnicodeEncodeError as exc:
+        raise MalformedError("a stream name must be valid Unicode", "stream") from exc
 
 
 def epoch_at(unix_time_sec: int, epoch_sec: int) -> int:

@@ -55,6 +55,8 @@ class Limits:
                 raise MalformedError("must be at least 1", field.name)
             elif value > _CEILINGS.get(field.name, value):
                 raise LimitError(field.name, value, _CEILINGS[field.name])
+            elif value >= 2**63:  # no index and no table has a wider integer (D-07)
+                raise MalformedError("must be below 2^63", field.name)
         if self.max_chunk_bytes < self.max_msg_bytes + _FRAME_OVERHEAD:
             # A chunk never exceeds its bound (spec §4.8.2), so the largest legal entry must fit into one.
             raise MalformedError(f"must be at least max_msg_bytes + {_FRAME_OVERHEAD}", "max_chunk_bytes")

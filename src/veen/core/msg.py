@@ -76,7 +76,8 @@ class Msg(Wire):
         A MSG has a fixed layout but for three integers and two lengths, so following the layout is the
         canonical check. Whatever does not fit goes through the general decoder, which names the fault.
         """
-        return _parse(cls, data) or super(Msg, cls).from_bytes(data)
+        msg = _parse(cls, data) if len(data) <= cls.MAX_BYTES else None
+        return msg or super(Msg, cls).from_bytes(data)
 
     def to_bytes(self) -> bytes:
         if (

@@ -115,7 +115,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > 20:  # longer than any 64-bit integer; int() would take quadratic time
+    if len(digits.lstrip("-")) > 20:  # longer than any 64-bit integer; int() would take quadratic time
         raise ValueError("integer outside 64 bits")
     return int(digits)
 

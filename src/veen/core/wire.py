@@ -91,7 +91,9 @@ class Fields:
         return self._bytes(self._next(name), name)
 
     def text(self, name: str) -> str:
-        return self._typed(name, str)
+        value = self._typed(name, str)
+        cbor.check(value, self._at(name))
+        return value
 
     def flag(self, name: str) -> bool:
         return self._typed(name, bool)
@@ -117,6 +119,7 @@ class Fields:
         Byte strings are refused inside: in JSON they could not be told from text.
         """
         value = self._typed(name, dict)
+        cbor.check(value, self._at(name), depth=1)  # CBOR was checked as a whole; JSON was not
         if not _is_plain(value):
             raise MalformedError("expected text keys and no byte strings", self._at(name))
         if not self._json and not cbor.is_sorted(value):
@@ -181,7 +184,6 @@ class Fields:
         values = self._typed(name, list)
         if not at_least <= len(values) <= at_most:
             self._size_fault(name, f"{at_least} to {at_most} elements", len(values))
-            return values[:at_most]  # the fault is on record; do not work through the excess
         return values
 
     def _object(self, value: Any, where: str, cls: type[W]) -> W:
