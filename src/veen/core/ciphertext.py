@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from veen.core import aead, cbor, hpke
 from veen.core.attachments import SealedAttachments, open_attachments, seal_attachments
-from veen.core.errors import FieldSizeError, LimitError, PaddingError
+from veen.core.errors import FieldSizeError, FormatError, LimitError, MalformedError, PaddingError
 from veen.core.hashing import tag_prefix, trunc_24, u32be, u64be
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.msg import Msg
@@ -152,11 +152,10 @@ def seal(
         raise LimitError("max_hdr_bytes", len(hpke_ct_hdr), limits.max_hdr_bytes)
     aead_ct_body = aead.seal(context.export(b"veen/body-k", 32), binding.nonce(), aad, body)
     ciphertext = b"".join((enc, u32be(len(hpke_ct_hdr)), u32be(len(aead_ct_body)), hpke_ct_hdr, aead_ct_body))
-    if pad_block:
-        ciphertext += bytes(-len(ciphertext) % pad_block)
-    if len(ciphertext) > limits.max_msg_bytes:
-        raise LimitError("max_msg_bytes", len(ciphertext), limits.max_msg_bytes)
-    return Sealed(ciphertext, sealed_attachments)
+    padding = -len(ciphertext) % pad_block if pad_block else 0
+    if len(ciphertext) + padding > limits.max_msg_bytes:
+        raise LimitError("max_msg_bytes", len(ciphertext) + padding, limits.max_msg_bytes)
+    return Sealed(ciphertext + bytes(padding), sealed_attachments)
 
 
 def open_msg(
@@ -178,6 +177,15 @@ def open_msg(
     context = hpke.setup_receiver(parts.enc, reader_sk, pk_r=reader_pk)
     header = context.open(aad, parts.hpke_ct_hdr)
     body = aead.open_(context.export(b"veen/body-k", 32), binding.nonce(), aad, parts.aead_ct_body)
-    hdr = PayloadHdr.from_bytes(header)  # may fail although the ciphertext is genuine: its sender sealed garbage
+    hdr = _read_hdr(header)
+    if hdr is None:  # raised out here, with no cause attached: the cause would quote what was decrypted
+        raise MalformedError("what the sender sealed is not a payload_hdr", PayloadHdr.KIND)
     opened = open_attachments(context, aad, hdr, attachments, limits) if attachments else ()
     return Opened(hdr, body, opened)
+
+
+def _read_hdr(header: bytes) -> PayloadHdr | None:
+    try:
+        return PayloadHdr.from_bytes(header)
+    except FormatError:
+        return None

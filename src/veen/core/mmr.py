@@ -24,6 +24,7 @@ __all__ = [
     "NodeAt",
     "Span",
     "Tags",
+    "are_hashes",
     "node_count",
     "node_position",
     "peak_nodes",
@@ -46,6 +47,11 @@ class Tags:
 
 
 LABEL_TAGS: Final = Tags(node="veen/mmr-node", root="veen/mmr-root")
+
+
+def are_hashes(values: Iterable[bytes]) -> bool:
+    """Hashes of another length could be cut elsewhere and still join to the same bytes."""
+    return all(len(value) == 32 for value in values)
 
 
 def root_of(peaks: Sequence[bytes], tags: Tags = LABEL_TAGS) -> bytes:
@@ -92,7 +98,7 @@ class Mmr:
 
     def __init__(self, size: int = 0, peaks: Sequence[bytes] = (), *, tags: Tags = LABEL_TAGS) -> None:
         """Resume from the peaks of `size` leaves, by increasing height."""
-        if len(peaks) != size.bit_count() or any(len(peak) != 32 for peak in peaks):
+        if size < 0 or len(peaks) != size.bit_count() or not are_hashes(peaks):
             raise ProofError(f"{size} leaves have {size.bit_count()} peaks of 32 bytes, not {len(peaks)}")
         self.size = size
         self._stack = list(reversed(peaks))  # the smallest tree last, where appending happens
@@ -140,6 +146,8 @@ class Span:
         """Fold leaves, the first of which is at `start`. Needs nothing from before it."""
         builder = _SpanBuilder(start)
         for leaf in leaves:
+            if len(leaf) != 32:
+                raise ProofError("a leaf is not a hash of 32 bytes")
             builder.push(0, leaf)
         return cls(start, builder.end, tuple(builder.hashes))
 
@@ -162,6 +170,8 @@ class Span:
     def check(self) -> None:
         """ProofError unless `nodes` has the number of nodes that the bounds demand."""
         expected = len(span_nodes(self.start, self.end)) if 0 <= self.start <= self.end else -1
+        if not are_hashes(self.nodes):
+            raise ProofError("a node is not a hash of 32 bytes")
         if len(self.nodes) != expected:
             raise ProofError(f"leaves {self.start} to {self.end} fold into {expected} nodes, found {len(self.nodes)}")
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from veen.core.errors import ProofError
 from veen.core.limits import MAX_PROOF_PATH
-from veen.core.mmr import LABEL_TAGS, NodeAt, Span, peak_nodes, root_of, span_nodes
+from veen.core.mmr import LABEL_TAGS, NodeAt, Span, are_hashes, peak_nodes, root_of, span_nodes
 from veen.core.wire import Fields, Form, Wire
 
 __all__ = [
@@ -87,6 +87,8 @@ class MmrProof(Wire):
             raise ProofError(f"stream_seq {stream_seq} is not inside a tree of {size} leaves")
         if self.leaf_hash != leaf_hash:
             raise ProofError("the proof is for another leaf")
+        if not are_hashes((leaf_hash, *(step.sib for step in self.path), *self.peaks_after)):
+            raise ProofError("a node is not a hash of 32 bytes")
         pos = stream_seq - 1
         height = _peak_height(pos, size)
         if len(self.path) != height:
