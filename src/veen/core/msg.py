@@ -138,6 +138,11 @@ class Msg(Wire):
         """What sig signs: Ht("veen/sig", CBOR of the first nine items)."""
         return sha256(_SIG_TAG + b"\x89" + self._signed_items()).digest()
 
+    @staticmethod
+    def digest_of(raw: bytes) -> bytes:
+        """`signing_digest` of the message that `from_bytes` read from `raw`, without encoding it again."""
+        return sha256(_SIG_TAG + b"\x89" + raw[1:-66]).digest()
+
     def leaf_hash(self) -> bytes:
         """msg_id: the leaf this message becomes in its label's MMR (I2)."""
         return leaf_hash_of(

@@ -2,7 +2,7 @@
 
 from veen.core.errors import VeenError, VerifyError
 
-__all__ = ["CorruptError", "LockedError", "StorageError"]
+__all__ = ["CorruptError", "LockedError", "NoSpaceError", "StorageError"]
 
 
 class StorageError(VeenError):
@@ -29,6 +29,12 @@ class LockedError(StorageError):
 
     def __str__(self) -> str:
         return f"{self.directory}: in use by another hub ({self.holder or 'unknown process'})"
+
+
+class NoSpaceError(StorageError):
+    """The disk is full; nothing of the last group counts as written."""
+
+    hint = "Free some space or enlarge the disk; the hub admits messages again as soon as there is room."
 
 
 class CorruptError(VerifyError):

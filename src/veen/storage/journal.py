@@ -12,6 +12,7 @@ Only the end of the newest segment may be torn: the write that a crash interrupt
 acknowledged. Damage anywhere else is a CorruptError.
 """
 
+import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,7 +24,7 @@ from veen.core.control import ControlRecord
 from veen.core.errors import FormatError
 from veen.core.hashing import tag_prefix
 from veen.storage import frame, layout
-from veen.storage.errors import CorruptError, StorageError
+from veen.storage.errors import CorruptError, NoSpaceError, StorageError
 from veen.storage.frame import Frame
 from veen.storage.fs import File, Fs
 
@@ -88,12 +89,19 @@ class Journal:
         return cls(fs, _End(number, len(header), end.chain), file)
 
     def write(self, payload: bytes) -> None:
-        """Make one group durable. Returns only after the sync; raises if the disk refused.
+        """Make one group durable. Returns only after the sync.
 
-        After a failure the journal is unusable: nobody knows what reached the disk.
+        NoSpaceError: nothing counts as written; recovery may go on from here. Any other failure is final: after a
+        failed sync nobody knows what reached the disk, and the page cache may lie about it.
         """
         chain = _group_hash(self._chain, payload)
-        self._file.write_at(self.offset, _GROUP.pack(len(payload), chain, _head_check(len(payload), chain)) + payload)
+        head = _GROUP.pack(len(payload), chain, _head_check(len(payload), chain))
+        try:
+            self._file.write_at(self.offset, head + payload)
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoSpaceError("the disk is full: the journal cannot grow") from exc
+            raise
         self._file.sync()
         self.offset += _GROUP.size + len(payload)
         self._chain = chain

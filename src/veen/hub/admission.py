@@ -1,0 +1,162 @@
+"""Admission: may this message enter the log? (spec §8.1, §8.2, SPEC-DECISIONS §7)
+
+Three functions, called in this order; the first check that fails decides the answer (I13):
+
+    check_structure   bytes in, a well-formed Msg out. No state, no clock.
+    (signature)       by the verifier processes, over `Msg.signing_digest`
+    decide            state, policy and hub_ts in, a decision out. Pure: replaying the log through it accepts every
+                      entry again (D-60).
+
+Nothing here looks into a payload, and nothing mutates: `State.admit` carries out what was decided.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from veen.core.captoken import CapToken
+from veen.core.ciphertext import Parts
+from veen.core.control import CapAuthorize, LabelOpen
+from veen.core.errors import FieldSizeError, FormatError, LimitError, PaddingError, Refusal, VersionError
+from veen.core.limits import Limits
+from veen.core.msg import Msg
+from veen.core.wire import Wire
+from veen.hub.policy import Policy
+from veen.hub.resolver import Resolver
+from veen.storage.state import Cap, Label, State
+
+__all__ = ["Accept", "Refuse", "check_structure", "decide"]
+
+# (label, row of the client, client_seq) -> (stream_seq, leaf_hash) of an accepted message, if it is in the log
+FindEntry = Callable[[Label, int, int], tuple[int, bytes] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No, and why. `detail` is machine-readable and has stable keys (spec §10.6)."""
+
+    refusal: Refusal
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    retry_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Yes. `records` must precede the entry in the control journal: a label's first entry opens it, a preloaded
+    token's first use authorises it."""
+
+    records: tuple[Wire, ...] = ()
+
+
+def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> Msg | Refuse:
+    """The structural stage: everything that can be said about a MSG without state."""
+    try:
+        msg = Msg.from_bytes(raw)
+    except VersionError as exc:
+        return Refuse(Refusal.VERSION, {"field": "ver", "expected": 1, "actual": exc.actual})
+    except FieldSizeError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
+    except FormatError:
+        return Refuse(Refusal.CBOR_INVALID)
+    # Sizes rank above version, profile and hash; padding below them (SPEC-DECISIONS §7).
+    padded = False
+    try:
+        Parts.split(msg.ciphertext, limits)
+    except PaddingError:
+        padded = True
+    except LimitError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.name, "actual": exc.actual, "max_allowed": exc.maximum})
+    except FieldSizeError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
+    if msg.profile_id not in profiles:
+        return Refuse(Refusal.PROFILE, {"field": "profile_id"})
+    if sha256(msg.ciphertext).digest() != msg.ct_hash:  # I1
+        return Refuse(Refusal.CT_HASH, {"field": "ct_hash"})
+    if padded:
+        return Refuse(Refusal.CT_PADDING, {"field": "ciphertext"})
+    return msg
+
+
+def decide(
+    state: State, policy: Policy, resolver: Resolver, msg: Msg, hub_ts: int, find_entry: FindEntry
+) -> Accept | Refuse:
+    """The auth stage after the signature, and the commit stage."""
+    label = state.labels.get(msg.label)
+    place = _resolve(label, resolver, msg, hub_ts, policy)
+    records: list[Wire] = []
+
+    cap = None
+    if msg.auth_ref is None:
+        if policy.capability_gating:
+            return Refuse(Refusal.CAP_MISSING, {"field": "auth_ref"})
+    else:
+        cap = state.caps.get(msg.auth_ref)
+        if cap is None:
+            token = policy.preloaded.get(msg.auth_ref)
+            if token is None:
+                return Refuse(Refusal.CAP_MISSING, {"field": "auth_ref"})
+            cap = Cap.begin(token, state.limits, hub_ts)
+            records.append(CapAuthorize.of(token))
+        if refused := _check_cap(cap, policy, msg):
+            return refused
+    if place is None or (cap is not None and not _in_scope(cap.token, place, policy)):
+        return Refuse(Refusal.CAP_SCOPE, {"label": msg.label.hex()})
+    if cap is not None:
+        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
+            return Refuse(Refusal.CAP_TTL, {"expected": cap.issued_at + cap.token.allow.ttl, "actual": hub_ts})
+        if cap.available(hub_ts, state.limits) < 1:
+            rate = cap.token.allow.effective_rate(state.limits)
+            return Refuse(Refusal.CAP_RATE, retry_after=1 if rate.per_sec and rate.burst else None)
+
+    if refused := _check_sequence(state, label, msg, find_entry):
+        return refused
+    stream_id, epoch = place
+    if abs(epoch - resolver.current_epoch(hub_ts)) > resolver.window:
+        return Refuse(Refusal.EPOCH, {"expected": resolver.current_epoch(hub_ts), "actual": epoch})
+    if label is None:
+        records.append(LabelOpen(label=msg.label, epoch=epoch, stream_id=stream_id or None))
+    return Accept(tuple(records))
+
+
+def _resolve(
+    label: Label | None, resolver: Resolver, msg: Msg, hub_ts: int, policy: Policy
+) -> tuple[bytes, int] | None:
+    """(stream_id, epoch) of the message's label; an empty stream_id where the hub does not know it (D-24)."""
+    if label is not None:
+        return label.stream_id or b"", label.epoch
+    place = resolver.resolve(msg.label, hub_ts)
+    if place is None and policy.stream_scope == "open":
+        return b"", 0
+    return place
+
+
+def _check_cap(cap: Cap, policy: Policy, msg: Msg) -> Refuse | None:
+    if not policy.trusts(cap.token):
+        return Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
+    if cap.token.subject_pk != msg.client_id:
+        return Refuse(Refusal.AUTH_REF, {"field": "subject_pk"})
+    return None
+
+
+def _in_scope(token: CapToken, place: tuple[bytes, int], policy: Policy) -> bool:
+    stream_id = place[0]
+    return stream_id in token.allow.stream_ids if stream_id else policy.stream_scope == "open"
+
+
+def _check_sequence(state: State, label: Label | None, msg: Msg, find_entry: FindEntry) -> Refuse | None:
+    """I6, I8 and I9, each against a cursor."""
+    head = label.size if label else 0
+    cursor = state.client(label, msg.client_id) if label else None
+    last, acked = (cursor.client_seq, cursor.prev_ack) if cursor else (0, 0)
+    if not acked <= msg.prev_ack <= head:
+        return Refuse(Refusal.PREV_ACK, {"field": "prev_ack", "actual": msg.prev_ack, "expected": f"{acked}..{head}"})
+    if 1 <= msg.client_seq <= last:
+        detail: dict[str, Any] = {"field": "client_seq", "expected": last + 1, "actual": msg.client_seq}
+        found = find_entry(label, cursor.row, msg.client_seq) if label and cursor else None
+        if found and found[1] == msg.leaf_hash():  # the same message again: tell where it stands (D-56)
+            detail |= {"label": msg.label.hex(), "stream_seq": found[0]}
+        return Refuse(Refusal.DUPLICATE, detail)
+    if msg.client_seq != last + 1:
+        return Refuse(Refusal.CLIENT_SEQ, {"field": "client_seq", "expected": last + 1, "actual": msg.client_seq})
+    return None

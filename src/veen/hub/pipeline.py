@@ -1,0 +1,366 @@
+"""The life of a message inside the hub: verified in parallel, ordered in one place, durable before answered.
+
+    submit      structure checked at once; signature to the verifiers, in order
+    sequence    verdicts come back in order: decide, State.admit, sign, frame, join the open group
+    commit      one group at a time in the writer thread; the next one collects meanwhile
+    answer      after the sync: apply to the files, resolve the futures
+
+Everything but the sync and the verification runs on the event loop's thread; there are no locks.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final, Protocol
+
+from veen.core.control import ControlRecord
+from veen.core.ed25519 import SigningKey
+from veen.core.errors import Refusal, VeenError
+from veen.core.msg import Msg
+from veen.core.receipt import signed_bytes
+from veen.core.wire import Wire
+from veen.hub.admission import Refuse, check_structure, decide
+from veen.hub.policy import Policy
+from veen.hub.resolver import Resolver
+from veen.hub.verifier import InlineVerifier, WorkerVerifier
+from veen.storage import frame
+from veen.storage.errors import NoSpaceError, StorageError
+from veen.storage.state import Label
+from veen.storage.store import Group, Retirement, Store
+
+__all__ = ["Overloaded", "Pipeline", "Signer", "Stopped"]
+
+MAX_GROUP: Final = 100  # D-73
+
+
+class Signer(Protocol):
+    """Gives the key that signs at a time (D-41)."""
+
+    def signing_key_at(self, hub_ts: int) -> SigningKey: ...
+
+
+class Overloaded(VeenError):
+    """The hub will not start on another message now; nothing was decided about it (D-58)."""
+
+    hint = "Send again after a moment."
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Stopped(VeenError):
+    """The hub stopped before this message became durable; whether it did is for a resync to find out."""
+
+    hint = "Connect again when the hub is back and resync: the message may or may not be in the log."
+
+    def __str__(self) -> str:
+        return "the hub stopped before the message was acknowledged"
+
+
+Outcome = bytes | Refuse  # the RECEIPT, or why not
+
+
+@dataclass(slots=True)
+class _Job:
+    """One message on its way."""
+
+    raw: bytes
+    msg: Msg
+    answer: asyncio.Future[Outcome]
+    started: float
+    verified: float = 0.0
+
+
+@dataclass(slots=True)
+class _OpenGroup:
+    group: Group = field(default_factory=Group)
+    answers: list[tuple[asyncio.Future[Outcome], bytes]] = field(default_factory=list)
+    controls: list[tuple[asyncio.Future[ControlRecord], ControlRecord]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.group.done)
+
+
+class Pipeline:
+    """Owns the store's write side. Create it inside a running event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        signer: Signer,
+        policy: Policy,
+        resolver: Resolver,
+        *,
+        workers: int = 1,
+        max_queue: int = 4096,
+        clock: Callable[[], float] = time.time,
+        failed: Callable[[BaseException], None] | None = None,
+        reopen: Callable[[], Store] | None = None,
+    ) -> None:
+        self.store, self._signer, self.policy, self._resolver = store, signer, policy, resolver
+        self._clock, self._max_queue, self._failed, self._reopen = clock, max_queue, failed, reopen
+        self._profiles = frozenset(profile.profile_id() for profile in policy.profiles)
+        self._loop = asyncio.get_running_loop()
+        self._verifying: deque[_Job] = deque()
+        self._open = _OpenGroup()
+        self._writing: _OpenGroup | None = None
+        self._retired = asyncio.Event()  # clear while a retirement is on its way to the disk
+        self._retired.set()
+        self._stopped: BaseException | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write_loop, name="veen-writer", daemon=True)
+        self._writer.start()
+        self._keeper_tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._keeper = threading.Thread(target=self._keep_loop, name="veen-keeper", daemon=True)
+        self._keeper.start()
+        self._verifier: InlineVerifier | WorkerVerifier = (
+            WorkerVerifier(self._loop, workers, self._verified, self._verifier_died)
+            if workers
+            else InlineVerifier(self._verified)
+        )
+        for label in store.state.labels.values():
+            if label.stream_id:
+                resolver.add((label.stream_id,))
+        for cap in store.state.caps.values():
+            resolver.add(cap.token.allow.stream_ids)
+        for token in policy.preloaded.values():
+            resolver.add(token.allow.stream_ids)
+        resolver.add(policy.streams)
+
+    # --- in ----------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """Messages that were taken in and not answered yet."""
+        writing = len(self._writing) if self._writing else 0
+        return len(self._verifying) + len(self._open) + writing
+
+    def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
+        """Admit one MSG. Overloaded or Stopped are raised before anything is decided."""
+        if self._stopped is not None:
+            raise Stopped
+        if self.depth >= self._max_queue:
+            raise Overloaded("too many messages are waiting")
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+        limits = self.store.state.limits
+        if len(raw) > limits.max_msg_bytes:
+            answer.set_result(Refuse(Refusal.SIZE_PREFILTER, {"actual": len(raw), "max_allowed": limits.max_msg_bytes}))
+            return answer
+        checked = check_structure(raw, self._profiles, limits)
+        if isinstance(checked, Refuse):
+            answer.set_result(checked)
+            return answer
+        self._idle.clear()
+        self._verifying.append(_Job(raw, checked, answer, time.perf_counter()))
+        self._verifier.submit((checked.sig, Msg.digest_of(raw), checked.client_id))
+        return answer
+
+    async def control(self, make: Callable[[int], Wire | None]) -> ControlRecord | None:
+        """Append a control record, made by `make(hub_ts)` at its turn; None if `make` sees no need for one."""
+        if self._stopped is not None:
+            raise Stopped
+        hub_ts = self._now()
+        body = make(hub_ts)
+        if body is None:
+            return None
+        done: asyncio.Future[ControlRecord] = self._loop.create_future()
+        self._open.controls.append((done, self._stage_control(body, hub_ts)))
+        self._idle.clear()
+        self._commit()
+        return await done
+
+    # --- order -------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        """hub_ts: the clock, but never before what was given out already (D-28)."""
+        return max(int(self._clock()), self.store.state.hub_ts)
+
+    def _verified(self, verdicts: list[bool]) -> None:
+        for good in verdicts:
+            job = self._verifying.popleft()
+            job.verified = time.perf_counter()
+            if self._stopped is not None:
+                job.answer.cancel()
+            elif good:
+                self._sequence(job)
+            else:
+                _resolve(job.answer, Refuse(Refusal.SIG_INVALID, {"field": "sig"}))
+        self._commit()
+
+    def _sequence(self, job: _Job) -> None:
+        """The one place where order is made."""
+        msg, state = job.msg, self.store.state
+        hub_ts = self._now()
+        decision = decide(state, self.policy, self._resolver, msg, hub_ts, self._find_entry)
+        if isinstance(decision, Refuse):
+            _resolve(job.answer, decision)
+            return
+        for body in decision.records:
+            self._stage_control(body, hub_ts)
+        admitted = state.admit(
+            state.labels[msg.label],
+            client_id=msg.client_id,
+            client_seq=msg.client_seq,
+            prev_ack=msg.prev_ack,
+            auth_ref=msg.auth_ref,
+            leaf_hash=msg.leaf_hash(),
+            hub_ts=hub_ts,
+        )
+        receipt = signed_bytes(
+            self._signer.signing_key_at(hub_ts),
+            msg.label,
+            admitted.stream_seq,
+            admitted.leaf_hash,
+            admitted.mmr_root,
+            hub_ts,
+        )
+        self._open.group.add_entry(admitted, frame.encode(msg.label, admitted.stream_seq, job.raw, receipt))
+        self._open.answers.append((job.answer, receipt))
+
+    def _stage_control(self, body: Wire, hub_ts: int) -> ControlRecord:
+        record = ControlRecord.issue(self._signer.signing_key_at(hub_ts), self.store.state.control, body, hub_ts=hub_ts)
+        self.store.stage_control(record)
+        self._open.group.add_control(record)
+        return record
+
+    def _find_entry(self, label: Label, client_row: int, client_seq: int) -> tuple[int, bytes] | None:
+        stream_seq = self.store.stream_seq_of(client_row, client_seq)
+        files = self.store.files(label.label)
+        if stream_seq is None or files is None or stream_seq > files.size:
+            return None
+        return stream_seq, files.node_at(0, stream_seq - 1)
+
+    # --- durable -----------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Start writing the open group if the writer is free."""
+        if self._writing is not None or self._stopped is not None:
+            return
+        if not len(self._open):
+            if not self._verifying:
+                self._idle.set()
+            return
+        writing, self._open = self._open, _OpenGroup()
+        self._writing = writing
+        payload = writing.group.payload()
+        roll = self.store.journal_is_full and self._retired.is_set()
+        self._tasks.put(lambda: self._write(payload, roll))
+
+    def _write(self, payload: bytes, roll: bool) -> None:
+        """In the writer thread: the only place that waits for the disk before an answer."""
+        error: BaseException | None = None
+        try:
+            if roll:
+                self.store.journal.roll()
+            self.store.journal.write(payload)
+        except BaseException as exc:
+            error = exc
+        self._loop.call_soon_threadsafe(self._written, error, roll)
+
+    def _written(self, error: BaseException | None, rolled: bool) -> None:
+        writing, self._writing = self._writing, None
+        assert writing is not None  # noqa: S101 - one group is written at a time
+        if error is not None:
+            self._fail(error, writing)
+            return
+        if rolled:
+            self._retire()  # before this group is applied: it belongs to the new segment
+        self.store.apply(writing.group)
+        for answer, receipt in writing.answers:
+            _resolve(answer, receipt)
+        for done, record in writing.controls:
+            if not done.done():
+                done.set_result(record)
+        self._commit()
+
+    def _retire(self) -> None:
+        self._retired.clear()
+        retirement = self.store.capture()
+        self._keeper_tasks.put(lambda: self._persist(retirement))
+
+    def _persist(self, retirement: Retirement) -> None:
+        error: BaseException | None = None
+        try:
+            self.store.persist(retirement)
+        except BaseException as exc:
+            error = exc
+        self._loop.call_soon_threadsafe(self._persisted, error)
+
+    def _persisted(self, error: BaseException | None) -> None:
+        self._retired.set()
+        if error is not None:
+            self._fail(error, None)
+        elif self._stopped is None:
+            self.store.retired()
+
+    def _fail(self, error: BaseException, writing: _OpenGroup | None) -> None:
+        """Answer nothing that is not durable. A full disk may recover; anything else stops the hub."""
+        for group in (writing, self._open):
+            if group is not None:
+                for answer, _ in group.answers:
+                    answer.cancel()
+                for done, _ in group.controls:
+                    done.cancel()
+        self._open = _OpenGroup()
+        if isinstance(error, NoSpaceError) and self._reopen is not None and self._retired.is_set():
+            self.store.abandon()
+            self.store = self._reopen()  # back to the last durable point
+            self._commit()
+            return
+        self._stopped = error
+        self._idle.set()
+        if self._failed is not None:
+            self._failed(error)
+
+    def _verifier_died(self) -> None:
+        if self._stopped is None:
+            self._fail(StorageError("a verifier process ended unexpectedly"), self._writing)
+
+    # --- threads -----------------------------------------------------------------------------------------
+
+    def _write_loop(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+
+    def _keep_loop(self) -> None:
+        while (task := self._keeper_tasks.get()) is not None:
+            task()
+
+    async def drain(self) -> None:
+        """Wait until everything that was taken in is answered."""
+        await self._idle.wait()
+
+    async def abort(self) -> None:
+        """Stop at once and leave the directory to recovery; for tests, and for a hub that must not go on."""
+        self._stopped = self._stopped or Stopped()
+        self._idle.set()
+        await self.close()
+
+    async def close(self) -> None:
+        """Drain, leave the directory at rest, stop the helpers."""
+        await self.drain()
+        await self._retired.wait()
+        self._verifier.close()
+        self._tasks.put(None)
+        self._keeper_tasks.put(None)
+        await self._loop.run_in_executor(None, self._writer.join)
+        await self._loop.run_in_executor(None, self._keeper.join)
+        if self._stopped is None:
+            self.store.close()
+        else:
+            self.store.abandon()
+
+
+def _resolve(answer: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    if not answer.done():  # the client may have gone
+        answer.set_result(outcome)

@@ -1,0 +1,46 @@
+"""What a deployment decided about admission; configuration, never derived from load (spec §3.5, §8)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from veen.core.captoken import CapToken
+from veen.core.errors import MalformedError
+from veen.core.profile import PRESETS, Profile
+
+__all__ = ["Policy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Fixed for the life of a process, but for an explicit reload."""
+
+    profiles: tuple[Profile, ...] = (PRESETS["messaging"], PRESETS["bulk"])
+    capability_gating: bool = True  # D-52
+    stream_scope: Literal["enforced", "open"] = "enforced"  # D-24
+    # Whose tokens count (D-45): issuer key -> the streams it may give away, None for all.
+    trusted_issuers: Mapping[bytes, frozenset[bytes] | None] = field(default_factory=dict)
+    trust_any_issuer: bool = False
+    preloaded: Mapping[bytes, CapToken] = field(default_factory=dict)  # by auth_ref
+    streams: frozenset[bytes] = frozenset()  # registered by configuration, besides those in the control journal
+    denied_clients: frozenset[bytes] = frozenset()
+    pow_difficulty: int = 0  # leading zero bits; 0: no proof of work (D-58)
+
+    def __post_init__(self) -> None:
+        if len({profile.epoch_sec for profile in self.profiles}) != 1:
+            raise MalformedError("the supported profiles must share one epoch_sec (D-25)", "profiles")
+        if self.stream_scope == "open" and self.epoch_sec:
+            raise MalformedError("open stream scope needs profiles that do not rotate labels (D-24)", "stream_scope")
+
+    @property
+    def epoch_sec(self) -> int:
+        return self.profiles[0].epoch_sec
+
+    def trusts(self, token: CapToken) -> bool:
+        """Whether the issuer of a token may give away the streams it lists."""
+        if self.trust_any_issuer:
+            return True
+        if token.issuer_pk not in self.trusted_issuers:
+            return False
+        allowed = self.trusted_issuers[token.issuer_pk]
+        return allowed is None or allowed.issuperset(token.allow.stream_ids)
