@@ -168,9 +168,12 @@ def test_a_dead_verifier_stops_the_hub(tmp_path):
 
     async def scenario():
         died = asyncio.Event()
-        line = pipeline(
-            open_store(OsFs(tmp_path)), workers=1, failed=lambda error: (failures.append(error), died.set())
-        )
+
+        def stopped(error):
+            failures.append(error)
+            died.set()
+
+        line = pipeline(open_store(OsFs(tmp_path)), workers=1, failed=stopped)
         assert isinstance(await line.submit(message(1)), bytes)
         line._verifier._workers[0].process.kill()
         await died.wait()
@@ -196,7 +199,7 @@ def test_segments_retire_under_load_and_nothing_is_lost(tmp_path):
         return receipts, segment
 
     receipts, segment = run(scenario())
-    assert segment > 3
+    assert segment >= 2
     assert not any(isinstance(receipt, Refuse) for receipt in receipts)
     store = open_store(OsFs(tmp_path), limits, segment_bytes=20_000)
     files = store.files(w.LABEL)

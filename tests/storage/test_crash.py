@@ -4,18 +4,23 @@ import os
 import random
 
 import pytest
-
 from tests.storage import driver
+
+from veen.storage.frame import Frame
 from veen.testing.memfs import Crash, Fault, MemFs
 
 CUTS = int(os.environ.get("VEEN_CUTS", "1500"))
 
 
+def run(fs, released):
+    store = driver.open_store(fs)
+    driver.drive(store, released)
+    store.close()
+
+
 def reference():
     fs = MemFs()
-    store = driver.open_store(fs)
-    driver.drive(store, [])
-    store.close()
+    run(fs, [])
     return fs
 
 
@@ -31,7 +36,7 @@ def truth(fs):
 def survive(seed):
     """One run with several crashes; a seed replays it exactly."""
     rng = random.Random(seed)
-    fs, released = MemFs(), []
+    fs, released = MemFs(), list[Frame]()
     for _ in range(rng.randint(1, 3)):
         fs.fault = Fault(rng.randint(1, OPERATIONS), rng.choice(["lost", "torn", "done"]))
         fs.operations = 0
@@ -66,11 +71,9 @@ def test_no_cut_of_the_write_path_loses_an_acknowledged_entry(block):
 def test_every_single_operation_is_cut_in_every_way():
     for at in range(1, OPERATIONS + 1):
         for kind in ("lost", "torn", "done"):
-            fs, released = MemFs(fault=Fault(at, kind)), []
+            fs, released = MemFs(fault=Fault(at, kind)), list[Frame]()
             with pytest.raises(Crash):
-                store = driver.open_store(fs)
-                driver.drive(store, released)
-                store.close()
+                run(fs, released)
             fs = fs.after_crash(random.Random(at))
             store = driver.open_store(fs)
             driver.check_released(store, released)

@@ -46,8 +46,8 @@ def split_hashes(data: bytes) -> tuple[bytes, ...]:
 class LabelFiles:
     """What is durable of one label, as far as its entries have been applied."""
 
-    def __init__(self, fs: Fs, cache: FileCache, row: LabelRow) -> None:
-        self._fs, self._cache = fs, cache
+    def __init__(self, fs: Fs, cache: FileCache, row: LabelRow, renamed: dict[str, str]) -> None:
+        self._fs, self._cache, self._renamed = fs, cache, renamed
         self.row, self.label, self.epoch, self.stream_id = row.row, row.label, row.epoch, row.stream_id
         self.size, self.last_ts = row.size, row.last_ts
         self._peaks = list(reversed(split_hashes(row.peaks)))  # the smallest tree last, as in Mmr
@@ -61,10 +61,9 @@ class LabelFiles:
         self._checkpoints, self._checkpoints_bytes = row.checkpoints, row.checkpoints_bytes
 
     @classmethod
-    def new(
-        cls, fs: Fs, cache: FileCache, row: int, label: bytes, epoch: int, stream_id: bytes | None, limits: Limits
-    ) -> "LabelFiles":
-        first = LabelRow(
+    def first_row(cls, row: int, label: bytes, epoch: int, stream_id: bytes | None, limits: Limits) -> LabelRow:
+        """The row of a label that has no entries yet."""
+        return LabelRow(
             row=row,
             label=label,
             epoch=epoch,
@@ -81,7 +80,6 @@ class LabelFiles:
             checkpoints=0,
             checkpoints_bytes=0,
         )
-        return cls(fs, cache, first)
 
     def to_row(self) -> LabelRow:
         return LabelRow(
@@ -136,7 +134,9 @@ class LabelFiles:
         total = self._active.size
         self._active.flush()
         self._cache.forget(self._active.path)
-        self._fs.rename(self._active.path, layout.chunk(self.label, start, end))
+        sealed = layout.chunk(self.label, start, end)
+        self._renamed[self._active.path] = sealed  # first: a helper thread may be looking for the old name
+        self._fs.rename(self._active.path, sealed)
         summary = [self.label, start, end, root, end - start + 1, total, hashes_root]
         self._write(layout.summary(self.label, start, end), cbor.encode(summary))
         self._write(layout.peaks(self.label, end), cbor.encode(list(self.peaks())))

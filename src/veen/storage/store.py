@@ -144,7 +144,7 @@ class Store:
         for row in self._index.labels():
             mmr = Mmr(row.size, split_hashes(row.peaks))
             self.state.labels[row.label] = Label(row.row, row.label, row.epoch, row.stream_id, mmr)
-            self._files[row.label] = LabelFiles(self._fs, self._cache, row)
+            self._files[row.label] = LabelFiles(self._fs, self._cache, row, self._renamed)
         for cap in self._index.caps():
             token = CapToken.from_bytes(cap.token)
             self.state.caps[cap.auth_ref] = Cap(
@@ -232,9 +232,8 @@ class Store:
         body = record.body
         if isinstance(body, LabelOpen):
             label = self.state.labels[body.label]
-            self._files[label.label] = LabelFiles.new(
-                self._fs, self._cache, label.row, label.label, label.epoch, label.stream_id, self._limits
-            )
+            row = LabelFiles.first_row(label.row, label.label, label.epoch, label.stream_id, self._limits)
+            self._files[label.label] = LabelFiles(self._fs, self._cache, row, self._renamed)
             self._pending.labels.add(label.label)
         elif isinstance(body, LimitsSet):
             self._limits = Limits.from_json(body.limits)
@@ -264,15 +263,13 @@ class Store:
 
     def _note_seal(self, files: LabelFiles, chunk: ChunkRow) -> None:
         label, start, end = files.label, chunk.start_seq, chunk.end_seq
-        sealed = layout.chunk(label, start, end)
         self._pending.chunks.append(chunk)
         self._pending.paths |= {
-            sealed,
+            layout.chunk(label, start, end),
             layout.summary(label, start, end),
             layout.peaks(label, end),
             layout.checkpoint(label, end),
         }
-        self._renamed[layout.active(label, start)] = sealed
 
     # --- retiring --------------------------------------------------------------------------------------
 
@@ -283,6 +280,7 @@ class Store:
     def capture(self) -> Retirement:
         """All that was applied before the current journal segment, which must hold nothing yet."""
         pending, self._retiring, self._pending = self._pending, self._pending, _Pending()
+        self._renamed.clear()  # paths are collected by their present names
         for label in pending.labels:
             files = self._files[label]
             files.flush()
@@ -330,8 +328,6 @@ class Store:
     def retired(self) -> None:
         """The last captured retirement is durable: its rows need not be kept in memory any more."""
         self._retiring = _Pending()
-        sealed = {layout.active(files.label, files.active_start) for files in self._files.values()}
-        self._renamed = {old: new for old, new in self._renamed.items() if new in self._pending.paths or old in sealed}
 
     def retire(self) -> None:
         """Roll, capture and persist in one go: for shutdown, tests and tools."""
