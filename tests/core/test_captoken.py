@@ -276,14 +276,14 @@ def test_the_end_of_a_ttl_is_inclusive_also_for_zero():
 def test_the_effective_rate_is_the_lower_of_token_and_registry(rate, per_sec, burst):
     """D-50: absent means the registry's maxima; a token can lower them, never raise."""
     limits = Limits(max_cap_rate_per_sec=per_sec, max_cap_rate_burst=burst)
-    effective = Allow(stream_ids=(bytes(32),), ttl=0, rate=rate).effective_rate(limits)
+    effective = Allow(stream_ids=(bytes(32),), ttl=0, rate=rate).bucket(limits)
     if rate is None:
-        assert effective == Rate(per_sec=per_sec, burst=burst)
+        assert effective == (per_sec, burst)
     else:
-        assert effective == Rate(per_sec=min(rate.per_sec, per_sec), burst=min(rate.burst, burst))
+        assert effective == (min(rate.per_sec, per_sec), min(rate.burst, burst))
 
 
 def test_a_rate_of_zero_stays_zero():
     """D-50: zero is a rate, not the absence of one."""
     allow = Allow(stream_ids=(bytes(32),), ttl=0, rate=Rate(per_sec=0, burst=0))
-    assert allow.effective_rate(Limits()) == Rate(per_sec=0, burst=0)
+    assert allow.bucket(Limits()) == (0, 0)

@@ -60,13 +60,11 @@ class Allow(Wire):
     def _write(self) -> dict[str, Any]:
         return {"stream_ids": self.stream_ids, "ttl": self.ttl, "rate": self.rate}
 
-    def effective_rate(self, limits: Limits) -> Rate:
-        """The rate a hub enforces: the registry's maxima, lowered by the token (D-50)."""
-        wanted = self.rate or Rate(per_sec=limits.max_cap_rate_per_sec, burst=limits.max_cap_rate_burst)
-        return Rate(
-            per_sec=min(wanted.per_sec, limits.max_cap_rate_per_sec),
-            burst=min(wanted.burst, limits.max_cap_rate_burst),
-        )
+    def bucket(self, limits: Limits) -> tuple[int, int]:
+        """(per_sec, burst) that a hub enforces: the registry's maxima, lowered by the token (D-50)."""
+        if self.rate is None:
+            return limits.max_cap_rate_per_sec, limits.max_cap_rate_burst
+        return min(self.rate.per_sec, limits.max_cap_rate_per_sec), min(self.rate.burst, limits.max_cap_rate_burst)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

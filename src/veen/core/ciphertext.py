@@ -85,6 +85,12 @@ class Parts:
     @classmethod
     def split(cls, ciphertext: bytes, limits: Limits = DEFAULT_LIMITS) -> Self:
         """Cut and check against the limits; FieldSizeError, LimitError or PaddingError name what is wrong."""
+        body_start, end = cls.check(ciphertext, limits)
+        return cls(ciphertext[:32], ciphertext[_PREFIX_BYTES:body_start], ciphertext[body_start:end], ciphertext[end:])
+
+    @staticmethod
+    def check(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
+        """The checks of `split` alone: where the body begins and where it ends."""
         if len(ciphertext) < _PREFIX_BYTES:
             raise FieldSizeError("ciphertext", f"at least {_PREFIX_BYTES} bytes", len(ciphertext))
         hdr_len = int.from_bytes(ciphertext[32:36], "big")
@@ -97,10 +103,9 @@ class Parts:
         end = body_start + body_len
         if len(ciphertext) < end:
             raise FieldSizeError("ciphertext", f"at least {end} bytes by its own length fields", len(ciphertext))
-        padding = ciphertext[end:]
-        if padding.count(0) != len(padding):
+        if ciphertext.count(0, end) != len(ciphertext) - end:
             raise PaddingError
-        return cls(ciphertext[:32], ciphertext[_PREFIX_BYTES:body_start], ciphertext[body_start:end], padding)
+        return body_start, end
 
 
 @dataclass(frozen=True, slots=True)

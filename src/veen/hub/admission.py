@@ -13,7 +13,7 @@ Nothing here looks into a payload, and nothing mutates: `State.admit` carries ou
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from veen.core.captoken import CapToken
 from veen.core.ciphertext import Parts
@@ -49,6 +49,9 @@ class Accept:
     records: tuple[Wire, ...] = ()
 
 
+_ACCEPT: Final = Accept()
+
+
 def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> Msg | Refuse:
     """The structural stage: everything that can be said about a MSG without state."""
     try:
@@ -62,7 +65,7 @@ def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> 
     # Sizes rank above version, profile and hash; padding below them (SPEC-DECISIONS §7).
     padded = False
     try:
-        Parts.split(msg.ciphertext, limits)
+        Parts.check(msg.ciphertext, limits)
     except PaddingError:
         padded = True
     except LimitError as exc:
@@ -106,8 +109,8 @@ def decide(
         if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
             return Refuse(Refusal.CAP_TTL, {"expected": cap.issued_at + cap.token.allow.ttl, "actual": hub_ts})
         if cap.available(hub_ts, state.limits) < 1:
-            rate = cap.token.allow.effective_rate(state.limits)
-            return Refuse(Refusal.CAP_RATE, retry_after=1 if rate.per_sec and rate.burst else None)
+            per_sec, burst = cap.token.allow.bucket(state.limits)
+            return Refuse(Refusal.CAP_RATE, retry_after=1 if per_sec and burst else None)
 
     if refused := _check_sequence(state, label, msg, find_entry):
         return refused
@@ -116,7 +119,7 @@ def decide(
         return Refuse(Refusal.EPOCH, {"expected": resolver.current_epoch(hub_ts), "actual": epoch})
     if label is None:
         records.append(LabelOpen(label=msg.label, epoch=epoch, stream_id=stream_id or None))
-    return Accept(tuple(records))
+    return Accept(tuple(records)) if records else _ACCEPT
 
 
 def _resolve(

@@ -1,15 +1,14 @@
 """A log entry on disk: a fixed header, then MSG and RECEIPT (spec §4.8.1)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from veen.core.limits import DEFAULT_LIMITS
 from veen.storage.errors import CorruptError
 
-__all__ = ["HEADER_BYTES", "Frame", "encode", "entry_hash_of", "frames", "read"]
+__all__ = ["HEADER_BYTES", "Frame", "encode", "entry_hash_of", "frames", "read", "wanted"]
 
 # entry_ver, flags, label, stream_seq, msg_len, receipt_len, entry_hash
 _HEADER: Final = Struct(">BB32sQII32s")
@@ -23,8 +22,7 @@ def entry_hash_of(msg: bytes, receipt: bytes) -> bytes:
     return sha256(b"veen/entry" + msg + receipt).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One entry as it lies in a chunk or in the journal."""
 
     label: bytes
@@ -67,6 +65,16 @@ def read(data: bytes, offset: int, *, path: str = "", base: int = 0) -> tuple[Fr
     if entry_hash_of(msg, receipt) != entry_hash:
         raise CorruptError(path, where, f"entry {stream_seq}: entry_hash does not match its bytes")
     return Frame(label, stream_seq, msg, receipt, entry_hash), end
+
+
+def wanted(data: bytes | bytearray, offset: int) -> int:
+    """How many bytes from `offset` on `read` must see; those of a header while there is no good one."""
+    if len(data) < offset + HEADER_BYTES:
+        return HEADER_BYTES
+    _, _, _, _, msg_len, receipt_len, _ = _HEADER.unpack_from(data, offset)
+    if msg_len > DEFAULT_LIMITS.max_msg_bytes or receipt_len > _MAX_RECEIPT_BYTES:
+        return HEADER_BYTES  # `read` refuses it
+    return HEADER_BYTES + int(msg_len) + int(receipt_len)
 
 
 def frames(data: bytes, *, path: str = "", base: int = 0) -> Iterator[tuple[int, Frame]]:

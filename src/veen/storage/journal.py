@@ -5,7 +5,7 @@ the order they were decided. Each group's hash covers the hash of the group befo
 missing, reordered or altered unseen. A receipt leaves the hub only after the group that holds its entry is
 synced; a segment is removed once everything in it is durable elsewhere.
 
-    segment = "veen-journal-v1" 0x00 · segment number u64 · hash of the last group before (32)
+    segment = "veen-journal-v1" 0x00 · segment number u64 · hash of the last group before (32) · check of these two (4)
     group   = payload length u32 · hash (32) · check of these two (4) · payload
 
 Only the end of the newest segment may be torn: the write that a crash interrupted. Such a group was never
@@ -13,7 +13,7 @@ acknowledged. Damage anywhere else is a CorruptError.
 """
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
@@ -28,12 +28,12 @@ from veen.storage.errors import CorruptError, NoSpaceError, StorageError
 from veen.storage.frame import Frame
 from veen.storage.fs import File, Fs
 
-__all__ = ["Journal", "Record", "replay"]
+__all__ = ["Journal", "Placed", "Record", "Segment", "close_segments", "open_segments", "replay", "segments", "walk"]
 
 Record = Frame | ControlRecord
 
 _MAGIC: Final = b"veen-journal-v1\x00"
-_SEGMENT: Final = Struct(f">{len(_MAGIC)}sQ32s")
+_SEGMENT: Final = Struct(f">{len(_MAGIC)}sQ32s4s")
 _GROUP: Final = Struct(">I32s4s")
 _TAG: Final = tag_prefix("veen/journal")
 _GENESIS: Final = bytes(32)
@@ -45,6 +45,11 @@ def _group_hash(previous: bytes, payload: bytes) -> bytes:
 
 def _head_check(length: int, chain: bytes) -> bytes:
     return sha256(_TAG + length.to_bytes(4, "big") + chain).digest()[:4]
+
+
+def _segment_header(number: int, chain: bytes) -> bytes:
+    check = sha256(_TAG + number.to_bytes(8, "big") + chain).digest()[:4]
+    return _SEGMENT.pack(_MAGIC, number, chain, check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class Journal:
     @classmethod
     def resume(cls, fs: Fs, end: _End) -> "Journal":
         """Continue after `replay`: drop a torn tail, keep what counts."""
+        if fs.exists(unbegun := layout.journal_segment(end.segment + 1)):
+            fs.remove(unbegun)  # the crash came while it began; nothing was written to it
         file = fs.open(layout.journal_segment(end.segment))
         file.truncate(end.offset)
         file.sync()
@@ -82,7 +89,7 @@ class Journal:
         number = end.segment + 1
         path = layout.journal_segment(number)
         file = fs.open(path, create=True)
-        header = _SEGMENT.pack(_MAGIC, number, end.chain)
+        header = _segment_header(number, end.chain)
         file.write_at(0, header)
         file.sync()
         fs.sync_dir(layout.JOURNAL)
@@ -119,18 +126,21 @@ class Journal:
 
 def remove_before(fs: Fs, segment: int) -> None:
     """Let go of the segments before `segment`, oldest first, so that no gap can appear."""
-    for number in _segments(fs):
-        if number < segment:
-            fs.remove(layout.journal_segment(number))
+    old = [number for number in segments(fs) if number < segment]
+    for number in old:
+        fs.remove(layout.journal_segment(number))
+    if old:  # what has gone must not come back later: a lost index is rebuilt from the oldest segment there is
+        fs.sync_dir(layout.JOURNAL)
 
 
-def _segments(fs: Fs) -> list[int]:
+def segments(fs: Fs) -> list[int]:
+    """The numbers of all segments, oldest first."""
     return sorted(number for name in fs.list(layout.JOURNAL) if (number := layout.segment_number(name)) is not None)
 
 
 def is_empty(fs: Fs) -> bool:
     """Whether nothing was ever written: no segment, or a first one that a crash cut off while it began."""
-    numbers = _segments(fs)
+    numbers = segments(fs)
     if numbers not in ([], [1]):
         return False
     if not numbers:
@@ -146,48 +156,88 @@ def _is_unbegun(header: bytes) -> bool:
     return len(header) < _SEGMENT.size or header.count(0) == len(header)
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as it was when it was opened: neither growth nor removal disturbs who reads it."""
+
+    number: int
+    path: str
+    file: File
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A record and where it lies."""
+
+    path: str
+    offset: int
+    record: Record
+
+
+def open_segments(fs: Fs, numbers: Iterable[int]) -> list[Segment]:
+    opened: list[Segment] = []
+    try:
+        for number in numbers:
+            path = layout.journal_segment(number)
+            file = fs.open(path)
+            opened.append(Segment(number, path, file, file.size()))
+    except BaseException:
+        close_segments(opened)
+        raise
+    return opened
+
+
+def close_segments(opened: Iterable[Segment]) -> None:
+    for segment in opened:
+        segment.file.close()
+
+
 def replay(fs: Fs, from_segment: int) -> Iterator[Record | _End]:
-    """Every record from `from_segment` on, in order, and at last where the journal ends.
+    """Every record from `from_segment` on, in order, and at last where the journal ends."""
+    numbers = [number for number in segments(fs) if number >= from_segment]
+    if not numbers or numbers[0] != from_segment or numbers != list(range(numbers[0], numbers[-1] + 1)):
+        raise StorageError(f"journal: segment {from_segment} or one after it is missing; found {numbers}")
+    opened = open_segments(fs, numbers)
+    try:
+        for item in walk(opened):
+            yield item.record if isinstance(item, Placed) else item
+    finally:
+        close_segments(opened)
+
+
+def walk(opened: Sequence[Segment]) -> Iterator[Placed | _End]:
+    """What consecutive segments hold, oldest first, and at last where they end; changes nothing.
 
     Nothing is yielded from a group that is not whole.
     """
-    numbers = [number for number in _segments(fs) if number >= from_segment]
-    if not numbers or numbers[0] != from_segment or numbers != list(range(numbers[0], numbers[-1] + 1)):
-        raise StorageError(f"journal: segment {from_segment} or one after it is missing; found {numbers}")
     end: _End | None = None
-    for number in numbers:
-        newest = number == numbers[-1]
-        path = layout.journal_segment(number)
-        file = fs.open(path)
-        try:
-            size = file.size()
-            header = file.read_at(0, _SEGMENT.size)
-            if _is_unbegun(header):
-                if not newest or end is None:
-                    raise CorruptError(path, 0, "the segment has no header")
-                # The crash came while this segment began; nothing was written to it. Begin it again.
-                fs.remove(path)
-                break
-            magic, named, chain = _SEGMENT.unpack(header)
-            if magic != _MAGIC or named != number or (end is not None and chain != end.chain):
-                raise CorruptError(path, 0, "not the segment that belongs here")
-            end = _End(number, _SEGMENT.size, chain)
-            while end.offset < size:
-                head = file.read_at(end.offset, _GROUP.size)
-                if _is_torn(head, size - end.offset, path, end.offset):
-                    if newest:
-                        break
-                    raise CorruptError(path, end.offset, "the segment ends inside a group")
-                length, claimed, _ = _GROUP.unpack(head)
-                payload = file.read_at(end.offset + _GROUP.size, length)
-                if _group_hash(end.chain, payload) != claimed:
-                    raise CorruptError(path, end.offset, "the bytes of a group do not match its hash")
-                yield from _records(payload, path, end.offset + _GROUP.size)
-                end = _End(number, end.offset + _GROUP.size + length, claimed)
-        finally:
-            file.close()
-    assert end is not None  # noqa: S101 - numbers is not empty, so the loop set it
-    yield end
+    for segment in opened:
+        newest = segment is opened[-1]
+        path, file, size = segment.path, segment.file, segment.size
+        header = file.read_at(0, _SEGMENT.size)
+        if _is_unbegun(header):
+            if not newest or end is None:
+                raise CorruptError(path, 0, "the segment has no header")
+            break  # the crash came while this segment began; nothing was written to it
+        _, named, chain, _ = _SEGMENT.unpack(header)
+        if header != _segment_header(segment.number, chain) or (end is not None and chain != end.chain):
+            raise CorruptError(path, 0, f"not the segment that belongs here (it calls itself {named})")
+        end = _End(segment.number, _SEGMENT.size, chain)
+        while end.offset < size:
+            head = file.read_at(end.offset, _GROUP.size)
+            if _is_torn(head, size - end.offset, path, end.offset):
+                if newest:
+                    break
+                raise CorruptError(path, end.offset, "the segment ends inside a group")
+            length, claimed, _ = _GROUP.unpack(head)
+            payload = file.read_at(end.offset + _GROUP.size, length)
+            if _group_hash(end.chain, payload) != claimed:
+                raise CorruptError(path, end.offset, "the bytes of a group do not match its hash")
+            yield from _records(payload, path, end.offset + _GROUP.size)
+            end = _End(segment.number, end.offset + _GROUP.size + length, claimed)
+    if end is not None:
+        yield end
 
 
 def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
@@ -204,20 +254,21 @@ def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
     return available < _GROUP.size + int(length)
 
 
-def _records(payload: bytes, path: str, base: int) -> Iterator[Record]:
+def _records(payload: bytes, path: str, base: int) -> Iterator[Placed]:
     """A frame begins with its version 1, a control record with the head of a CBOR array."""
     offset = 0
+    record: Record
     while offset < len(payload):
+        where = base + offset
         if payload[offset] == 1:
             record, offset = frame.read(payload, offset, path=path, base=base)
-            yield record
-            continue
-        try:
-            end = cbor.item_end(payload, offset)
-            yield ControlRecord.from_bytes(payload[offset:end])
-        except FormatError as exc:
-            raise CorruptError(path, base + offset, f"no record begins here: {exc}") from exc
-        offset = end
+        else:
+            try:
+                end = cbor.item_end(payload, offset)
+                record, offset = ControlRecord.from_bytes(payload[offset:end]), end
+            except FormatError as exc:
+                raise CorruptError(path, where, f"no record begins here: {exc}") from exc
+        yield Placed(path, where, record)
 
 
 def payload_of(records: Iterable[Record]) -> bytes:

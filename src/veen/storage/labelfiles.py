@@ -4,10 +4,9 @@ All of it is filled from durable journal entries and synced later, together; not
 entry is safe in the journal. Chunk boundaries, names and contents depend on the log and the limits alone.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from veen.core import cbor
 from veen.core.checkpoint import Checkpoint
@@ -15,12 +14,22 @@ from veen.core.limits import Limits
 from veen.core.mmr import Mmr, node_count, node_position, root_of
 from veen.storage import layout
 from veen.storage.appendfile import AppendFile, FileCache
-from veen.storage.frame import Frame
 from veen.storage.fs import Fs
 from veen.storage.index import ChunkRow, LabelRow
 from veen.storage.state import Admitted
 
-__all__ = ["LOCATION_BYTES", "LabelFiles", "Location", "Sealer", "split_hashes"]
+__all__ = [
+    "HASH_BYTES",
+    "LOCATION_BYTES",
+    "LabelFiles",
+    "Location",
+    "Sealer",
+    "index_entry",
+    "map_head",
+    "map_head_bytes",
+    "split_hashes",
+    "summary_bytes",
+]
 
 _LOCATION: Final = Struct(">QII")  # start_seq of the chunk, offset in it, length of the frame
 LOCATION_BYTES: Final = _LOCATION.size
@@ -30,17 +39,30 @@ HASH_BYTES: Final = 32
 Sealer = Callable[["LabelFiles", int, bytes, int], Checkpoint]
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Where an entry lies."""
 
     start_seq: int
     offset: int
     length: int
 
+    def to_bytes(self) -> bytes:
+        return _LOCATION.pack(self.start_seq, self.offset, self.length)
+
 
 def split_hashes(data: bytes) -> tuple[bytes, ...]:
     return tuple(data[pos : pos + HASH_BYTES] for pos in range(0, len(data), HASH_BYTES))
+
+
+def summary_bytes(label: bytes, start: int, end: int, root: bytes, total: int, hashes_root: bytes) -> bytes:
+    """A chunk summary (spec §4.8.3, D-71)."""
+    return cbor.encode([label, start, end, root, end - start + 1, total, hashes_root])
+
+
+def index_entry(label: bytes, start: int, end: int, root: bytes) -> bytes:
+    """One entry of the checkpoint index: key and value, without the head of the map (D-71)."""
+    peaks_ref = layout.peaks(label, end).removeprefix(f"{layout.LOG}/")
+    return cbor.uint(end) + cbor.encode([root, [start, end], peaks_ref])
 
 
 class LabelFiles:
@@ -108,24 +130,27 @@ class LabelFiles:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def append(self, admitted: Admitted, frame: Frame, limits: Limits, seal: Sealer) -> Iterator[ChunkRow]:
-        """Add one entry; yields the chunks this sealed (D-70)."""
-        data = frame.to_bytes()
+    def append(
+        self, admitted: Admitted, data: bytes, entry_hash: bytes, limits: Limits, seal: Sealer
+    ) -> Sequence[ChunkRow]:
+        """Add one framed entry; returns the chunks this sealed (D-70)."""
+        sealed: Sequence[ChunkRow] = ()
         if self._active.size + len(data) > self._max_bytes:
-            yield self._seal(limits, seal)
+            sealed = [self._seal(limits, seal)]
         if self.size < self.active_start:
             self.active_first_ts = admitted.hub_ts
         self._locations.append(_LOCATION.pack(self.active_start, self._active.size, len(data)))
         self._active.append(data)
         self._nodes.append(b"".join(admitted.nodes))
-        self._entry_hashes.append(frame.entry_hash)
+        self._entry_hashes.append(entry_hash)
         joined = len(admitted.nodes) - 1  # as many peaks as the new leaf joined are gone
         if joined:
             del self._peaks[-joined:]
         self._peaks.append(admitted.nodes[-1])
         self.size, self.last_ts = admitted.stream_seq, admitted.hub_ts
         if self.size - self.active_start + 1 >= self._max_entries:
-            yield self._seal(limits, seal)
+            sealed = [*sealed, self._seal(limits, seal)]
+        return sealed
 
     def _seal(self, limits: Limits, seal: Sealer) -> ChunkRow:
         """Close the active chunk and write summary, peaks, checkpoint and their index entry."""
@@ -137,8 +162,8 @@ class LabelFiles:
         sealed = layout.chunk(self.label, start, end)
         self._renamed[self._active.path] = sealed  # first: a helper thread may be looking for the old name
         self._fs.rename(self._active.path, sealed)
-        summary = [self.label, start, end, root, end - start + 1, total, hashes_root]
-        self._write(layout.summary(self.label, start, end), cbor.encode(summary))
+        summary = summary_bytes(self.label, start, end, root, total, hashes_root)
+        self._write(layout.summary(self.label, start, end), summary)
         self._write(layout.peaks(self.label, end), cbor.encode(list(self.peaks())))
         checkpoint = seal(self, end, root, self.last_ts)
         self._write(layout.checkpoint(self.label, end), checkpoint.to_bytes())
@@ -167,12 +192,11 @@ class LabelFiles:
         The head is read from the file, as recovery may come from a point before such a replacement.
         """
         path = layout.checkpoint_index(self.label)
-        peaks_ref = layout.peaks(self.label, end).removeprefix(f"{layout.LOG}/")
-        entry = cbor.uint(end) + cbor.encode([root, [start, end], peaks_ref])
-        head = _map_head(self._checkpoints + 1)
+        entry = index_entry(self.label, start, end, root)
+        head = map_head(self._checkpoints + 1)
         file = self._fs.open(path, create=True)
         try:
-            width = _head_width(file.read_at(0, 1)) if self._checkpoints else len(head)
+            width = map_head_bytes(file.read_at(0, 1)) if self._checkpoints else len(head)
             if width == len(head):
                 file.write_at(width + self._checkpoints_bytes, entry)
                 file.write_at(0, head)
@@ -211,11 +235,12 @@ class LabelFiles:
         return self._active.read(offset, size)
 
 
-def _map_head(count: int) -> bytes:
+def map_head(count: int) -> bytes:
     head = cbor.uint(count)
     return bytes((head[0] | 0xA0,)) + head[1:]
 
 
-def _head_width(first: bytes) -> int:
+def map_head_bytes(first: bytes) -> int:
+    """How long the head of a map is, by its first byte."""
     info = first[0] & 0x1F
     return 1 if info < 24 else 1 + (1 << (info - 24))

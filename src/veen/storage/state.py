@@ -7,6 +7,7 @@ entries and control records, and nothing else (I13, D-60).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from veen.core.captoken import CapToken
 from veen.core.control import ControlRecord
@@ -55,17 +56,16 @@ class Cap:
     @classmethod
     def begin(cls, token: CapToken, limits: Limits, issued_at: int) -> "Cap":
         """A capability that counts from `issued_at` on, with a full bucket."""
-        burst = token.allow.effective_rate(limits).burst
+        _, burst = token.allow.bucket(limits)
         return cls(token.auth_ref(), token, token.to_bytes(), issued_at, burst, issued_at)
 
     def available(self, hub_ts: int, limits: Limits) -> int:
         """Whole tokens in the bucket at `hub_ts`, refilled each second up to the burst."""
-        rate = self.token.allow.effective_rate(limits)
-        return min(rate.burst, self.tokens + rate.per_sec * (hub_ts - self.bucket_ts))
+        per_sec, burst = self.token.allow.bucket(limits)
+        return min(burst, self.tokens + per_sec * (hub_ts - self.bucket_ts))
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """What one admission did: enough to frame the entry, fill the files and save the cursors."""
 
     label: Label

@@ -44,11 +44,11 @@ class Group:
     """What one sync makes durable: entries and control records in the order they were decided."""
 
     parts: list[bytes] = field(default_factory=list)
-    done: list[tuple[Admitted, Frame] | ControlRecord] = field(default_factory=list)
+    done: list[tuple[Admitted, bytes] | ControlRecord] = field(default_factory=list)  # in step with `parts`
 
     def add_entry(self, admitted: Admitted, frame: Frame) -> None:
         self.parts.append(frame.to_bytes())
-        self.done.append((admitted, frame))
+        self.done.append((admitted, frame.entry_hash))
 
     def add_control(self, record: ControlRecord) -> None:
         self.parts.append(record.to_bytes())
@@ -71,10 +71,10 @@ class _Pending:
     """What was applied since the last retirement."""
 
     labels: set[bytes] = field(default_factory=set)
-    clients: dict[int, ClientRow] = field(default_factory=dict)
+    clients: dict[int, Admitted] = field(default_factory=dict)  # the last one of each client
     entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (client_row, client_seq) -> stream_seq
     chunks: list[ChunkRow] = field(default_factory=list)
-    caps: dict[bytes, CapRow] = field(default_factory=dict)
+    caps: dict[bytes, tuple[bytes, int, int]] = field(default_factory=dict)  # auth_ref, tokens, bucket_ts
     paths: set[str] = field(default_factory=set)
 
 
@@ -176,7 +176,7 @@ class Store:
         )
         if admitted.stream_seq != frame.stream_seq or admitted.mmr_root != receipt.mmr_root:
             raise CorruptError(layout.JOURNAL, 0, f"{where}: it does not continue the label's tree (I3)")
-        self._apply_entry(admitted, frame)
+        self._apply_entry(admitted, frame.to_bytes(), frame.entry_hash)
 
     def _restore_active(self, label: Label) -> None:
         """Undo a seal that was not durable yet: its chunk grows again from the last retirement on."""
@@ -218,11 +218,11 @@ class Store:
 
     def apply(self, group: Group) -> None:
         """Fill the files with a group that is durable in the journal; from now on readers see it."""
-        for item in group.done:
+        for item, data in zip(group.done, group.parts, strict=True):
             if isinstance(item, ControlRecord):
                 self._apply_control(item)
             else:
-                self._apply_entry(*item)
+                self._apply_entry(item[0], data, item[1])
 
     def _apply_control(self, record: ControlRecord) -> None:
         self._control.append(record.to_bytes())
@@ -240,24 +240,18 @@ class Store:
         elif isinstance(body, CapAuthorize) and body.auth_ref not in self._known_caps:
             self._known_caps.add(body.auth_ref)
             cap = Cap.begin(CapToken.from_bytes(body.token), self._limits, record.hub_ts)
-            self._pending.caps[cap.auth_ref] = CapRow(
-                cap.auth_ref, body.token, cap.issued_at, cap.tokens, cap.bucket_ts
-            )
+            self._pending.caps[cap.auth_ref] = (cap.auth_ref, cap.tokens, cap.bucket_ts)
 
-    def _apply_entry(self, admitted: Admitted, frame: Frame) -> None:
-        label, pending = admitted.label, self._pending
-        files = self._files[label.label]
-        for chunk in files.append(admitted, frame, self._limits, self._seal):
+    def _apply_entry(self, admitted: Admitted, data: bytes, entry_hash: bytes) -> None:
+        label, pending = admitted.label.label, self._pending
+        files = self._files[label]
+        for chunk in files.append(admitted, data, entry_hash, self._limits, self._seal):
             self._note_seal(files, chunk)
-        pending.labels.add(label.label)
-        pending.clients[admitted.client_row] = ClientRow(
-            admitted.client_row, label.row, admitted.client_id, admitted.client_seq, admitted.prev_ack
-        )
+        pending.labels.add(label)
+        pending.clients[admitted.client_row] = admitted
         pending.entries[admitted.client_row, admitted.client_seq] = admitted.stream_seq
         if admitted.cap is not None:
-            auth_ref, tokens, bucket_ts = admitted.cap
-            cap = self.state.caps[auth_ref]
-            pending.caps[auth_ref] = CapRow(auth_ref, cap.token_bytes, cap.issued_at, tokens, bucket_ts)
+            pending.caps[admitted.cap[0]] = admitted.cap
         self._ts = admitted.hub_ts
         self._next_client_row = max(self._next_client_row, admitted.client_row + 1)
 
@@ -294,12 +288,19 @@ class Store:
             control_bytes=self._control.size,
             next_client_row=self._next_client_row,
             labels=[self._files[label].to_row() for label in sorted(pending.labels)],
-            clients=list(pending.clients.values()),
+            clients=[
+                ClientRow(row, last.label.row, last.client_id, last.client_seq, last.prev_ack)
+                for row, last in pending.clients.items()
+            ],
             entries=[(client, seq, place) for (client, seq), place in pending.entries.items()],
             chunks=pending.chunks,
-            caps=list(pending.caps.values()),
+            caps=[self._cap_row(*spent) for spent in pending.caps.values()],
         )
         return Retirement(snapshot, sorted(pending.paths))
+
+    def _cap_row(self, auth_ref: bytes, tokens: int, bucket_ts: int) -> CapRow:
+        cap = self.state.caps[auth_ref]  # token and issued_at never change
+        return CapRow(auth_ref, cap.token_bytes, cap.issued_at, tokens, bucket_ts)
 
     def persist(self, retirement: Retirement) -> None:
         """Make a retirement durable and drop the journal before it. May run in a helper thread."""
@@ -360,12 +361,30 @@ class Store:
     def labels(self) -> Iterable[LabelFiles]:
         return self._files.values()
 
+    @property
+    def control_size(self) -> int:
+        """How long the control journal is, as far as it was applied."""
+        return self._control.size
+
+    def read_control(self, offset: int, size: int) -> bytes:
+        """A part of the control journal."""
+        return self._control.read(offset, size)
+
     def stream_seq_of(self, client_row: int, client_seq: int) -> int | None:
         """Where a message stands, by its writer's own number (D-56)."""
         for pending in (self._pending, self._retiring):
             if (place := pending.entries.get((client_row, client_seq))) is not None:
                 return place
         return self._index.stream_seq(client_row, client_seq)
+
+    def first_at(self, files: LabelFiles, hub_ts: int) -> int:
+        """The first entry at or after a time; one past the last if there is none."""
+        for pending in (self._retiring, self._pending):
+            for chunk in pending.chunks:
+                if chunk.label_row == files.row and chunk.last_ts >= hub_ts:
+                    indexed = self._index.chunk_by_time(files.row, hub_ts)
+                    return self.reader.first_at(files, hub_ts, indexed or chunk)
+        return self.reader.first_at(files, hub_ts, self._index.chunk_by_time(files.row, hub_ts))
 
     def chunk_at(self, files: LabelFiles, stream_seq: int) -> ChunkRow | None:
         """The sealed chunk that holds an entry, or None while it is in the active one."""
