@@ -17,6 +17,7 @@ from veen.core.errors import FieldSizeError, MalformedError
 __all__ = [
     "MAX_DEPTH",
     "MAX_ITEM_BYTES",
+    "MAX_MAP_ENTRIES",
     "U64_MAX",
     "Item",
     "bstr_head",
@@ -38,6 +39,10 @@ Item = Any
 MAX_DEPTH: Final = 32  # D-06
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024  # above the largest legal page (8 MiB, D-63) in its hex JSON form
 U64_MAX: Final = 2**64 - 1
+# Integers are their own hash in Python, so chosen keys collide and a large map takes quadratic time to build. No
+# object has a map near this size.
+MAX_MAP_ENTRIES: Final = 1_024
+_SMALL_BYTES: Final = 4_096  # holds no map large enough to hurt
 
 
 class _NoTags(dict[int, Any]):
@@ -73,6 +78,8 @@ def decode(data: bytes, *, what: str = "item", max_bytes: int = MAX_ITEM_BYTES) 
     """Decode exactly one deterministic item, or raise a FormatError; linear in `len(data)`."""
     if len(data) > max_bytes:
         raise FieldSizeError(what, f"at most {max_bytes} bytes", len(data))
+    if len(data) > _SMALL_BYTES:
+        item_end(data, what=what)  # refuses large maps before cbor2 builds them
     try:
         item = cbor2.loads(
             data,
@@ -200,6 +207,8 @@ def item_end(data: bytes, start: int = 0, *, what: str = "item") -> int:
             raise MalformedError("not deterministic CBOR: indefinite or reserved length", what)
         if major in (2, 3):
             pos += value
+        elif major == 5 and value > MAX_MAP_ENTRIES:
+            raise MalformedError(f"a map of more than {MAX_MAP_ENTRIES} entries", what)
         elif major == 6:
             raise MalformedError("not deterministic CBOR: tags are not allowed", what)
         if pos > size:

@@ -76,23 +76,17 @@ def recognise(data: bytes) -> Recognised:
     as_json = data.lstrip()[:1] in (b"{", b"[")  # no canonical wire object begins with these bytes
     tree = parse_json(data) if as_json else cbor.decode(data)
     found: list[Wire] = []
-    misses: list[FormatError] = []
+    nearest: FormatError = MalformedError("well formed, but not one of the known objects", "item")
     for kind in KINDS:
         try:
             found.append(kind.from_json(tree) if as_json else kind.from_tree(tree))
         except FormatError as exc:
-            misses.append(exc)
+            # A size or version fault means that the shape was right, which is the most telling answer.
+            if isinstance(nearest, MalformedError) and not isinstance(exc, MalformedError):
+                nearest = exc.with_traceback(None)  # which would keep all that was read alive
     if not found:
-        raise _nearest(misses)
+        raise nearest
     return Recognised(found[0], "json" if as_json else "cbor", tuple(obj.KIND for obj in found[1:]))
-
-
-def _nearest(misses: list[FormatError]) -> FormatError:
-    """A size or version fault means that the shape was right, which is the most telling answer."""
-    for miss in misses:
-        if not isinstance(miss, MalformedError):
-            return miss
-    return MalformedError("well formed, but not one of the known objects", "item")
 
 
 def parse_json(data: bytes) -> object:

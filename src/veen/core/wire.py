@@ -49,12 +49,20 @@ class _Faults:
 class Fields:
     """A cursor over the fields of one object. Names serve error messages and the JSON form."""
 
-    __slots__ = ("_faults", "_form", "_json", "_left", "_position", "_what")
+    __slots__ = ("_depth", "_faults", "_form", "_json", "_left", "_position", "_what")
 
     def __init__(
-        self, what: str, tree: cbor.Item, form: Form, *, json: bool = False, faults: _Faults | None = None
+        self,
+        what: str,
+        tree: cbor.Item,
+        form: Form,
+        *,
+        json: bool = False,
+        faults: _Faults | None = None,
+        depth: int = 0,
     ) -> None:
         self._what, self._form, self._json = what, form, json
+        self._depth = depth + 1  # of what lies inside this object
         self._position = 0
         self._faults = faults or _Faults()
         if form == "array":
@@ -119,7 +127,7 @@ class Fields:
         Byte strings are refused inside: in JSON they could not be told from text.
         """
         value = self._typed(name, dict)
-        cbor.check(value, self._at(name), depth=1)  # CBOR was checked as a whole; JSON was not
+        cbor.check(value, self._at(name), self._depth)  # CBOR was checked as a whole; JSON was not
         if not _is_plain(value):
             raise MalformedError("expected text keys and no byte strings", self._at(name))
         if not self._json and not cbor.is_sorted(value):
@@ -187,7 +195,7 @@ class Fields:
         return values
 
     def _object(self, value: Any, where: str, cls: type[W]) -> W:
-        fields = Fields(where, value, cls.FORM, json=self._json, faults=self._faults)
+        fields = Fields(where, value, cls.FORM, json=self._json, faults=self._faults, depth=self._depth)
         obj = cls._read(fields)
         if fields._left:
             raise MalformedError(f"unknown, repeated or misplaced field {next(iter(fields._left))!r}", where)

@@ -1,0 +1,54 @@
+"""Where benchmarks put their figures: sections of docs/benchmarks.md, each between two marker comments."""
+
+import os
+import platform
+import re
+from importlib.metadata import metadata, version
+from pathlib import Path
+from typing import Final
+
+__all__ = ["PAGE", "machine", "write_section"]
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+
+_OPENING: Final = """\
+# Benchmarks
+
+`make bench` measures and rewrites the sections below. What counts are the ratios: each operation is measured in the
+same run as the limit it cannot beat, in turns, so that a busy or slow machine changes both. No test asserts a time.
+"""
+
+
+def write_section(name: str, text: str) -> None:
+    """Replace one section; what others wrote stays as it is."""
+    begin, end = f"<!-- {name}: begin, written by make bench -->", f"<!-- {name}: end -->"
+    section = f"{begin}\n{text.strip()}\n{end}\n"
+    page = PAGE.read_text("utf-8") if PAGE.exists() else _OPENING
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end) + "\n", re.DOTALL)
+    known = pattern.search(page) is not None
+    PAGE.write_text(pattern.sub(lambda _: section, page) if known else f"{page}\n{section}", "utf-8")
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    software = (
+        f"{platform.python_implementation()} {platform.python_version()}",
+        f"PyNaCl {version('pynacl')} with libsodium {_libsodium()}",
+        f"cbor2 {version('cbor2')}",
+    )
+    return f"{_cpu()}, {os.cpu_count()} cores; {', '.join(software)}."
+
+
+def _libsodium() -> str:
+    """The wheel does not export libsodium's version function; its changelog, newest first, tells."""
+    found = re.search(r"Updated ``libsodium`` to (\S+)", str(metadata("pynacl").json["description"]))
+    return found[1].rstrip(".") if found else "of unknown version"
+
+
+def _cpu() -> str:
+    try:
+        info = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        info = ""
+    found = re.search(r"model name\s*:\s*(.+)", info)
+    return found[1].strip() if found else platform.processor() or platform.machine()
