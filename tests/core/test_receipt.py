@@ -6,13 +6,14 @@ from hashlib import sha256
 import cbor2
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from nacl.signing import VerifyKey
 from tests.core import strategies
 from tests.core.strategies import single_bit_flips
 
 from veen.core import cbor
 from veen.core.ed25519 import SigningKey
-from veen.core.errors import FieldSizeError, MalformedError, SignatureError, VeenError
+from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError
 from veen.core.receipt import Receipt
 
 HUB = SigningKey(b"\x02" * 32)
@@ -89,3 +90,27 @@ def test_an_integer_outside_64_bits_is_not_written(field, value):
     """D-07"""
     with pytest.raises(MalformedError):
         replace(issue(), **{field: value}).to_bytes()
+
+
+@given(strategies.RECEIPT, st.data())
+def test_the_reader_by_layout_agrees_with_the_general_one(receipt, data):
+    """Every byte changed, inserted, dropped or cut: the same value or the same kind of error."""
+    raw = bytearray(receipt.to_bytes())
+    for _ in range(data.draw(st.integers(0, 2))):
+        position = data.draw(st.integers(0, len(raw) - 1))
+        change = data.draw(st.sampled_from(["set", "insert", "drop", "cut"]))
+        if change == "set":
+            raw[position] = data.draw(st.integers(0, 255))
+        elif change == "insert":
+            raw.insert(position, data.draw(st.integers(0, 255)))
+        elif change == "drop":
+            del raw[position]
+        else:
+            del raw[position + 1 :]
+    outcomes = []
+    for read in (Receipt.from_bytes, super(Receipt, Receipt).from_bytes):
+        try:
+            outcomes.append(read(bytes(raw)))
+        except FormatError as exc:
+            outcomes.append((type(exc), str(exc)))
+    assert outcomes[0] == outcomes[1]

@@ -30,6 +30,7 @@ __all__ = [
     "sequence",
     "sort_keys",
     "uint",
+    "uint_at",
 ]
 
 # One decoded item: int, bytes, str, bool, None, list of items, dict of items. Any, because a recursive alias
@@ -180,6 +181,26 @@ def bstr_head(length: int) -> bytes:
     """The head of a byte string of `length` bytes."""
     head = uint(length)
     return bytes((head[0] | 0x40,)) + head[1:]
+
+
+_WIDTH_FLOOR: Final = {1: 24, 2: 0x100, 4: 0x10000, 8: 0x100000000}
+
+
+def uint_at(data: bytes, pos: int, major: int = 0x00) -> tuple[int, int]:
+    """A minimal integer at `pos`, or a length by the first byte's `major`, and where it ends.
+
+    For readers that follow a fixed layout: IndexError or ValueError tell that the layout is not followed.
+    """
+    first = data[pos] - major
+    if 0 <= first < 24:
+        return first, pos + 1
+    if not 24 <= first < 28:
+        raise ValueError
+    width = 1 << (first - 24)
+    value = int.from_bytes(data[pos + 1 : pos + 1 + width], "big")
+    if value < _WIDTH_FLOOR[width]:  # also what a cut-off input leads to, or a length check at the end does
+        raise ValueError
+    return value, pos + 1 + width
 
 
 def item_end(data: bytes, start: int = 0, *, what: str = "item") -> int:

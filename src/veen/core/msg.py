@@ -170,8 +170,8 @@ def _parse(cls: type[Msg], data: bytes) -> Any:
     if data[:4] != b"\x8a\x01\x58\x20" or data[36:38] != _BSTR32 or data[70:72] != _BSTR32:
         return None
     try:
-        client_seq, pos = _uint_at(data, 104, 0x00)
-        prev_ack, pos = _uint_at(data, pos, 0x00)
+        client_seq, pos = cbor.uint_at(data, 104)
+        prev_ack, pos = cbor.uint_at(data, pos)
         if data[pos] == 0xF6:
             auth_ref = None
             pos += 1
@@ -183,7 +183,7 @@ def _parse(cls: type[Msg], data: bytes) -> Any:
         ct_hash = data[pos + 2 : pos + 34]
         if data[pos : pos + 2] != _BSTR32:
             return None
-        length, start = _uint_at(data, pos + 34, 0x40)
+        length, start = cbor.uint_at(data, pos + 34, 0x40)
     except (IndexError, ValueError):
         return None
     end = start + length
@@ -200,20 +200,3 @@ def _parse(cls: type[Msg], data: bytes) -> Any:
         ciphertext=data[start:end],
         sig=data[end + 2 :],
     )
-
-
-_WIDTH_FLOOR: Final = {1: 24, 2: 0x100, 4: 0x10000, 8: 0x100000000}
-
-
-def _uint_at(data: bytes, pos: int, major: int) -> tuple[int, int]:
-    """A minimal integer (or length, by `major`) at `pos`, and where it ends; ValueError if it is not one."""
-    first = data[pos] - major
-    if 0 <= first < 24:
-        return first, pos + 1
-    if not 24 <= first < 28:
-        raise ValueError
-    width = 1 << (first - 24)
-    value = int.from_bytes(data[pos + 1 : pos + 1 + width], "big")
-    if value < _WIDTH_FLOOR[width]:  # also what a cut-off input leads to, or the length check at the end does
-        raise ValueError
-    return value, pos + 1 + width

@@ -11,6 +11,8 @@ from veen.core.wire import Fields, Form, Wire
 
 __all__ = ["Receipt", "signed_bytes"]
 
+_BSTR32: Final = b"\x58\x20"
+_BSTR64: Final = b"\x58\x40"
 _UNSIGNED: Final = tag_prefix("veen/sig") + b"\x86"  # before the items that are signed
 
 
@@ -66,6 +68,14 @@ class Receipt(Wire):
             hub_sig=key.sign(sha256(_UNSIGNED + items).digest()),
         )
 
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Accept the one canonical encoding; anything else is a FormatError (I10).
+
+        As with MSG, following the fixed layout is the canonical check; the general reader names the faults.
+        """
+        return _parse(cls, data) or super(Receipt, cls).from_bytes(data)
+
     def to_bytes(self) -> bytes:
         if len(self.label) == len(self.leaf_hash) == len(self.mmr_root) == 32 and len(self.hub_sig) == 64:
             return b"".join((b"\x87", self._signed_items(), b"\x58\x40", self.hub_sig))
@@ -105,4 +115,28 @@ def _items(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub
             mmr_root,
             cbor.uint(hub_ts),
         )
+    )
+
+
+def _parse(cls: type[Receipt], data: bytes) -> Any:
+    """The receipt in `data`, or None if it departs from the canonical layout anywhere."""
+    if data[:4] != b"\x87\x01\x58\x20":
+        return None
+    try:
+        stream_seq, leaf = cbor.uint_at(data, 36)
+        hub_ts, end = cbor.uint_at(data, leaf + 68)
+    except (IndexError, ValueError):
+        return None
+    root = leaf + 34
+    if data[leaf : leaf + 2] != _BSTR32 or data[root : root + 2] != _BSTR32:
+        return None
+    if len(data) != end + 66 or data[end : end + 2] != _BSTR64:
+        return None
+    return cls(
+        label=data[4:36],
+        stream_seq=stream_seq,
+        leaf_hash=data[leaf + 2 : root],
+        mmr_root=data[root + 2 : root + 34],
+        hub_ts=hub_ts,
+        hub_sig=data[end + 2 :],
     )
