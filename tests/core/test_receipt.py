@@ -107,7 +107,7 @@ def test_the_reader_by_layout_agrees_with_the_general_one(receipt, data):
             del raw[position]
         else:
             del raw[position + 1 :]
-    outcomes = []
+    outcomes: list[object] = []
     for read in (Receipt.from_bytes, super(Receipt, Receipt).from_bytes):
         try:
             outcomes.append(read(bytes(raw)))
