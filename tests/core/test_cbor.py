@@ -363,3 +363,21 @@ def test_an_integer_outside_64_bits_has_no_piece(value):
     """D-07"""
     with pytest.raises(MalformedError):
         cbor.uint(value)
+
+
+@pytest.mark.parametrize("info", range(28, 32))
+@pytest.mark.parametrize("major", range(8))
+def test_the_end_of_an_item_with_a_reserved_head_is_not_guessed(major, info):
+    """RFC 8949 §3: 28 to 30 are reserved, 31 is indefinite; there may be enough bytes behind either."""
+    with pytest.raises(MalformedError, match="reserved"):
+        cbor.item_end(bytes((major << 5 | info,)) + bytes(300))
+
+
+def test_a_map_too_large_for_any_object_is_refused_before_it_is_built():
+    for entries, accepted in ((cbor.MAX_MAP_ENTRIES, True), (cbor.MAX_MAP_ENTRIES + 1, False)):
+        data = cbor2.dumps({f"{number:05}": bytes(8) for number in range(entries)})
+        if accepted:
+            assert len(cbor.decode(data)) == entries
+        else:
+            with pytest.raises(MalformedError, match="map of more than"):
+                cbor.decode(data)
