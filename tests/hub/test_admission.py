@@ -10,7 +10,7 @@ from tests.hub import hubworld as w
 
 from veen.core.captoken import CapToken, Rate
 from veen.core.control import CapAuthorize, LabelOpen
-from veen.core.errors import MalformedError, Refusal
+from veen.core.errors import CapabilityError, MalformedError, Refusal
 from veen.core.hashing import H
 from veen.core.labels import label_of
 from veen.core.limits import DEFAULT_LIMITS, Limits
@@ -349,3 +349,10 @@ def test_replaying_what_was_accepted_accepts_all_of_it_again(plan):
         assert replayed.mmr_root == root
     for cap, other in zip(state.caps.values(), again.caps.values(), strict=True):
         assert replace(cap) == replace(other)
+
+
+@pytest.mark.req("CAP-06")
+def test_a_forged_token_cannot_even_be_preloaded():
+    forged = w.forged(w.TOKEN)
+    with pytest.raises(CapabilityError, match="link 1"):
+        w.policy(preloaded={forged.auth_ref(): forged})

@@ -29,6 +29,8 @@ class Policy:
     def __post_init__(self) -> None:
         if len({profile.epoch_sec for profile in self.profiles}) != 1:
             raise MalformedError("the supported profiles must share one epoch_sec (D-25)", "profiles")
+        for token in self.preloaded.values():
+            token.verify()  # once, here: admission relies on it, as it relies on `authorize` for the others
         if self.stream_scope == "open" and self.epoch_sec:
             raise MalformedError("open stream scope needs profiles that do not rotate labels (D-24)", "stream_scope")
 

@@ -1,0 +1,500 @@
+"""Checks VEEN evidence and the conformance vectors with none of VEEN's own code (spec v0.0.1, docs/vectors.md).
+
+Written from the specification as a second opinion: one file, the standard library, PyNaCl and cbor2. Objects may be
+CBOR, hex text or the JSON form. The verdict is one line, OK or FAILED with the reason; the exit status is 0 if all is
+verified, 1 if it is not or the content is no such object, 2 for wrong usage or a file that cannot be read.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from hmac import digest as mac
+from pathlib import Path
+from typing import Any
+
+import cbor2
+from nacl import bindings as sodium
+from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_encrypt as xencrypt
+from nacl.exceptions import CryptoError
+from nacl.signing import SigningKey, VerifyKey
+
+# One blank line between functions, none between one-liners: whoever trusts this file has 500 lines to read, not more.
+# fmt: off
+TYPE, SIZE, VERSION = "E.FORMAT structural CBOR_INVALID", "E.SIZE structural FIELD_SIZE", "E.FORMAT structural VERSION"
+
+class Failed(Exception):
+    """What does not hold: a sentence; code, stage and detail_enum, or the vectors' word for it; further details."""
+
+def require(condition: object, what: str, code: str = "-") -> None:
+    if not condition:
+        raise Failed(what, code, {})
+
+# --- Objects are the trees that deterministic CBOR decodes to; a shape is a pattern for the outline of such a tree. ---
+# Outline: v version, u uint, b bytes (b32: so many), t text, =x the text x, n null, <…> array, «key:…» map.
+RECEIPT, CHECKPOINT = "<v b32 u b32 b32 u b64 >", "<v b32 b32 u b32 u b64 (<(b64 ){1,16}> )?>"
+SHAPES = {
+    "MSG": "<v b32 b32 b32 u u (b32|n) b32 b b64 >", "RECEIPT": RECEIPT, "CHECKPOINT": CHECKPOINT,
+    "control record": "<v u =cap.authorize u b32 «1:b32 2:b32 3:b » b64 >",
+    "mmr_proof": "«1:v 2:b32 3:<(«1:u 2:b32 » ){0,64}> 4:<(b32 ){0,64}> »",
+    "consistency_proof": "«1:v 2:u 3:u 4:<(b32 ){0,64}> 5:<(b32 ){0,128}> »",
+    "range_proof": "«1:v 2:u 3:u 4:u 5:<(b32 ){0,64}> 6:<(b32 ){0,128}> »",
+    "cap_token": "«1:v 2:b32 3:b32 4:«1:<(b32 ){1,1024}> 2:u (3:«1:u 2:u » )?» 5:<(b64 ){1,8}> »",
+    "equivocation": f"«1:v 2:<(b32 ){{1,2}}> 3:({RECEIPT}|{CHECKPOINT}) 4:({RECEIPT}|{CHECKPOINT}) »",
+    "profile": "«1:=xchacha20poly1305 2:=hkdf-sha256 3:=ed25519 4:=x25519 5:=X25519-HKDF-SHA256-CHACHA20POLY1305 "
+               "6:u 7:u 8:=sha256 »",
+    "payload_hdr": "«1:b32 (2:b32 )?(3:b32 )?(4:b32 )?(5:u )?»",
+    "veen.attached.v1": "«=body:b =attachments:<(«=coid:b32 =size:u (=name:t )?(=media_type:t )?» ){0,1024}> »",
+}
+# The names of map fields in the JSON form, by the kind or the field they are in; bodies keep them in CBOR as well.
+NAMES = dict(row.split(": ") for row in """mmr_proof: ver leaf_hash path peaks_after; path: dir sib
+consistency_proof: ver from_size to_size peaks added; range_proof: ver first_seq last_seq tree_size before after
+cap_token: ver issuer_pk subject_pk allow sig_chain; allow: stream_ids ttl rate; rate: per_sec burst
+profile: aead kdf sig dh hpke_suite epoch_sec pad_block mmr_hash; equivocation: ver hub_pks first second
+payload_hdr: schema parent_id att_root cap_ref expires_at; control record: auth_ref token_hash token
+veen.attached.v1: body attachments; attachments: coid size name media_type""".replace("\n", "; ").split("; "))
+
+def outline(tree: Any) -> str:
+    """Text is shown in hex, so no text can pretend to be structure."""
+    kind = type(tree)
+    if kind is list:
+        return f"<{''.join(outline(item) + ' ' for item in tree)}>"
+    if kind is dict:
+        return f"«{''.join(f'{key if type(key) is int else outline(key)}:{outline(tree[key])} ' for key in tree)}»"
+    if kind is int and 0 <= tree < 1 << 64:
+        return f"u{tree}"
+    return f"b{len(tree)}" if kind is bytes else f"t{tree.encode().hex()}" if kind is str else "?n"[tree is None]
+
+def matches(shape: str, text: str, sizes: bool = True, version: bool = True) -> bool:
+    """Whether an outline has this shape, with or without regard to sizes and to the version."""
+    shape = re.sub(r"=([\w.-]+)", lambda literal: "t" + literal[1].encode().hex(), shape)
+    shape = shape if sizes else re.sub(r"\{\d+,\d+\}", "*", re.sub(r"\bb\d+\b", "b", shape))
+    for token, real in (("b", r"b\\d+"), ("u", r"u\\d+"), ("t", "t[0-9a-f]*"), ("v", "u1" if version else r"u\\d+")):
+        shape = re.sub(rf"\b{token}\b", real, shape)
+    return re.fullmatch(shape, text) is not None
+
+def check(kind: str, tree: Any) -> Any:
+    """A wrong type outranks a wrong size, and that an unknown version (§8.2)."""
+    shape, text = SHAPES[kind], outline(tree)
+    require(matches(shape, text, sizes=False, version=False), f"not a well-formed {kind}", TYPE)
+    ids = tree[4][1] if kind == "cap_token" else []
+    require(ids == sorted(set(ids)), "stream_ids do not ascend", TYPE)
+    require(kind != "MSG" or padding_of(tree[8]) is not None, "the ciphertext does not hold its parts", SIZE)
+    require(matches(shape, text, version=False), f"{kind}: something has a wrong size", SIZE)
+    require(matches(shape, text), f"{kind}: unknown version", VERSION)
+    return tree
+
+def from_cbor(kind: str, data: bytes) -> Any:
+    """Deterministic CBOR (§3.1) is what encodes back to the same bytes, once the types are known to be allowed."""
+    try:
+        tree = cbor2.loads(data)
+        require(cbor2.dumps(tree) == data, "CBOR is not in its one form, or bytes follow it", TYPE)
+    except (cbor2.CBORError, ValueError, TypeError, ArithmeticError, RecursionError) as exc:
+        raise Failed("not deterministic CBOR", TYPE, {}) from exc
+    return check(kind, tree)
+
+def from_json(kind: str, value: Any) -> Any: return check(kind, tree_from(value, kind))
+def tree_from(value: Any, kind: str) -> Any:
+    if type(value) is list:
+        return [tree_from(item, kind) for item in value]
+    if type(value) is dict:
+        names = NAMES.get(kind, "").split()
+        found = {name: tree_from(value[name], name) for name in sorted(value, key=(names + list(value)).index)}
+        return found if "attach" in kind else {names.index(n) + 1 if n in names else n: v for n, v in found.items()}
+    return x(value) if type(value) is str and re.fullmatch("(?:[0-9a-f]{2})*", value) else value
+
+def to_json(value: Any, kind: str = "") -> Any:
+    if isinstance(value, (list, tuple)):
+        return [to_json(item, kind) for item in value]
+    if isinstance(value, dict):
+        names = {key: key if type(key) is str else NAMES[kind].split()[key - 1] for key in value}
+        return {name: to_json(value[key], name) for key, name in names.items()}
+    return value.hex() if isinstance(value, bytes) else value
+
+def padding_of(ciphertext: bytes) -> bytes | None:
+    """What follows the parts of a ciphertext; None if they do not fit, or are above a limit (§4.2, §14)."""
+    hdr, body = (int.from_bytes(ciphertext[at : at + 4], "big") for at in (32, 36))
+    fits = 40 <= 40 + hdr + body <= len(ciphertext) and hdr <= 16_384 and body <= 1_048_320
+    return ciphertext[40 + hdr + body :] if fits else None
+
+# --- Hashes (§3.3), signatures, HPKE (RFC 9180, base mode, empty info). ---
+def x(text: str) -> bytes: return bytes.fromhex(text)
+def h(*parts: bytes) -> bytes: return sha256(b"".join(parts)).digest()
+def ht(tag: str, *parts: bytes) -> bytes: return h(tag.encode(), b"\x00", *parts)
+def u64(value: int) -> bytes: return value.to_bytes(8, "big")
+
+def signed_by(public: bytes, digest: bytes, signature: bytes) -> bool:
+    try:
+        return VerifyKey(public).verify(digest, signature) == digest
+    except CryptoError:
+        return False
+
+def digest_of(tree: list[Any]) -> bytes:
+    """What the signature of a MSG, RECEIPT, CHECKPOINT or control record covers; a control record has text at 2."""
+    return ht(f"veen/{'control' if type(tree[2]) is str else 'sig'}", cbor2.dumps(tree[: 9 if len(tree) == 10 else 6]))
+
+def leaf_of(msg: list[Any]) -> bytes:
+    _, profile_id, label, client_id, client_seq, _, _, ct_hash, _, _ = msg
+    return ht("veen/leaf", label, profile_id, ct_hash, client_id, u64(client_seq))
+
+def link_digests(token: dict[int, Any]) -> list[bytes]:
+    unsigned = cbor2.dumps({key: value for key, value in token.items() if key != 5})
+    return [ht("veen/cap-link", unsigned, prev_sig) for prev_sig in (bytes(64), *token[5][:-1])]
+
+KEM, SUITE = b"HPKE-v1KEM\x00\x20", b"HPKE-v1HPKE\x00\x20\x00\x01\x00\x03"
+def expand(prk: bytes, info: bytes, n: int = 32) -> bytes: return mac(prk, bytes((0, n)) + info + b"\x01", "sha256")[:n]
+def derive_secret(ikm: bytes) -> bytes: return expand(mac(b"", KEM + b"dkp_prk" + ikm, "sha256"), KEM + b"sk")
+
+def hpke_context(dh: bytes, enc: bytes, pk_r: bytes) -> tuple[bytes, bytes, Callable[[bytes], bytes]]:
+    """The key, the nonce of the first message, and the exporter."""
+    shared = expand(mac(b"", KEM + b"eae_prk" + dh, "sha256"), KEM + b"shared_secret" + enc + pk_r)
+    context = b"\x00" + b"".join(mac(b"", SUITE + label, "sha256") for label in (b"psk_id_hash", b"info_hash"))
+    secret = mac(shared, SUITE + b"secret", "sha256")
+    exporter = expand(secret, SUITE + b"exp" + context)
+    key, nonce = expand(secret, SUITE + b"key" + context), expand(secret, SUITE + b"base_nonce" + context, 12)
+    return key, nonce, lambda info: expand(exporter, SUITE + b"sec" + info)
+
+# --- The Merkle mountain range (§5). A block is a perfect tree: how many leaves it has, and its hash. ---
+def fold(blocks: Iterable[tuple[int, bytes]], tag: str = "veen/mmr-node") -> list[bytes]:
+    """The peaks, by increasing height, of blocks that begin at leaf 0 and leave no gap."""
+    stack: list[tuple[int, bytes]] = []
+    for size, node in blocks:
+        while stack and stack[-1][0] == size:
+            size, node = 2 * size, ht(tag, stack.pop()[1], node)
+        stack.append((size, node))
+    return [node for _, node in reversed(stack)]
+
+def root_of(peaks: Sequence[bytes]) -> bytes: return peaks[0] if len(peaks) == 1 else ht("veen/mmr-root", *peaks)
+def ones(leaves: Iterable[bytes]) -> list[tuple[int, bytes]]: return [(1, leaf) for leaf in leaves]
+def att_root_of(coids: Iterable[bytes]) -> bytes: return ht("veen/att-root", *fold(ones(coids), "veen/att-node"))
+
+def cover(start: int, end: int, nodes: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """`nodes` as the largest aligned blocks over the leaves start … end - 1."""
+    sizes = []
+    while start < end:
+        sizes.append(max(1 << k for k in range(64) if start % (1 << k) == 0 and start + (1 << k) <= end))
+        start += sizes[-1]
+    require(len(sizes) == len(nodes), f"the proof must have {len(sizes)} subtrees here, not {len(nodes)}")
+    return list(zip(sizes, nodes, strict=True))
+
+def check_inclusion(proof: dict[int, Any], leaf: bytes, seq: int, size: int, root: bytes) -> None:
+    """§5.4, with the size that the root stands for (D-32 … D-35)."""
+    require(1 <= seq <= size, f"there is no entry {seq} in a log of {size}")
+    require(proof[2] == leaf, "the proof is for another leaf")
+    heights = [height for height in range(size.bit_length()) if size >> height & 1]
+    own = next(height for height in heights if seq > size >> (height + 1) << (height + 1))
+    require(len(proof[3]) == own, f"the path must have {own} steps")
+    node = leaf
+    for height, step in enumerate(proof[3]):
+        require(step[1] == (seq - 1) >> height & 1, "a step of the path has the wrong direction")
+        node = ht("veen/mmr-node", *((step[2], node) if step[1] else (node, step[2])))
+    peaks = list(proof[4])
+    peaks.insert(heights.index(own), node)
+    require(len(set(peaks)) == len(peaks) == len(heights), "the peaks do not fit the size")
+    require(root_of(peaks) == root, "the proof does not lead to the root")
+
+def check_msg(msg: list[Any]) -> None:
+    require(h(msg[8]) == msg[7], "ct_hash is not the hash of the ciphertext", "E.FORMAT structural CT_HASH")
+    require(not any(padding_of(msg[8]) or b""), "padding is not zero", "E.FORMAT structural CT_PADDING")
+    require(signed_by(msg[3], digest_of(msg), msg[9]), "sig is not that of client_id", "E.SIG auth SIG_INVALID")
+
+def check_signed(tree: list[Any], *keys: bytes) -> None:
+    require(any(signed_by(key, digest_of(tree), tree[6]) for key in keys), "hub_sig is not the hub's", "hub_sig")
+
+def check_equivocation(evidence: dict[int, Any]) -> None:
+    hub_pks, one, two = evidence[2], evidence[3], evidence[4]
+    require(cbor2.dumps(one) < cbor2.dumps(two), "the statements are not in the order of their bytes", "order")
+    require(len(set(hub_pks)) == len(hub_pks), "a key is listed twice", "hub_pks")
+    check_signed(one, hub_pks[0])
+    check_signed(two, hub_pks[-1])
+    places = [s[1:3] if type(s[2]) is int else s[2:4] for s in (one, two)]  # a number at 2 makes it a RECEIPT
+    require(places[0] == places[1], "the statements are about different positions", "position")
+    require(one[4] != two[4] or (type(one[2]) is type(two[2]) is int and one[3] != two[3]), "they agree", "agree")
+
+# --- A hub as the vectors describe it: admission in the order of §8.2, with all the state that it depends on. ---
+class Hub:
+    def __init__(self, told: Any, keys: Any) -> None:
+        self.told, self.keys, self.epoch_sec = told, keys, int(told["epoch_sec"])
+        hub_id = ht("veen/hub-id", self.public(told["hub_keys"][0]["key"]))
+        self.salt = ht("veen/routing_key", hub_id)
+        same(told, hub_id=hub_id, routing_key=self.salt)
+        self.caps: dict[bytes, dict[str, Any]] = {  # token, record, issued_at, and of the bucket level and filled_at
+            ht("veen/cap", x(raw)): {"token": from_cbor("cap_token", x(raw))} for raw in told["preloaded_tokens"]}
+        self.logs: dict[bytes, list[tuple[bytes, int]]] = {}  # leaf and hub_ts
+        self.clients: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # last client_seq and prev_ack
+        self.known: dict[bytes, tuple[bytes, int]] = {}  # stream and epoch of the labels that have entries
+        self.journal: list[bytes] = []
+
+    def public(self, name: str) -> bytes: return x(self.keys[name]["public"])
+    def label(self, stream: bytes, epoch: int) -> bytes: return ht("veen/label", self.salt, stream, u64(epoch))
+    def root(self, label: bytes, size: int) -> bytes: return root_of(fold(ones(e[0] for e in self.logs[label][:size])))
+
+    def active(self, start: int, end: int) -> list[str]:
+        """The keys valid at some time in start … end - 1, the newest first, which signs (D-41)."""
+        held = [k for k in self.told["hub_keys"] if k["valid_from"] < end and start < k.get("valid_until", 1 << 64)]
+        return [k["key"] for k in sorted(held, key=lambda k: -k["valid_from"])]
+
+    def check_token(self, token: dict[int, Any]) -> None:
+        links = zip(link_digests(token), token[5], strict=True)
+        good = all(signed_by(token[2], digest, signature) for digest, signature in links)
+        trusted = token[2] in map(self.public, self.told["trusted_issuers"])
+        require(good and trusted, "a link or the issuer of the token is bad", "E.CAP auth CAP_INVALID")
+
+    def authorize(self, raw: bytes, now: int) -> bytes:
+        """The control record of a token: the first one ever, or a new link of the journal (D-46, D-47)."""
+        ref, token = ht("veen/cap", raw), from_cbor("cap_token", raw)
+        self.check_token(token)
+        if ref not in self.caps:
+            prev_hash = h(self.journal[-1]) if self.journal else bytes(32)
+            items = [1, len(self.journal) + 1, "cap.authorize", now, prev_hash, {1: ref, 2: h(raw), 3: raw}]
+            self.journal.append(signed(self.keys["hub"], items))
+            self.caps[ref] = {"token": token, "record": self.journal[-1], "issued_at": now}
+        return bytes(self.caps[ref]["record"])
+
+    def submit(self, raw: bytes, now: int) -> bytes:
+        """The receipt of a message, or its refusal; only acceptance changes anything."""
+        msg = from_cbor("MSG", raw)
+        _, profile_id, label, client_id, client_seq, prev_ack, auth_ref, *_ = msg
+        require(profile_id.hex() in self.told["profile_ids"], "unknown profile", "E.FORMAT structural PROFILE")
+        check_msg(msg)
+        cap, level, allowed = self.caps.get(auth_ref), 0, [stream_id_of(name) for name in self.told["streams"]]
+        require(cap or (auth_ref is None and not self.told["capability_gating"]), "no token", "E.CAP auth CAP_MISSING")
+        if cap:
+            self.check_token(cap["token"])
+            require(cap["token"][3] == client_id, "the token is another client's", "E.AUTH auth AUTH_REF")
+            allowed = cap["token"][4][1]
+        current, window = (now // es, self.told["max_epoch_skew_sec"] // es) if (es := self.epoch_sec) else (0, 0)
+        near = range(max(0, current - window - 1), current + window + 2) if es else [0]
+        places = {self.label(stream, epoch): (stream, epoch) for stream in allowed for epoch in near} | self.known
+        require(label in places and places[label][0] in allowed, "label out of scope", "E.CAP auth CAP_SCOPE")
+        if cap:
+            allow, most = cap["token"][4], (self.told["max_cap_rate_per_sec"], self.told["max_cap_rate_burst"])
+            require(now <= cap.get("issued_at", now) + allow[2], "the token has expired", "E.TIME auth CAP_TTL")
+            per_sec, burst = map(min, most, allow.get(3, dict(enumerate(most))).values())  # the bucket of D-50
+            level = min(burst, cap.get("level", burst) + per_sec * (now - cap.get("filled_at", now)))
+            if level < 1:
+                raise Failed("the bucket is empty", "E.RATE auth CAP_RATE", {"retry_after": 1} if per_sec else {})
+        log, (last_seq, last_ack) = self.logs.get(label, []), self.clients.get((label, client_id), (0, 0))
+        require(last_ack <= prev_ack <= len(log), "prev_ack falls back or runs ahead", "E.SEQ commit PREV_ACK")
+        if 1 <= client_seq <= last_seq:
+            original = [number for number, (leaf, _) in enumerate(log, start=1) if leaf == leaf_of(msg)]
+            raise Failed("used client_seq", "E.SEQ commit DUPLICATE", {"stream_seq": original[0]} if original else {})
+        require(client_seq == last_seq + 1, "client_seq leaves a gap", "E.SEQ commit CLIENT_SEQ")
+        require(abs(places[label][1] - current) <= window, "epoch out of the window", "E.TIME commit EPOCH")
+        if cap:
+            cap.update(issued_at=cap.get("issued_at", now), filled_at=now, level=level - 1)
+        self.logs[label], self.known[label] = [*log, (leaf_of(msg), now)], places[label]
+        self.clients[label, client_id] = (client_seq, prev_ack)
+        items = [1, label, len(log) + 1, leaf_of(msg), self.root(label, len(log) + 1), now]
+        return signed(self.keys[self.active(now, now + 1)[0]], items)
+
+    def check_checkpoint(self, point: list[Any], stream_id: bytes, heads: dict[bytes, int]) -> None:
+        """§4.4.1, and both keys of a rotation as witnesses (D-37)."""
+        _, label_prev, label, upto_seq, mmr_root, epoch, _, *witness_sigs = point
+        names = self.active(epoch * self.epoch_sec, (epoch + 1) * self.epoch_sec or 1 << 64)
+        check_signed(point, *map(self.public, names))
+        require(label == self.label(stream_id, epoch), "label_curr is not of this epoch", "label_curr")
+        before = self.label(stream_id, epoch - 1) if epoch else label
+        require(label_prev in (label, before), "label_prev is not of the epoch before", "label_prev")
+        require(heads.get(label, 1) <= upto_seq <= len(self.logs[label]), "upto_seq leaves the log", "upto_seq")
+        require(self.root(label, upto_seq) == mmr_root, "mmr_root is not that of the log", "mmr_root")
+        at = self.logs[label][upto_seq - 1][1]
+        both, sigs = self.active(at, at + 1)[::-1], witness_sigs[0] if witness_sigs else []
+        good = [signed_by(self.public(key), digest_of(point), sig) for key, sig in zip(both, sigs, strict=False)]
+        require(len(both) == 1 or good == [True, True], "a key of the rotation is missing", "witness_sigs")
+        heads[label] = upto_seq
+
+# --- The vectors: everything in the file is computed again and compared. ---
+def same(row: Any, **computed: Any) -> None:
+    for name, value in computed.items():
+        require(to_json(value) == row[name], f"{row.get('name', '')} {name}: {row[name]} is listed")
+
+def sign(key: Any, digest: bytes) -> bytes: return SigningKey(x(key["seed"])).sign(digest).signature
+def signed(key: Any, items: list[Any]) -> bytes: return cbor2.dumps([*items, sign(key, digest_of(items))])
+def stream_id_of(name: str) -> bytes: return x(name) if re.fullmatch("[0-9a-fA-F]{64}", name) else h(name.encode())
+
+def outcome(work: Callable[..., Any], *args: Any) -> str:
+    try:
+        work(*args)
+    except Failed as exc:
+        return f"refused: {exc.args[1].split()[-1]}"
+    return "accepted"
+
+def check_vectors(v: Any) -> str:
+    same(v, format="veen-vectors", format_version=1, spec="v0.0.1")
+    for name, key in v["keys"].items():
+        if name == "reader":
+            same(key, secret=derive_secret(x(key["ikm"])), public=sodium.crypto_scalarmult_base(x(key["secret"])))
+        else:
+            same(key, public=SigningKey(x(key["seed"])).verify_key.encode())
+    for row in v["constants"]["hashes"]:
+        same(row, hash=h(*([row["tag"].encode(), b"\x00"] if row["tag"] else []), *map(x, row["parts"])))
+    for size, row in enumerate(v["constants"]["mmr"], start=1):
+        leaves = [bytes([n]) * 32 for n in range(1, size + 1)]
+        peaks = fold(ones(leaves))
+        same(row, leaf=leaves[-1], peaks=peaks, root=root_of(peaks), att_root=att_root_of(leaves))
+    for row in v["objects"]:
+        check_object(row, [x(key["public"]) for key in v["keys"].values()])
+    for scenario in v["scenarios"].values():
+        check_scenario(scenario, v["keys"])
+    for row in v["equivocation"]:
+        evidence = from_cbor("equivocation", x(row["cbor"]))
+        verdict = outcome(check_equivocation, evidence).replace("accepted", "proven")
+        same(row, json=to_json(evidence, "equivocation"), verdict=verdict)
+    for row in v["malformed"]:
+        read = (from_cbor, row["kind"], x(row["cbor"])) if "cbor" in row else (from_json, row["kind"], row["json"])
+        require(outcome(*read) == f"refused: {row['error']}", f"{row['kind']} {row['name']} is {outcome(*read)}")
+    return ", ".join(f"{len(v[name])} {name}" for name in ("objects", "scenarios", "equivocation", "malformed"))
+
+def check_object(row: Any, publics: Sequence[bytes]) -> None:
+    kind, raw, tree = row["kind"], x(row["cbor"]), from_cbor(row["kind"], x(row["cbor"]))
+    same(row, json=to_json(tree, kind), cbor=cbor2.dumps(from_json(kind, row["json"])))
+    derived: dict[str, Any] = {"profile_id": ht("veen/profile", raw)} if kind == "profile" else {}
+    if type(tree) is list:
+        derived["signing_digest"] = digest_of(tree)
+        for sig in [tree[9]] if kind == "MSG" else [tree[6], *(sig for sigs in tree[7:] for sig in sigs)]:
+            require(any(signed_by(pk, digest_of(tree), sig) for pk in publics), f"{row['name']}: signature")
+    if kind == "MSG":
+        derived["leaf_hash"] = leaf_of(tree)
+    if kind == "cap_token":
+        derived = {"auth_ref": ht("veen/cap", raw), "token_hash": h(raw), "link_digests": link_digests(tree)}
+    same(row, derived=derived)
+
+def check_scenario(scenario: Any, keys: Any) -> None:
+    hub, heads = Hub(scenario["hub"], keys), dict[bytes, int]()
+    for step in scenario["steps"]:
+        check_step(step, hub)
+    for row in scenario.get("checkpoints", []):
+        point = from_cbor("CHECKPOINT", x(row["cbor"]))
+        sigs = [sign(keys[name], digest_of(point)) for name in (row["signer"], *row["witnesses"])]
+        require([point[6], *(point[7] if len(point) == 8 else [])] == sigs, f"{row['name']}: signatures")
+        verdict = outcome(hub.check_checkpoint, point, stream_id_of(row["stream"]), heads)
+        same(row, signing_digest=digest_of(point), verdict=verdict)
+    for kind, rows in scenario.get("proofs", {}).items():
+        for row in rows:
+            check_proof(kind, row, ones(leaf for leaf, _ in next(iter(hub.logs.values()))))
+
+def check_proof(kind: str, row: Any, log: list[tuple[int, bytes]]) -> None:
+    proof = from_cbor("mmr_proof" if kind in ("inclusion", "refused") else f"{kind}_proof", x(row["cbor"]))
+    if kind == "consistency":
+        _, old, new, peaks, added = proof.values()
+        whole = cover(0, old, peaks[::-1]) + cover(old, new, added)
+        require([peaks, fold(whole)] == [fold(log[:old]), fold(log[:new])], "a consistency proof")
+        same(row, from_size=old, to_size=new, from_root=root_of(peaks), to_root=root_of(fold(whole)))
+    elif kind == "range":
+        _, first, last, size, left, right = proof.values()
+        whole = cover(0, first - 1, left[::-1]) + log[first - 1 : last] + cover(last, size, right)
+        require(fold(whole) == fold(log[:size]), "a range proof")
+        same(row, first_seq=first, last_seq=last, tree_size=size, root=root_of(fold(whole)))
+    else:
+        leaf = x(row["leaf_hash"]) if kind == "refused" else log[row["stream_seq"] - 1][1]
+        found = outcome(check_inclusion, proof, leaf, row["stream_seq"], row["tree_size"], x(row["root"]))
+        require(found.startswith("accepted" if kind == "inclusion" else "refused"), f"{kind}: {found}")
+
+def check_step(step: Any, hub: Hub) -> None:
+    submit, got = step["op"] == "submit", dict[str, Any]()
+    raw = x(step["msg" if submit else "token"])
+    ask = {"submit": hub.submit, "authorize": hub.authorize}[step["op"]]
+    try:
+        got["receipt" if submit else "record"] = ask(raw, step["hub_ts"])
+    except Failed as exc:
+        code, stage, detail_enum = exc.args[1].split()
+        got["refused"] = {"code": code, "stage": stage, "detail_enum": detail_enum, **exc.args[2]}
+    msg = cbor2.loads(raw)
+    own = {"signing_digest": digest_of(msg), "leaf_hash": leaf_of(msg)} if submit else {"auth_ref": ht("veen/cap", raw)}
+    same(step, expect=got, **own)
+    if "seal" in step:
+        require(msg[2] == hub.label(stream_id_of(step["stream"]), step["epoch"]), "label of a step")
+        require(msg[9] == sign(hub.keys[step["signer"]], digest_of(msg)), "signer of a step")
+        check_seal(step["seal"], msg, x(hub.keys["reader"]["secret"]))
+
+def check_seal(seal: Any, msg: list[Any], sk_r: bytes) -> None:
+    """§4.2 and §4.6, from the ephemeral secret to the padded ciphertext."""
+    dh, public_of = sodium.crypto_scalarmult, sodium.crypto_scalarmult_base
+    _, profile_id, label, client_id, client_seq, prev_ack, auth_ref, _, ciphertext, _ = msg
+    sk_e, seq, ack = derive_secret(x(seal["ikm_e"])), u64(client_seq), u64(prev_ack)
+    enc = public_of(sk_e)
+    key, hdr_nonce, export = hpke_context(dh(sk_r, enc), enc, public_of(sk_r))
+    aad = ht("veen/aad", profile_id, label, client_id, seq, ack, auth_ref or bytes(32))
+    nonce, k_body = ht("veen/nonce", label, ack, client_id, seq)[:24], export(b"veen/body-k")
+    hdr = sodium.crypto_aead_chacha20poly1305_ietf_encrypt(x(seal["payload_hdr"]), aad, hdr_nonce, key)
+    body = xencrypt(x(seal["body"]), aad, nonce, k_body)
+    whole = enc + len(hdr).to_bytes(4, "big") + len(body).to_bytes(4, "big") + hdr + body
+    padding = bytes(-len(whole) % (from_cbor("profile", x(seal["profile"]))[7] or 1))
+    require([ht("veen/profile", x(seal["profile"])), whole + padding] == [profile_id, ciphertext], "a ciphertext")
+    same(seal, sk_e=sk_e, enc=enc, dh=dh(sk_e, public_of(sk_r)), aad=aad, nonce=nonce, k_body=k_body)
+    same(seal, hpke_ct_hdr=hdr, aead_ct_body=body, padding_bytes=len(padding))
+    sealed, header = list[bytes](), from_cbor("payload_hdr", x(seal["payload_hdr"]))
+    for index, row in enumerate(seal["attachments"]):
+        k_att, n_att = export(b"veen/att-k" + u64(index)), ht("veen/att-nonce", aad, u64(index))[:24]
+        sealed.append(xencrypt(x(row["plaintext"]), b"", n_att, k_att))
+        same(row, k_att=k_att, n_att=n_att, ciphertext=sealed[-1], coid=h(sealed[-1]))
+    require(header.get(3) == (att_root_of(map(h, sealed)) if sealed else None), "att_root of a message (I5)")
+    listed = from_cbor("veen.attached.v1", x(seal["body"]))["attachments"] if sealed else []
+    require([(h(c), len(c) - 16) for c in sealed] == [(a["coid"], a["size"]) for a in listed], "declared attachments")
+    require(header.get(4, auth_ref) == auth_ref, "cap_ref of a message")
+
+# --- The command line. ---
+KINDS = {"receipt": "RECEIPT", "proof": "mmr_proof", "checkpoint": "CHECKPOINT", "msg": "MSG"}
+
+def load(kind: str, path: str) -> Any:
+    data = Path(path).read_bytes()
+    if data.lstrip()[:1] in (b"{", b"["):  # no wire object begins with these bytes
+        return from_json(kind, json.loads(data))
+    return from_cbor(kind, x(data.decode()) if re.fullmatch(rb"[0-9a-fA-F\s]+", data) else data)
+
+def run(args: Any) -> str:
+    if args.command == "vectors":
+        return check_vectors(json.loads(Path(args.file).read_bytes()))
+    tree = load(KINDS.get(args.command, args.command), args.file)
+    if args.command == "msg":
+        check_msg(tree)
+        return f"MSG {tree[4]} of client {tree[3].hex()}, leaf_hash {leaf_of(tree).hex()}"
+    if args.command == "equivocation":
+        check_equivocation(tree)
+        return f"equivocation by the holder of {' and '.join(map(bytes.hex, tree[2]))}"
+    if args.command == "proof":
+        size, leaf, root = load("RECEIPT", args.receipt)[2:5] if args.receipt else (args.size, None, args.root)
+        if args.checkpoint:
+            size, root = load("CHECKPOINT", args.checkpoint)[3:5]
+        seq = size if args.seq is None else args.seq
+        check_inclusion(tree, args.leaf or (seq == size and leaf) or tree[2], seq, size, root)
+        return f"leaf {tree[2].hex()} is entry {seq} of {size} under root {root.hex()}"
+    check_signed(tree, args.hub_pk)
+    if args.command == "checkpoint":
+        for key in args.witness:
+            good = any(signed_by(key, digest_of(tree), sig) for sigs in tree[7:] for sig in sigs)
+            require(good, f"{key.hex()} is no witness of this CHECKPOINT")
+        return f"CHECKPOINT of label {tree[2].hex()} up to {tree[3]}, root {tree[4].hex()}"
+    if args.msg:
+        msg = load("MSG", args.msg)
+        check_msg(msg)
+        require([msg[2], leaf_of(msg)] == [tree[1], tree[3]], "the RECEIPT is for another MSG")
+    return f"RECEIPT {tree[2]} of label {tree[1].hex()}, leaf_hash {tree[3].hex()}, at {tree[5]}"
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Verify VEEN objects and conformance vectors.")
+    parser.add_argument("command", choices=["vectors", *KINDS, "equivocation"])
+    parser.add_argument("file")
+    parser.add_argument("--witness", type=x, nargs="+", default=[], metavar="HEX")
+    for options, kind in (("--hub-pk --root --leaf", x), ("--msg --receipt --checkpoint", str), ("--size --seq", int)):
+        for option in options.split():
+            parser.add_argument(option, type=kind, metavar={x: "HEX", str: "FILE", int: "N"}[kind])
+    args = parser.parse_args(argv)
+    base = args.receipt or args.checkpoint or (args.root and args.size)
+    if not {"receipt": args.hub_pk, "checkpoint": args.hub_pk, "proof": base}.get(args.command, True):
+        parser.error("a receipt or checkpoint needs --hub-pk; a proof --receipt, --checkpoint or --root and --size")
+    try:
+        print(f"OK: {run(args)}")
+    except OSError as exc:
+        print(f"cannot read: {exc}", file=sys.stderr)
+        return 2
+    except (Failed, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:  # wrong content
+        print(f"FAILED: {exc.args[0] if isinstance(exc, Failed) else f'not what it should be: {exc!r}'}")
+        return 1
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(main())
