@@ -37,7 +37,9 @@ class HubMachine(RuleBasedStateMachine):
     def begin(self):
         self.fs = MemFs()
         self.resolver = w.resolver(*STREAMS)
-        self.log: dict[bytes, list[tuple[bytes, bytes]]] = {label: [] for label in LABELS}  # what was acknowledged: (msg, receipt)
+        self.log: dict[bytes, list[tuple[bytes, bytes]]] = {
+            label: [] for label in LABELS
+        }  # what was acknowledged: (msg, receipt)
         self.sent = {}  # (label, client) -> last client_seq
         self.now = w.NOW
         self.open()
