@@ -69,7 +69,7 @@ bench: $(STAMP) ## measure
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
 
 coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %
-	@$(PYTEST) tests/core -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
+	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 conformance: $(STAMP) ## write docs/conformance.md from the req marks of the tests
 	@$(BIN)/python tools/conformance.py

@@ -212,3 +212,8 @@ def test_every_single_bit_flip_is_refused():
 def test_composing_twice_gives_the_same_bytes():
     """I10: nothing random is left to sign once the ciphertext is sealed."""
     assert compose() == compose()
+
+
+@given(strategies.MSG)
+def test_the_digest_of_the_raw_bytes_is_the_digest_of_the_message(msg):
+    assert Msg.digest_of(msg.to_bytes()) == msg.signing_digest()

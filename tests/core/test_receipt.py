@@ -14,7 +14,7 @@ from tests.core.strategies import single_bit_flips
 from veen.core import cbor
 from veen.core.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError
-from veen.core.receipt import Receipt
+from veen.core.receipt import Receipt, signed_bytes
 
 HUB = SigningKey(b"\x02" * 32)
 LABEL, LEAF, ROOT = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
@@ -114,3 +114,9 @@ def test_the_reader_by_layout_agrees_with_the_general_one(receipt, data):
         except FormatError as exc:
             outcomes.append((type(exc), str(exc)))
     assert outcomes[0] == outcomes[1]
+
+
+def test_a_hub_that_needs_only_the_bytes_gets_the_same_ones():
+    key = SigningKey(b"\x02" * 32)
+    issued = Receipt.issue(key, label=b"L" * 32, stream_seq=300, leaf_hash=b"l" * 32, mmr_root=b"r" * 32, hub_ts=17)
+    assert signed_bytes(key, b"L" * 32, 300, b"l" * 32, b"r" * 32, 17) == issued.to_bytes()
