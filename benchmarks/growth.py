@@ -1,0 +1,170 @@
+"""How the store's costs grow: append, proof, page, restart and memory at 10⁴, 10⁶ and 10⁷ entries of one label.
+
+    python -m benchmarks.growth 10000 1000000 10000000
+
+The directories are filled by the storage code itself, only without signatures: what is measured here does not
+look at them. Each size runs in a process of its own, so that memory is its own too.
+"""
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from veen.core.checkpoint import Checkpoint
+from veen.core.control import ControlRecord, LabelOpen
+from veen.core.ed25519 import SigningKey
+from veen.core.hashing import H
+from veen.core.limits import Limits
+from veen.core.proof import prove_inclusion
+from veen.storage import frame
+from veen.storage.fs import OsFs
+from veen.storage.labelfiles import LabelFiles
+from veen.storage.store import Group, Store
+
+KEY: Final = SigningKey(H(b"growth"))
+LABEL: Final = H(b"growth label")
+CLIENTS: Final = [H(b"growth client %d" % number) for number in range(64)]
+LIMITS: Final = Limits()
+MSG: Final = bytes(300)
+RECEIPT_TAIL: Final = bytes(140)
+GROUP: Final = 100
+
+
+def seal(files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+    return Checkpoint.issue(
+        KEY, label_prev=files.label, label_curr=files.label, upto_seq=upto_seq, mmr_root=mmr_root, epoch=0
+    )
+
+
+def open_store(root: Path) -> Store:
+    return Store.open(OsFs(root), LIMITS, seal)
+
+
+def fill(store: Store, count: int, *, sync: bool) -> None:
+    """Append entries as a hub would; `sync` writes each group to the journal, else only every hundredth."""
+    state = store.state
+    if LABEL not in state.labels:
+        group = Group()
+        record = ControlRecord.issue(KEY, None, LabelOpen(label=LABEL, epoch=0), hub_ts=1)
+        store.stage_control(record)
+        group.add_control(record)
+        store.journal.write(group.payload())
+        store.apply(group)
+    label = state.labels[LABEL]
+    written = 0
+    while written < count:
+        group = Group()
+        for _ in range(GROUP if sync else 10 * GROUP):
+            seq = label.size + 1
+            client_id = CLIENTS[seq % len(CLIENTS)]
+            cursor = state.client(label, client_id)
+            admitted = state.admit(
+                label,
+                client_id=client_id,
+                client_seq=cursor.client_seq + 1 if cursor else 1,
+                prev_ack=0,
+                auth_ref=None,
+                leaf_hash=H(seq.to_bytes(8, "big")),
+                hub_ts=1_700_000_000 + seq // 1000,
+            )
+            receipt = admitted.mmr_root + RECEIPT_TAIL
+            group.add_entry(admitted, frame.encode(LABEL, seq, MSG, receipt))
+            written += 1
+        store.journal.write(group.payload())
+        store.apply(group)
+        if store.journal_is_full:
+            store.retire()
+
+
+def load(size: int, root: Path) -> dict[str, float]:
+    began = time.perf_counter()
+    store = open_store(root)
+    fill(store, size, sync=False)
+    store.close()
+    return {"entries": size, "load_seconds": time.perf_counter() - began}
+
+
+def measure(size: int, root: Path) -> dict[str, float]:
+    """All figures of a directory that was loaded by another process."""
+    restarts = []
+    for _ in range(5):
+        began = time.perf_counter()
+        store = open_store(root)
+        restarts.append(time.perf_counter() - began)
+        store.abandon()
+    store = open_store(root)
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    files = store.files(LABEL)
+    assert files is not None
+    rng = random.Random(7)
+
+    reads = 0
+
+    def node_at(height: int, index: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return files.node_at(height, index)
+
+    proofs, most = [], 0
+    for _ in range(2000):
+        reads = 0
+        began = time.perf_counter()
+        prove_inclusion(node_at, rng.randint(1, files.size), files.size)
+        proofs.append(time.perf_counter() - began)
+        most = max(most, reads)
+    pages = []
+    for _ in range(300):
+        first = rng.randint(1, files.size - 100)
+        began = time.perf_counter()
+        store.reader.frames(files, first, first + 99, 1 << 23)
+        pages.append(time.perf_counter() - began)
+    append_cpu = time.process_time()
+    fill(store, 5000, sync=True)
+    append_cpu = time.process_time() - append_cpu
+    store.close()
+    proofs.sort()
+    return {
+        "entries": size,
+        "append_cpu_us": append_cpu / 5000 * 1e6,
+        "proof_p50_us": proofs[1000] * 1e6,
+        "proof_p99_us": proofs[1980] * 1e6,
+        "proof_reads": most,
+        "page_p50_us": median(pages) * 1e6,
+        "restart_ms": median(restarts) * 1e3,
+        "rss_mb": rss / 1024,
+    }
+
+
+PARTS: Final = {"load": load, "measure": measure}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("sizes", type=int, nargs="+")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--dir", type=Path, help="where to build the directories (default: a temporary one)")
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(PARTS[options.part](options.sizes[0], options.dir)))
+        return
+    for size in options.sizes:
+        root = Path(tempfile.mkdtemp(prefix="veen-growth-", dir=options.dir))
+        try:
+            for part in PARTS:
+                command = [sys.executable, "-m", "benchmarks.growth", str(size), "--part", part, "--dir", str(root)]
+                subprocess.run(command, check=True)
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
