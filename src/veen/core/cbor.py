@@ -203,15 +203,19 @@ def uint_at(data: bytes, pos: int, major: int = 0x00) -> tuple[int, int]:
     return value, pos + 1 + width
 
 
-def item_end(data: bytes, start: int = 0, *, what: str = "item") -> int:
+def item_end(data: bytes, start: int = 0, *, what: str = "item", max_items: int = MAX_ITEM_BYTES) -> int:
     """Where the item that begins at `start` ends.
 
     Only the structure is followed; the slice still has to pass `decode`. Serves CBOR sequences (RFC 8742) and
-    requests whose inner item is judged apart from its envelope (D-54).
+    requests whose inner item is judged apart from its envelope (D-54). `max_items` bounds the items inside, and so
+    the time: who knows what to expect need not walk through a million numbers.
     """
     pos, size = start, len(data)
     open_items = [1]  # how many items each open container still lacks
     while open_items:
+        max_items -= 1
+        if max_items < 0:
+            raise MalformedError("more items than there may be", what)
         if len(open_items) > MAX_DEPTH + 1:
             raise MalformedError(f"nested deeper than {MAX_DEPTH}", what)
         if pos >= size:
@@ -242,10 +246,10 @@ def item_end(data: bytes, start: int = 0, *, what: str = "item") -> int:
     return pos
 
 
-def sequence(data: bytes, *, what: str = "sequence") -> Iterator[bytes]:
-    """The raw items of a CBOR sequence (RFC 8742), each still to be decoded."""
+def sequence(data: bytes, *, what: str = "sequence", max_items: int = MAX_ITEM_BYTES) -> Iterator[bytes]:
+    """The raw items of a CBOR sequence (RFC 8742), each still to be decoded; `max_items` bounds each of them."""
     pos = 0
     while pos < len(data):
-        end = item_end(data, pos, what=what)
+        end = item_end(data, pos, what=what, max_items=max_items)
         yield data[pos:end]
         pos = end

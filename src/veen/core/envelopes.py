@@ -13,6 +13,7 @@ from veen.core.wire import Fields, Form, Wire
 
 __all__ = [
     "MAX_PAGE_ITEMS",
+    "SUBMIT_PREFIX",
     "CheckpointRequest",
     "CheckpointResponse",
     "ErrorEnvelope",

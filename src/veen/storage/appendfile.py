@@ -8,6 +8,7 @@ readers see file and tail as one. Used from one thread only.
 from collections import OrderedDict
 from typing import Final
 
+from veen.storage.errors import CorruptError
 from veen.storage.fs import File, Fs
 
 __all__ = ["AppendFile", "FileCache"]
@@ -71,13 +72,20 @@ class AppendFile:
         if offset >= self._flushed:
             start = offset - self._flushed
             return bytes(self._tail[start : start + size])
-        data = self._cache.get(self.path).read_at(offset, min(size, self._flushed - offset))
+        data = self._file().read_at(offset, min(size, self._flushed - offset))
         missing = offset + size - self._flushed
         return data + bytes(self._tail[:missing]) if missing > 0 else data
 
     def flush(self) -> None:
         """Give the tail to the operating system; `Fs` decides when it is durable."""
         if self._tail:
-            self._cache.get(self.path, create=True).write_at(self._flushed, bytes(self._tail))
+            self._file().write_at(self._flushed, bytes(self._tail))
             self._flushed += len(self._tail)
             self._tail.clear()
+
+    def _file(self) -> File:
+        """The file; a new one only for the first byte, or a lost one would come back as a hole."""
+        try:
+            return self._cache.get(self.path, create=self._flushed == 0)
+        except FileNotFoundError as exc:
+            raise CorruptError(self.path, 0, "the file is missing") from exc

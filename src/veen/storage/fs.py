@@ -9,7 +9,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -44,6 +46,8 @@ class Fs(Protocol):
     def free_bytes(self) -> int: ...
     def database(self, path: str) -> sqlite3.Connection: ...
     def saved(self, path: str, connection: sqlite3.Connection) -> None: ...
+    def peek(self, path: str) -> sqlite3.Connection: ...
+    def remove_database(self, path: str) -> None: ...
     def lock(self) -> contextlib.AbstractContextManager[None]: ...
 
 
@@ -147,6 +151,38 @@ class OsFs:
 
     def saved(self, path: str, connection: sqlite3.Connection) -> None:
         """SQLite has made the commit durable by itself."""
+
+    def peek(self, path: str) -> sqlite3.Connection:
+        """The database as last committed, for reading; neither it nor anything beside it changes."""
+        database = self.root / path
+        log = database.with_name(f"{database.name}-wal")
+        if not database.exists():
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        if not log.exists() or not log.stat().st_size:
+            return sqlite3.connect(f"{database.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+        # A hub is running, or crashed. SQLite would write beside the database to read it, so it gets a copy.
+        with tempfile.TemporaryDirectory(prefix="veen-") as directory:
+            copy = Path(directory) / database.name
+            while True:
+                before = [(file.stat().st_mtime_ns, file.stat().st_size) for file in (database, log) if file.exists()]
+                shutil.copyfile(database, copy)
+                if log.exists():
+                    shutil.copyfile(log, copy.with_name(log.name))
+                after = [(file.stat().st_mtime_ns, file.stat().st_size) for file in (database, log) if file.exists()]
+                if before == after:
+                    break
+            connection = sqlite3.connect(copy, isolation_level=None)
+            try:
+                connection.execute("PRAGMA journal_mode = DELETE").fetchall()  # one open file, which outlives its name
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+            except sqlite3.DatabaseError:
+                pass  # damaged: whoever reads it will be told
+        return connection
+
+    def remove_database(self, path: str) -> None:
+        for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+            self.remove(name)
+        self.sync_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ admission carry a check value, as SQLite itself would not notice a flipped bit.
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from veen.storage import layout
 from veen.storage.errors import CorruptError
 from veen.storage.fs import Fs
 
-__all__ = ["CapRow", "ChunkRow", "ClientRow", "Index", "LabelRow", "Snapshot"]
+__all__ = ["META", "TABLES", "CapRow", "ChunkRow", "ClientRow", "Index", "LabelRow", "Snapshot"]
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -44,6 +44,10 @@ CREATE TABLE IF NOT EXISTS caps (
     auth_ref BLOB PRIMARY KEY, token BLOB NOT NULL, issued_at INTEGER NOT NULL, tokens INTEGER NOT NULL,
     bucket_ts INTEGER NOT NULL, chk INTEGER NOT NULL) WITHOUT ROWID;
 """
+
+
+META: Final = ("segment", "hub_ts", "limits", "control", "control_bytes", "next_client_row")
+TABLES: Final = ("meta", "labels", "clients", "entries", "chunks", "caps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +133,12 @@ def _check_value(values: tuple[Any, ...]) -> int:
 class Index:
     """One connection. A second thread opens its own."""
 
-    def __init__(self, fs: Fs) -> None:
+    def __init__(self, fs: Fs, *, read_only: bool = False) -> None:
+        """With `read_only`, as it was last saved; FileNotFoundError if there is none."""
         self._fs = fs
-        self._db = fs.database(layout.INDEX)
+        self._db = fs.peek(layout.INDEX) if read_only else fs.database(layout.INDEX)
+        if read_only:
+            return
         try:
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as exc:
@@ -142,22 +149,24 @@ class Index:
 
     # --- the snapshot ----------------------------------------------------------------------------------
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, *snapshots: Snapshot) -> None:
         """All rows in one transaction; durable when it returns."""
+        self.save_all(snapshots)
+
+    def save_all(self, snapshots: Iterable[Snapshot]) -> None:
+        """A snapshot in any number of parts, for those that do not fit into memory; the last one has the cursors."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
-            self._put_meta("segment", snapshot.segment)
-            self._put_meta("hub_ts", snapshot.hub_ts)
-            self._put_meta("limits", snapshot.limits)
-            self._put_meta("control", snapshot.control)
-            self._put_meta("control_bytes", snapshot.control_bytes)
-            self._put_meta("next_client_row", snapshot.next_client_row)
-            self._put("labels", snapshot.labels, checked=True)
-            self._put("clients", snapshot.clients, checked=True)
-            self._put("caps", snapshot.caps, checked=True)
-            self._put("chunks", snapshot.chunks, checked=False)
-            db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", snapshot.entries)
+            for snapshot in snapshots:
+                meta = tuple(getattr(snapshot, key) for key in META)
+                for key, value in zip((*META, "check"), (*meta, _check_value(meta)), strict=True):
+                    self._put_meta(key, value)
+                self._put("labels", snapshot.labels, checked=True)
+                self._put("clients", snapshot.clients, checked=True)
+                self._put("caps", snapshot.caps, checked=True)
+                self._put("chunks", snapshot.chunks, checked=False)
+                db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", snapshot.entries)
             db.execute("COMMIT")
         except BaseException:
             db.execute("ROLLBACK")
@@ -180,6 +189,11 @@ class Index:
     def meta(self, key: str) -> Any:
         row = self._one("SELECT value FROM meta WHERE key = ?", (key,))
         return None if row is None else row[0]
+
+    def check_meta(self) -> None:
+        """CorruptError unless the cursors are as they were saved: a wrong segment would lose entries unseen."""
+        if self.meta("check") != _check_value(tuple(self.meta(key) for key in META)):
+            raise CorruptError(layout.INDEX, 0, "the cursors do not match their check value")
 
     def labels(self) -> list[LabelRow]:
         return [self._checked(LabelRow, row) for row in self._all("SELECT * FROM labels ORDER BY row")]
@@ -220,6 +234,43 @@ class Index:
             for row in self._all("SELECT * FROM chunks WHERE label_row = ? ORDER BY start_seq", (label_row,))
         ]
 
+    def chunks_until(self, label_row: int, last_ts: int, dropped: int) -> list[ChunkRow]:
+        """The sealed chunks that end at or before a time and of which `dropped` is the most that was erased."""
+        query = "SELECT * FROM chunks WHERE label_row = ? AND last_ts <= ? AND dropped <= ? ORDER BY start_seq"
+        return [ChunkRow(*row) for row in self._all(query, (label_row, last_ts, dropped))]
+
+    def chunk_after(self, label_row: int, start_seq: int) -> ChunkRow | None:
+        """The sealed chunk that follows another in the order of labels and entries."""
+        query = "SELECT * FROM chunks WHERE (label_row, start_seq) > (?, ?) ORDER BY label_row, start_seq LIMIT 1"
+        row = self._one(query, (label_row, start_seq))
+        return ChunkRow(*row) if row else None
+
+    def label_of(self, label_row: int) -> bytes:
+        row = self._one("SELECT label FROM labels WHERE row = ?", (label_row,))
+        if row is None:
+            raise CorruptError(layout.INDEX, 0, f"there is no label {label_row}")
+        return bytes(row[0])
+
+    # --- the whole of it, for verification -------------------------------------------------------------
+
+    def clients(self, label_row: int) -> Iterator[ClientRow]:
+        for row in self._run("SELECT * FROM clients WHERE label_row = ?", (label_row,)):
+            yield self._checked(ClientRow, row)
+
+    def counts(self) -> dict[str, int]:
+        return {table: int(self._one(f"SELECT count(*) FROM {table}", ())[0]) for table in TABLES}  # noqa: S608 - ours
+
+    def fault(self) -> str | None:
+        """What is wrong with the database as such: its structure, or its schema."""
+        with sqlite3.connect(":memory:") as model:
+            model.executescript(_SCHEMA)
+            schema = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+            if self._all(schema) != model.execute(schema).fetchall():
+                return "not the schema of an index"
+        model.close()
+        problem = self._one("PRAGMA integrity_check(1)", ())
+        return None if problem == ("ok",) else f"integrity_check: {problem[0]}"
+
     def _checked(self, kind: type[Any], row: Sequence[Any]) -> Any:
         *values, check = row
         if _check_value(tuple(values)) != check:
@@ -227,13 +278,14 @@ class Index:
         return kind(*values)
 
     def _one(self, query: str, values: tuple[Any, ...]) -> Any:
-        return self._run(query, values).fetchone()
+        rows = self._all(query, values)
+        return rows[0] if rows else None
 
     def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        return self._run(query, values).fetchall()
+        return list(self._run(query, values))
 
-    def _run(self, query: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+    def _run(self, query: str, values: tuple[Any, ...]) -> Iterator[Any]:
         try:
-            return self._db.execute(query, values)
-        except sqlite3.DatabaseError as exc:
+            yield from self._db.execute(query, values)
+        except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as exc:
             raise CorruptError(layout.INDEX, 0, f"cannot be read: {exc}") from exc

@@ -170,6 +170,7 @@ class Segment:
 class Placed:
     """A record and where it lies."""
 
+    segment: int
     path: str
     offset: int
     record: Record
@@ -234,7 +235,8 @@ def walk(opened: Sequence[Segment]) -> Iterator[Placed | _End]:
             payload = file.read_at(end.offset + _GROUP.size, length)
             if _group_hash(end.chain, payload) != claimed:
                 raise CorruptError(path, end.offset, "the bytes of a group do not match its hash")
-            yield from _records(payload, path, end.offset + _GROUP.size)
+            for offset, record in _records(payload, path, end.offset + _GROUP.size):
+                yield Placed(segment.number, path, offset, record)
             end = _End(segment.number, end.offset + _GROUP.size + length, claimed)
     if end is not None:
         yield end
@@ -254,7 +256,7 @@ def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
     return available < _GROUP.size + int(length)
 
 
-def _records(payload: bytes, path: str, base: int) -> Iterator[Placed]:
+def _records(payload: bytes, path: str, base: int) -> Iterator[tuple[int, Record]]:
     """A frame begins with its version 1, a control record with the head of a CBOR array."""
     offset = 0
     record: Record
@@ -268,7 +270,7 @@ def _records(payload: bytes, path: str, base: int) -> Iterator[Placed]:
                 record, offset = ControlRecord.from_bytes(payload[offset:end]), end
             except FormatError as exc:
                 raise CorruptError(path, where, f"no record begins here: {exc}") from exc
-        yield Placed(path, where, record)
+        yield where, record
 
 
 def payload_of(records: Iterable[Record]) -> bytes:

@@ -1,12 +1,16 @@
 """The names of all files in a data directory (spec §4.8.3, D-42, D-68 … D-75). No other module spells a path."""
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 __all__ = [
+    "ATTACHMENTS",
     "CHECKPOINT_BINDING",
     "CONTROL",
     "DIRECTORIES",
+    "EVIDENCE",
+    "FORK_ORIGIN",
+    "FORK_ORIGIN_SIG",
     "IDENTITY",
     "IDENTITY_SIG",
     "INDEX",
@@ -14,15 +18,26 @@ __all__ = [
     "KEYS",
     "KEY_MAP",
     "LIMITS",
+    "LOCK",
     "LOG",
+    "NODES",
+    "OFFSETS",
+    "ORIGIN",
     "ChunkName",
+    "LogFile",
     "active",
+    "attachment",
     "checkpoint",
     "checkpoint_index",
     "chunk",
     "chunk_of",
+    "evidence",
+    "heads_archive",
     "journal_segment",
+    "key",
+    "label_of_array",
     "locations",
+    "log_file",
     "nodes",
     "peaks",
     "receipts_archive",
@@ -35,6 +50,7 @@ JOURNAL: Final = "journal"
 KEYS: Final = "keys"
 NODES: Final = "nodes"
 OFFSETS: Final = "offsets"
+ATTACHMENTS: Final = "attachments"  # made when the first one arrives
 DIRECTORIES: Final = (LOG, JOURNAL, KEYS, NODES, OFFSETS)
 
 INDEX: Final = "index.db"
@@ -43,10 +59,23 @@ IDENTITY_SIG: Final = "hub-identity.sig"
 KEY_MAP: Final = "hub-key-map.json"
 CHECKPOINT_BINDING: Final = "checkpoint-binding.json"
 LIMITS: Final = "limits.json"
+LOCK: Final = "lock"
+ORIGIN: Final = "origin"  # the retained prefix of another hub, in a fork (D-77)
+EVIDENCE: Final = "evidence"  # proofs of equivocation that somebody reported; no part of the log
+FORK_ORIGIN: Final = "fork-origin.json"
+FORK_ORIGIN_SIG: Final = "fork-origin.sig"
 CONTROL: Final = f"{LOG}/control.cborseq"
 
 _CHUNK: Final = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(\d{20})\.log")
 _ACTIVE: Final = re.compile(r"active-([0-9a-f]{64})-(\d{20})\.log")
+_LOG_FILE: Final = re.compile(
+    r"(?P<kind>chunk|receipts|heads)-(?P<label>[0-9a-f]{64})-(?P<start>[0-9]{20})-(?P<end>[0-9]{20})"
+    r"\.(?P<suffix>log|summary|cborseq)"
+    r"|(?P<open>active)-(?P<open_label>[0-9a-f]{64})-(?P<open_start>[0-9]{20})\.log"
+    r"|(?P<upto_kind>peaks|checkpoint)-(?P<upto_label>[0-9a-f]{64})-(?P<upto>[0-9]{20})\.cbor"
+    r"|checkpoint-index-(?P<index_label>[0-9a-f]{64})\.cbor"
+)
+_SUFFIXES: Final = {("chunk", "log"), ("chunk", "summary"), ("receipts", "cborseq"), ("heads", "cborseq")}
 _SEGMENT: Final = re.compile(r"(\d{20})\.wal")
 
 
@@ -56,6 +85,29 @@ class ChunkName(NamedTuple):
     label: bytes
     start_seq: int
     end_seq: int | None
+
+
+LogKind = Literal["chunk", "summary", "receipts", "heads", "active", "peaks", "checkpoint", "checkpoint-index"]
+
+
+class LogFile(NamedTuple):
+    """What the name of any label's file in the log directory says; bounds that it does not name are 0."""
+
+    kind: LogKind
+    label: bytes
+    start_seq: int = 0
+    end_seq: int = 0
+    path: str = ""
+
+
+def key(key_id: str) -> str:
+    """A private key; the directory is absent from a verifier's copy (D-42)."""
+    return f"{KEYS}/{key_id}.key"
+
+
+def attachment(coid: bytes) -> str:
+    """The ciphertext of an attachment, in one of 256 directories so that none grows without bound (D-15)."""
+    return f"{ATTACHMENTS}/{coid.hex()[:2]}/{coid.hex()}"
 
 
 def active(label: bytes, start_seq: int) -> str:
@@ -74,6 +126,15 @@ def summary(label: bytes, start_seq: int, end_seq: int) -> str:
 def receipts_archive(label: bytes, start_seq: int, end_seq: int) -> str:
     """The receipts of a chunk whose payloads were erased (D-74)."""
     return f"{LOG}/receipts-{label.hex()}-{start_seq:020d}-{end_seq:020d}.cborseq"
+
+
+def evidence(digest: bytes) -> str:
+    return f"{EVIDENCE}/{digest.hex()}.cbor"
+
+
+def heads_archive(label: bytes, start_seq: int, end_seq: int) -> str:
+    """What else the cursors follow from, of a chunk whose payloads were erased (STOR-22)."""
+    return f"{LOG}/heads-{label.hex()}-{start_seq:020d}-{end_seq:020d}.cborseq"
 
 
 def peaks(label: bytes, upto_seq: int) -> str:
@@ -114,3 +175,29 @@ def chunk_of(name: str) -> ChunkName | None:
     if match := _ACTIVE.fullmatch(name):
         return ChunkName(bytes.fromhex(match[1]), int(match[2]), None)
     return None
+
+
+def log_file(name: str) -> LogFile | None:
+    """Read the name of a file in the log directory, or None if no label's file is called so."""
+    match = _LOG_FILE.fullmatch(name)
+    if match is None:
+        return None
+    part, path = match.groupdict(), f"{LOG}/{name}"
+    if part["open"]:
+        return LogFile("active", bytes.fromhex(part["open_label"]), int(part["open_start"]), 0, path)
+    if part["index_label"]:
+        return LogFile("checkpoint-index", bytes.fromhex(part["index_label"]), 0, 0, path)
+    if part["upto_kind"]:
+        kind: LogKind = "peaks" if part["upto_kind"] == "peaks" else "checkpoint"
+        return LogFile(kind, bytes.fromhex(part["upto_label"]), 0, int(part["upto"]), path)
+    if (part["kind"], part["suffix"]) not in _SUFFIXES:
+        return None
+    kinds: dict[str, LogKind] = {"chunk": "chunk", "receipts": "receipts", "heads": "heads"}
+    kind = "summary" if part["suffix"] == "summary" else kinds[part["kind"]]
+    return LogFile(kind, bytes.fromhex(part["label"]), int(part["start"]), int(part["end"]), path)
+
+
+def label_of_array(name: str, suffix: str) -> bytes | None:
+    """The label of a file of nodes or locations, or None for other names."""
+    match = re.fullmatch(rf"([0-9a-f]{{64}})\.{suffix}", name)
+    return bytes.fromhex(match[1]) if match else None

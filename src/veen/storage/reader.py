@@ -11,7 +11,7 @@ from typing import Final
 
 from veen.core import cbor
 from veen.core.receipt import Receipt
-from veen.storage import frame, layout
+from veen.storage import archive, frame, layout
 from veen.storage.appendfile import FileCache
 from veen.storage.errors import CorruptError, StorageError
 from veen.storage.frame import Frame
@@ -26,7 +26,7 @@ _INFLATED_CHUNKS: Final = 4
 
 
 class PrunedError(StorageError):
-    """The payload was erased under the retention policy; receipt and proof are still there (D-74)."""
+    """Erased under the retention policy: the payload, and later the receipt; proofs are still there (D-74)."""
 
     hint = "Ask for the receipt or the proof instead; the payload may exist in a replica or an export."
 
@@ -35,7 +35,7 @@ class PrunedError(StorageError):
         self.stream_seq = stream_seq
 
     def __str__(self) -> str:
-        return f"entry {self.stream_seq}: its payload was erased by the retention policy"
+        return f"entry {self.stream_seq}: erased by the retention policy"
 
 
 def inflate(data: bytes, maximum: int, path: str) -> bytes:
@@ -107,6 +107,8 @@ class Reader:
         chunk = self._chunk_at(files, stream_seq)
         if chunk is None or not chunk.dropped:
             return self.frames(files, stream_seq, stream_seq, 0)[0].receipt
+        if chunk.dropped > 1:
+            raise PrunedError(stream_seq)
         path = layout.receipts_archive(files.label, chunk.start_seq, chunk.end_seq)
         file = self._fs.open(path)
         try:
@@ -120,6 +122,10 @@ class Reader:
 
         hub_ts never decreases (D-28), so this is a binary search over receipts.
         """
+        current = self._chunk_at(files, chunk.start_seq) if chunk else None
+        if chunk is not None and current is not None and current.dropped > 1:  # only the heads know the times now
+            heads = archive.items(self._fs, files.label, chunk.start_seq, chunk.end_seq, receipts=False)
+            return next((item.stream_seq for item in heads if item.hub_ts >= hub_ts), chunk.end_seq + 1)
         low, high = (chunk.start_seq, chunk.end_seq) if chunk else (files.active_start, files.size)
         while low <= high:
             middle = (low + high) // 2

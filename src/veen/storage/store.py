@@ -12,11 +12,11 @@ while the others go on.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from veen.core.captoken import CapToken
-from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet
+from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet, RetentionDrop
 from veen.core.errors import FormatError, VerifyError
 from veen.core.limits import Limits
 from veen.core.mmr import Mmr
@@ -64,6 +64,7 @@ class Retirement:
 
     snapshot: Snapshot
     paths: Sequence[str]
+    erased: Sequence[str] = ()  # files that the retention policy lets go; their records are in the journal until then
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class _Pending:
     chunks: list[ChunkRow] = field(default_factory=list)
     caps: dict[bytes, tuple[bytes, int, int]] = field(default_factory=dict)  # auth_ref, tokens, bucket_ts
     paths: set[str] = field(default_factory=set)
+    erased: list[str] = field(default_factory=list)
 
 
 class Store:
@@ -135,6 +137,7 @@ class Store:
 
     def _load(self, segment: int) -> None:
         """The cursors as of the beginning of `segment`."""
+        self._index.check_meta()
         self.state.hub_ts = self._ts = self._index.meta("hub_ts")
         self.state.limits = self._limits = Limits.from_json(json.loads(self._index.meta("limits")))
         self.state.next_client_row = self._next_client_row = self._index.meta("next_client_row")
@@ -213,6 +216,16 @@ class Store:
             self.state.caps.setdefault(record.body.auth_ref, Cap.begin(token, self.state.limits, record.hub_ts))
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
+        elif isinstance(record.body, RetentionDrop):
+            self._droppable(record.body)
+
+    def _droppable(self, body: RetentionDrop) -> ChunkRow:
+        """The chunk that a record erases a part of: payloads first, then receipts (D-74)."""
+        files = self._files.get(body.label)
+        chunk = self.chunk_at(files, body.start_seq) if files else None
+        if chunk is None or (chunk.start_seq, chunk.end_seq) != (body.start_seq, body.end_seq) or chunk.dropped > 1:
+            raise StorageError(f"entries {body.start_seq} to {body.end_seq} are no chunk that could be erased")
+        return chunk
 
     # --- applying --------------------------------------------------------------------------------------
 
@@ -237,10 +250,21 @@ class Store:
             self._pending.labels.add(label.label)
         elif isinstance(body, LimitsSet):
             self._limits = Limits.from_json(body.limits)
+        elif isinstance(body, RetentionDrop):
+            self._drop(body)
         elif isinstance(body, CapAuthorize) and body.auth_ref not in self._known_caps:
             self._known_caps.add(body.auth_ref)
             cap = Cap.begin(CapToken.from_bytes(body.token), self._limits, record.hub_ts)
             self._pending.caps[cap.auth_ref] = (cap.auth_ref, cap.tokens, cap.bucket_ts)
+
+    def _drop(self, body: RetentionDrop) -> None:
+        """Readers stop seeing it now; the file goes with the next retirement, before the journal forgets the record."""
+        chunk = self._droppable(body)
+        path = layout.chunk(body.label, chunk.start_seq, chunk.end_seq)
+        self._cache.forget(path)
+        archive = layout.receipts_archive(body.label, chunk.start_seq, chunk.end_seq)
+        self._pending.erased.append(archive if chunk.dropped else path)
+        self._pending.chunks.append(replace(chunk, dropped=chunk.dropped + 1))
 
     def _apply_entry(self, admitted: Admitted, data: bytes, entry_hash: bytes) -> None:
         label, pending = admitted.label.label, self._pending
@@ -296,7 +320,7 @@ class Store:
             chunks=pending.chunks,
             caps=[self._cap_row(*spent) for spent in pending.caps.values()],
         )
-        return Retirement(snapshot, sorted(pending.paths))
+        return Retirement(snapshot, sorted(pending.paths), pending.erased)
 
     def _cap_row(self, auth_ref: bytes, tokens: int, bucket_ts: int) -> CapRow:
         cap = self.state.caps[auth_ref]  # token and issued_at never change
@@ -306,6 +330,8 @@ class Store:
         """Make a retirement durable and drop the journal before it. May run in a helper thread."""
         for path in retirement.paths:
             self._sync(path)
+        for path in retirement.erased:  # before the index knows: a crash in between leaves the record in the journal
+            self._fs.remove(path)
         for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
             self._fs.sync_dir(directory)
         index = Index(self._fs)
@@ -391,7 +417,7 @@ class Store:
         if stream_seq >= files.active_start:
             return None
         for pending in (self._pending, self._retiring):
-            for chunk in pending.chunks:
+            for chunk in reversed(pending.chunks):  # the newest row of a chunk counts: it may have been erased since
                 if chunk.label_row == files.row and chunk.start_seq <= stream_seq <= chunk.end_seq:
                     return chunk
         return self._index.chunk_at(files.row, stream_seq)

@@ -207,6 +207,23 @@ class MemFs:
             if not torn:
                 self._database = connection.serialize()
 
+    def peek(self, path: str) -> sqlite3.Connection:
+        database = self._connection.serialize() if self._connection else self._database
+        if not database:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.deserialize(database)
+        return connection
+
+    def remove_database(self, path: str) -> None:
+        with self.operation() as torn:
+            if not torn:
+                self._database, self._connection = b"", None
+
+    def database_bytes(self) -> bytes:
+        """The database as last saved: not among `files`, as SQLite itself answers for its atomicity."""
+        return self._database
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         if self._locked:

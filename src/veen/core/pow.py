@@ -1,0 +1,64 @@
+"""The proof-of-work cookie: a price on each request that a hub can check with one hash (001 SH1+ §5.2, D-59).
+
+It is no part of a MSG. The challenge is the hash of the request body, so a cookie fits one request only and the
+hub keeps no state about it.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
+from typing import Any, ClassVar, Final, Self
+
+from veen.core.errors import MalformedError, VerifyError
+from veen.core.hashing import H, tag_prefix, u64be
+from veen.core.wire import Fields, Form, Wire
+
+__all__ = ["MAX_DIFFICULTY", "PowCookie", "solve"]
+
+MAX_DIFFICULTY: Final = 255  # uint8
+_TAG: Final = tag_prefix("veen/pow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowCookie(Wire):
+    """`nonce` makes Ht("veen/pow", challenge ‖ u64be(nonce)) begin with `difficulty` zero bits."""
+
+    KIND: ClassVar[str] = "veen.pow.cookie.v1"
+    FORM: ClassVar[Form] = "body"
+    MAX_BYTES: ClassVar[int] = 128
+
+    challenge: bytes
+    nonce: int
+    difficulty: int
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        cookie = cls(challenge=f.blob("challenge"), nonce=f.uint("nonce"), difficulty=f.uint("difficulty"))
+        if cookie.difficulty > MAX_DIFFICULTY:
+            raise MalformedError(f"expected at most {MAX_DIFFICULTY}", f"{cls.KIND}.difficulty")
+        return cookie
+
+    def _write(self) -> dict[str, Any]:
+        return {"challenge": self.challenge, "nonce": self.nonce, "difficulty": self.difficulty}
+
+    def verify(self, request: bytes, difficulty: int) -> None:
+        """Raise VerifyError unless this pays `difficulty` for exactly this request."""
+        if self.challenge != H(request):
+            raise VerifyError("proof of work: the challenge is not the hash of the request")
+        if self.difficulty < difficulty:
+            raise VerifyError(f"proof of work: {difficulty} zero bits are asked for, {self.difficulty} are offered")
+        if not _holds(_TAG + self.challenge, self.nonce, self.difficulty):
+            raise VerifyError(f"proof of work: the value does not begin with {self.difficulty} zero bits")
+
+
+def _holds(prefix: bytes, nonce: int, difficulty: int) -> bool:
+    value = int.from_bytes(sha256(prefix + u64be(nonce)).digest(), "big")
+    return value.bit_length() <= 256 - difficulty
+
+
+def solve(request: bytes, difficulty: int) -> PowCookie:
+    """The cookie with the smallest nonce; about 2^difficulty hashes."""
+    challenge = H(request)
+    prefix = _TAG + challenge
+    nonce = next(nonce for nonce in count() if _holds(prefix, nonce, difficulty))
+    return PowCookie(challenge=challenge, nonce=nonce, difficulty=difficulty)

@@ -1,0 +1,83 @@
+"""What verification finds: at most one error per file, with the first byte that is wrong."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Code", "Finding", "Findings", "LabelSummary", "Level", "Severity"]
+
+Level = Literal["full", "structure"]
+Severity = Literal["error", "warning"]
+Code = Literal[
+    "entry",  # an entry is damaged, out of order or breaks an invariant
+    "signature",  # a signature is not by whom it must be
+    "capability",  # an entry was not authorised
+    "seal",  # summary, peaks or checkpoint of a chunk contradict its entries
+    "control",  # the control journal
+    "journal",  # the write-ahead journal
+    "identity",  # the identity files
+    "limits",  # limits.json, or a chunk that breaks them
+    "missing",  # a file that must be there
+    "cut",  # a file that was longer
+    "gap",  # files of a label do not join up
+    "rebuildable",  # not the truth, and wrong: `veen hub rebuild-index` makes it again
+    "retention",  # an erased chunk is not as the record of its erasure says
+    "time",  # hub_ts runs backwards
+    "unknown",  # a file that no hub writes
+    "leftover",  # of a step that was cut off; harmless
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: where, and what it means."""
+
+    path: str
+    offset: int
+    code: Code
+    message: str
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.path}, byte {self.offset}: {self.message} [{self.code}]"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSummary:
+    """How far a label could be followed."""
+
+    size: int
+    root: bytes | None  # None for an empty label
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects; the first error of a file hides what follows from it."""
+
+    all: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    _seen: set[tuple[str, Severity]] = field(default_factory=set)
+
+    def error(self, path: str, offset: int, code: Code, message: str) -> None:
+        self._add(Finding(path, offset, code, message, "error"))
+
+    def warning(self, path: str, offset: int, code: Code, message: str) -> None:
+        self._add(Finding(path, offset, code, message, "warning"))
+
+    def _add(self, finding: Finding) -> None:
+        if (finding.path, finding.severity) not in self._seen:
+            self._seen.add((finding.path, finding.severity))
+            self.all.append(finding)
+
+    def has(self, path: str) -> bool:
+        """Whether an error was found in a file."""
+        return (path, "error") in self._seen
+
+    def count(self, what: str, number: int = 1) -> None:
+        self.counts[what] += number
+
+    @property
+    def truth_is_whole(self) -> bool:
+        """Whether nothing but rebuildable files is wrong, so that those can be judged."""
+        return all(finding.severity == "warning" or finding.code == "rebuildable" for finding in self.all)

@@ -1,0 +1,286 @@
+"""What follows from the entries of a label, read from files alone (spec §4.8, DESIGN §4).
+
+`chunk_items` and `archive.items` give entries in order, each checked as far as it can be by itself: frame, MSG,
+RECEIPT, I1 and I2. `LabelFold` adds them up to the tree, the cursors and the artifacts of a label, and checks what
+needs the entries before: I3, I6, I8, I9. Verification compares the outcome with the files, rebuilding writes it.
+
+Memory does not grow with the log: one window of a chunk, the peaks, and one cursor per client of the label.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from veen.core import cbor
+from veen.core.errors import FormatError, VerifyError
+from veen.core.mmr import Mmr, root_of
+from veen.core.msg import Msg
+from veen.core.receipt import Receipt
+from veen.storage import frame, layout
+from veen.storage.errors import CorruptError
+from veen.storage.frame import Frame
+from veen.storage.fs import File, Fs
+from veen.storage.index import ChunkRow, ClientRow, LabelRow
+from veen.storage.labelfiles import Location, index_entry, summary_bytes
+
+__all__ = ["Item", "LabelFold", "Seal", "chunk_frames", "chunk_items", "item_of", "read_file"]
+
+_WINDOW: Final = 1 << 20
+_ZLIB_FIRST: Final = 0x78
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry as far as cursors, tree and proofs are concerned; `msg` and `receipt` while they exist."""
+
+    path: str
+    at: int  # where it lies in `path`, for error messages
+    offset: int  # where its frame lies, or lay, in its chunk
+    length: int
+    stream_seq: int
+    entry_hash: bytes
+    leaf_hash: bytes
+    client_id: bytes
+    client_seq: int
+    prev_ack: int
+    auth_ref: bytes | None
+    hub_ts: int
+    msg: Msg | None
+    receipt: Receipt | None
+
+    def fault(self, what: str) -> CorruptError:
+        return CorruptError(self.path, self.at, f"entry {self.stream_seq}: {what}")
+
+
+def read_file(fs: Fs, path: str) -> bytes:
+    """A whole small file."""
+    file = fs.open(path)
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
+
+
+# --- entries in a chunk ------------------------------------------------------------------------------------
+
+
+def chunk_frames(fs: Fs, path: str, start: int = 0) -> Iterator[tuple[int, Frame]]:
+    """Every frame of a chunk, compressed or not, with its offset in the plain chunk; from `start` on if it is plain."""
+    file = fs.open(path)
+    try:
+        size = file.size()
+        compressed = file.read_at(0, 1) == bytes((_ZLIB_FIRST,))
+        window, base, pos = b"", 0 if compressed else start, 0
+        for block in _inflated(file, size, path) if compressed else _blocks(file, size, start):
+            window, base, pos = window[pos:] + block, base + pos, 0
+            while len(window) - pos >= frame.wanted(window, pos):
+                found, end = frame.read(window, pos, path=path, base=base)
+                yield base + pos, found
+                pos = end
+        if pos < len(window):
+            frame.read(window, pos, path=path, base=base)  # says what is wrong with the rest
+    finally:
+        file.close()
+
+
+def _blocks(file: File, size: int, start: int = 0) -> Iterator[bytes]:
+    for offset in range(start, size, _WINDOW):
+        yield file.read_at(offset, min(_WINDOW, size - offset))
+
+
+def _inflated(file: File, size: int, path: str) -> Iterator[bytes]:
+    """Any decoding error voids the whole chunk (spec §4.8.4), hence byte 0."""
+    decoder = zlib.decompressobj()
+    try:
+        for block in _blocks(file, size):
+            if decoder.eof:
+                raise CorruptError(path, 0, "bytes follow the compressed chunk")
+            rest = block
+            while rest and not decoder.eof:
+                if plain := decoder.decompress(rest, _WINDOW):
+                    yield plain
+                rest = decoder.unconsumed_tail
+        if plain := decoder.flush():
+            yield plain
+    except zlib.error as exc:
+        raise CorruptError(path, 0, f"the compressed chunk cannot be decoded: {exc}") from exc
+    if not decoder.eof or decoder.unused_data:
+        raise CorruptError(path, 0, "the compressed chunk is cut short or followed by other bytes")
+
+
+def chunk_items(fs: Fs, path: str, label: bytes) -> Iterator[Item]:
+    for offset, found in chunk_frames(fs, path):
+        yield item_of(found, label, path, offset)
+
+
+def item_of(found: Frame, label: bytes, path: str, offset: int) -> Item:
+    """A frame with all that it alone can be held to (spec §4.8.1, I1, I2)."""
+    try:
+        msg, receipt = Msg.from_bytes(found.msg), Receipt.from_bytes(found.receipt)
+        msg.check_ct_hash()  # I1
+    except (FormatError, VerifyError) as exc:
+        raise CorruptError(path, offset, f"entry {found.stream_seq}: {exc}") from exc
+    leaf_hash = msg.leaf_hash()
+    item = Item(
+        path,
+        offset,
+        offset,
+        found.size,
+        found.stream_seq,
+        found.entry_hash,
+        leaf_hash,
+        msg.client_id,
+        msg.client_seq,
+        msg.prev_ack,
+        msg.auth_ref,
+        receipt.hub_ts,
+        msg,
+        receipt,
+    )
+    if not found.label == msg.label == receipt.label == label:
+        raise item.fault("it belongs to another label")
+    if receipt.stream_seq != found.stream_seq:
+        raise item.fault("its RECEIPT is for another position")
+    if receipt.leaf_hash != leaf_hash:
+        raise item.fault("leaf_hash is not that of the message (I2)")
+    return item
+
+
+# --- what they add up to -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What the end of a chunk leaves behind (spec §4.8.3)."""
+
+    row: ChunkRow
+    summary: bytes
+    peaks: bytes
+    entry: bytes  # of the checkpoint index
+
+
+class LabelFold:
+    """A label, from its first entry on."""
+
+    def __init__(self, label: bytes, row: int, epoch: int, stream_id: bytes | None) -> None:
+        self.label, self.row, self.epoch, self.stream_id = label, row, epoch, stream_id
+        self.mmr = Mmr()
+        self.last_ts = 0
+        self.clients: dict[bytes, tuple[int, int]] = {}  # client_id -> client_seq, prev_ack
+        self.active_start, self.active_bytes, self.active_first_ts = 1, 0, 0
+        self.entry_hashes = Mmr()
+        self.checkpoints, self.checkpoints_bytes = 0, 0
+        self._has_gap = False
+
+    @property
+    def size(self) -> int:
+        return self.mmr.size
+
+    def add(self, item: Item) -> list[bytes]:
+        """Append an entry; returns the nodes it made. CorruptError if it does not continue the log."""
+        if item.stream_seq != self.size + 1:
+            raise item.fault(f"entry {self.size + 1} belongs here")
+        if item.offset != self.active_bytes:
+            raise item.fault("it does not begin where the entry before it ends")
+        self._advance(item)
+        nodes = self.append_leaf(item)
+        self.active_bytes += item.length
+        self.entry_hashes.append(item.entry_hash)
+        return nodes
+
+    def append_leaf(self, item: Item) -> list[bytes]:
+        """Only the tree and the time: also for entries that are not in a chunk yet."""
+        if self.size < self.active_start:
+            self.active_first_ts = item.hub_ts
+        nodes = self.mmr.append(item.leaf_hash)
+        if item.receipt is not None and self.mmr.root() != item.receipt.mmr_root:
+            raise item.fault("mmr_root is not the root after this entry (I3)")
+        self.last_ts = item.hub_ts
+        return nodes
+
+    def _advance(self, item: Item) -> None:
+        """The cursor of the writer."""
+        if item.prev_ack > self.size:
+            raise item.fault(f"prev_ack {item.prev_ack} names an entry that did not exist yet (I6)")
+        known = self.clients.get(item.client_id)
+        if known is not None or not self._has_gap:
+            expected = known[0] + 1 if known else 1
+            if item.client_seq != expected:
+                raise item.fault(f"client_seq is {item.client_seq}, {expected} follows (I8, I9)")
+        self.clients[item.client_id] = (item.client_seq, item.prev_ack)
+
+    def add_journaled(self, item: Item) -> None:
+        """An entry that the journal holds: chunk boundaries are not drawn yet."""
+        if item.stream_seq != self.size + 1:
+            raise item.fault(f"entry {self.size + 1} of its label belongs here")
+        self._advance(item)
+        self.append_leaf(item)
+
+    def seal(self, dropped: int = 0) -> Seal:
+        """The chunk ends with the last entry."""
+        label, start, end = self.label, self.active_start, self.size
+        root, hashes_root, total = self.mmr.root(), self.entry_hashes.root(), self.active_bytes
+        row = ChunkRow(
+            self.row, start, end, self.epoch, total, self.active_first_ts, self.last_ts, root, hashes_root, dropped
+        )
+        seal = Seal(
+            row,
+            summary_bytes(label, start, end, root, total, hashes_root),
+            cbor.encode(list(self.mmr.peaks())),
+            index_entry(label, start, end, root),
+        )
+        self._begin_chunk(end + 1, len(seal.entry))
+        return seal
+
+    def skip(self, end_seq: int, peaks: tuple[bytes, ...]) -> None:
+        """Go on behind a chunk that cannot be read, from the peaks after it. What it said about clients is lost."""
+        start, self.mmr = self.active_start, Mmr(end_seq, peaks)
+        self._has_gap = True
+        self.clients.clear()
+        self._begin_chunk(end_seq + 1, len(index_entry(self.label, start, end_seq, root_of(peaks))))
+
+    def _begin_chunk(self, start_seq: int, index_bytes: int) -> None:
+        self.checkpoints += 1
+        self.checkpoints_bytes += index_bytes
+        self.active_start, self.active_bytes = start_seq, 0
+        self.entry_hashes = Mmr()
+
+    def location(self, item: Item) -> bytes:
+        return Location(self.active_start, item.offset, item.length).to_bytes()
+
+    def to_row(self, max_bytes: int, max_entries: int) -> LabelRow:
+        """The cursor as the index keeps it."""
+        return LabelRow(
+            row=self.row,
+            label=self.label,
+            epoch=self.epoch,
+            stream_id=self.stream_id,
+            size=self.size,
+            peaks=b"".join(self.mmr.peaks()),
+            last_ts=self.last_ts,
+            active_start=self.active_start,
+            active_bytes=self.active_bytes,
+            active_first_ts=self.active_first_ts,
+            active_hash_peaks=b"".join(self.entry_hashes.peaks()),
+            active_max_bytes=max_bytes,
+            active_max_entries=max_entries,
+            checkpoints=self.checkpoints,
+            checkpoints_bytes=self.checkpoints_bytes,
+        )
+
+    def client_rows(self, numbers: dict[bytes, int]) -> list[ClientRow]:
+        """The cursors of all writers; `numbers` are their rows in the index."""
+        return [
+            ClientRow(numbers[client_id], self.row, client_id, client_seq, prev_ack)
+            for client_id, (client_seq, prev_ack) in self.clients.items()
+        ]
+
+
+def inventory(fs: Fs) -> dict[bytes, list[layout.LogFile]]:
+    """The files of each label in the log directory."""
+    found: dict[bytes, list[layout.LogFile]] = {}
+    for name in fs.list(layout.LOG):
+        if file := layout.log_file(name):
+            found.setdefault(file.label, []).append(file)
+    return found
