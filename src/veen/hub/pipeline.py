@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final, Protocol
@@ -24,12 +24,13 @@ from veen.core.msg import Msg
 from veen.core.receipt import signed_bytes
 from veen.core.wire import Wire
 from veen.hub.admission import Refuse, check_structure, decide
+from veen.hub.observe import NullObserver, Observer
 from veen.hub.policy import Policy
 from veen.hub.resolver import Resolver
 from veen.hub.verifier import InlineVerifier, WorkerVerifier
 from veen.storage import frame
 from veen.storage.errors import NoSpaceError, StorageError
-from veen.storage.state import Label
+from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 
 __all__ = ["Overloaded", "Pipeline", "Signer", "Stopped"]
@@ -82,7 +83,7 @@ class _Job:
 @dataclass(slots=True)
 class _OpenGroup:
     group: Group = field(default_factory=Group)
-    answers: list[tuple[asyncio.Future[Outcome], bytes]] = field(default_factory=list)
+    answers: list[tuple[_Job, Admitted, bytes]] = field(default_factory=list)
     controls: list[tuple[asyncio.Future[ControlRecord], ControlRecord]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -104,7 +105,9 @@ class Pipeline:
         clock: Callable[[], float] = time.time,
         failed: Callable[[BaseException], None] | None = None,
         reopen: Callable[[], Store] | None = None,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer: Observer = observer or NullObserver()
         self.store, self._signer, self.policy, self._resolver = store, signer, policy, resolver
         self._clock, self._max_queue, self._failed, self._reopen = clock, max_queue, failed, reopen
         self._profiles = frozenset(profile.profile_id() for profile in policy.profiles)
@@ -117,6 +120,7 @@ class Pipeline:
         self._stopped: BaseException | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._listeners: list[Callable[[Sequence[bytes]], None]] = []
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write_loop, name="veen-writer", daemon=True)
         self._writer.start()
@@ -152,16 +156,18 @@ class Pipeline:
         if self.depth >= self._max_queue:
             raise Overloaded("too many messages are waiting")
         answer: asyncio.Future[Outcome] = self._loop.create_future()
-        limits = self.store.state.limits
+        limits, started = self.store.state.limits, time.perf_counter()
+        checked: Msg | Refuse
         if len(raw) > limits.max_msg_bytes:
-            answer.set_result(Refuse(Refusal.SIZE_PREFILTER, {"actual": len(raw), "max_allowed": limits.max_msg_bytes}))
-            return answer
-        checked = check_structure(raw, self._profiles, limits)
+            checked = Refuse(Refusal.SIZE_PREFILTER, {"actual": len(raw), "max_allowed": limits.max_msg_bytes})
+        else:
+            checked = check_structure(raw, self._profiles, limits)
         if isinstance(checked, Refuse):
             answer.set_result(checked)
+            self.observer.submitted(checked.refusal, len(raw), 0, 0.0, 0.0, time.perf_counter() - started)
             return answer
         self._idle.clear()
-        self._verifying.append(_Job(raw, checked, answer, time.perf_counter()))
+        self._verifying.append(_Job(raw, checked, answer, started))
         self._verifier.submit((checked.sig, Msg.digest_of(raw), checked.client_id))
         return answer
 
@@ -179,6 +185,14 @@ class Pipeline:
         self._commit()
         return await done
 
+    def on_applied(self, listener: Callable[[Sequence[bytes]], None]) -> None:
+        """Call `listener` with the labels of each group, in commit order, once readers can see its entries."""
+        self._listeners.append(listener)
+
+    def now(self) -> int:
+        """The hub_ts that a message would get now."""
+        return self._now()
+
     # --- order -------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
@@ -194,7 +208,7 @@ class Pipeline:
             elif good:
                 self._sequence(job)
             else:
-                _resolve(job.answer, Refuse(Refusal.SIG_INVALID, {"field": "sig"}))
+                self._refuse(job, Refuse(Refusal.SIG_INVALID, {"field": "sig"}))
         self._commit()
 
     def _sequence(self, job: _Job) -> None:
@@ -203,7 +217,7 @@ class Pipeline:
         hub_ts = self._now()
         decision = decide(state, self.policy, self._resolver, msg, hub_ts, self._find_entry)
         if isinstance(decision, Refuse):
-            _resolve(job.answer, decision)
+            self._refuse(job, decision)
             return
         for body in decision.records:
             self._stage_control(body, hub_ts)
@@ -225,7 +239,15 @@ class Pipeline:
             hub_ts,
         )
         self._open.group.add_entry(admitted, frame.encode(msg.label, admitted.stream_seq, job.raw, receipt))
-        self._open.answers.append((job.answer, receipt))
+        self._open.answers.append((job, admitted, receipt))
+
+    def _refuse(self, job: _Job, refuse: Refuse) -> None:
+        _resolve(job.answer, refuse)
+        msg, now = job.msg, time.perf_counter()
+        verify_s, total_s = job.verified - job.started, now - job.started
+        self.observer.submitted(
+            refuse.refusal, len(job.raw), 0, verify_s, now - job.verified, total_s, msg.label, msg.client_id
+        )
 
     def _stage_control(self, body: Wire, hub_ts: int) -> ControlRecord:
         record = ControlRecord.issue(self._signer.signing_key_at(hub_ts), self.store.state.control, body, hub_ts=hub_ts)
@@ -259,29 +281,62 @@ class Pipeline:
     def _write(self, payload: bytes, roll: bool) -> None:
         """In the writer thread: the only place that waits for the disk before an answer."""
         error: BaseException | None = None
+        started = time.perf_counter()
         try:
             if roll:
                 self.store.journal.roll()
             self.store.journal.write(payload)
         except BaseException as exc:
             error = exc
-        self._loop.call_soon_threadsafe(self._written, error, roll)
+        self._loop.call_soon_threadsafe(self._written, error, roll, time.perf_counter() - started)
 
-    def _written(self, error: BaseException | None, rolled: bool) -> None:
+    def _written(self, error: BaseException | None, rolled: bool, sync_s: float) -> None:
         writing, self._writing = self._writing, None
         assert writing is not None  # noqa: S101 - one group is written at a time
         if error is not None:
             self._fail(error, writing)
             return
-        if rolled:
-            self._retire()  # before this group is applied: it belongs to the new segment
-        self.store.apply(writing.group)
-        for answer, receipt in writing.answers:
-            _resolve(answer, receipt)
+        try:
+            if rolled:
+                self._retire()  # before this group is applied: it belongs to the new segment
+            self.store.apply(writing.group)
+        except Exception as exc:  # durable, but the files behind it are damaged: stop before anything is answered
+            self._fail(exc, writing)
+            return
+        if self._listeners:
+            labels = [item[0].label.label for item in writing.group.done if not isinstance(item, ControlRecord)]
+            for listener in self._listeners:
+                listener(labels)
+        observer, now = self.observer, time.perf_counter()
+        if len(writing):
+            observer.group(len(writing), sync_s)
+        for job, admitted, receipt in writing.answers:
+            _resolve(job.answer, receipt)
+            observer.submitted(
+                None,
+                len(job.raw),
+                len(receipt),
+                job.verified - job.started,
+                now - job.verified,
+                now - job.started,
+                admitted.label.label,
+                admitted.client_id,
+                admitted.stream_seq,
+                admitted.leaf_hash,
+            )
         for done, record in writing.controls:
             if not done.done():
                 done.set_result(record)
         self._commit()
+
+    def retire_idle(self) -> bool:
+        """Start emptying the journal into the chunks if nothing else is being written; whether it was started."""
+        if self._stopped is not None or self._writing is not None or len(self._open) or not self._retired.is_set():
+            return False
+        self._writing = _OpenGroup()  # keeps others off the journal while it rolls
+        self._idle.clear()
+        self._tasks.put(lambda: self._write(b"", True))
+        return True
 
     def _retire(self) -> None:
         self._retired.clear()
@@ -290,14 +345,16 @@ class Pipeline:
 
     def _persist(self, retirement: Retirement) -> None:
         error: BaseException | None = None
+        started = time.perf_counter()
         try:
             self.store.persist(retirement)
         except BaseException as exc:
             error = exc
-        self._loop.call_soon_threadsafe(self._persisted, error)
+        self._loop.call_soon_threadsafe(self._persisted, error, time.perf_counter() - started)
 
-    def _persisted(self, error: BaseException | None) -> None:
+    def _persisted(self, error: BaseException | None, seconds: float) -> None:
         self._retired.set()
+        self.observer.retired(seconds)
         if error is not None:
             self._fail(error, None)
         elif self._stopped is None:
@@ -307,8 +364,8 @@ class Pipeline:
         """Answer nothing that is not durable. A full disk may recover; anything else stops the hub."""
         for group in (writing, self._open):
             if group is not None:
-                for answer, _ in group.answers:
-                    answer.cancel()
+                for job, _, _ in group.answers:
+                    job.answer.cancel()
                 for done, _ in group.controls:
                     done.cancel()
         self._open = _OpenGroup()

@@ -1,0 +1,173 @@
+"""The API of a hub, for every transport alike (spec §10, 001 spec-1 §16).
+
+A transport reads bytes and uses one of two doors: `submits.begin`, which starts an admission without a task of its
+own, as thousands come in a second; and `call`, for everything. Nothing here knows HTTP, but for the status numbers
+that spec §10.6 itself names.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamRequest,
+    StreamResponse,
+)
+from veen.core.errors import ApiCode
+from veen.core.proof import prove_inclusion
+from veen.core.receipt import Receipt
+from veen.core.wire import Wire
+from veen.hub.access import ANYBODY, Denied, Principal, Role
+from veen.hub.calls import Call, Context, Services, not_found
+from veen.hub.pages import encode_page, page_bounds, read_page
+from veen.hub.pipeline import Overloaded, Stopped
+from veen.hub.reply import ApiError, Form, Replies, Reply
+from veen.hub.submits import Submits
+from veen.storage.errors import CorruptError, StorageError
+from veen.storage.reader import PrunedError
+
+__all__ = ["Api", "Handler"]
+
+Handler = Callable[[Call], Awaitable[Reply]]
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Api:
+    """All operations by name; `submit`, `stream`, `receipt`, `proof` and `checkpoint` are those of spec §10.1."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.context = Context(services)
+        self.replies = Replies()
+        self.submits = Submits(self.context, self.replies)
+        self._closing: list[Callable[[], None]] = []
+        self._operations: dict[str, tuple[Role, Handler]] = {
+            "submit": (Role.ANY, self.submits.submit),
+            "stream": (Role.READ, self._stream),
+            "receipt": (Role.READ, self._receipt),
+            "proof": (Role.READ, self._proof),
+            "checkpoint": (Role.READ, self._checkpoint),
+        }
+
+    def add(self, operations: Mapping[str, tuple[Role, Handler]]) -> None:
+        """Operations beyond the data plane."""
+        self._operations.update(operations)
+
+    def on_close(self, closing: Callable[[], None]) -> None:
+        """What must not wait any longer when the hub stops."""
+        self._closing.append(closing)
+
+    def close(self) -> None:
+        for closing in self._closing:
+            closing()
+
+    async def call(
+        self,
+        operation: str,
+        body: bytes = b"",
+        *,
+        form: Form = "cbor",
+        answer: Form | None = None,
+        pow_header: str | None = None,
+        cap_header: str | None = None,
+        last_event_id: str | None = None,
+        principal: Principal = ANYBODY,
+        query: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Carry out one operation; whatever the input, the outcome is a reply."""
+        call = Call(
+            operation=operation,
+            body=body,
+            form=form,
+            answer=answer or form,
+            pow_header=pow_header,
+            cap_header=cap_header,
+            last_event_id=last_event_id,
+            principal=principal,
+            query=query or {},
+        )
+        try:
+            return await self._run(call)
+        except ApiError as exc:
+            return self.replies.failed(exc, call.answer)
+        except PrunedError as exc:
+            pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
+            return self.replies.failed(pruned, call.answer)
+        except (Overloaded, Stopped, StorageError) as exc:
+            return self.replies.failed(ApiError.unavailable(str(exc)), call.answer)
+        except CorruptError as exc:
+            _log.error("operation %s met a damaged file: %s", operation, exc)
+            damaged = ApiError(ApiCode.UNAVAILABLE, "the hub cannot read what it stored", detail={"reason": "corrupt"})
+            return self.replies.failed(damaged, call.answer)
+        except Exception:  # a defect of ours must not end the connection, nor tell the client about our insides
+            _log.exception("operation %s failed", operation)
+            defect = ApiError(ApiCode.UNAVAILABLE, "the hub failed on this request", status=500)
+            return self.replies.failed(defect, call.answer)
+
+    async def _run(self, call: Call) -> Reply:
+        found = self._operations.get(call.operation)
+        if found is None:
+            raise not_found("no such operation")
+        role, handler = found
+        if denied := self.services.access.check(role, call.principal):
+            raise _denial(denied)
+        if call.principal.denied and call.operation not in ("submit", "submit_batch"):  # those have their own code
+            raise ApiError(ApiCode.FORBIDDEN, "requests from this address are refused")
+        return await handler(call)
+
+    # --- spec §10.4.2 … §10.4.5 --------------------------------------------------------------------------
+
+    async def _stream(self, call: Call) -> Reply:
+        request = self.context.read(call, StreamRequest)
+        files = self.context.files(request.label)
+        start = request.from_seq if request.cursor is None else request.cursor
+        first, last, count = page_bounds(files, start, request.to_seq, request.max_items)
+        page = await read_page(self.context, files, first, last, count)
+        head = StreamResponse(
+            label=request.label,
+            from_seq=first,
+            to_seq=request.to_seq,
+            items=(),
+            next_cursor=page.next_cursor,
+            mmr_proof=page.proof(files) if request.with_mmr_proof else None,
+            server_version=self.services.server_version,
+        )
+        return await encode_page(head, page.frames, call.answer, with_receipts=bool(request.with_receipts))
+
+    async def _receipt(self, call: Call) -> Reply:
+        request = self.context.read(call, ReceiptRequest)
+        files = self.context.entry(request.label, request.stream_seq)
+        receipt = Receipt.from_bytes(self.context.store.reader.receipt(files, request.stream_seq))
+        return self._ok(ReceiptResponse(receipt=receipt, server_version=self.services.server_version), call)
+
+    async def _proof(self, call: Call) -> Reply:
+        request = self.context.read(call, ProofRequest)
+        files = self.context.entry(request.label, request.stream_seq)
+        started = time.perf_counter()
+        proof = prove_inclusion(files.node_at, request.stream_seq)
+        self.services.observer.proved(time.perf_counter() - started)
+        return self._ok(ProofResponse(mmr_proof=proof, server_version=self.services.server_version), call)
+
+    async def _checkpoint(self, call: Call) -> Reply:
+        request = self.context.read(call, CheckpointRequest)
+        files = self.context.entry(request.label, request.upto_seq, "upto_seq")
+        checkpoint = self.context.checkpoint(files, request.upto_seq)
+        return self._ok(CheckpointResponse(checkpoint=checkpoint, server_version=self.services.server_version), call)
+
+    def _ok(self, answer: Wire, call: Call) -> Reply:
+        return self.replies.ok(answer, call.answer)
+
+
+def _denial(denied: Denied) -> ApiError:
+    if denied is Denied.UNAUTHORIZED:
+        return ApiError(ApiCode.UNAUTHORIZED, denied.value, headers=(("WWW-Authenticate", "Bearer"),))
+    hint = {"hint": "configure auth.admin_token_files"} if denied is Denied.CLOSED else None
+    return ApiError(ApiCode.FORBIDDEN, denied.value, detail=hint)

@@ -1,0 +1,195 @@
+"""What every operation of the API shares: the parts of the hub it may use, and how a request is read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from veen.core import cbor
+from veen.core.checkpoint import Checkpoint
+from veen.core.ed25519 import SigningKey
+from veen.core.errors import ApiCode, FormatError, VersionError
+from veen.core.evidence import Equivocation
+from veen.core.limits import MAX_CAP_STREAMS
+from veen.core.mmr import peak_nodes, root_of
+from veen.core.objects import parse_json
+from veen.core.receipt import Receipt
+from veen.core.wire import VERSION, Wire
+from veen.hub.access import ANYBODY, Access, Principal
+from veen.hub.observe import Observer
+from veen.hub.pipeline import Pipeline
+from veen.hub.policy import Policy
+from veen.hub.reply import ApiError, Form
+from veen.hub.resolver import Resolver
+from veen.storage.identity import MissingKeyError
+from veen.storage.labelfiles import LabelFiles
+from veen.storage.store import Store
+
+__all__ = [
+    "AttachmentStore",
+    "Call",
+    "Context",
+    "HubKeyInfo",
+    "Identity",
+    "Services",
+    "bad_request",
+    "is_other_version",
+    "not_found",
+]
+
+W = TypeVar("W", bound=Wire)
+
+_MAP_MAJOR: Final = 5
+_SMALL: Final = 1024
+_MAX_ITEMS: Final = MAX_CAP_STREAMS + 64  # a token with as many streams as may be
+
+
+class HubKeyInfo(Protocol):
+    """One key of the identity (D-42)."""
+
+    @property
+    def key_id(self) -> str: ...
+    @property
+    def hub_pk(self) -> bytes: ...
+    @property
+    def valid_from(self) -> int: ...
+    @property
+    def valid_until(self) -> int | None: ...
+
+
+class Identity(Protocol):
+    """Who the hub is (spec §8.4)."""
+
+    @property
+    def hub_id(self) -> bytes: ...
+    @property
+    def keys(self) -> Sequence[HubKeyInfo]: ...
+    def signing_key_at(self, hub_ts: int) -> SigningKey: ...
+
+
+class AttachmentStore(Protocol):
+    """Ciphertexts of attachments by coid (D-15). Methods may wait for a disk and are called in a thread."""
+
+    def get(self, coid: bytes) -> bytes | None: ...
+    def put(self, coid: bytes, data: bytes) -> bool: ...
+
+
+class Services(Protocol):
+    """What the API needs of a running hub."""
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def resolver(self) -> Resolver: ...
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def access(self) -> Access: ...
+    @property
+    def observer(self) -> Observer: ...
+    @property
+    def server_version(self) -> str: ...
+    @property
+    def attachments(self) -> AttachmentStore | None: ...
+    @property
+    def not_admitting(self) -> str | None:
+        """Why no message is admitted now (low disk, draining); asked before every submit, so cheap."""
+
+    def seal(self, files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """Sign a checkpoint, witnesses included: the same function that seals chunks."""
+
+    def not_ready(self) -> str | None:
+        """Why the hub is not ready (readyz); None if it is."""
+
+    def metrics_text(self) -> str | bytes: ...
+    def keep_evidence(self, evidence: Equivocation) -> None:
+        """Store verified proof that this hub equivocated, in bounded space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request, as a transport hands it over."""
+
+    operation: str
+    body: bytes = b""
+    form: Form = "cbor"  # of the body
+    answer: Form = "cbor"  # wanted
+    pow_header: str | None = None
+    cap_header: str | None = None
+    last_event_id: str | None = None
+    principal: Principal = ANYBODY
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+class Context:
+    """Looks things up for operations, and says no in the words of spec §10.6."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    @property
+    def store(self) -> Store:
+        return self.services.pipeline.store  # asked for each time: the pipeline may reopen it
+
+    def read(self, call: Call, kind: type[W]) -> W:
+        """The request, of the one kind this operation takes."""
+        try:
+            if call.form == "cbor":
+                if is_other_version(call.body):
+                    raise VersionError(kind.KIND, 0)
+                if len(call.body) > _SMALL:  # strict decoding takes its time: not for what cannot be a request
+                    cbor.item_end(call.body, what=kind.KIND, max_items=_MAX_ITEMS)
+                return kind.from_bytes(call.body)
+            tree = parse_json(call.body)
+            # Another version may have another shape, so its number is judged before its fields.
+            if kind.FORM == "map" and type(tree) is dict and type(ver := tree.get("ver")) is int and ver != VERSION:
+                raise VersionError(kind.KIND, ver)
+            return kind.from_json(tree)
+        except FormatError as exc:
+            raise ApiError.of_format(exc) from exc
+
+    def files(self, label: bytes) -> LabelFiles:
+        """The readable side of a label that has entries."""
+        files = self.store.files(label)
+        if files is None or not files.size:
+            raise not_found("no entry has this label", label=label.hex())
+        return files
+
+    def entry(self, label: bytes, stream_seq: int, field_name: str = "stream_seq") -> LabelFiles:
+        """The label of one entry, which must exist (D-64)."""
+        if stream_seq == 0:
+            raise bad_request("numbers of entries begin with 1", field_name)
+        files = self.files(label)
+        if stream_seq > files.size:
+            raise not_found("the label has no such entry yet", label=label.hex(), stream_seq=stream_seq)
+        return files
+
+    def checkpoint(self, files: LabelFiles, upto_seq: int) -> Checkpoint:
+        """Computed on demand and not stored; the seals of chunks are (D-39)."""
+        root = root_of([files.node_at(*node) for node in peak_nodes(upto_seq)])
+        receipt = Receipt.from_bytes(self.store.reader.receipt(files, upto_seq))
+        try:
+            return self.services.seal(files, upto_seq, root, receipt.hub_ts)
+        except MissingKeyError as exc:  # D-41
+            raise not_found("the key of that time was retired and taken away", reason="key_retired") from exc
+
+
+def bad_request(message: str, field_name: str, **detail: Any) -> ApiError:
+    return ApiError(ApiCode.BAD_REQUEST, message, detail={"field": field_name, **detail})
+
+
+def not_found(message: str, **detail: Any) -> ApiError:
+    return ApiError(ApiCode.NOT_FOUND, message, detail=detail)
+
+
+def is_other_version(data: bytes) -> bool:
+    """Whether these bytes begin as a request of another version: a map whose key 1 holds an integer that is not 1."""
+    if len(data) < 3 or data[0] >> 5 != _MAP_MAJOR or data[0] & 0x1F > 23 or data[1] != 1:
+        return False
+    if data[2] >> 5 != 0:
+        return False
+    try:
+        return bool(cbor.decode(data[2 : cbor.item_end(data, 2)]) != VERSION)
+    except FormatError:
+        return False

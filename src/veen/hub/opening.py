@@ -1,0 +1,198 @@
+"""From a data directory and a configuration to what a hub starts with: identity, limits, and how it signs checkpoints.
+
+A hub never invents an identity (D-42): it creates one only for a directory that holds nothing at all, and an
+authority not even then. Limits may be lowered from start to start, never raised above spec §14 (D-75).
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from veen.core import cbor
+from veen.core.checkpoint import Checkpoint
+from veen.core.control import ControlRecord, KeyRotate
+from veen.core.ed25519 import SigningKey
+from veen.core.errors import LimitError, MalformedError
+from veen.core.hubkeys import HubKey, canonical_json
+from veen.core.labels import label_of, routing_key_of
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.hub.config import ConfigError, HubConfig
+from veen.storage import identity as identities
+from veen.storage import journal as wal
+from veen.storage import layout
+from veen.storage.errors import StorageError
+from veen.storage.fs import Fs, OsFs
+from veen.storage.identity import HubKeys, MissingIdentityError
+from veen.storage.keydir import KeyDirFs
+from veen.storage.labelfiles import LabelFiles
+from veen.storage.scan import read_file
+from veen.storage.store import Store
+
+__all__ = [
+    "MissingIndexError",
+    "Sealing",
+    "check_index",
+    "data_fs",
+    "finish_rotations",
+    "open_identity",
+    "save_limits",
+    "wanted_limits",
+]
+
+_KEY_SUFFIX: Final = ".key"
+_TRUTH: Final = (layout.LOG, layout.JOURNAL, layout.NODES, layout.OFFSETS)
+
+
+def data_fs(data_dir: Path, keys_dir: Path | None = None) -> OsFs:
+    """The data directory, made if it is not there."""
+    try:
+        data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StorageError(f"{data_dir}: cannot be made: {exc.strerror}") from exc
+    return OsFs(data_dir) if keys_dir is None else KeyDirFs(data_dir, keys_dir)
+
+
+def open_identity(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], bytes] = os.urandom) -> HubKeys:
+    """Load the identity, or create it where that is allowed; the caller holds the lock."""
+    if identities.exists(fs):
+        return identities.load(fs, now=now)
+    if used := next((name for name in (*_TRUTH, layout.INDEX) if _holds_something(fs, name)), None):
+        raise MissingIdentityError(f"{layout.IDENTITY}: the file is missing, but {used} is not empty")
+    if config.keys_dir is not None or fs.list(layout.KEYS):  # the latter: a first start that was cut off
+        return identities.create(fs, _given_seed(fs, config.keys_dir or config.data_dir), now)
+    if config.role == "authority":
+        raise MissingIdentityError(f"{layout.IDENTITY}: an authority hub does not create its own identity")
+    return identities.create(fs, draw(32), now)
+
+
+def _holds_something(fs: Fs, name: str) -> bool:
+    return fs.exists(name) if name == layout.INDEX else bool(fs.list(name))
+
+
+def _given_seed(fs: Fs, keys_dir: Path) -> bytes:
+    """The one private key of a directory that somebody else filled."""
+    names = [name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX)]
+    if not names:
+        raise ConfigError(
+            str(keys_dir),
+            "keys_dir",
+            "holds no private key",
+            "Put one there with `veen hub key create --keys-dir DIR`; a hub does not invent configured keys.",
+        )
+    if len(names) > 1:
+        raise ConfigError(str(keys_dir), "keys_dir", f"holds {len(names)} keys", "A new hub begins with exactly one.")
+    return identities.read_key(fs, names[0].removesuffix(_KEY_SUFFIX)).seed
+
+
+def finish_rotations(fs: Fs, keys: HubKeys, store: Store) -> HubKeys:
+    """Complete a rotation that a crash cut off. It leaves a private key that the identity does not know yet."""
+    known = {f"{key.key_id}{_KEY_SUFFIX}" for key in keys.identity.keys}
+    if known.issuperset(name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX)):
+        return keys
+    records = cbor.sequence(store.read_control(0, store.control_size), what=layout.CONTROL)
+    bodies = [ControlRecord.from_bytes(record).body for record in records]
+    return identities.finish_rotation(fs, keys, [body for body in bodies if isinstance(body, KeyRotate)])
+
+
+class MissingIndexError(StorageError):
+    """The index is gone; it is not the truth, but a hub needs it to start fast."""
+
+    hint = "Run `veen hub rebuild-index DIR`: it is made again from the log."
+
+
+def check_index(fs: Fs) -> None:
+    """Before its first retirement a directory has no index, but then its journal is whole."""
+    if not fs.exists(layout.INDEX) and (segments := wal.segments(fs)) and segments[0] != 1:
+        raise MissingIndexError(f"{layout.INDEX}: the file is missing")
+
+
+# --- limits --------------------------------------------------------------------------------------------
+
+
+def wanted_limits(fs: Fs, config: HubConfig) -> Limits:
+    """limits.json, with what the configuration sets itself on top (D-75)."""
+    saved = DEFAULT_LIMITS
+    if fs.exists(layout.LIMITS):
+        try:
+            saved = Limits.from_json(json.loads(read_file(fs, layout.LIMITS)))
+        except (ValueError, LimitError, MalformedError) as exc:
+            raise ConfigError(
+                layout.LIMITS, "", str(exc), "Correct the file, or remove it to start from the configuration alone."
+            ) from exc
+    configured = {
+        name: value
+        for name, value in config.limits.to_json().items()
+        if f"limits.{name}" in config.origins or value != DEFAULT_LIMITS.to_json()[name]
+    }
+    try:
+        return Limits.from_json({**saved.to_json(), **configured})
+    except (LimitError, MalformedError) as exc:
+        raise ConfigError(layout.LIMITS, "limits", str(exc), "Give limits that fit together.") from exc
+
+
+def save_limits(fs: Fs, limits: Limits) -> None:
+    data = canonical_json(limits.to_json()) + b"\n"
+    if not fs.exists(layout.LIMITS) or read_file(fs, layout.LIMITS) != data:
+        fs.replace(layout.LIMITS, data)
+
+
+# --- signing -------------------------------------------------------------------------------------------
+
+
+class Sealing:
+    """The identity at work: which key signs, and what a checkpoint of a label says (D-36 … D-41)."""
+
+    def __init__(self, keys: HubKeys) -> None:
+        self.held = keys
+        self.routing_key = routing_key_of(keys.identity.hub_id)
+        self._cached: tuple[HubKey, SigningKey] | None = None
+
+    @property
+    def hub_id(self) -> bytes:
+        return self.held.identity.hub_id
+
+    @property
+    def keys(self) -> tuple[HubKey, ...]:
+        return self.held.identity.keys
+
+    @property
+    def current_pk(self) -> bytes:
+        return self.held.identity.current.hub_pk
+
+    def replace(self, keys: HubKeys) -> None:
+        """After a rotation."""
+        self.held, self._cached = keys, None
+
+    def signing_key_at(self, hub_ts: int) -> SigningKey:
+        """Asked for each receipt, and nearly always answered by the same key: the newest one, once it is valid."""
+        cached = self._cached
+        if cached is not None and cached[0].is_valid_at(hub_ts):
+            return cached[1]
+        key = self.held.identity.signing_key_at(hub_ts)
+        private = self.held.signing_key_at(hub_ts)
+        if key == self.held.identity.current:  # nothing can be preferred to it later
+            self._cached = (key, private)
+        return private
+
+    def seal(self, files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """The checkpoint of a prefix whose last entry has `hub_ts`: a function of log and keys alone."""
+        return self.checkpoint(files.label, files.epoch, files.stream_id, upto_seq, mmr_root, hub_ts)
+
+    def checkpoint(
+        self, label: bytes, epoch: int, stream_id: bytes | None, upto_seq: int, mmr_root: bytes, hub_ts: int
+    ) -> Checkpoint:
+        return Checkpoint.issue(
+            self.signing_key_at(hub_ts),
+            label_prev=self._label_before(label, epoch, stream_id),
+            label_curr=label,
+            upto_seq=upto_seq,
+            mmr_root=mmr_root,
+            epoch=epoch,
+            witnesses=self.held.witnesses_at(hub_ts),
+        )
+
+    def _label_before(self, label: bytes, epoch: int, stream_id: bytes | None) -> bytes:
+        """D-38: the label of the epoch before, or the label itself where labels do not rotate: only epoch 0 then."""
+        return label if not epoch or stream_id is None else label_of(self.routing_key, stream_id, epoch - 1)

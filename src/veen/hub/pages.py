@@ -1,0 +1,118 @@
+"""Reading runs of entries for the API: bounded pages, in short turns, bytes as they lie in the log.
+
+The event loop also orders messages, so a large page is read in slices with a breath in between; entries are never
+changed, so a page that is read in several turns is the same page (spec §10.2, §10.5, D-63).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from veen.core import cbor
+from veen.core.envelopes import MAX_PAGE_ITEMS, StreamItem, StreamResponse
+from veen.core.msg import Msg
+from veen.core.proof import MmrProof, prove_inclusion
+from veen.core.receipt import Receipt
+from veen.hub.calls import Context, bad_request
+from veen.hub.reply import JSON, Form, Reply, dump_json
+from veen.storage.frame import Frame
+from veen.storage.labelfiles import LabelFiles
+from veen.storage.reader import PrunedError
+
+__all__ = ["MAX_PAGE_BYTES", "Page", "encode_item", "encode_page", "page_bounds", "read_page"]
+
+MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # D-63
+_SLICE_BYTES: Final = 128 * 1024
+_SLICE_ITEMS: Final = 64
+_ITEMS_KEY: Final = 5  # of a stream response
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was read, and where to go on."""
+
+    frames: list[Frame]
+    next_cursor: int | None
+
+    def proof(self, files: LabelFiles) -> MmrProof | None:
+        """For the last entry, under the root of its own receipt (D-33)."""
+        return prove_inclusion(files.node_at, self.frames[-1].stream_seq) if self.frames else None
+
+
+def page_bounds(files: LabelFiles, first_seq: int, to_seq: int | None, max_items: int | None) -> tuple[int, int, int]:
+    """First and last entry of the requested range as far as it exists, and how many may be returned."""
+    if max_items == 0:
+        raise bad_request("a page has at least one item", "max_items")
+    last = files.size if to_seq is None else min(to_seq, files.size)
+    return max(first_seq, 1), last, min(max_items or MAX_PAGE_ITEMS, MAX_PAGE_ITEMS)
+
+
+async def read_page(context: Context, files: LabelFiles, first_seq: int, last_seq: int, max_items: int) -> Page:
+    """Entries from `first_seq` on, up to `last_seq`, `max_items` or the largest page, whichever comes first."""
+    frames: list[Frame] = []
+    async for part in _slices(context, files, first_seq, min(last_seq, first_seq + max_items - 1)):
+        frames += part
+    following = first_seq + len(frames)
+    return Page(frames, following if frames and following <= last_seq else None)
+
+
+async def _slices(context: Context, files: LabelFiles, first_seq: int, last_seq: int) -> AsyncIterator[list[Frame]]:
+    left = MAX_PAGE_BYTES
+    position = first_seq
+    while position <= last_seq:
+        end = min(last_seq, position + _SLICE_ITEMS - 1)
+        try:
+            part = context.store.reader.frames(files, position, end, min(_SLICE_BYTES, left))
+        except PrunedError as exc:
+            if exc.stream_seq > position:  # only a later part is gone
+                last_seq = exc.stream_seq - 1
+                continue
+            if position > first_seq:
+                return  # what was read is whole; the next page will tell
+            raise
+        size = sum(frame.size for frame in part)
+        if size > left and position > first_seq:  # one entry is always returned, but only the first may exceed
+            return
+        yield part
+        left -= size
+        position += len(part)
+        if left <= 0:
+            return
+        await asyncio.sleep(0)
+
+
+def encode_item(frame: Frame, form: Form, *, with_receipt: bool) -> bytes:
+    """One item of a page; in CBOR the bytes of the log are passed on unchanged."""
+    if form == "json":
+        receipt = Receipt.from_bytes(frame.receipt) if with_receipt else None
+        item = StreamItem(stream_seq=frame.stream_seq, msg=Msg.from_bytes(frame.msg), receipt=receipt)
+        return dump_json(item.to_json())
+    head = (b"\xa3\x01" if with_receipt else b"\xa2\x01") + cbor.uint(frame.stream_seq) + b"\x02"
+    return b"".join((head, frame.msg, b"\x03", frame.receipt)) if with_receipt else head + frame.msg
+
+
+async def encode_page(head: StreamResponse, frames: Sequence[Frame], form: Form, *, with_receipts: bool) -> Reply:
+    """A page in either form: the answer `head`, which has no items yet, around the entries."""
+    items: list[bytes] = []
+    for frame in frames:
+        items.append(encode_item(frame, form, with_receipt=with_receipts))
+        if form == "json" and (len(items) % _SLICE_ITEMS == 0 or frame.size > _SLICE_BYTES):
+            await asyncio.sleep(0)  # JSON is for people and takes its time
+    if form == "json":
+        parts = [
+            b'"items":[' + b",".join(items) + b"]" if name == "items" else dump_json({name: value})[1:-1]
+            for name, value in head.to_json().items()
+        ]
+        return Reply(200, b"{" + b",".join(parts) + b"}", JSON)
+    tree = head.to_tree()
+    parts = [
+        cbor.uint(key) + (_array_head(len(items)) + b"".join(items) if key == _ITEMS_KEY else cbor.encode(value))
+        for key, value in tree.items()
+    ]
+    return Reply(200, bytes((0xA0 | len(tree),)) + b"".join(parts))
+
+
+def _array_head(count: int) -> bytes:
+    head = cbor.uint(count)
+    return bytes((head[0] | 0x80,)) + head[1:]

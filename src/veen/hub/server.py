@@ -1,0 +1,146 @@
+"""The HTTP server around the connections: listening, bounds for all of them together, time, and going away."""
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from veen.hub.api import Api
+from veen.hub.responses import date_line
+from veen.hub.tls import Tls, check_plain
+
+if TYPE_CHECKING:
+    from veen.hub.http import Connection
+
+__all__ = ["HttpServer", "HttpSettings"]
+
+_HANDSHAKE_SEC: Final = 10.0
+_KNOWN_HEADS: Final = 4096
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Bounds of the server. None of them decides about a message that arrives whole and in time."""
+
+    max_connections: int = 4_096
+    max_buffered_bytes: int = 256 * 1024 * 1024  # of bodies above 64 KiB that are not complete
+    header_sec: float = 10.0
+    body_idle_sec: float = 10.0
+    request_sec: float = 120.0
+    keep_alive_sec: float = 75.0
+    write_sec: float = 30.0
+    denied_networks: tuple[Network, ...] = ()  # a static filter (001 SH1+ §5.1)
+
+
+class HttpServer:
+    """Listens for one API."""
+
+    def __init__(self, api: Api, settings: HttpSettings | None = None) -> None:
+        self.api = api
+        self.settings = settings or HttpSettings()
+        self.draining = False
+        self.now = 0.0  # of the loop, as of the last tick
+        self.date = date_line()
+        self._heads: dict[int, bytes] = {}
+        self._connections: set[Connection] = set()
+        self._buffered = 0
+        self._servers: list[asyncio.Server] = []
+        self._ticker: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    # --- listening ---------------------------------------------------------------------------------------
+
+    async def listen(
+        self, host: str, port: int, *, tls: Tls | None = None, force_plain: bool = False, backlog: int = 1024
+    ) -> tuple[str, int]:
+        """Begin to serve; returns the address, with the port that was taken if `port` is 0."""
+        from veen.hub.http import Connection
+
+        if tls is None and not force_plain:
+            check_plain(host)
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {"ssl": tls.context, "ssl_handshake_timeout": _HANDSHAKE_SEC} if tls else {}
+        make: Callable[[], Connection] = lambda: Connection(self)  # noqa: E731 - typed for mypy
+        if self._ticker is None:
+            self._tick()
+        server = await loop.create_server(make, host, port, backlog=backlog, **options)
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    async def stop(self, patience_sec: float = 10.0) -> None:
+        """Take no more connections, answer what was asked, then close; after `patience_sec` close at once."""
+        self.draining = True
+        self.api.close()
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), patience_sec)
+        for connection in list(self._connections):
+            connection.transport.abort()
+        await self._empty.wait()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    # --- bounds ------------------------------------------------------------------------------------------
+
+    def join(self, connection: "Connection") -> bool:
+        """Whether there is room for one more. A connection that gets no for an answer joins until it is told."""
+        room = len(self._connections) < self.settings.max_connections and not self.draining
+        self._connections.add(connection)
+        self._empty.clear()
+        return room
+
+    def leave(self, connection: "Connection") -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def reserve(self, size: int) -> bool:
+        if self._buffered + size > self.settings.max_buffered_bytes:
+            return False
+        self._buffered += size
+        return True
+
+    def release(self, size: int) -> None:
+        self._buffered -= size
+
+    def is_denied(self, peer: object) -> bool:
+        if not self.settings.denied_networks or not isinstance(peer, tuple):
+            return False
+        address = ipaddress.ip_address(peer[0])
+        return any(address in network for network in self.settings.denied_networks)
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """A coarse clock, the Date header, and an eye on everyone's deadline."""
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        self.date = date_line()
+        self._heads.clear()
+        for connection in [found for found in self._connections if found.deadline <= self.now]:
+            connection.overdue()
+        settings = self.settings
+        shortest = min(settings.header_sec, settings.body_idle_sec, settings.keep_alive_sec, settings.write_sec)
+        self._ticker = loop.call_later(min(1.0, shortest / 4), self._tick)
+
+    def ok_head(self, length: int) -> bytes:
+        """The head of a submit's answer; receipts have few lengths, so it is nearly always known."""
+        head = self._heads.get(length)
+        if head is None:
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/cbor\r\ncontent-length: %d\r\n%b\r\n" % (
+                length,
+                self.date,
+            )
+            if len(self._heads) < _KNOWN_HEADS:
+                self._heads[length] = head
+        return head

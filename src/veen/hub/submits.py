@@ -1,0 +1,298 @@
+"""Taking messages in: single submits and batches, in CBOR and in JSON (spec §8.1, §10.4.1).
+
+A message that reaches the pipeline is reported by the pipeline; what is refused before is reported here.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from veen.core import cbor
+from veen.core.envelopes import SUBMIT_PREFIX, SubmitRequest, SubmitResponse
+from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
+from veen.core.msg import Msg
+from veen.core.objects import parse_json
+from veen.core.receipt import Receipt
+from veen.core.tooling import MAX_BATCH_ITEMS
+from veen.core.wire import VERSION
+from veen.hub.access import ANYBODY, Principal
+from veen.hub.admission import Refuse
+from veen.hub.calls import Call, Context, Services, is_other_version
+from veen.hub.pipeline import Outcome, Overloaded, Stopped
+from veen.hub.pow import HEADER, batch_difficulty, check_pow
+from veen.hub.reply import ApiError, Form, Replies, Reply, dump_json
+
+__all__ = ["Submission", "Submits"]
+
+Submission = asyncio.Future[Outcome] | Reply
+T = TypeVar("T")
+
+_PREFIX: Final = b"\xa3\x01\x01\x02"  # {1: 1, 2: receipt, 3: server_version}
+_ENVELOPE_BYTES: Final = 4  # before the MSG in a submit request
+_CLIENT_ID: Final = slice(72, 104)  # of a MSG: behind profile_id and label, which have fixed sizes
+_SMALL: Final = 4096  # what may be decoded without looking at it first
+_LARGE: Final = 64 * 1024  # JSON from here on is read in another thread
+_MAX_ITEMS: Final = 16  # a MSG has 11, the array itself included
+_TURN: Final = 64  # messages of a batch that are checked before the event loop may do something else
+
+
+class Submits:
+    """The door to the pipeline."""
+
+    def __init__(self, context: Context, replies: Replies) -> None:
+        self._context, self._replies = context, replies
+        self._services: Services = context.services
+        version = self._services.server_version.encode()
+        self._suffix = b"\x03" + _text_head(len(version)) + version
+
+    # --- one ---------------------------------------------------------------------------------------------
+
+    def begin(
+        self, body: bytes, *, pow_header: str | None = None, principal: Principal = ANYBODY, answer: Form = "cbor"
+    ) -> Submission:
+        """Start the admission of a request in CBOR: a future that the pipeline resolves, or an answer at once."""
+        try:
+            self._prefilter(body, len(body) - _ENVELOPE_BYTES, pow_header, principal)
+            raw = body[_ENVELOPE_BYTES:]
+            if len(body) > _SMALL or not body.startswith(SUBMIT_PREFIX):
+                _check_envelope(body)
+            self._check_denied(raw[_CLIENT_ID])
+            submission = self._services.pipeline.submit(raw)
+            if _is_invalid(submission):
+                SubmitRequest.split(body)  # bytes behind the MSG are a fault of the envelope
+            return submission
+        except _Prefiltered as exc:
+            return self._replies.refused(self._count(exc.refuse, len(body)), answer)
+        except (Overloaded, Stopped) as exc:
+            return self._unavailable(str(exc), answer, len(body))
+        except FormatError as exc:
+            return self._replies.failed(ApiError.of_format(exc), answer)
+
+    async def _begin_json(self, call: Call) -> Submission:
+        """Faults of the envelope and of the MSG are told apart as in CBOR (D-54)."""
+        try:
+            self._prefilter(call.body, 0, call.pow_header, call.principal)  # its size is judged as CBOR, in submit
+            msg = await _aside(lambda: _msg_of_json(_json_envelope(call.body)), call.body)
+            self._check_denied(msg.client_id)
+            return self._services.pipeline.submit(msg.to_bytes())
+        except _Prefiltered as exc:
+            return self._replies.refused(self._count(exc.refuse, len(call.body)), call.answer)
+        except (Overloaded, Stopped) as exc:
+            return self._unavailable(str(exc), call.answer, len(call.body))
+        except FormatError as exc:
+            return self._replies.failed(ApiError.of_format(exc), call.answer)
+
+    def answer(self, receipt: bytes) -> bytes:
+        """The body of a successful answer in CBOR, from the bytes of the RECEIPT."""
+        return b"".join((_PREFIX, receipt, self._suffix))
+
+    def finish(self, submission: Submission, form: Form = "cbor") -> Reply:
+        """The answer to a submission that is done."""
+        if isinstance(submission, Reply):
+            return submission
+        outcome = _outcome(submission)
+        if outcome is None:
+            return self._replies.failed(_not_durable(), form)
+        if isinstance(outcome, Refuse):
+            return self._replies.refused(outcome, form)
+        if form == "cbor":
+            return Reply(200, self.answer(outcome))
+        version = self._services.server_version
+        return self._replies.ok(SubmitResponse(receipt=Receipt.from_bytes(outcome), server_version=version), form)
+
+    async def submit(self, call: Call) -> Reply:
+        if call.form == "json":
+            submission = await self._begin_json(call)
+        else:
+            submission = self.begin(call.body, pow_header=call.pow_header, principal=call.principal, answer=call.answer)
+        if not isinstance(submission, Reply):
+            await asyncio.wait((submission,))
+        return self.finish(submission, call.answer)
+
+    def oversized(self, size: int, form: Form) -> Reply:
+        """A submit that the transport refused to read."""
+        maximum = self._context.store.state.limits.max_msg_bytes
+        refuse = Refuse(Refusal.SIZE_PREFILTER, {"actual": size, "max_allowed": maximum})
+        return self._replies.refused(self._count(refuse, 0), form)
+
+    # --- the first stage ---------------------------------------------------------------------------------
+
+    def _prefilter(self, body: bytes, msg_bytes: int, pow_header: str | None, principal: Principal) -> None:
+        """Sizes, addresses and proof of work: a function of the request and the configuration (spec §8.1)."""
+        if (reason := self._services.not_admitting) is not None:
+            raise Overloaded(reason)
+        maximum = self._context.store.state.limits.max_msg_bytes
+        if msg_bytes > maximum:
+            raise _Prefiltered(Refusal.SIZE_PREFILTER, {"actual": msg_bytes, "max_allowed": maximum})
+        if principal.denied:
+            raise _Prefiltered(Refusal.PREFILTER_REJECT)
+        self._check_pow(body, pow_header, self._services.policy.pow_difficulty)
+
+    def _check_pow(self, body: bytes, pow_header: str | None, difficulty: int) -> None:
+        if difficulty and check_pow(pow_header, body, difficulty):
+            raise _Prefiltered(Refusal.PREFILTER_REJECT, {"field": HEADER, "expected": difficulty})
+
+    def _check_denied(self, client_id: bytes) -> None:
+        denied = self._services.policy.denied_clients
+        if denied and client_id in denied:
+            raise _Prefiltered(Refusal.PREFILTER_REJECT, {"field": "client_id"})
+
+    def _count(self, refuse: Refuse, bytes_in: int) -> Refuse:
+        self._services.observer.submitted(refuse.refusal, bytes_in, 0, 0.0, 0.0, 0.0)
+        return refuse
+
+    def _unavailable(self, reason: str, form: Form, bytes_in: int) -> Reply:
+        self._services.observer.submitted(ApiCode.UNAVAILABLE, bytes_in, 0, 0.0, 0.0, 0.0)
+        return self._replies.failed(ApiError.unavailable(reason), form)
+
+    # --- many --------------------------------------------------------------------------------------------
+
+    async def batch(self, call: Call) -> Reply:
+        """Each message admitted as if it came alone; answers in the order of the messages (DESIGN §3)."""
+        try:
+            messages = await _aside(lambda: _batch_items(call), call.body if call.form == "json" else b"")
+        except FormatError as exc:
+            raise ApiError.of_format(exc) from exc
+        if len(messages) > MAX_BATCH_ITEMS:
+            detail = {"field": "messages", "actual": len(messages), "max_allowed": MAX_BATCH_ITEMS}
+            raise ApiError(ApiCode.LIMIT, "too many messages in one batch", detail=detail)
+        try:
+            difficulty = batch_difficulty(self._services.policy.pow_difficulty, len(messages))
+            if call.principal.denied:
+                raise _Prefiltered(Refusal.PREFILTER_REJECT)
+            self._check_pow(call.body, call.pow_header, difficulty)
+        except _Prefiltered as exc:
+            return self._replies.refused(self._count(exc.refuse, len(call.body)), call.answer)
+        started: list[asyncio.Future[Outcome] | Refuse | ApiError] = []
+        for number, message in enumerate(messages, start=1):
+            started.append(self._begin_item(message))
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+        return self._replies.sequence([await self._finish_item(item, call.answer) for item in started], call.answer)
+
+    def _begin_item(self, message: "bytes | Refuse") -> "asyncio.Future[Outcome] | Refuse | ApiError":
+        if isinstance(message, Refuse):
+            return self._count(message, 0)
+        try:
+            if (reason := self._services.not_admitting) is not None:
+                raise Overloaded(reason)
+            self._check_denied(message[_CLIENT_ID])
+            return self._services.pipeline.submit(message)
+        except _Prefiltered as exc:
+            return self._count(exc.refuse, len(message))
+        except (Overloaded, Stopped) as exc:
+            self._services.observer.submitted(ApiCode.UNAVAILABLE, len(message), 0, 0.0, 0.0, 0.0)
+            return ApiError.unavailable(str(exc))
+
+    async def _finish_item(self, item: "asyncio.Future[Outcome] | Refuse | ApiError", form: Form) -> bytes:
+        outcome: Outcome | ApiError
+        if isinstance(item, asyncio.Future):
+            if not item.done():
+                await asyncio.wait((item,))
+            outcome = _outcome(item) or _not_durable()
+        else:
+            outcome = item
+        if isinstance(outcome, bytes):
+            return outcome if form == "cbor" else dump_json(Receipt.from_bytes(outcome).to_json())
+        envelope = self._replies.refusal(outcome) if isinstance(outcome, Refuse) else self._replies.envelope(outcome)
+        return envelope.to_bytes() if form == "cbor" else dump_json(envelope.to_json())
+
+
+class _Prefiltered(Exception):
+    """Refused before the pipeline."""
+
+    def __init__(self, refusal: Refusal, detail: dict[str, Any] | None = None) -> None:
+        super().__init__(refusal, detail)
+        self.refuse = Refuse(refusal, detail or {})
+
+
+def _check_envelope(body: bytes) -> None:
+    """Faults of the envelope, and of a MSG that would take long to decode only to be refused (D-54)."""
+    if not body.startswith(SUBMIT_PREFIX):
+        if is_other_version(body):
+            raise VersionError(SubmitRequest.KIND, 0)
+        if len(body) <= _SMALL:
+            SubmitRequest.from_bytes(body)  # names the fault: a canonical request begins with the prefix
+        raise MalformedError("not a submit request", SubmitRequest.KIND)
+    try:
+        end = cbor.item_end(body, _ENVELOPE_BYTES, max_items=_MAX_ITEMS)
+    except MalformedError as exc:
+        raise _Prefiltered(Refusal.CBOR_INVALID) from exc
+    if end != len(body):
+        raise MalformedError("bytes follow the request", SubmitRequest.KIND)
+
+
+def _json_envelope(body: bytes) -> Any:
+    tree = parse_json(body)
+    if type(tree) is not dict:
+        SubmitRequest.from_json(tree)  # names the fault
+    assert type(tree) is dict  # noqa: S101 - said above
+    ver = tree.get("ver")
+    if type(ver) is int and ver != VERSION:
+        raise VersionError(SubmitRequest.KIND, ver)
+    if set(tree) != {"ver", "msg"} or type(ver) is not int:
+        SubmitRequest.from_json(tree)
+    return tree["msg"]
+
+
+def _msg_of_json(tree: Any) -> Msg:
+    """The MSG in its JSON form, with the faults that its CBOR form would have."""
+    try:
+        return Msg.from_json(tree)
+    except VersionError as exc:
+        detail = {"field": "ver", "expected": VERSION, "actual": exc.actual}
+        raise _Prefiltered(Refusal.VERSION, detail) from exc
+    except FieldSizeError as exc:
+        detail = {"field": exc.where, "expected": exc.expected, "actual": exc.actual}
+        raise _Prefiltered(Refusal.FIELD_SIZE, detail) from exc
+    except FormatError as exc:
+        raise _Prefiltered(Refusal.CBOR_INVALID) from exc
+
+
+async def _aside(read: Callable[[], T], body: bytes) -> T:
+    """Read JSON here, or, if there is much of it, where it does not keep others waiting."""
+    if len(body) <= _LARGE:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(None, read)
+
+
+def _batch_items(call: Call) -> list[bytes | Refuse]:
+    if call.form == "cbor":
+        return list(islice(cbor.sequence(call.body, what="batch", max_items=_MAX_ITEMS), MAX_BATCH_ITEMS + 1))
+    tree = parse_json(call.body)
+    if type(tree) is not list:
+        raise FieldSizeError("messages", "an array", 0)
+    return list(_json_items(tree[: MAX_BATCH_ITEMS + 1]))
+
+
+def _json_items(tree: list[Any]) -> Iterable[bytes | Refuse]:
+    for item in tree:
+        try:
+            yield _msg_of_json(item).to_bytes()
+        except _Prefiltered as exc:
+            yield exc.refuse
+
+
+def _is_invalid(submission: asyncio.Future[Outcome]) -> bool:
+    if not submission.done() or submission.cancelled():
+        return False
+    outcome = submission.result()
+    return isinstance(outcome, Refuse) and outcome.refusal is Refusal.CBOR_INVALID
+
+
+def _outcome(future: asyncio.Future[Outcome]) -> Outcome | None:
+    """None if the group of the message never became durable."""
+    try:
+        return future.result()
+    except (asyncio.CancelledError, Stopped):
+        return None
+
+
+def _not_durable() -> ApiError:
+    return ApiError.unavailable("the hub could not make the message durable: resync before sending it again")
+
+
+def _text_head(length: int) -> bytes:
+    head = cbor.uint(length)
+    return bytes((head[0] | 0x60,)) + head[1:]

@@ -1,0 +1,270 @@
+"""The tooling operations: capabilities, proofs across sizes, checkpoints, the hub itself (D-61).
+
+They read what the data plane reads and change nothing but the control journal and the attachment store. Who may
+call which is in docs/api.md; an operation that changes the hub for others needs an administrator, one that carries
+its own authority (a signed token, a proof of equivocation, an attachment with a grant) needs nobody.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from veen.core import cbor
+from veen.core.captoken import CapToken
+from veen.core.control import CapAuthorize, ControlRecord, StreamRegister
+from veen.core.envelopes import CheckpointResponse, ProofResponse
+from veen.core.errors import ApiCode, CapabilityError, FieldSizeError, Refusal, VerifyError
+from veen.core.evidence import Equivocation
+from veen.core.msg import Msg
+from veen.core.proof import prove_consistency, prove_inclusion
+from veen.core.receipt import Receipt
+from veen.core.tooling import (
+    MAX_LISTED,
+    AuthorizeResponse,
+    CapStatusRequest,
+    CapStatusResponse,
+    CheckpointRangeRequest,
+    ConsistencyRequest,
+    ConsistencyResponse,
+    InspectRequest,
+    InspectResponse,
+    LabelInfo,
+    LabelRequest,
+    LegacyItem,
+    OkResponse,
+    ProofAtRequest,
+    RecordResponse,
+    StreamRegisterRequest,
+    StreamsResponse,
+)
+from veen.core.wire import Wire
+from veen.hub.access import Role
+from veen.hub.admission import Refuse
+from veen.hub.api import Api, Handler
+from veen.hub.calls import Call, bad_request, not_found
+from veen.hub.controlindex import ControlIndex
+from veen.hub.labelorder import LabelOrder
+from veen.hub.pages import page_bounds, read_page
+from veen.hub.query import flag_field, hex_field, uint_field
+from veen.hub.reply import ApiError, Reply, dump_json
+from veen.hub.tail import Tails
+from veen.storage.labelfiles import LabelFiles
+
+__all__ = ["Tooling"]
+
+_TURN: Final = 32  # signatures or proofs made before the event loop may do something else
+
+
+class Tooling:
+    """Operations beyond the data plane; `operations` is what `Api.add` takes."""
+
+    def __init__(self, api: Api, order: LabelOrder, tails: Tails) -> None:
+        self._api, self._context, self._services = api, api.context, api.services
+        self._order, self._tails = order, tails
+        self._control = ControlIndex()
+        self._control.follow(self._context.store)
+        self._services.resolver.add(self._control.stream_ids())
+        api.on_close(tails.close)
+        self._authorizing: dict[bytes, asyncio.Future[ControlRecord | None]] = {}
+
+    def operations(self) -> dict[str, tuple[Role, Handler]]:
+        return {
+            "submit_batch": (Role.ANY, self._api.submits.batch),
+            "authorize": (Role.ANY, self._authorize),
+            "cap_status": (Role.READ, self._cap_status),
+            "streams": (Role.ADMIN, self._streams),
+            "streams_list": (Role.ADMIN, self._streams_list),
+            "proof_at": (Role.READ, self._proof_at),
+            "consistency": (Role.READ, self._consistency),
+            "checkpoint_latest": (Role.READ, self._checkpoint_latest),
+            "checkpoint_range": (Role.READ, self._checkpoint_range),
+            "inspect": (Role.READ, self._inspect),
+            "report_equivocation": (Role.ANY, self._report_equivocation),
+            "legacy_stream": (Role.READ, self._legacy_stream),
+            "tail": (Role.READ, self._tails.tail),
+            "events": (Role.READ, self._tails.events),
+        }
+
+    def _ok(self, answer: Wire, call: Call) -> Reply:
+        return self._api.replies.ok(answer, call.answer)
+
+    # --- capabilities and streams ------------------------------------------------------------------------
+
+    async def _authorize(self, call: Call) -> Reply:
+        """The token is the authority: whoever brings it, the issuer has signed it (D-46, D-47)."""
+        try:
+            token = self._context.read(call, CapToken)
+        except ApiError as exc:
+            if isinstance(exc.__cause__, FieldSizeError):  # too many links or streams, or a key of another size (D-43)
+                return self._refused(Refuse(Refusal.FIELD_SIZE, {"field": exc.__cause__.where}), call)
+            raise
+        if not self._services.policy.trusts(token):
+            return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"}), call)
+        try:
+            token.verify()
+        except CapabilityError:
+            return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
+        record = await self._cap_record(token)
+        expires_at = min(record.hub_ts + token.allow.ttl, cbor.U64_MAX)
+        return self._ok(AuthorizeResponse(auth_ref=token.auth_ref(), expires_at=expires_at, record=record), call)
+
+    def _refused(self, refuse: Refuse, call: Call) -> Reply:
+        return self._api.replies.refused(refuse, call.answer)
+
+    async def _cap_record(self, token: CapToken) -> ControlRecord:
+        """The first record about a token, made now if there is none; two callers at once get the same."""
+        auth_ref = token.auth_ref()
+        while (running := self._authorizing.get(auth_ref)) is not None:
+            await asyncio.wait((running,))
+        if (record := self._known_cap(auth_ref)) is not None:
+            return record
+        caps = self._context.store.state.caps
+        making = asyncio.ensure_future(
+            self._services.pipeline.control(lambda _: None if auth_ref in caps else CapAuthorize.of(token))
+        )
+        self._authorizing[auth_ref] = making
+        try:
+            made = await making
+        except asyncio.CancelledError:
+            raise ApiError.unavailable("the hub could not make the record durable") from None
+        finally:
+            del self._authorizing[auth_ref]
+        self._services.resolver.add(token.allow.stream_ids)
+        if made is not None:
+            return made
+        # A message used a preloaded token a moment ago: its record is on the way to the disk.
+        await self._services.pipeline.drain()
+        if (record := self._known_cap(auth_ref)) is None:
+            raise ApiError.unavailable("the record of this token is not durable yet")
+        return record
+
+    def _known_cap(self, auth_ref: bytes) -> ControlRecord | None:
+        self._control.follow(self._context.store)
+        return self._control.cap(auth_ref)
+
+    async def _cap_status(self, call: Call) -> Reply:
+        request = self._context.read(call, CapStatusRequest)
+        cap = self._context.store.state.caps.get(request.auth_ref)
+        if cap is None or self._known_cap(request.auth_ref) is None:  # the sequencer may be ahead of the disk
+            raise not_found("no such capability was authorised")
+        expires_at = min(cap.issued_at + cap.token.allow.ttl, cbor.U64_MAX)
+        return self._ok(CapStatusResponse(token=cap.token_bytes, issued_at=cap.issued_at, expires_at=expires_at), call)
+
+    async def _streams(self, call: Call) -> Reply:
+        """Register a stream, so that its labels resolve although no token names it (D-23)."""
+        request = self._context.read(call, StreamRegisterRequest)
+        self._control.follow(self._context.store)
+        record = self._control.stream(request.stream_id)
+        if record is None:
+            record = await self._services.pipeline.control(lambda _: StreamRegister(stream_id=request.stream_id))
+            self._services.resolver.add((request.stream_id,))
+        assert record is not None  # noqa: S101 - the function above always makes one
+        return self._ok(RecordResponse(record=record), call)
+
+    async def _streams_list(self, call: Call) -> Reply:
+        self._control.follow(self._context.store)
+        stream_ids = sorted({*self._control.stream_ids(), *self._services.policy.streams})
+        return self._ok(StreamsResponse(stream_ids=tuple(stream_ids)), call)
+
+    # --- proofs and checkpoints --------------------------------------------------------------------------
+
+    async def _proof_at(self, call: Call) -> Reply:
+        request = self._context.read(call, ProofAtRequest)
+        files = self._context.entry(request.label, request.stream_seq)
+        self._context.entry(request.label, request.tree_size, "tree_size")
+        if request.stream_seq > request.tree_size:
+            raise bad_request("the tree is smaller than the number of the entry", "tree_size")
+        started = time.perf_counter()
+        proof = prove_inclusion(files.node_at, request.stream_seq, request.tree_size)
+        self._services.observer.proved(time.perf_counter() - started)
+        return self._ok(ProofResponse(mmr_proof=proof, server_version=self._services.server_version), call)
+
+    async def _consistency(self, call: Call) -> Reply:
+        request = self._context.read(call, ConsistencyRequest)
+        files = self._context.entry(request.label, request.from_size, "from_size")
+        self._context.entry(request.label, request.to_size, "to_size")
+        if request.from_size > request.to_size:
+            raise bad_request("a log cannot become smaller", "to_size")
+        started = time.perf_counter()
+        proof = prove_consistency(files.node_at, request.from_size, request.to_size)
+        self._services.observer.proved(time.perf_counter() - started)
+        version = self._services.server_version
+        return self._ok(ConsistencyResponse(consistency_proof=proof, server_version=version), call)
+
+    async def _checkpoint_latest(self, call: Call) -> Reply:
+        files = self._context.files(self._context.read(call, LabelRequest).label)
+        checkpoint = self._context.checkpoint(files, files.size)
+        return self._ok(CheckpointResponse(checkpoint=checkpoint, server_version=self._services.server_version), call)
+
+    async def _checkpoint_range(self, call: Call) -> Reply:
+        """Per label its latest checkpoint, by (epoch, label); a list of MAX_LISTED may go on (D-65)."""
+        request = self._context.read(call, CheckpointRangeRequest)
+        items: list[bytes] = []
+        if request.label is not None:
+            files = self._context.store.files(request.label)
+            inside = files is not None and request.epoch_min <= files.epoch <= request.epoch_max
+            labels = [files] if files is not None and inside else []
+        else:
+            labels = list(self._order.between(request.epoch_min, request.epoch_max, request.after, MAX_LISTED))
+        for files in labels:
+            checkpoint = self._context.checkpoint(files, files.size)
+            items.append(dump_json(checkpoint.to_json()) if call.answer == "json" else checkpoint.to_bytes())
+            if len(items) % _TURN == 0:
+                await asyncio.sleep(0)
+        return self._api.replies.sequence(items, call.answer)
+
+    async def _inspect(self, call: Call) -> Reply:
+        """What is known about labels without reading an entry."""
+        request = self._context.read(call, InspectRequest)
+        if request.label is not None:
+            found = [self._context.files(request.label)]
+        else:
+            epoch = request.after_epoch or 0
+            found = list(self._order.between(epoch, cbor.U64_MAX, request.after, MAX_LISTED + 1))
+        labels = tuple(_label_info(files) for files in found[:MAX_LISTED])
+        more = len(found) > MAX_LISTED
+        return self._ok(InspectResponse(label_count=len(self._order), labels=labels, more=more), call)
+
+    async def _report_equivocation(self, call: Call) -> Reply:
+        """Only proof against this hub's own keys is kept: nobody can make that up (RCPT-07)."""
+        evidence = self._context.read(call, Equivocation)
+        if not set(evidence.hub_pks) <= {key.hub_pk for key in self._services.identity.keys}:
+            raise ApiError(ApiCode.BAD_REQUEST, "the keys are not of this hub", detail={"field": "hub_pks"})
+        try:
+            evidence.verify()
+        except VerifyError as exc:
+            raise ApiError(ApiCode.BAD_REQUEST, str(exc)) from exc
+        await asyncio.get_running_loop().run_in_executor(None, self._services.keep_evidence, evidence)
+        return self._ok(OkResponse(ok=True), call)
+
+    # --- the older way to read ---------------------------------------------------------------------------
+
+    async def _legacy_stream(self, call: Call) -> Reply:
+        """GET label, from, with_proof: one page as a sequence of {1: receipt, 2: msg, 3: mmr_proof?}."""
+        label = hex_field(call.query, "label", 32)
+        start = uint_field(call.query, "from", 1)
+        with_proof = flag_field(call.query, "with_proof")
+        files = self._context.files(label)
+        first, last, count = page_bounds(files, start, None, None)
+        page = await read_page(self._context, files, first, last, count)
+        items: list[bytes] = []
+        for frame in page.frames:
+            item = LegacyItem(
+                receipt=Receipt.from_bytes(frame.receipt),
+                msg=Msg.from_bytes(frame.msg),
+                mmr_proof=prove_inclusion(files.node_at, frame.stream_seq) if with_proof else None,
+            )
+            items.append(dump_json(item.to_json()) if call.answer == "json" else item.to_bytes())
+            if len(items) % _TURN == 0:
+                await asyncio.sleep(0)
+        return self._api.replies.sequence(items, call.answer)
+
+
+def _label_info(files: LabelFiles) -> LabelInfo:
+    return LabelInfo(
+        label=files.label,
+        epoch=files.epoch,
+        last_stream_seq=files.size,
+        last_mmr_root=files.root(),
+        last_hub_ts=files.last_ts,
+    )

@@ -1,0 +1,193 @@
+"""A whole hub behind a real socket, in a thread of its own, and small clients that speak to it."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from dataclasses import dataclass, field
+
+from tests.hub import hubworld as w
+
+from veen.core.envelopes import ErrorEnvelope
+from veen.core.evidence import Equivocation
+from veen.core.hubkeys import HubKey
+from veen.core.labels import hub_id_of
+from veen.core.limits import DEFAULT_LIMITS
+from veen.hub.access import Access
+from veen.hub.observe import NullObserver
+from veen.hub.pipeline import Pipeline
+from veen.hub.policy import Policy
+from veen.hub.resolver import Resolver
+from veen.hub.runtime import api_of
+from veen.hub.server import HttpServer, HttpSettings
+from veen.storage.attachments import AttachmentFiles
+from veen.storage.fs import OsFs
+from veen.storage.store import Store
+
+ADMIN = b"an-administrator-token"
+READER = b"a-reader-token-0000"
+VERSION = "9.9.9"
+
+
+class Identity(w.Signer):
+    hub_id = hub_id_of(w.HUB.public)
+    keys = (HubKey(hub_pk=w.HUB.public, valid_from=0),)
+
+
+@dataclass
+class Services:
+    """What a runtime would provide, with knobs."""
+
+    pipeline: Pipeline
+    policy: Policy
+    resolver: Resolver
+    attachments: AttachmentFiles | None
+    access: Access = field(default_factory=Access)
+    identity: Identity = field(default_factory=Identity)
+    observer: NullObserver = field(default_factory=NullObserver)
+    server_version: str = VERSION
+    not_admitting: str | None = None
+    reason: str | None = None
+    evidence: list[Equivocation] = field(default_factory=list)
+    seal = staticmethod(w.seal)
+
+    def not_ready(self):
+        return self.reason
+
+    def metrics_text(self):
+        return "veen_submit_ok_total 0\n"
+
+    def keep_evidence(self, evidence):
+        self.evidence.append(evidence)
+
+
+class LiveHub:
+    """`with LiveHub(tmp_path) as hub:` and `hub.call("/v1/submit", request)`."""
+
+    def __init__(
+        self,
+        directory,
+        *,
+        policy=None,
+        limits=DEFAULT_LIMITS,
+        access=None,
+        settings=None,
+        clock=lambda: w.NOW,
+        workers=0,
+        tls=None,
+        resolver=None,
+        max_queue=4096,
+        attach=True,
+        new_loop=asyncio.new_event_loop,
+    ):
+        self.directory, self.limits, self.settings, self.clock = directory, limits, settings, clock
+        self.policy = policy or w.policy(preloaded={w.FREE_TOKEN.auth_ref(): w.FREE_TOKEN})
+        self.access, self.workers, self.tls, self.max_queue = access or Access(), workers, tls, max_queue
+        self.resolver, self.attach = resolver or w.resolver(), attach
+        self.loop = new_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    def run(self, coroutine, timeout=20):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
+
+    def on_loop(self, function, *args):
+        async def call():
+            return function(*args)
+
+        return self.run(call())
+
+    async def _start(self):
+        fs = OsFs(self.directory)
+        store = Store.open(fs, self.limits, w.seal)
+        pipeline = Pipeline(
+            store,
+            w.Signer(),
+            self.policy,
+            self.resolver,
+            workers=self.workers,
+            clock=lambda: self.clock(),
+            max_queue=self.max_queue,
+        )
+        attachments = AttachmentFiles(fs, 0) if self.attach else None
+        self.services = Services(pipeline, self.policy, self.resolver, attachments, self.access)
+        self.api = api_of(self.services)
+        self.server = HttpServer(self.api, self.settings or HttpSettings())
+        self.host, self.port = await self.server.listen("127.0.0.1", 0, tls=self.tls)
+
+    async def _stop(self):
+        await self.server.stop(5)
+        await self.services.pipeline.close()
+        await self.loop.shutdown_default_executor()
+
+    def __enter__(self):
+        self.thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(self, *_):
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    # --- clients -----------------------------------------------------------------------------------------
+
+    def request(self, method, path, body=b"", headers=None):
+        """One request on a connection of its own: status, headers, body."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
+        try:
+            connection.request(method, path, body or None, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def call(self, path, request, response=None, *, form="cbor", headers=None, status=200):
+        """POST a wire object and read another one in the same form."""
+        body = request.to_bytes() if form == "cbor" else json.dumps(request.to_json()).encode()
+        got, heads, data = self.request("POST", path, body, {"Content-Type": f"application/{form}", **(headers or {})})
+        assert got == status, (got, data)
+        if response is None:
+            return data
+        assert heads["Content-Type"] == f"application/{form}"
+        return response.from_bytes(data) if form == "cbor" else response.from_json(json.loads(data))
+
+    def raw(self, data, *, expect=None, shutdown=False, timeout=10.0):
+        """Send bytes as they are; all that comes back until the hub closes, or until `expect` answers are complete."""
+        with socket.create_connection((self.host, self.port), timeout=timeout) as connection:
+            connection.sendall(data)
+            if shutdown:
+                connection.shutdown(socket.SHUT_WR)
+            received = b""
+            while expect is None or len(split_answers(received)) < expect:
+                part = connection.recv(1 << 16)
+                if not part:
+                    break
+                received += part
+            return received
+
+
+def split_answers(data):
+    """The complete answers in a run of bytes: (status, headers, body)."""
+    answers = []
+    while b"\r\n\r\n" in data:
+        head, _, rest = data.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+        length = int(headers.get("content-length", 0))
+        if len(rest) < length:
+            break
+        answers.append((int(lines[0].split()[1]), headers, rest[:length]))
+        data = rest[length:]
+    return answers
+
+
+def detail_of(data):
+    """The detail of an error in CBOR; nothing if it has none."""
+    return ErrorEnvelope.from_bytes(data).detail or {}
+
+
+def post(path, body, *headers, version="1.1"):
+    lines = [f"POST {path} HTTP/{version}", "Host: hub", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -1,0 +1,273 @@
+"""What a hub tells: metrics that a strict parser reads, and log lines that hold exactly what they may."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics
+
+from veen.core.errors import ApiCode, Refusal
+from veen.hub.config import HubConfig, load
+from veen.hub.logs import Log
+from veen.hub.metrics import Histogram
+from veen.hub.observe import GAUGES, HubObserver, NullObserver, Observer
+
+LABEL, CLIENT, LEAF = b"\x11" * 32, b"\x22" * 32, b"\x33" * 32
+ALWAYS = {"ts", "level", "component", "role", "operation"}
+OBS_03 = {
+    "label",
+    "client_id_prefix",
+    "stream_seq",
+    "leaf_hash_prefix",
+    "bytes_in",
+    "bytes_out",
+    "verify_ms",
+    "commit_ms",
+}
+
+
+def observed(log=None):
+    """An observer that saw a bit of everything."""
+    observer = HubObserver(log)
+    for seq in range(1, 4):
+        observer.submitted(None, 700, 176, 0.0002, 0.001, 0.0013, LABEL, CLIENT, seq, LEAF)
+    observer.submitted(Refusal.CAP_RATE, 700, 0, 0.0002, 0.0, 0.0004, LABEL, CLIENT)
+    observer.submitted(Refusal.CBOR_INVALID, 3, 0, 0.0, 0.0, 0.00001)
+    observer.submitted(ApiCode.UNAVAILABLE, 700, 0, 0.0, 0.0, 0.0)
+    observer.group(3, 0.0004)
+    observer.sealed(1_024)
+    observer.retired(0.01)
+    observer.proved(0.0001)
+    observer.anchor_failed()
+    return observer
+
+
+def families(text):
+    return {family.name: family for family in parser.text_string_to_metric_families(text.decode())}
+
+
+def value(found, name, **labels):
+    (sample,) = [
+        sample
+        for family in found.values()
+        for sample in family.samples
+        if sample.name == name and sample.labels == labels
+    ]
+    return sample.value
+
+
+@pytest.mark.req("OBS-01")
+def test_the_counters_of_obs0():
+    found = families(observed().render({}))
+    assert value(found, "veen_submit_ok_total") == 3
+    assert value(found, "veen_submit_err_total", code="E.RATE") == 1
+    assert value(found, "veen_submit_err_total", code="E.FORMAT") == 1
+    assert value(found, "veen_submit_err_total", code="E.UNAVAILABLE") == 1
+    assert value(found, "veen_submit_err_total", code="E.SIG") == 0
+    assert value(found, "veen_rate_limited_total") == 1
+    assert value(found, "veen_anchor_fail_total") == 1
+
+
+@pytest.mark.req("OBS-02")
+def test_the_histograms_and_the_gauge_of_obs0():
+    found = families(observed().render({"veen_queue_depth": 7}))
+    for name, count in (
+        ("veen_verify_latency_ms", 4),
+        ("veen_commit_latency_ms", 3),
+        ("veen_end_to_end_latency_ms", 6),
+        ("veen_checkpoint_interval", 1),
+    ):
+        assert found[name].type == "histogram"
+        assert value(found, f"{name}_count") == count
+    assert value(found, "veen_verify_latency_ms_bucket", le="0.25") == 4
+    assert value(found, "veen_verify_latency_ms_bucket", le="0.1") == 0
+    assert value(found, "veen_commit_latency_ms_sum") == pytest.approx(3.0)
+    assert found["veen_queue_depth"].type == "gauge"
+    assert value(found, "veen_queue_depth") == 7
+
+
+def test_each_latency_has_a_twin_in_seconds():
+    found = families(observed().render({}))
+    for name in ("verify", "commit", "end_to_end"):
+        ms = [sample for sample in found[f"veen_{name}_latency_ms"].samples if sample.name.endswith("_bucket")]
+        seconds = [sample for sample in found[f"veen_{name}_seconds"].samples if sample.name.endswith("_bucket")]
+        assert [sample.value for sample in ms] == [sample.value for sample in seconds]
+        assert [float(sample.labels["le"]) for sample in ms] == pytest.approx(
+            [1000 * float(sample.labels["le"]) for sample in seconds]
+        )
+
+
+@pytest.mark.req("OPS-03")
+def test_admission_proof_and_sync_time_are_measured():
+    found = families(observed().render({}))
+    for name in ("veen_end_to_end_seconds", "veen_proof_seconds", "veen_fsync_seconds"):
+        assert value(found, f"{name}_count") > 0
+
+
+def test_the_text_is_well_formed_by_the_stricter_grammar_too():
+    """promtool is not at hand; the OpenMetrics parser refuses what it refuses: order, duplicates, broken histograms."""
+    text = observed().render(dict.fromkeys(GAUGES, 1), openmetrics=True)
+    names = [family.name for family in openmetrics.text_string_to_metric_families(text.decode())]
+    assert len(names) == len(set(names))
+    assert {"veen_submit_ok", "veen_queue_depth", "veen_build_info", "process_cpu_seconds"} <= set(names)
+
+
+def test_every_metric_says_what_it_is_and_no_label_can_grow():
+    text = observed().render(dict.fromkeys(GAUGES, 1)).decode()
+    found = families(text.encode())
+    for family in found.values():
+        assert family.documentation
+        assert re.fullmatch(r"[a-z_]+", family.name)
+    labels = {name for family in found.values() for sample in family.samples for name in sample.labels}
+    assert labels == {"code", "detail", "result", "le", "version"}
+    assert LABEL.hex() not in text
+    assert CLIENT.hex()[:8] not in text
+
+
+def test_a_histogram_counts_each_value_once():
+    histogram = Histogram((1, 2, 4))
+    for number in (0, 1, 1.5, 2, 3, 4, 5, 100):
+        histogram.observe(number)
+    samples = dict(histogram.samples("h"))
+    assert samples['h_bucket{le="1"}'] == 2
+    assert samples['h_bucket{le="2"}'] == 4
+    assert samples['h_bucket{le="4"}'] == 6
+    assert samples['h_bucket{le="+Inf"}'] == samples["h_count"] == 8
+    assert samples["h_sum"] == 116.5
+
+
+def test_nobody_watching_is_an_observer():
+    watching: list[Observer] = [NullObserver(), HubObserver()]
+    for observer in watching:
+        observer.submitted(None, 1, 1, 0.0, 0.0, 0.0)
+
+
+def test_dashboard_and_alerts_name_metrics_that_exist(request):
+    root = Path(request.config.rootpath) / "deploy"
+    exposed = {
+        sample.name
+        for family in families(observed().render(dict.fromkeys(GAUGES, 1))).values()
+        for sample in family.samples
+    }
+    dashboard = json.loads((root / "dashboards" / "veen-hub.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    alerts = yaml.safe_load((root / "alerts" / "veen-hub.yml").read_text())
+    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    expressions += [rule["expr"] for rule in rules]
+    for expression in expressions:
+        for name in re.findall(r"(?:veen|process)_[a-z_]+", expression):
+            assert name in exposed, name
+    assert all(rule["annotations"]["action"] for rule in rules)
+    assert all(panel["type"] in ("stat", "timeseries") for panel in dashboard["panels"])  # core panels only
+
+
+# --- log -------------------------------------------------------------------------------------------------
+
+
+def logged(tmp_path, act, **flags):
+    """The lines that `act(log)` leaves."""
+    file = tmp_path / "log"
+    config = load(None, {}, {"data_dir": str(tmp_path), "log.file": str(file), "log.format": "json", **flags})
+    log = Log(config)
+    act(log)
+    log.close()
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.req("OBS-03")
+def test_a_submit_leaves_one_line_with_exactly_these_fields(tmp_path):
+    accepted, rate, cbor, unavailable = [
+        line for line in logged(tmp_path, lambda log: observed(log)) if line.get("stream_seq") in (None, 1)
+    ]
+    assert set(accepted) == ALWAYS | OBS_03
+    assert accepted["label"] == LABEL.hex()
+    assert accepted["client_id_prefix"] == "22222222"
+    assert accepted["leaf_hash_prefix"] == "33333333"
+    assert (accepted["stream_seq"], accepted["bytes_in"], accepted["bytes_out"]) == (1, 700, 176)
+    assert (accepted["verify_ms"], accepted["commit_ms"]) == (0.2, 1.0)
+    assert accepted["operation"] == "submit"
+    assert set(rate) == ALWAYS | {
+        "label",
+        "client_id_prefix",
+        "code",
+        "bytes_in",
+        "bytes_out",
+        "verify_ms",
+        "commit_ms",
+    }
+    assert rate["code"] == "E.RATE"
+    assert set(cbor) == ALWAYS | {"code", "bytes_in", "bytes_out", "verify_ms", "commit_ms"}
+    assert unavailable["code"] == "E.UNAVAILABLE"
+
+
+def test_no_line_holds_a_whole_client_id_or_leaf(tmp_path):
+    text = json.dumps(logged(tmp_path, lambda log: observed(log)))
+    assert CLIENT.hex() not in text
+    assert LEAF.hex() not in text
+
+
+@pytest.mark.req("K8S-21")
+def test_every_line_names_time_level_component_and_role(tmp_path):
+    def act(log):
+        observed(log)
+        log.event("warning", "disk", "too little free space", free_bytes=1)
+
+    lines = logged(tmp_path, act, role="authority", tenant_id="acme")
+    for line in lines:
+        assert ALWAYS | {"tenant_id"} <= set(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["ts"])
+        assert (line["component"], line["role"], line["tenant_id"]) == ("hub", "authority", "acme")
+    assert lines[-1]["level"] == "warning"
+    assert lines[-1]["free_bytes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "accepted", "refused"),
+    [
+        ({"log.submits": "all"}, 3, 3),
+        ({"log.submits": "sampled"}, 0, 3),
+        ({"log.submits": "errors"}, 0, 3),
+        ({"log.submits": "off"}, 0, 0),
+        ({"log.level": "warning"}, 0, 0),
+    ],
+)
+def test_who_wants_fewer_lines_gets_fewer(tmp_path, flags, accepted, refused):
+    lines = logged(tmp_path, lambda log: observed(log), **flags)
+    assert (sum("code" not in line for line in lines), sum("code" in line for line in lines)) == (accepted, refused)
+
+
+def test_one_in_a_hundred_is_a_sample(tmp_path):
+    def act(log):
+        observer = HubObserver(log)
+        for seq in range(1, 1_001):
+            observer.submitted(None, 1, 1, 0.1, 0.1, 0.1, LABEL, CLIENT, seq, LEAF)
+
+    assert len(logged(tmp_path, act, **{"log.submits": "sampled"})) == 10
+
+
+def test_text_for_people(tmp_path):
+    file = tmp_path / "log"
+    log = Log(load(None, {}, {"data_dir": "d", "log.file": str(file), "log.format": "text"}))
+    observed(log)
+    log.event("info", "start", "ready", url="http://127.0.0.1:1")
+    log.close()
+    text = file.read_text()
+    assert "submit: accepted 11111111… seq 1, 700 bytes" in text
+    assert "refused E.RATE" in text
+    assert "start: ready url=http://127.0.0.1:1" in text
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_hub(tmp_path):
+    fd = os.open("/dev/full", os.O_WRONLY)
+    try:
+        log = Log(HubConfig(data_dir=tmp_path), fd)
+        log.event("info", "start", "ready")
+        log.close()
+        assert log.dropped == 1
+        assert value(families(HubObserver(log).render({})), "veen_log_lines_dropped_total") == 1
+    finally:
+        os.close(fd)
