@@ -7,7 +7,7 @@ import sys
 import click
 import pytest
 
-from veen.cli.app import COMMANDS, cli
+from veen.cli.app import cli
 from veen.cli.output import Exit
 
 
@@ -15,21 +15,30 @@ def veen(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "veen", *args], input=stdin, capture_output=True, check=False)
 
 
-def commands():
-    context = click.Context(cli)
-    return [(name, cli.get_command(context, name)) for name in COMMANDS]
+def commands(group=cli, prefix=""):
+    """Every command of the tree that does something, by its full name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
-@pytest.mark.parametrize(("name", "command"), commands(), ids=list(COMMANDS))
+ALL = list(commands())
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_every_command_takes_json(name, command):
     assert command is not None
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
 
 
-@pytest.mark.parametrize(("name", "command"), commands(), ids=list(COMMANDS))
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_the_listed_help_matches_the_command(name, command):
     """The table repeats the help so that listing imports nothing; the command itself must exist under its name."""
-    assert command.name == name
+    assert command.name == name.split()[-1]
     assert command.help
 
 

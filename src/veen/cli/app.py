@@ -1,19 +1,21 @@
 """The command tree and the one place where errors become text and exit codes."""
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import click
 
 from veen import __version__
 from veen.cli.output import Exit, Output, report
 
-__all__ = ["COMMANDS", "cli", "main"]
+__all__ = ["COMMANDS", "LazyGroup", "cli", "main"]
 
 # name -> (module:attribute, short help). The help is repeated here so that listing imports nothing.
 COMMANDS = {
     "demo": ("veen.cli.demo:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
+    "hub": ("veen.cli.hub:hub", "Run a hub and look after its data directory."),
     "inspect": ("veen.cli.inspect:inspect", "Show what any wire object holds; no keys needed."),
     "verify": ("veen.cli.verify:verify", "Check any wire object: signatures, hashes, proofs."),
     "version": ("veen.cli.version:version", "Print the version."),
@@ -23,20 +25,22 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """A group that knows its commands by name and imports one when it is called."""
 
+    table: ClassVar[Mapping[str, tuple[str, str]]] = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return sorted(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = self.table[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"  # noqa: S101 - our own table
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, self.table[name][1]) for name in self.list_commands(ctx)])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
