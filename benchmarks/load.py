@@ -14,7 +14,7 @@ import pickle
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from veen.core import cbor
 from veen.core.captoken import CapToken, Rate
@@ -82,8 +82,7 @@ class Connection(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not say that it is one
 
     def send(self) -> None:
         assert self._transport is not None

@@ -1,0 +1,192 @@
+"""What others do with the same load and the same durability: NATS JetStream and Redis streams, sync always.
+
+Each gets messages of 690 bytes from 64 connections in a closed loop, by a client of a few lines that speaks its wire
+protocol. Neither checks an author's signature, signs a receipt or can prove anything later; the table says so.
+"""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+MESSAGE: Final = bytes(range(256)) * 2 + bytes(178)  # 690 bytes
+CONNECTIONS: Final = 64
+
+
+class Loop(asyncio.Protocol):
+    """Sends `message` again and again, the next when the last is answered, `count` times."""
+
+    def __init__(self, hello: bytes, message: bytes, answered: Callable[[bytes], int], count: int) -> None:
+        self._hello, self._message, self._answered, self._left = hello, message, answered, count
+        self._buffer = b""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.latencies: list[float] = []
+        self._sent = 0.0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._hello:
+            self._transport.write(self._hello)
+        else:
+            self.ready.set_result(None)
+
+    def send(self) -> None:
+        assert self._transport is not None
+        self._sent = time.perf_counter()
+        self._transport.write(self._message)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self.ready.done():
+            if b"PONG" in self._buffer:
+                self._buffer = b""
+                self.ready.set_result(None)
+            return
+        used = self._answered(self._buffer)
+        if not used:
+            return
+        self._buffer = self._buffer[used:]
+        self.latencies.append(time.perf_counter() - self._sent)
+        self._left -= 1
+        if self._left:
+            self.send()
+        else:
+            self.done.set_result(None)
+
+
+def _nats_answer(buffer: bytes) -> int:
+    """The length of a whole `MSG inbox sid size CRLF body CRLF`, or 0."""
+    end = buffer.find(b"\r\n")
+    if end < 0 or not buffer.startswith(b"MSG"):
+        return len(buffer) if buffer.startswith(b"PING\r\n") else 0
+    whole = end + 4 + int(buffer[:end].rsplit(b" ", 1)[1])
+    if len(buffer) < whole:
+        return 0
+    if b'"error"' in buffer[:whole]:
+        raise RuntimeError(buffer[:whole].decode())
+    return whole
+
+
+def _redis_answer(buffer: bytes) -> int:
+    if buffer.startswith(b"-"):
+        raise RuntimeError(buffer.decode())
+    return len(buffer) if buffer.count(b"\r\n") == 2 else 0
+
+
+async def _drive(port: int, make: Callable[[int], tuple[bytes, bytes]], answered: Any, each: int) -> dict[str, float]:
+    loop = asyncio.get_running_loop()
+    loops = []
+    for number in range(CONNECTIONS):
+        hello, message = make(number)
+        one = Loop(hello, message, answered, each)
+        await loop.create_connection(partial(_same, one), "127.0.0.1", port)
+        await one.ready
+        loops.append(one)
+    began, cpu = time.perf_counter(), time.process_time()
+    for one in loops:
+        one.send()
+    await asyncio.gather(*(one.done for one in loops))
+    seconds, own = time.perf_counter() - began, time.process_time() - cpu
+    latencies = sorted(latency for one in loops for latency in one.latencies)
+    return {
+        "per_second": len(latencies) / seconds,
+        "p50_ms": latencies[len(latencies) // 2] * 1000,
+        "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
+        "own_cpu_share": own / seconds,
+    }
+
+
+def _same(one: Loop) -> Loop:
+    return one
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _server(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def nats(each: int) -> dict[str, float] | None:
+    """JetStream, file storage, `sync_interval: always`."""
+    binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if binary is None:
+        return None
+    root, port = Path(tempfile.mkdtemp(prefix="veen-nats-")), _free_port()
+    try:
+        config = root / "server.conf"
+        config.write_text(
+            f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{root / "data"}", sync_interval: always }}\n'
+        )
+        with _server([binary, "-c", str(config)], port):
+            asyncio.run(_make_stream(port))
+            return asyncio.run(_drive(port, _nats_message, _nats_answer, each))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _nats_message(number: int) -> tuple[bytes, bytes]:
+    hello = b'CONNECT {"verbose":false}\r\nSUB inbox.%d 1\r\nPING\r\n' % number
+    return hello, b"PUB bench.m inbox.%d %d\r\n%b\r\n" % (number, len(MESSAGE), MESSAGE)
+
+
+async def _make_stream(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    request = json.dumps({"name": "bench", "subjects": ["bench.>"], "storage": "file"}).encode()
+    writer.write(b'CONNECT {"verbose":false}\r\nSUB made 1\r\n')
+    writer.write(b"PUB $JS.API.STREAM.CREATE.bench made %d\r\n%b\r\n" % (len(request), request))
+    while not (line := await asyncio.wait_for(reader.readline(), 10)).startswith(b"MSG"):
+        if line.startswith(b"-ERR"):
+            raise RuntimeError(line.decode())
+    writer.close()
+
+
+def redis(each: int) -> dict[str, float] | None:
+    """XADD with `appendfsync always`."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        return None
+    root, port = Path(tempfile.mkdtemp(prefix="veen-redis-")), _free_port()
+    try:
+        options = {"port": port, "bind": "127.0.0.1", "dir": root, "appendonly": "yes", "appendfsync": "always"}
+        command = [binary, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+        with _server([*command, "--save", ""], port):
+            return asyncio.run(_drive(port, _redis_message, _redis_answer, each))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _redis_message(number: int) -> tuple[bytes, bytes]:
+    words = (b"XADD", b"bench", b"*", b"m", MESSAGE)
+    return b"", b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+PEERS: Final = {"NATS JetStream, sync always": nats, "Redis XADD, appendfsync always": redis}
+
+if __name__ == "__main__":
+    for title, measure in PEERS.items():
+        print(title, json.dumps(measure(200)))
