@@ -217,3 +217,9 @@ def test_composing_twice_gives_the_same_bytes():
 @given(strategies.MSG)
 def test_the_digest_of_the_raw_bytes_is_the_digest_of_the_message(msg):
     assert Msg.digest_of(msg.to_bytes()) == msg.signing_digest()
+
+
+def test_a_million_tiny_items_are_not_read_before_they_are_refused():
+    """Linear is not enough when each byte costs a microsecond."""
+    with pytest.raises(MalformedError, match="items"):
+        Msg.from_bytes(b"\x9a\x00\x0f\x00\x00" + bytes(0xF0000))

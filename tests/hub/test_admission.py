@@ -102,6 +102,8 @@ def test_the_first_structural_fault_in_the_order_of_the_table_wins():
     items = cbor2.loads(bad.to_bytes())
     assert why(structure(cbor2.dumps([2, *items[1:]]))) is Refusal.VERSION
     assert why(structure(cbor2.dumps([2, items[1][:5], *items[2:]]))) is Refusal.FIELD_SIZE
+    short_items = cbor2.loads(short.to_bytes())
+    assert why(structure(cbor2.dumps([2, *short_items[1:]]))) is Refusal.FIELD_SIZE
     assert why(structure(cbor2.dumps([2, items[1][:5], *items[2:9], "sig"]))) is Refusal.CBOR_INVALID
     hash_and_padding = w.msg(ciphertext=w.CIPHERTEXT + b"\x01", ct_hash=bytes(32))
     assert why(structure(hash_and_padding.to_bytes())) is Refusal.CT_HASH

@@ -21,6 +21,7 @@ from tests.hub.apiworld import LiveHub, detail_of, post, split_answers
 
 from veen.core.envelopes import ErrorEnvelope, StreamRequest, SubmitRequest, SubmitResponse
 from veen.core.limits import Limits
+from veen.core.tooling import TailRequest
 from veen.hub.access import Access
 from veen.hub.server import HttpSettings
 from veen.hub.tls import PlainHttpError, Tls, TlsError, check_plain
@@ -85,6 +86,39 @@ def test_more_requests_than_may_be_due_are_all_answered(tmp_path):
         data = b"".join(post("/v1/submit", submit_body(seq)) for seq in range(1, count + 1))
         answers = split_answers(hub.raw(data, expect=count, timeout=30))
         assert [status for status, _, _ in answers] == [200] * count
+
+
+def test_thousands_of_requests_behind_a_waiting_one_are_answered_in_turn(tmp_path):
+    """What is known at once is answered in a loop; however many, the stack does not grow."""
+    with LiveHub(tmp_path) as hub:
+        hub.request("POST", "/v1/submit", submit_body(1))
+        wait = TailRequest(label=w.LABEL, from_seq=2, wait_sec=1).to_bytes()
+        count = 2000
+        data = post("/tooling/tail", wait) + b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" * count
+        answers = split_answers(hub.raw(data, shutdown=True))
+        assert [status for status, _, _ in answers] == [200] + [404] * count
+
+
+def test_a_late_request_does_not_cost_the_answers_before_it(quick):
+    wait = TailRequest(label=bytes(32), from_seq=1, wait_sec=2).to_bytes()
+    answers = split_answers(quick.raw(post("/tooling/tail", wait) + b"POST /v1/submit HT"))
+    assert [status for status, _, _ in answers] == [404, 408]
+
+
+def test_a_refused_client_may_not_stay(quick):
+    with socket.create_connection((quick.host, quick.port), timeout=5) as connection:
+        connection.sendall(b"not HTTP at all\r\n\r\n")
+        received = b""
+        while part := connection.recv(4096):
+            received += part
+        assert received.startswith(b"HTTP/1.1 400")
+        gone = time.monotonic() + 5
+        while time.monotonic() < gone:
+            try:
+                connection.sendall(b"x" * 1000)
+            except ConnectionError:
+                return
+        pytest.fail("still there")
 
 
 def test_a_client_may_close_its_half_and_still_read(hub):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
+from veen.core import cbor
 from veen.core.captoken import CapToken
 from veen.core.ciphertext import Parts
 from veen.core.control import CapAuthorize, LabelOpen
@@ -50,6 +51,7 @@ class Accept:
 
 
 _ACCEPT: Final = Accept()
+_CIPHERTEXT: Final = 8  # its place in a MSG
 
 
 def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> Msg | Refuse:
@@ -57,28 +59,36 @@ def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> 
     try:
         msg = Msg.from_bytes(raw)
     except VersionError as exc:
+        # The shape is right, so the sizes can be judged; they rank above the version (SPEC-DECISIONS §7).
+        sizes = _check_ciphertext(cbor.decode(raw)[_CIPHERTEXT], limits)
+        if sizes is not None and sizes.refusal is Refusal.FIELD_SIZE:
+            return sizes
         return Refuse(Refusal.VERSION, {"field": "ver", "expected": 1, "actual": exc.actual})
     except FieldSizeError as exc:
         return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
     except FormatError:
         return Refuse(Refusal.CBOR_INVALID)
-    # Sizes rank above version, profile and hash; padding below them (SPEC-DECISIONS §7).
-    padded = False
-    try:
-        Parts.check(msg.ciphertext, limits)
-    except PaddingError:
-        padded = True
-    except LimitError as exc:
-        return Refuse(Refusal.FIELD_SIZE, {"field": exc.name, "actual": exc.actual, "max_allowed": exc.maximum})
-    except FieldSizeError as exc:
-        return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
+    fault = _check_ciphertext(msg.ciphertext, limits)
+    if fault is not None and fault.refusal is Refusal.FIELD_SIZE:
+        return fault
     if msg.profile_id not in profiles:
         return Refuse(Refusal.PROFILE, {"field": "profile_id"})
     if sha256(msg.ciphertext).digest() != msg.ct_hash:  # I1
         return Refuse(Refusal.CT_HASH, {"field": "ct_hash"})
-    if padded:
+    return fault or msg
+
+
+def _check_ciphertext(ciphertext: bytes, limits: Limits) -> Refuse | None:
+    """FIELD_SIZE, which ranks near the top of the table, or CT_PADDING, which ranks at its end."""
+    try:
+        Parts.check(ciphertext, limits)
+    except PaddingError:
         return Refuse(Refusal.CT_PADDING, {"field": "ciphertext"})
-    return msg
+    except LimitError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.name, "actual": exc.actual, "max_allowed": exc.maximum})
+    except FieldSizeError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
+    return None
 
 
 def decide(

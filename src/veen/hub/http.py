@@ -6,6 +6,7 @@ pipelines sees its own writes.
 """
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import aclosing
 from typing import Final, cast
@@ -25,6 +26,7 @@ __all__ = ["Connection"]
 _MAX_DUE: Final = 64  # requests of one connection that are not answered yet
 _LINGER_SEC: Final = 1.0  # how long a refused client may go on sending, so that it reads the answer
 _NEVER: Final = float("inf")
+_log: Final = logging.getLogger(__name__)
 
 
 class _Slot:
@@ -58,6 +60,7 @@ class Connection(asyncio.Protocol):
     """One client. `deadline` is watched by the server, whose clock is coarse and cheap."""
 
     __slots__ = (
+        "_advancing",
         "_continue_due",
         "_peer_done",
         "_principal",
@@ -86,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading = True
-        self._continue_due = self._peer_done = False
+        self._continue_due = self._peer_done = self._advancing = False
         self._reserved = 0
         self._started = 0.0
 
@@ -148,7 +151,10 @@ class Connection(asyncio.Protocol):
         """Between requests: while answers are due the client waits for us, otherwise we wait for the client."""
         if self._reader.in_message or not self._writable.is_set():
             return
-        self.deadline = _NEVER if self._busy() else self.server.now + self.server.settings.keep_alive_sec
+        if self._busy():
+            self.deadline = _NEVER
+        elif not self._reader.ended:  # one that was told to go has its own deadline
+            self.deadline = self.server.now + self.server.settings.keep_alive_sec
 
     def _pace(self) -> None:
         """Read on only while the client reads its answers and not too many are due."""
@@ -167,8 +173,8 @@ class Connection(asyncio.Protocol):
         if self._reader.in_message and not self._reader.ended and self._writable.is_set():
             self._reader.ended = True
             self._reader.in_message = False
-            late = ApiError.timeout("the request took too long to arrive")
-            self.reject(late, self._reader.request)
+            self.deadline = _NEVER  # the answers before it may take their time
+            self.reject(ApiError.timeout("the request took too long to arrive"), self._reader.request)
         elif self._writable.is_set() and not self._busy():
             self.transport.close()
         else:
@@ -257,7 +263,16 @@ class Connection(asyncio.Protocol):
             started.add_done_callback(slot.submitted)
 
     def _advance(self) -> None:
-        """Start what may start now."""
+        """Start what may start now. Answers that are known at once come back here: a loop, not a recursion."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            self._start_next()
+        finally:
+            self._advancing = False
+
+    def _start_next(self) -> None:
         while self._queue and self._task is None:
             request = self._queue[0]
             if (reply := self._known(request)) is not None:
@@ -306,6 +321,9 @@ class Connection(asyncio.Protocol):
                 await self._stream(slot, reply)
             else:
                 slot.fill(reply)
+        except Exception:
+            _log.exception("an answer could not be sent")  # a defect of ours; half an answer cannot be mended
+            self.transport.abort()
         finally:
             self._task = None
         self.flush()
