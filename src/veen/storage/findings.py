@@ -58,12 +58,22 @@ class Findings:
     all: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _seen: set[tuple[str, Severity]] = field(default_factory=set)
+    _late: list[Finding] = field(default_factory=list)
 
     def error(self, path: str, offset: int, code: Code, message: str) -> None:
         self._add(Finding(path, offset, code, message, "error"))
 
     def warning(self, path: str, offset: int, code: Code, message: str) -> None:
         self._add(Finding(path, offset, code, message, "warning"))
+
+    def late_error(self, path: str, offset: int, code: Code, message: str) -> None:
+        """An error, unless a running hub wrote on since the journal was read: then it is simply newer."""
+        self._late.append(Finding(path, offset, code, message, "error"))
+
+    def settle(self, *, written_on: bool) -> None:
+        for finding in self._late if not written_on else ():
+            self._add(finding)
+        self._late.clear()
 
     def _add(self, finding: Finding) -> None:
         if (finding.path, finding.severity) not in self._seen:

@@ -156,7 +156,7 @@ class _Check:
         self._index()
         self._other_files()
         self._binding(judge)
-        self._settle(judge)
+        self._settle()
 
     # --- 1 ---------------------------------------------------------------------------------------------
 
@@ -167,20 +167,24 @@ class _Check:
                 self.findings.error(layout.IDENTITY, 0, "missing", "the file is missing: nobody vouches for this log")
             return
         try:
-            found = identities.read_identity(self.fs, root_pk)
+            found = identities.read_identity(self.fs, root_pk, key_map=False)
         except CorruptError as exc:
-            # The key map follows from the identity; the identity itself from nothing.
-            code: Code = "rebuildable" if exc.path == layout.KEY_MAP else "identity"
-            self.findings.error(exc.path, exc.offset, code, exc.what)
+            self.findings.error(exc.path, exc.offset, "identity", exc.what)
             self._private_keys(None)
             return
+        try:
+            identities.read_identity(self.fs, root_pk)
+        except CorruptError as exc:
+            self.findings.error(exc.path, exc.offset, "rebuildable", exc.what)
         if given is not None and given.hub_id != found.hub_id:
             self.findings.error(layout.IDENTITY, 0, "identity", f"this is hub {found.hub_id.hex()}, not the given one")
         elif given is None or len(given.keys) < len(found.keys):
             self.identity = found
         if len(read_file(self.fs, layout.IDENTITY_SIG)) != SIGNATURE_BYTES:
             self.findings.warning(layout.IDENTITY_SIG, SIGNATURE_BYTES, "leftover", "a key rotation was cut off")
-        elif read_file(self.fs, layout.KEY_MAP) != canonical_json(found.key_map()):
+        elif not self.findings.has(layout.KEY_MAP) and (
+            read_file(self.fs, layout.KEY_MAP) != canonical_json(found.key_map())
+        ):
             self.findings.warning(layout.KEY_MAP, 0, "leftover", "lists a key that the identity does not have")
         self._private_keys(found)
 
@@ -272,6 +276,9 @@ class _Check:
             for item in wal.walk(self.segments):
                 if isinstance(item, Placed):
                     self._note(item)
+                elif item.offset < self.segments[-1].size and item.segment == self.segments[-1].number:
+                    what = "a write that was interrupted, or is under way"
+                    self.findings.warning(self.segments[-1].path, item.offset, "leftover", what)
         except CorruptError as exc:
             self.findings.error(exc.path, exc.offset, "journal", exc.what)
 
@@ -321,7 +328,7 @@ class _Check:
         if strict is not None and end < strict:
             self.findings.error(layout.CONTROL, end, "cut", f"{strict - end} bytes are missing at its end")
         elif size > end and not soft and not self.findings.has(layout.CONTROL):
-            self.findings.error(layout.CONTROL, end, "control", "bytes behind the last record")
+            self.findings.late_error(layout.CONTROL, end, "control", "bytes behind the last record")
         self.retired_ts, self.retired_control = self.control.hub_ts, self.control.last
         self.control_bytes, self.retired_limits = end, self.control.limits
         for seq in sorted(journal):
@@ -363,7 +370,9 @@ class _Check:
             opened = self.control.labels.get(label)
             if opened is None:
                 what = f"no record opens label {label.hex()}"
-                self.findings.error(layout.CONTROL, self.control_bytes, "control", what)
+                self.findings.late_error(layout.CONTROL, self.control_bytes, "control", what)
+                if row is None and held is None:
+                    continue
             elif opened.stream_id is not None and self.identity is not None:
                 routing_key = routing_key_of(self.identity.hub_id)
                 if label_of(routing_key, opened.stream_id, opened.epoch) != label:
@@ -520,15 +529,13 @@ class _Check:
             what = f"no checkpoint of label {label.hex()} is as bound here"
             self.findings.error(layout.CHECKPOINT_BINDING, 0, "rebuildable", what)
 
-    def _settle(self, judge: Judge) -> None:
-        """Entries in files that the journal should still hold: the hub wrote on meanwhile, or the journal was cut."""
-        if not judge.ahead:
-            return
-        newest = self.segments[-1] if self.segments else None
-        now = wal.segments(self.fs)
-        if newest is None or (now and now[-1] == newest.number and self._size(newest.path) == newest.size):
-            for path, offset, what in judge.ahead:
-                self.findings.error(path, offset, "cut", what)
+    def _settle(self) -> None:
+        """Files that are ahead of the journal: a hub wrote on meanwhile, or the journal was cut."""
+        newest, now = self.segments[-1] if self.segments else None, wal.segments(self.fs)
+        same = now[-1:] == ([newest.number] if newest else []) and (
+            newest is None or self._size(newest.path) == newest.size
+        )
+        self.findings.settle(written_on=not same)
 
     def _size(self, path: str) -> int:
         try:

@@ -29,6 +29,7 @@ from veen.storage.scan import Item, LabelFold, Seal, chunk_items, read_file
 __all__ = ["Judge", "LabelCheck", "Run", "runs_of"]
 
 _BLOCK: Final = 1 << 16
+_UNACCOUNTED: Final = "entries that neither index nor journal account for"
 
 
 @dataclass(slots=True)
@@ -44,7 +45,6 @@ class Judge:
     index: Index | None
     retired_control: int = 0  # seq of the last control record that the index knows
     bound: dict[bytes, Binding] = field(default_factory=dict)
-    ahead: list[tuple[str, int, str]] = field(default_factory=list)  # entries in files that the journal lacks
 
     def order(self, item: Item, last_ts: int) -> None:
         if item.hub_ts < last_ts:
@@ -170,7 +170,7 @@ class _Compared:
         self._flush()
         if self._file is not None:
             if exact and not self._bad and self._file.size() > self._pos:
-                self._judge.findings.error(self._path, self._pos, "rebuildable", "bytes behind the last entry")
+                self._judge.findings.late_error(self._path, self._pos, "rebuildable", "bytes behind the last entry")
             self._file.close()
 
 
@@ -241,7 +241,7 @@ class LabelCheck:
                 return
             yield run
 
-    def _run(self, run: Run) -> bool:
+    def _run(self, run: Run, *, retried: bool = False) -> bool:
         """Read one stretch; tells whether it is good. Afterwards the fold stands behind it, or the label is lost."""
         path = self._path(run)
         items = self._items(run)
@@ -255,6 +255,8 @@ class LabelCheck:
             code: Code = "entry" if self.judge.fs.exists(exc.path) else "missing"
             self.findings.error(exc.path, exc.offset, code, exc.what)
         except FileNotFoundError:
+            if not retried:  # a running hub renames what it seals and removes what it erases: look again
+                return self._run(run, retried=True)
             self.findings.error(path, 0, "missing", "the file is missing")
         else:
             return True
@@ -274,6 +276,12 @@ class LabelCheck:
             kept = layout.receipts_archive(label, run.start_seq, run.end_seq)
             receipts = fs.exists(kept) or self.judge.control.dropped(label, run.start_seq) < 2
             return archive.items(fs, label, run.start_seq, run.end_seq, receipts=receipts)
+        if run.kind in ("chunk", "missing") and run.end_seq is not None and not fs.exists(path):
+            bounds = (label, run.start_seq, run.end_seq)
+            if fs.exists(layout.heads_archive(*bounds)):  # erased a moment ago by a running hub
+                if not self.judge.control.dropped(label, run.start_seq):
+                    self.findings.late_error(path, 0, "missing", "the file is missing")
+                return archive.items(fs, *bounds, receipts=fs.exists(layout.receipts_archive(*bounds)))
         if run.kind == "active" and not fs.exists(path):  # sealed a moment ago by a running hub
             for name in fs.list(layout.LOG):
                 chunk = layout.chunk_of(name)
@@ -315,10 +323,23 @@ class LabelCheck:
             return
         if run.end_seq is not None and fold.size < run.end_seq and fold.size != self._strict:
             raise CorruptError(path, fold.active_bytes, f"entries {fold.size + 1} to {run.end_seq} are missing")
+        if fold.size == self._strict and run.end_seq != fold.size:  # an active chunk, or one that grew meanwhile
+            self._check_end(items)
+            return
         if (extra := next(items, None)) is not None:
             raise extra.fault("it lies behind the last entry of this file")
         if run.end_seq is not None and fold.size == run.end_seq:
             self._seal(run)
+
+    def _check_end(self, items: Iterator[Item]) -> None:
+        """Nothing may follow the last entry that index and journal account for."""
+        try:
+            extra = next(items, None)
+        except CorruptError as exc:
+            self.findings.late_error(exc.path, exc.offset, "entry", exc.what)
+            return
+        if extra is not None:
+            self.findings.late_error(extra.path, extra.at, "entry", _UNACCOUNTED)
 
     def _is_sealed(self, run: Run) -> bool:
         """Whether a chunk was sealed for good by the last retirement; if not, recovery will do it again."""
@@ -368,10 +389,10 @@ class LabelCheck:
                 continue
             path = file.path
             if file.start_seq > size + 1:
-                self.findings.error(path, 0, "gap", f"entry {size + 1} and following are missing before it")
-                return False
-            if strict is not None and self._size(path):
-                self.findings.error(path, 0, "entry", "entries that neither index nor journal account for")
+                what = f"entry {size + 1} and following are missing before it"
+                self.findings.late_error(path, 0, "gap", what)
+            elif strict is not None and self._size(path):
+                self.findings.late_error(path, 0, "entry", _UNACCOUNTED)
         if self._unjudged is not None:
             self._check_boundary(self._unjudged, None)
         return True
@@ -403,7 +424,10 @@ class LabelCheck:
                 self.findings.warning(file.path, 0, "unknown", "belongs to no chunk of this label")
 
     def _size(self, path: str) -> int:
-        file = self.judge.fs.open(path)
+        try:
+            file = self.judge.fs.open(path)
+        except FileNotFoundError:  # sealed, hence renamed, a moment ago
+            return 0
         try:
             return file.size()
         finally:
@@ -421,7 +445,7 @@ class LabelCheck:
                         return
                     if place > self._journal_last:
                         what = f"entry {place} is here but not in the journal: the journal was cut"
-                        self.judge.ahead.append((item.path, item.at, what))
+                        self.findings.late_error(item.path, item.at, "cut", what)
                         return
                     if not self._agrees(item):
                         what = f"entry {place}: the journal holds another entry at this position"
@@ -540,7 +564,7 @@ class LabelCheck:
         else:
             good = found == map_head(count) + expected
         if not good:
-            self.findings.error(path, 0, "rebuildable", "not what the seals of the label give")
+            self.findings.late_error(path, 0, "rebuildable", "not what the seals of the label give")
 
     # --- the index -------------------------------------------------------------------------------------
 
@@ -559,7 +583,7 @@ class LabelCheck:
             return
         try:
             good = index.chunk_at(row.row, seal.row.start_seq) == seal.row
-        except CorruptError:
+        except (CorruptError, TypeError):  # a column may hold anything once the database is damaged
             good = False
         if not good:
             self._index_fault = self._index_fault or f"the row of chunk {seal.row.start_seq} is wrong"
@@ -572,9 +596,8 @@ class LabelCheck:
         client = self._known_clients.get(item.client_id)
         try:
             place = self.judge.index.stream_seq(client.row, item.client_seq) if client else None
-        except CorruptError as exc:
-            self._index_fault = exc.what
-            return
+        except (CorruptError, TypeError, ValueError):  # as above
+            place = None
         if place != item.stream_seq:
             self._index_fault = f"entry {item.stream_seq} of label {self.label.hex()} is not listed"
 

@@ -126,7 +126,9 @@ class Store:
             self.journal = Journal.create(self._fs)
             return
         else:
-            segment = 1  # the first retirement has not happened yet; if segment 1 is gone, replay says so
+            segment = 1  # the first retirement has not happened yet, or the index is lost
+            if wal.segments(self._fs)[0] > segment:
+                raise StorageError("the index is missing: run `veen hub rebuild-index` on this directory")
         for record in wal.replay(self._fs, segment):
             if isinstance(record, Frame):
                 self._absorb_entry(record)
@@ -206,6 +208,8 @@ class Store:
 
     def stage_control(self, record: ControlRecord) -> None:
         """The transition that a control record causes in memory."""
+        if isinstance(record.body, RetentionDrop):
+            self._droppable(record.body)  # refused before anything counts it in
         self.state.control = record
         self.state.hub_ts = max(self.state.hub_ts, record.hub_ts)
         if isinstance(record.body, LabelOpen):
@@ -216,8 +220,6 @@ class Store:
             self.state.caps.setdefault(record.body.auth_ref, Cap.begin(token, self.state.limits, record.hub_ts))
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
-        elif isinstance(record.body, RetentionDrop):
-            self._droppable(record.body)
 
     def _droppable(self, body: RetentionDrop) -> ChunkRow:
         """The chunk that a record erases a part of: payloads first, then receipts (D-74)."""

@@ -1,0 +1,275 @@
+"""Retention: payloads go, receipts and proofs stay (COMP0, D-74)."""
+
+import random
+
+import pytest
+from tests.storage.driver import START
+from tests.storage.oracle import assert_clean
+from tests.storage.test_rebuild import rows, without_derived
+from tests.storage.world import LABELS, LIMITS, World, copy_of, fill
+
+from veen.core.control import RetentionDrop
+from veen.core.errors import MalformedError
+from veen.core.proof import prove_inclusion
+from veen.core.receipt import Receipt
+from veen.storage import archive, layout
+from veen.storage.errors import CorruptError, StorageError
+from veen.storage.fsck import verify_data
+from veen.storage.index import Index
+from veen.storage.reader import PrunedError
+from veen.storage.rebuild import rebuild_index
+from veen.storage.retention import Periods, Policy, apply, plan, prepare, show
+from veen.testing.memfs import Crash, Fault, MemFs
+
+ALL = Policy(Periods(payload_sec=1))
+BOTH = Policy(Periods(payload_sec=1, receipt_sec=1))
+FAR = START + 10_000
+
+
+def filled(count=20):
+    world = World()
+    fill(world, count)
+    world.store.retire()
+    return world
+
+
+def erase(world, policy=ALL, now=FAR):
+    index = Index(world.fs)
+    done = apply(world.fs, plan(index, policy, now), world.control)
+    index.close()
+    return done
+
+
+def chunk_files(fs):
+    return [path for path in fs.files() if path.startswith("log/chunk-") and path.endswith(".log")]
+
+
+def prove(world, label, stream_seq):
+    """A proof from the node store, checked against the root that the hub's last receipt states."""
+    files = world.store.files(label)
+    proof = prove_inclusion(files.node_at, stream_seq, files.size)
+    leaf = next(f for f in world.frames if f.label == label and f.stream_seq == stream_seq)
+    proof.verify(
+        leaf_hash=Receipt.from_bytes(leaf.receipt).leaf_hash,
+        stream_seq=stream_seq,
+        tree_size=files.size,
+        expected_root=files.root(),
+    )
+
+
+@pytest.mark.req("COMP-01")
+def test_receipts_and_proofs_outlive_payloads():
+    """D-74: only whole sealed chunks; summaries, peaks, checkpoints and nodes stay."""
+    world = filled()
+    before = chunk_files(world.fs)
+    assert erase(world) == len(before)
+    assert chunk_files(world.fs) == before  # until the next retirement
+    world.store.retire()
+    assert not chunk_files(world.fs)
+    assert_clean(world.fs)
+    for framed in world.frames:
+        files = world.store.files(framed.label)
+        assert world.store.reader.receipt(files, framed.stream_seq) == framed.receipt
+        prove(world, framed.label, framed.stream_seq)
+        if framed.stream_seq < files.active_start:
+            with pytest.raises(PrunedError, match=f"entry {framed.stream_seq}"):
+                world.store.reader.frames(files, framed.stream_seq, framed.stream_seq, 0)
+        else:
+            assert world.store.reader.frames(files, framed.stream_seq, framed.stream_seq, 0) == [framed]
+
+
+@pytest.mark.req("COMP-01")
+def test_receipts_go_after_their_own_period_and_proofs_still_stay():
+    """COMP0.1: Rr for receipts; checkpoints are kept."""
+    world = filled()
+    erase(world)
+    world.store.retire()
+    assert erase(world, BOTH) > 0
+    world.store.retire()
+    assert not [path for path in world.fs.files() if "/receipts-" in path]
+    assert [path for path in world.fs.files() if "/checkpoint-" in path]
+    assert not assert_clean(world.fs).findings[1:]
+    first = world.frames[0]
+    files = world.store.files(first.label)
+    with pytest.raises(PrunedError):
+        world.store.reader.receipt(files, 1)
+    prove(world, first.label, 1)
+    chunk = world.store.chunk_at(files, 1)
+    assert world.store.reader.first_at(files, Receipt.from_bytes(first.receipt).hub_ts, chunk) == 1
+    assert world.store.reader.first_at(files, FAR, chunk) == chunk.end_seq + 1
+    assert erase(world, BOTH) == 0
+
+
+@pytest.mark.req("STOR-18")
+def test_a_plan_reads_no_chunk_and_takes_what_is_old_enough():
+    """spec §3.4.1: pruning without scanning live segments"""
+    world = filled(30)
+    index = Index(MemFs({}, world.fs.database_bytes()))  # the index and nothing else
+    rows_of = {row.label: index.chunks(row.row) for row in index.labels()}
+    times = sorted(chunk.last_ts for chunks in rows_of.values() for chunk in chunks)
+    for now in range(times[0], times[-1] + 3):
+        due = plan(index, ALL, now)
+        assert len(due) == sum(time + 1 <= now for time in times)
+        assert {erasure.what for erasure in due} <= {"payloads"}
+    assert plan(index, Policy(), FAR) == []
+    own = Policy(Periods(), {LABELS[1]: Periods(payload_sec=5)})
+    assert {erasure.label for erasure in plan(index, own, FAR)} == {LABELS[1]}
+
+
+def test_what_is_kept_is_shown():
+    world = filled()
+    index = Index(world.fs)
+    before = {kept.label: kept for kept in show(index)}
+    assert all(kept.payloads_erased == 0 for kept in before.values())
+    erase(world)
+    world.store.retire()
+    for kept in show(index):
+        assert kept.payloads_erased == kept.chunks == before[kept.label].chunks > 0
+        assert (kept.receipts_erased, kept.oldest_payload_ts) == (0, None)
+
+
+@pytest.mark.parametrize(("payload_sec", "receipt_sec"), [(-1, 0), (0, -1), (0, 5), (9, 5)])
+def test_periods_that_make_no_sense_are_refused(payload_sec, receipt_sec):
+    with pytest.raises(MalformedError):
+        Periods(payload_sec=payload_sec, receipt_sec=receipt_sec)
+
+
+def test_what_was_never_sealed_cannot_be_erased():
+    world = filled()
+    with pytest.raises(StorageError, match="no chunk"):
+        world.control(RetentionDrop(label=LABELS[0], start_seq=2, end_seq=3, entry_hashes_root=bytes(32)))
+    with pytest.raises(StorageError, match="no chunk"):
+        world.control(RetentionDrop(label=bytes(32), start_seq=1, end_seq=3, entry_hashes_root=bytes(32)))
+    fill(world, 3)  # and the control journal goes on as if nobody had asked
+    erase(world)
+    assert_clean(world.fs)
+
+
+def test_a_damaged_chunk_is_not_erased():
+    world = filled()
+    index = Index(world.fs)
+    (erasure, *_) = plan(index, ALL, FAR)
+    path = layout.chunk(erasure.label, erasure.chunk.start_seq, erasure.chunk.end_seq)
+    data = world.fs.files()[path]
+    for bad in (data[:-1], data[: len(data) // 2] + b"\x00" + data[len(data) // 2 + 1 :], b"", None):
+        with pytest.raises(CorruptError) as caught:
+            prepare(copy_of(world.fs, **{path: bad}), erasure)
+        assert caught.value.path == path
+    others = [p for p in chunk_files(world.fs) if p != path and erasure.label.hex() in p]
+    with pytest.raises(CorruptError):
+        prepare(copy_of(world.fs, **{path: world.fs.files()[others[0]]}), erasure)
+
+
+@pytest.mark.req("STOR-20", "STOR-22")
+@pytest.mark.parametrize("policy", [ALL, BOTH])
+def test_an_index_over_erased_chunks_is_rebuilt_exactly(policy):
+    """Cursors, locations and the tree follow from heads where the messages are gone."""
+    world = filled()
+    for _ in range(2):
+        erase(world, policy)
+        world.store.retire()
+    world.store.close()
+    world.bind()
+    assert not assert_clean(world.fs).findings
+    lost = without_derived(world.fs)
+    rebuild_index(lost, LIMITS)
+    assert rows(lost) == rows(world.fs)
+    assert lost.files() == world.fs.files()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_erasure_that_is_cut_off_is_finished_or_has_not_begun(seed):
+    """Cut at any operation, at any step; no receipt is ever lost and the directory is clean at each moment."""
+    rng = random.Random(seed)
+    world = filled()
+    receipts = [(framed.label, framed.stream_seq, framed.receipt) for framed in world.frames]
+    world.fs.fault, world.fs.operations = Fault(rng.randint(1, 45), rng.choice(["lost", "torn", "done"])), 0
+    try:
+        erase(world)
+        world.store.retire()
+        world.store.close()
+    except Crash:
+        assert_clean(world.fs)
+        world.fs.fault = None
+        fs = world.fs.after_crash(rng)
+    else:
+        fs = world.fs
+        fs.fault = None
+    assert_clean(fs)
+    if rng.random() < 0.5:
+        fs = MemFs(fs.files())  # the index is lost as well
+        rebuild_index(fs, LIMITS)
+        assert_clean(fs)
+    again = World(fs)
+    assert_clean(fs)
+    again.store.retire()
+    for label, stream_seq, receipt in receipts:
+        files = again.store.files(label)
+        assert files is not None
+        assert again.store.reader.receipt(files, stream_seq) == receipt
+    erase(again)
+    again.store.close()
+    assert not chunk_files(fs)
+    assert_clean(fs)
+
+
+def test_readers_do_not_see_payloads_from_the_moment_the_record_is_applied():
+    world = filled()
+    files = world.store.files(LABELS[0])
+    assert world.store.reader.frames(files, 1, 1, 0)
+    erase(world)
+    with pytest.raises(PrunedError):
+        world.store.reader.frames(files, 1, 1, 0)
+    assert world.store.reader.receipt(files, 1)
+
+
+def erased():
+    world = filled(12)
+    erase(world)
+    world.store.close()
+    return world
+
+
+def test_damage_in_an_archive_is_found():
+    world = erased()
+    for path, data in world.fs.files().items():
+        if "/receipts-" in path or "/heads-" in path:
+            for place in range(0, len(data), 17):
+                damaged = bytearray(data)
+                damaged[place] ^= 4
+                report = verify_data(copy_of(world.fs, **{path: bytes(damaged)}))
+                assert path in {finding.path for finding in report.errors}, (path, place)
+            for bad in (data[:-1], data + data, b"", None):
+                report = verify_data(copy_of(world.fs, **{path: bad}))
+                assert path in {finding.path for finding in report.errors}
+
+
+def test_a_chunk_that_vanished_without_a_record_is_an_error():
+    world = filled(12)
+    world.store.close()
+    path = chunk_files(world.fs)[0]
+    assert {finding.code for finding in verify_data(copy_of(world.fs, **{path: None})).errors} == {"missing"}
+
+
+def test_a_chunk_that_should_be_gone_is_mentioned():
+    world = filled(12)
+    kept = world.fs.files()
+    erase(world)
+    world.store.close()
+    path = chunk_files(MemFs(kept))[0]
+    report = verify_data(copy_of(world.fs, **{path: kept[path]}))
+    assert report.ok
+    assert path in {finding.path for finding in report.findings if finding.code == "leftover"}
+
+
+def test_heads_hold_what_they_are_for():
+    """Whoever kept a payload can show that it is the erased one."""
+    world = erased()
+    for framed in world.frames[:3]:
+        items = {item.stream_seq: item for item in archive.items(world.fs, framed.label, 1, 3, receipts=True)}
+        if framed.stream_seq in items:
+            item = items[framed.stream_seq]
+            assert item.entry_hash == framed.entry_hash
+            assert item.length == framed.size
+            assert item.receipt == Receipt.from_bytes(framed.receipt)
+            assert item.msg is None
