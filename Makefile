@@ -64,9 +64,18 @@ format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-bench: $(STAMP) ## measure
+# The hub beside NATS (a package) and Redis (Debian's, where it is installed); the largest directory takes 6 GB for a while.
+$(VENV)/.stamp-bench: $(STAMP)
+	@echo "installing veen[bench]"
+	@$(UV) --editable '.[bench]'
+	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -qq redis-server >/dev/null; } || echo "no redis-server: it is left out"
+	@touch $@
+
+bench: $(STAMP) $(VENV)/.stamp-bench ## measure: core, hub, peers, growth (some minutes)
 	@$(PYTEST) benchmarks -q -p no:xdist --benchmark-only --benchmark-disable-gc --benchmark-warmup=on \
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
+	@$(BIN)/python -m benchmarks.hub
+	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
 
 coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %
 	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95

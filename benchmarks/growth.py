@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from benchmarks import report
+
 from veen.core.checkpoint import Checkpoint
 from veen.core.control import ControlRecord, LabelOpen
 from veen.core.ed25519 import SigningKey
@@ -147,6 +149,42 @@ def measure(size: int, root: Path) -> dict[str, float]:
 PARTS: Final = {"load": load, "measure": measure}
 
 
+def table(results: list[dict[str, float]]) -> str:
+    """Each cost as it is, and as a multiple of the same cost in the smallest directory."""
+    rows = {
+        "append, CPU µs": "append_cpu_us",
+        "proof of a random entry, p50 µs": "proof_p50_us",
+        "proof of a random entry, p99 µs": "proof_p99_us",
+        "most node reads for a proof": "proof_reads",
+        "page of 100 entries, p50 µs": "page_p50_us",
+        "restart, ms": "restart_ms",
+        "memory of the process, MB": "rss_mb",
+    }
+    lines = [
+        "## Growth of the store",
+        "",
+        report.machine(),
+        "",
+        "One label, filled by the storage code without signatures; in parentheses the multiple of the first column. A "
+        "proof has one step for each doubling of the log, so its cost follows the logarithm.",
+        "",
+        "| entries | " + " | ".join(f"{result['entries']:,.0f}" for result in results) + " |",
+        "|---|" + "---:|" * len(results),
+    ]
+    for name, key in rows.items():
+        cells = [f"{result[key]:.1f} ({result[key] / results[0][key]:.2f})" for result in results]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _run_part(part: str, size: int, root: Path) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.growth", str(size), "--part", part, "--dir", str(root)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    print(done.stdout.strip(), flush=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("sizes", type=int, nargs="+")
@@ -156,14 +194,15 @@ def main() -> None:
     if options.part:
         print(json.dumps(PARTS[options.part](options.sizes[0], options.dir)))
         return
+    results = []
     for size in options.sizes:
         root = Path(tempfile.mkdtemp(prefix="veen-growth-", dir=options.dir))
         try:
-            for part in PARTS:
-                command = [sys.executable, "-m", "benchmarks.growth", str(size), "--part", part, "--dir", str(root)]
-                subprocess.run(command, check=True)
+            loaded, measured = (_run_part(part, size, root) for part in PARTS)
+            results.append({**loaded, **measured})
         finally:
             shutil.rmtree(root, ignore_errors=True)
+    report.write_section("growth", table(results))
 
 
 if __name__ == "__main__":
