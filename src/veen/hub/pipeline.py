@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Protocol
 
 from veen.core.control import ControlRecord
 from veen.core.ed25519 import SigningKey
@@ -34,8 +34,6 @@ from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 
 __all__ = ["Overloaded", "Pipeline", "Signer", "Stopped"]
-
-MAX_GROUP: Final = 100  # D-73
 
 
 class Signer(Protocol):
