@@ -80,7 +80,7 @@ def replay(name: str, hexfile: Path) -> int:
     from tests.fuzz import targets
 
     text = sys.stdin.read() if str(hexfile) == "-" else hexfile.read_text("ascii")
-    targets.named(name)(bytes.fromhex(text))
+    targets.named(name).watched(bytes.fromhex(text))
     print(f"{name}: ok")
     return 0
 
@@ -175,7 +175,7 @@ def work(name: str, seconds: int, directory: Path) -> int:
         "print_final_stats": 1,
     }
     flags = [f"-{option}={value}" for option, value in options.items()]
-    atheris.Setup([name, *flags, str(directory / "corpus")], target, custom_mutator=mutator)
+    atheris.Setup([name, *flags, str(directory / "corpus")], target.watched, custom_mutator=mutator)
     atheris.Fuzz()
     return 0
 

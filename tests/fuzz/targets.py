@@ -99,6 +99,11 @@ class Target:
 
     def __call__(self, data: bytes) -> None:
         for check in self.checks:
+            check(data)
+
+    def watched(self, data: bytes) -> None:
+        """The same under the bound on CPU time: for the fuzzer. Tests never judge by a clock."""
+        for check in self.checks:
             start = time.thread_time()
             check(data)
             spent = time.thread_time() - start

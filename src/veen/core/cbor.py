@@ -75,12 +75,14 @@ def encode_sorted(item: Item) -> bytes:
     return encode(sort_keys(item))
 
 
-def decode(data: bytes, *, what: str = "item", max_bytes: int = MAX_ITEM_BYTES) -> Item:
+def decode(
+    data: bytes, *, what: str = "item", max_bytes: int = MAX_ITEM_BYTES, max_items: int = MAX_ITEM_BYTES
+) -> Item:
     """Decode exactly one deterministic item, or raise a FormatError; linear in `len(data)`."""
     if len(data) > max_bytes:
         raise FieldSizeError(what, f"at most {max_bytes} bytes", len(data))
     if len(data) > _SMALL_BYTES:
-        item_end(data, what=what)  # refuses large maps before cbor2 builds them
+        item_end(data, what=what, max_items=max_items)  # refuses too much of anything before cbor2 builds it
     try:
         item = cbor2.loads(
             data,

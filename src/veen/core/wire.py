@@ -217,6 +217,7 @@ class Wire(ABC):
     KIND: ClassVar[str]  # the spec's name, for people
     FORM: ClassVar[Form]
     MAX_BYTES: ClassVar[int] = cbor.MAX_ITEM_BYTES
+    MAX_ITEMS: ClassVar[int] = cbor.MAX_ITEM_BYTES  # judged before a large input is decoded
 
     @classmethod
     @abstractmethod
@@ -230,7 +231,7 @@ class Wire(ABC):
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Accept the one canonical encoding; anything else is a FormatError (I10)."""
-        return cls.from_tree(cbor.decode(data, what=cls.KIND, max_bytes=cls.MAX_BYTES))
+        return cls.from_tree(cbor.decode(data, what=cls.KIND, max_bytes=cls.MAX_BYTES, max_items=cls.MAX_ITEMS))
 
     def to_bytes(self) -> bytes:
         """The one canonical encoding; a FormatError if the values are not legal on the wire."""
