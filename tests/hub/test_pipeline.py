@@ -98,6 +98,18 @@ def test_time_never_runs_backwards_even_across_a_restart(tmp_path):
     assert run(at(w.NOW + 101, 3)) == w.NOW + 101
 
 
+def test_a_clock_before_the_hubs_first_key_waits_for_it(tmp_path):
+    """D-41: no key signs before it is valid."""
+
+    async def scenario():
+        line = pipeline(open_store(OsFs(tmp_path)), clock=lambda: w.NOW - 50, not_before=w.NOW)
+        receipt = Receipt.from_bytes(await line.submit(message(1)))
+        await line.close()
+        return receipt.hub_ts
+
+    assert run(scenario()) == w.NOW
+
+
 @pytest.mark.req("OP0-06")
 def test_a_full_queue_refuses_before_anything_is_decided(tmp_path):
     async def scenario():

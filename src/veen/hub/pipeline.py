@@ -101,12 +101,14 @@ class Pipeline:
         workers: int = 1,
         max_queue: int = 4096,
         clock: Callable[[], float] = time.time,
+        not_before: int = 0,
         failed: Callable[[BaseException], None] | None = None,
         reopen: Callable[[], Store] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.observer: Observer = observer or NullObserver()
         self.store, self._signer, self.policy, self._resolver = store, signer, policy, resolver
+        self._not_before = not_before
         self._clock, self._max_queue, self._failed, self._reopen = clock, max_queue, failed, reopen
         self._profiles = frozenset(profile.profile_id() for profile in policy.profiles)
         self._loop = asyncio.get_running_loop()
@@ -194,8 +196,8 @@ class Pipeline:
     # --- order -------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        """hub_ts: the clock, but never before what was given out already (D-28)."""
-        return max(int(self._clock()), self.store.state.hub_ts)
+        """hub_ts: the clock, but never before what was given out already, nor before the hub's first key (D-28)."""
+        return max(int(self._clock()), self.store.state.hub_ts, self._not_before)
 
     def _verified(self, verdicts: list[bool]) -> None:
         for good in verdicts:

@@ -162,6 +162,7 @@ class Hub:
             workers=self.config.worker_count(),
             max_queue=self.config.engine.max_queue,
             clock=self._clock,
+            not_before=min(key.valid_from for key in self.identity.keys),
             failed=self._failed,
             reopen=lambda: Store.open(self.fs, limits, self._seal_chunk),
             observer=self.observer,
