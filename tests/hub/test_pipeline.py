@@ -6,7 +6,7 @@ import errno
 import pytest
 from tests.hub import hubworld as w
 
-from veen.core.control import StreamRegister
+from veen.core.control import LimitsSet, StreamRegister
 from veen.core.errors import Refusal
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.receipt import Receipt
@@ -238,3 +238,19 @@ def test_control_records_wait_for_the_disk_too(tmp_path):
     assert store.state.control.seq == 3  # register, authorize, open
     assert record.seq == 1
     store.close()
+
+
+def test_a_change_of_limits_gets_a_second_of_its_own(tmp_path):
+    """D-75: rebuilding from the logs must know which entries it applied to."""
+
+    async def scenario():
+        line = pipeline(open_store(OsFs(tmp_path)))
+        before = Receipt.from_bytes(await line.submit(message(1)))
+        record = await line.control(lambda hub_ts: LimitsSet(limits=Limits().to_json()), new_second=True)
+        after = Receipt.from_bytes(await line.submit(message(2)))
+        await line.close()
+        return before.hub_ts, record, after.hub_ts
+
+    before, record, after = run(scenario())
+    assert record is not None
+    assert before < record.hub_ts <= after

@@ -171,11 +171,15 @@ class Pipeline:
         self._verifier.submit((checked.sig, Msg.digest_of(raw), checked.client_id))
         return answer
 
-    async def control(self, make: Callable[[int], Wire | None]) -> ControlRecord | None:
-        """Append a control record, made by `make(hub_ts)` at its turn; None if `make` sees no need for one."""
+    async def control(self, make: Callable[[int], Wire | None], *, new_second: bool = False) -> ControlRecord | None:
+        """Append a control record, made by `make(hub_ts)` at its turn; None if `make` sees no need for one.
+
+        With `new_second` no entry before it has its hub_ts: what it changes then counts by the second alone, as
+        those who read the log without the journal's order must be able to tell.
+        """
         if self._stopped is not None:
             raise Stopped
-        hub_ts = self._now()
+        hub_ts = max(self._now(), self.store.state.hub_ts + 1) if new_second else self._now()
         body = make(hub_ts)
         if body is None:
             return None

@@ -131,7 +131,7 @@ class Hub:
             raise
         self._stack.push_async_callback(self._close_pipeline)
         if new or store.state.limits != limits:
-            await self.pipeline.control(lambda _: LimitsSet(limits=limits.to_json()))
+            await self.pipeline.control(lambda _: LimitsSet(limits=limits.to_json()), new_second=True)
         save_limits(self.fs, limits)
         self._watch_disk()
         self.api = api_of(self)
