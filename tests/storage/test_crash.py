@@ -79,6 +79,12 @@ def test_no_cut_of_the_write_path_loses_an_acknowledged_entry(block):
     survive_all(range(block, CUTS, BLOCKS))
 
 
+@pytest.mark.parametrize("seed", [8611, 34873, 81280])
+def test_a_segment_that_never_began_does_not_come_back(seed):
+    """Found among the hundred thousand: a removed segment returned after a second crash and hid a torn write."""
+    survive(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_cut_of_a_hundred_thousand_loses_an_acknowledged_entry(block):

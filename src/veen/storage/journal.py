@@ -79,6 +79,9 @@ class Journal:
         """Continue after `replay`: drop a torn tail, keep what counts."""
         if fs.exists(unbegun := layout.journal_segment(end.segment + 1)):
             fs.remove(unbegun)  # the crash came while it began; nothing was written to it
+            # Before anything else is written: if it came back after the next crash, a torn write in this segment
+            # would no longer be at the end of the journal and pass for damage.
+            fs.sync_dir(layout.JOURNAL)
         file = fs.open(layout.journal_segment(end.segment))
         file.truncate(end.offset)
         file.sync()
