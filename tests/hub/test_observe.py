@@ -11,10 +11,12 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
 
 from veen.core.errors import ApiCode, Refusal
+from veen.core.mmr import Mmr
 from veen.hub.config import HubConfig, load
 from veen.hub.logs import Log
 from veen.hub.metrics import Histogram
 from veen.hub.observe import GAUGES, HubObserver, NullObserver, Observer
+from veen.storage.state import Admitted, Label
 
 LABEL, CLIENT, LEAF = b"\x11" * 32, b"\x22" * 32, b"\x33" * 32
 ALWAYS = {"ts", "level", "component", "role", "operation"}
@@ -30,14 +32,31 @@ OBS_03 = {
 }
 
 
+def admitted(seq):
+    label = Label(1, LABEL, 0, None, Mmr())
+    return Admitted(
+        label=label,
+        stream_seq=seq,
+        leaf_hash=LEAF,
+        mmr_root=LEAF,
+        hub_ts=0,
+        nodes=[LEAF],
+        client_id=CLIENT,
+        client_row=1,
+        client_seq=seq,
+        prev_ack=0,
+        cap=None,
+    )
+
+
 def observed(log=None):
     """An observer that saw a bit of everything."""
     observer = HubObserver(log)
     for seq in range(1, 4):
-        observer.submitted(None, 700, 176, 0.0002, 0.001, 0.0013, LABEL, CLIENT, seq, LEAF)
-    observer.submitted(Refusal.CAP_RATE, 700, 0, 0.0002, 0.0, 0.0004, LABEL, CLIENT)
-    observer.submitted(Refusal.CBOR_INVALID, 3, 0, 0.0, 0.0, 0.00001)
-    observer.submitted(ApiCode.UNAVAILABLE, 700, 0, 0.0, 0.0, 0.0)
+        observer.accepted(700, 176, 0.0002, 0.001, 0.0013, admitted(seq))
+    observer.refused(Refusal.CAP_RATE, 700, 0.0002, 0.0004, LABEL, CLIENT)
+    observer.refused(Refusal.CBOR_INVALID, 3, total_s=0.00001)
+    observer.refused(ApiCode.UNAVAILABLE, 700)
     observer.group(3, 0.0004)
     observer.sealed(1_024)
     observer.retired(0.01)
@@ -143,7 +162,8 @@ def test_a_histogram_counts_each_value_once():
 def test_nobody_watching_is_an_observer():
     watching: list[Observer] = [NullObserver(), HubObserver()]
     for observer in watching:
-        observer.submitted(None, 1, 1, 0.0, 0.0, 0.0)
+        observer.accepted(1, 1, 0.0, 0.0, 0.0, admitted(1))
+        observer.refused(ApiCode.UNAVAILABLE, 1)
 
 
 def test_dashboard_and_alerts_name_metrics_that_exist(request):
@@ -244,7 +264,7 @@ def test_one_in_a_hundred_is_a_sample(tmp_path):
     def act(log):
         observer = HubObserver(log)
         for seq in range(1, 1_001):
-            observer.submitted(None, 1, 1, 0.1, 0.1, 0.1, LABEL, CLIENT, seq, LEAF)
+            observer.accepted(1, 1, 0.1, 0.1, 0.1, admitted(seq))
 
     assert len(logged(tmp_path, act, **{"log.submits": "sampled"})) == 10
 

@@ -6,6 +6,7 @@ connection goes on; one that cannot be read to its end ends the input of its con
 """
 
 import logging
+from copy import copy
 from typing import Final, Protocol
 
 import httptools
@@ -68,6 +69,12 @@ class Request:
         self.keep_alive, self.http10 = True, False
         self.error: ApiError | None = None
         self.ready: Reply | None = None  # needs no operation
+
+    def without_body(self) -> "Request":
+        """What the head alone said."""
+        known = copy(self)
+        known.body = b""
+        return known
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from veen.hub.config import HubConfig
+from veen.storage.state import Admitted
 
 __all__ = ["LEVELS", "Log", "Submit"]
 
@@ -67,30 +68,28 @@ class Log:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        label: bytes | None,
-        client_id: bytes | None,
-        stream_seq: int | None,
-        leaf_hash: bytes | None,
-        code: str | None,
-        bytes_in: int,
-        bytes_out: int,
-        verify_s: float,
-        commit_s: float,
-    ) -> None:
-        if code is None:
-            self._count += 1
-            if not self._accepted or self._count % self._accepted:
-                return
-        elif not self._refused:
+    def accepted(self, admitted: Admitted, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float) -> None:
+        """A message is in the log."""
+        if not self._accepted:
             return
+        self._count += 1
+        if self._count % self._accepted == 0:
+            label, client_id, place = admitted.label.label, admitted.client_id, admitted.stream_seq
+            leaf = admitted.leaf_hash
+            self._keep((time.time(), label, client_id, place, leaf, None, bytes_in, bytes_out, verify_s, commit_s))
+
+    def refused(
+        self, code: str, bytes_in: int, verify_s: float, commit_s: float, label: bytes | None, client_id: bytes | None
+    ) -> None:
+        """A message is not in the log, for `code`."""
+        if self._refused:
+            self._keep((time.time(), label, client_id, None, None, code, bytes_in, 0, verify_s, commit_s))
+
+    def _keep(self, submit: Submit) -> None:
         if len(self._waiting) >= _MAX_WAITING:
             self.dropped += 1
-            return
-        self._waiting.append(
-            (time.time(), label, client_id, stream_seq, leaf_hash, code, bytes_in, bytes_out, verify_s, commit_s)
-        )
+        else:
+            self._waiting.append(submit)
 
     def event(self, level: str, operation: str, message: str, **more: Any) -> None:
         """Something that happened to the hub. `more` holds values of ours, never of a message."""

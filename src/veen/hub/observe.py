@@ -14,10 +14,11 @@ from veen import __version__
 from veen.core.errors import ApiCode, Refusal
 from veen.hub.logs import Log
 from veen.hub.metrics import Family, Histogram, Value, exposition
+from veen.storage.state import Admitted
 
 __all__ = ["GAUGES", "HubObserver", "NullObserver", "Observer", "Outcome"]
 
-Outcome = Refusal | ApiCode | None  # None: accepted
+Outcome = Refusal | ApiCode
 
 _LATENCY_S: Final = tuple(
     ms / 1000 for ms in (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000)
@@ -43,20 +44,22 @@ _CAP_RESULTS: Final = ("CAP_MISSING", "CAP_INVALID", "AUTH_REF", "CAP_SCOPE", "C
 class Observer(Protocol):
     """What happens in the pipeline, as it happens. Everything is called on the event loop's thread."""
 
-    def submitted(
+    def refused(
         self,
         outcome: Outcome,
         bytes_in: int,
-        bytes_out: int,
-        verify_s: float,
-        commit_s: float,
-        total_s: float,
+        verify_s: float = 0.0,
+        total_s: float = 0.0,
         label: bytes | None = None,
         client_id: bytes | None = None,
-        stream_seq: int | None = None,
-        leaf_hash: bytes | None = None,
     ) -> None:
-        """A message was answered: accepted, or refused for `outcome`. What is not known yet is None."""
+        """A message was refused for `outcome`. What is not known yet is None."""
+        ...
+
+    def accepted(
+        self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
+    ) -> None:
+        """A message is durable and was answered."""
         ...
 
     def group(self, size: int, sync_s: float) -> None:
@@ -83,18 +86,17 @@ class Observer(Protocol):
 class NullObserver:
     """Nobody watches."""
 
-    def submitted(
+    def refused(
         self,
         outcome: Outcome,
         bytes_in: int,
-        bytes_out: int,
-        verify_s: float,
-        commit_s: float,
-        total_s: float,
+        verify_s: float = 0.0,
+        total_s: float = 0.0,
         label: bytes | None = None,
         client_id: bytes | None = None,
-        stream_seq: int | None = None,
-        leaf_hash: bytes | None = None,
+    ) -> None: ...
+    def accepted(
+        self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
     ) -> None: ...
     def group(self, size: int, sync_s: float) -> None: ...
     def sealed(self, entries: int) -> None: ...
@@ -122,34 +124,37 @@ class HubObserver:
         self.scrubbed_bytes = 0
         self.scrub_findings = 0
 
-    def submitted(
+    def refused(
         self,
         outcome: Outcome,
         bytes_in: int,
-        bytes_out: int,
-        verify_s: float,
-        commit_s: float,
-        total_s: float,
+        verify_s: float = 0.0,
+        total_s: float = 0.0,
         label: bytes | None = None,
         client_id: bytes | None = None,
-        stream_seq: int | None = None,
-        leaf_hash: bytes | None = None,
     ) -> None:
-        code = None
-        if outcome is None:
-            self._ok += 1
-            self._commit.observe(commit_s)
-        else:
-            code = outcome.code
-            self._errors[code] = self._errors.get(code, 0) + 1
-            if isinstance(outcome, Refusal):
-                self._refusals[outcome.detail_enum] += 1
+        code = outcome.code
+        self._errors[code] = self._errors.get(code, 0) + 1
+        if isinstance(outcome, Refusal):
+            self._refusals[outcome.detail_enum] += 1
         self._bytes_in += bytes_in
         if verify_s:  # a message that failed before was never verified
             self._verify.observe(verify_s)
         self._total.observe(total_s)
         if self._log is not None:
-            self._log.submit(label, client_id, stream_seq, leaf_hash, code, bytes_in, bytes_out, verify_s, commit_s)
+            commit_s = total_s - verify_s if verify_s else 0.0
+            self._log.refused(code, bytes_in, verify_s, commit_s, label, client_id)
+
+    def accepted(
+        self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
+    ) -> None:
+        self._ok += 1
+        self._bytes_in += bytes_in
+        self._verify.observe(verify_s)
+        self._commit.observe(commit_s)
+        self._total.observe(total_s)
+        if self._log is not None:
+            self._log.accepted(admitted, bytes_in, bytes_out, verify_s, commit_s)
 
     def group(self, size: int, sync_s: float) -> None:
         self._group.observe(size)

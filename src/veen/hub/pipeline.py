@@ -3,19 +3,20 @@
     submit      structure checked at once; signature to the verifiers, in order
     sequence    verdicts come back in order: decide, State.admit, sign, frame, join the open group
     commit      one group at a time in the writer thread; the next one collects meanwhile
-    answer      after the sync: apply to the files, resolve the futures
+    answer      after the sync: apply to the files, tell those who wait
 
 Everything but the sync and the verification runs on the event loop's thread; there are no locks.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Final, Protocol
 
 from veen.core.control import ControlRecord
 from veen.core.ed25519 import SigningKey
@@ -33,7 +34,9 @@ from veen.storage.errors import NoSpaceError, StorageError
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 
-__all__ = ["Overloaded", "Pipeline", "Signer", "Stopped"]
+__all__ = ["Done", "Outcome", "Overloaded", "Pipeline", "Signer", "Stopped"]
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Signer(Protocol):
@@ -65,17 +68,17 @@ class Stopped(VeenError):
 
 
 Outcome = bytes | Refuse  # the RECEIPT, or why not
+Done = Callable[[Outcome | None], None]  # who waits; None: the message never became durable
 
 
-@dataclass(slots=True)
 class _Job:
     """One message on its way."""
 
-    raw: bytes
-    msg: Msg
-    answer: asyncio.Future[Outcome]
-    started: float
-    verified: float = 0.0
+    __slots__ = ("done", "msg", "raw", "started", "verified")
+
+    def __init__(self, raw: bytes, msg: Msg, done: Done, started: float) -> None:
+        self.raw, self.msg, self.done = raw, msg, done
+        self.started = self.verified = started
 
 
 @dataclass(slots=True)
@@ -149,26 +152,44 @@ class Pipeline:
         writing = len(self._writing) if self._writing else 0
         return len(self._verifying) + len(self._open) + writing
 
-    def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
-        """Admit one MSG. Overloaded or Stopped are raised before anything is decided."""
+    def admit(self, raw: bytes, done: Done) -> Refuse | None:
+        """Take in one MSG; `done` is told what became of it, or the answer is a refusal at once.
+
+        Overloaded or Stopped are raised before anything is decided. A callback and not a future: a future costs more
+        than everything else a message causes on this thread but its signature.
+        """
         if self._stopped is not None:
             raise Stopped
         if self.depth >= self._max_queue:
             raise Overloaded("too many messages are waiting")
-        answer: asyncio.Future[Outcome] = self._loop.create_future()
         limits, started = self.store.state.limits, time.perf_counter()
         checked: Msg | Refuse
         if len(raw) > limits.max_msg_bytes:
             checked = Refuse(Refusal.SIZE_PREFILTER, {"actual": len(raw), "max_allowed": limits.max_msg_bytes})
         else:
             checked = check_structure(raw, self._profiles, limits)
-        if isinstance(checked, Refuse):
-            answer.set_result(checked)
-            self.observer.submitted(checked.refusal, len(raw), 0, 0.0, 0.0, time.perf_counter() - started)
-            return answer
+        if type(checked) is Refuse:
+            self.observer.refused(checked.refusal, len(raw), total_s=time.perf_counter() - started)
+            return checked
+        assert type(checked) is Msg  # noqa: S101 - for mypy
         self._idle.clear()
-        self._verifying.append(_Job(raw, checked, answer, started))
-        self._verifier.submit((checked.sig, Msg.digest_of(raw), checked.client_id))
+        self._verifying.append(_Job(raw, checked, done, started))
+        self._verifier.submit(checked.sig + Msg.digest_of(raw) + checked.client_id)
+        return None
+
+    def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
+        """`admit` with a future, which is cancelled if the message never became durable."""
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def done(outcome: Outcome | None) -> None:
+            if outcome is None:
+                answer.cancel()
+            elif not answer.done():  # whoever waited may have gone
+                answer.set_result(outcome)
+
+        refuse = self.admit(raw, done)
+        if refuse is not None:
+            answer.set_result(refuse)
         return answer
 
     async def control(self, make: Callable[[int], Wire | None], *, new_second: bool = False) -> ControlRecord | None:
@@ -203,13 +224,15 @@ class Pipeline:
         """hub_ts: the clock, but never before what was given out already, nor before the hub's first key (D-28)."""
         return max(int(self._clock()), self.store.state.hub_ts, self._not_before)
 
-    def _verified(self, verdicts: list[bool]) -> None:
-        for good in verdicts:
+    def _verified(self, verdicts: bytes) -> None:
+        """One byte each, in the order of submission; 1 is a good signature."""
+        now = time.perf_counter()
+        for verdict in verdicts:
             job = self._verifying.popleft()
-            job.verified = time.perf_counter()
+            job.verified = now
             if self._stopped is not None:
-                job.answer.cancel()
-            elif good:
+                _tell(job, None)
+            elif verdict == 1:
                 self._sequence(job)
             else:
                 self._refuse(job, Refuse(Refusal.SIG_INVALID, {"field": "sig"}))
@@ -246,12 +269,9 @@ class Pipeline:
         self._open.answers.append((job, admitted, receipt))
 
     def _refuse(self, job: _Job, refuse: Refuse) -> None:
-        _resolve(job.answer, refuse)
-        msg, now = job.msg, time.perf_counter()
-        verify_s, total_s = job.verified - job.started, now - job.started
-        self.observer.submitted(
-            refuse.refusal, len(job.raw), 0, verify_s, now - job.verified, total_s, msg.label, msg.client_id
-        )
+        _tell(job, refuse)
+        msg, verify_s, total_s = job.msg, job.verified - job.started, time.perf_counter() - job.started
+        self.observer.refused(refuse.refusal, len(job.raw), verify_s, total_s, msg.label, msg.client_id)
 
     def _stage_control(self, body: Wire, hub_ts: int) -> ControlRecord:
         record = ControlRecord.issue(self._signer.signing_key_at(hub_ts), self.store.state.control, body, hub_ts=hub_ts)
@@ -311,22 +331,14 @@ class Pipeline:
             labels = [item[0].label.label for item in writing.group.done if not isinstance(item, ControlRecord)]
             for listener in self._listeners:
                 listener(labels)
-        observer, now = self.observer, time.perf_counter()
+        for job, _, receipt in writing.answers:
+            _tell(job, receipt)
         if len(writing):
-            observer.group(len(writing), sync_s)
+            self.observer.group(len(writing), sync_s)
+        now = time.perf_counter()
         for job, admitted, receipt in writing.answers:
-            _resolve(job.answer, receipt)
-            observer.submitted(
-                None,
-                len(job.raw),
-                len(receipt),
-                job.verified - job.started,
-                now - job.verified,
-                now - job.started,
-                admitted.label.label,
-                admitted.client_id,
-                admitted.stream_seq,
-                admitted.leaf_hash,
+            self.observer.accepted(
+                len(job.raw), len(receipt), job.verified - job.started, now - job.verified, now - job.started, admitted
             )
         for done, record in writing.controls:
             if not done.done():
@@ -369,7 +381,7 @@ class Pipeline:
         for group in (writing, self._open):
             if group is not None:
                 for job, _, _ in group.answers:
-                    job.answer.cancel()
+                    _tell(job, None)
                 for done, _ in group.controls:
                     done.cancel()
         self._open = _OpenGroup()
@@ -422,6 +434,8 @@ class Pipeline:
             self.store.abandon()
 
 
-def _resolve(answer: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
-    if not answer.done():  # the client may have gone
-        answer.set_result(outcome)
+def _tell(job: _Job, outcome: Outcome | None) -> None:
+    try:
+        job.done(outcome)
+    except Exception:  # a defect of whoever waits must not keep the others of its group waiting
+        _log.exception("an answer could not be delivered")

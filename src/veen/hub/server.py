@@ -13,10 +13,13 @@ from veen.hub.tls import Tls, check_plain
 
 if TYPE_CHECKING:
     from veen.hub.http import Connection
+    from veen.hub.httpinput import Request
 
 __all__ = ["HttpServer", "HttpSettings"]
 
 _HANDSHAKE_SEC: Final = 10.0
+_MAX_KNOWN_HEAD: Final = 1024
+_VARYING: Final = {b"expect", b"veen-pow"}  # these belong to one body
 _KNOWN_HEADS: Final = 4096
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -46,6 +49,7 @@ class HttpServer:
         self.now = 0.0  # of the loop, as of the last tick
         self.date = date_line()
         self._heads: dict[int, bytes] = {}
+        self._known: dict[bytes, Request] = {}
         self._connections: set[Connection] = set()
         self._buffered = 0
         self._servers: list[asyncio.Server] = []
@@ -132,6 +136,30 @@ class HttpServer:
         settings = self.settings
         shortest = min(settings.header_sec, settings.body_idle_sec, settings.keep_alive_sec, settings.write_sec)
         self._ticker = loop.call_later(min(1.0, shortest / 4), self._tick)
+
+    # --- heads -------------------------------------------------------------------------------------------
+
+    def known(self, head: bytes) -> "Request | None":
+        """What a head means if `remember` saw it; its `size` is that of the body. Nothing while the server stops."""
+        return None if self.draining else self._known.get(head)
+
+    def remember(self, head: bytes, body_bytes: int, request: "Request") -> None:
+        """Keep the head of a submit that the parser understood: the same bytes mean the same again.
+
+        `head` and `body_bytes` are how the bytes of the request were cut at the first empty line. They are right if the
+        parser, too, found a body of that size, and found it by its length: then the head alone tells where it ends.
+        """
+        if (
+            request.size == body_bytes
+            and request.headers.get(b"content-length") == b"%d" % body_bytes
+            and head.startswith(b"POST ")
+            and len(head) <= _MAX_KNOWN_HEAD
+            and request.keep_alive
+            and not request.headers.keys() & _VARYING
+        ):
+            if len(self._known) >= _KNOWN_HEADS:
+                self._known.clear()
+            self._known[head] = request.without_body()
 
     def ok_head(self, length: int) -> bytes:
         """The head of a submit's answer; receipts have few lengths, so it is nearly always known."""

@@ -5,6 +5,7 @@ A message that reaches the pipeline is reported by the pipeline; what is refused
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -19,13 +20,12 @@ from veen.core.wire import VERSION
 from veen.hub.access import ANYBODY, Principal
 from veen.hub.admission import Refuse
 from veen.hub.calls import Call, Context, Services, is_other_version
-from veen.hub.pipeline import Outcome, Overloaded, Stopped
+from veen.hub.pipeline import Done, Outcome, Overloaded, Stopped
 from veen.hub.pow import HEADER, batch_difficulty, check_pow
 from veen.hub.reply import ApiError, Form, Replies, Reply, dump_json
 
-__all__ = ["Submission", "Submits"]
+__all__ = ["Submits"]
 
-Submission = asyncio.Future[Outcome] | Reply
 T = TypeVar("T")
 
 _PREFIX: Final = b"\xa3\x01\x01\x02"  # {1: 1, 2: receipt, 3: server_version}
@@ -49,19 +49,27 @@ class Submits:
     # --- one ---------------------------------------------------------------------------------------------
 
     def begin(
-        self, body: bytes, *, pow_header: str | None = None, principal: Principal = ANYBODY, answer: Form = "cbor"
-    ) -> Submission:
-        """Start the admission of a request in CBOR: a future that the pipeline resolves, or an answer at once."""
+        self,
+        body: bytes,
+        done: Done,
+        *,
+        pow_header: str | None = None,
+        principal: Principal = ANYBODY,
+        answer: Form = "cbor",
+    ) -> Reply | None:
+        """Start the admission of a request in CBOR: an answer at once, or `done` is told when there is one."""
         try:
             self._prefilter(body, len(body) - _ENVELOPE_BYTES, pow_header, principal)
-            raw = body[_ENVELOPE_BYTES:]
             if len(body) > _SMALL or not body.startswith(SUBMIT_PREFIX):
                 _check_envelope(body)
-            self._check_denied(raw[_CLIENT_ID])
-            submission = self._services.pipeline.submit(raw)
-            if _is_invalid(submission):
+            raw = body[_ENVELOPE_BYTES:]
+            self._check_denied(raw)
+            refuse = self._services.pipeline.admit(raw, done)
+            if refuse is None:
+                return None
+            if refuse.refusal is Refusal.CBOR_INVALID:
                 SubmitRequest.split(body)  # bytes behind the MSG are a fault of the envelope
-            return submission
+            return self._replies.refused(refuse, answer)
         except _Prefiltered as exc:
             return self._replies.refused(self._count(exc.refuse, len(body)), answer)
         except (Overloaded, Stopped) as exc:
@@ -69,13 +77,15 @@ class Submits:
         except FormatError as exc:
             return self._replies.failed(ApiError.of_format(exc), answer)
 
-    async def _begin_json(self, call: Call) -> Submission:
+    async def _begin_json(self, call: Call, done: Done) -> Reply | None:
         """Faults of the envelope and of the MSG are told apart as in CBOR (D-54)."""
         try:
-            self._prefilter(call.body, 0, call.pow_header, call.principal)  # its size is judged as CBOR, in submit
+            self._prefilter(call.body, 0, call.pow_header, call.principal)  # its size is judged as CBOR, by `admit`
             msg = await _aside(lambda: _msg_of_json(_json_envelope(call.body)), call.body)
-            self._check_denied(msg.client_id)
-            return self._services.pipeline.submit(msg.to_bytes())
+            raw = msg.to_bytes()
+            self._check_denied(raw)
+            refuse = self._services.pipeline.admit(raw, done)
+            return None if refuse is None else self._replies.refused(refuse, call.answer)
         except _Prefiltered as exc:
             return self._replies.refused(self._count(exc.refuse, len(call.body)), call.answer)
         except (Overloaded, Stopped) as exc:
@@ -87,11 +97,8 @@ class Submits:
         """The body of a successful answer in CBOR, from the bytes of the RECEIPT."""
         return b"".join((_PREFIX, receipt, self._suffix))
 
-    def finish(self, submission: Submission, form: Form = "cbor") -> Reply:
-        """The answer to a submission that is done."""
-        if isinstance(submission, Reply):
-            return submission
-        outcome = _outcome(submission)
+    def finish(self, outcome: Outcome | None, form: Form = "cbor") -> Reply:
+        """The answer to a message whose outcome is known."""
         if outcome is None:
             return self._replies.failed(_not_durable(), form)
         if isinstance(outcome, Refuse):
@@ -102,13 +109,20 @@ class Submits:
         return self._replies.ok(SubmitResponse(receipt=Receipt.from_bytes(outcome), server_version=version), form)
 
     async def submit(self, call: Call) -> Reply:
+        """One message, by whatever transport."""
+        answer: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome | None) -> None:
+            if not answer.done():  # whoever asked may have gone
+                answer.set_result(outcome)
+
         if call.form == "json":
-            submission = await self._begin_json(call)
+            reply = await self._begin_json(call, done)
         else:
-            submission = self.begin(call.body, pow_header=call.pow_header, principal=call.principal, answer=call.answer)
-        if not isinstance(submission, Reply):
-            await asyncio.wait((submission,))
-        return self.finish(submission, call.answer)
+            reply = self.begin(
+                call.body, done, pow_header=call.pow_header, principal=call.principal, answer=call.answer
+            )
+        return reply or self.finish(await answer, call.answer)
 
     def oversized(self, size: int, form: Form) -> Reply:
         """A submit that the transport refused to read."""
@@ -133,17 +147,17 @@ class Submits:
         if difficulty and check_pow(pow_header, body, difficulty):
             raise _Prefiltered(Refusal.PREFILTER_REJECT, {"field": HEADER, "expected": difficulty})
 
-    def _check_denied(self, client_id: bytes) -> None:
+    def _check_denied(self, raw: bytes) -> None:
         denied = self._services.policy.denied_clients
-        if denied and client_id in denied:
+        if denied and raw[_CLIENT_ID] in denied:
             raise _Prefiltered(Refusal.PREFILTER_REJECT, {"field": "client_id"})
 
     def _count(self, refuse: Refuse, bytes_in: int) -> Refuse:
-        self._services.observer.submitted(refuse.refusal, bytes_in, 0, 0.0, 0.0, 0.0)
+        self._services.observer.refused(refuse.refusal, bytes_in)
         return refuse
 
     def _unavailable(self, reason: str, form: Form, bytes_in: int) -> Reply:
-        self._services.observer.submitted(ApiCode.UNAVAILABLE, bytes_in, 0, 0.0, 0.0, 0.0)
+        self._services.observer.refused(ApiCode.UNAVAILABLE, bytes_in)
         return self._replies.failed(ApiError.unavailable(reason), form)
 
     # --- many --------------------------------------------------------------------------------------------
@@ -164,39 +178,63 @@ class Submits:
             self._check_pow(call.body, call.pow_header, difficulty)
         except _Prefiltered as exc:
             return self._replies.refused(self._count(exc.refuse, len(call.body)), call.answer)
-        started: list[asyncio.Future[Outcome] | Refuse | ApiError] = []
+        outcomes = _Outcomes(len(messages))
         for number, message in enumerate(messages, start=1):
-            started.append(self._begin_item(message))
+            self._begin_item(message, outcomes.next())
             if number % _TURN == 0:
                 await asyncio.sleep(0)
-        return self._replies.sequence([await self._finish_item(item, call.answer) for item in started], call.answer)
+        return self._replies.sequence([self._item(found, call.answer) for found in await outcomes.all()], call.answer)
 
-    def _begin_item(self, message: "bytes | Refuse") -> "asyncio.Future[Outcome] | Refuse | ApiError":
+    def _begin_item(self, message: "bytes | Refuse", done: "Callable[[Outcome | ApiError | None], None]") -> None:
         if isinstance(message, Refuse):
-            return self._count(message, 0)
+            done(self._count(message, 0))
+            return
         try:
             if (reason := self._services.not_admitting) is not None:
                 raise Overloaded(reason)
-            self._check_denied(message[_CLIENT_ID])
-            return self._services.pipeline.submit(message)
+            self._check_denied(message)
+            refuse = self._services.pipeline.admit(message, done)
+            if refuse is not None:
+                done(refuse)
         except _Prefiltered as exc:
-            return self._count(exc.refuse, len(message))
+            done(self._count(exc.refuse, len(message)))
         except (Overloaded, Stopped) as exc:
-            self._services.observer.submitted(ApiCode.UNAVAILABLE, len(message), 0, 0.0, 0.0, 0.0)
-            return ApiError.unavailable(str(exc))
+            self._services.observer.refused(ApiCode.UNAVAILABLE, len(message))
+            done(ApiError.unavailable(str(exc)))
 
-    async def _finish_item(self, item: "asyncio.Future[Outcome] | Refuse | ApiError", form: Form) -> bytes:
-        outcome: Outcome | ApiError
-        if isinstance(item, asyncio.Future):
-            if not item.done():
-                await asyncio.wait((item,))
-            outcome = _outcome(item) or _not_durable()
-        else:
-            outcome = item
+    def _item(self, outcome: "Outcome | ApiError | None", form: Form) -> bytes:
         if isinstance(outcome, bytes):
             return outcome if form == "cbor" else dump_json(Receipt.from_bytes(outcome).to_json())
+        outcome = outcome or _not_durable()
         envelope = self._replies.refusal(outcome) if isinstance(outcome, Refuse) else self._replies.envelope(outcome)
         return envelope.to_bytes() if form == "cbor" else dump_json(envelope.to_json())
+
+
+class _Outcomes:
+    """What became of several messages, in the order in which `next` was called."""
+
+    __slots__ = ("_done", "_found", "_missing", "_next")
+
+    def __init__(self, count: int) -> None:
+        self._found: list[Outcome | ApiError | None] = [None] * count
+        self._next, self._missing = 0, count
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def next(self) -> "Callable[[Outcome | ApiError | None], None]":
+        place = self._next
+        self._next += 1
+        return partial(self._set, place)
+
+    def _set(self, place: int, outcome: "Outcome | ApiError | None") -> None:
+        self._found[place] = outcome
+        self._missing -= 1
+        if not self._missing and not self._done.done():
+            self._done.set_result(None)
+
+    async def all(self) -> "list[Outcome | ApiError | None]":
+        if self._missing:
+            await self._done
+        return self._found
 
 
 class _Prefiltered(Exception):
@@ -272,21 +310,6 @@ def _json_items(tree: list[Any]) -> Iterable[bytes | Refuse]:
             yield _msg_of_json(item).to_bytes()
         except _Prefiltered as exc:
             yield exc.refuse
-
-
-def _is_invalid(submission: asyncio.Future[Outcome]) -> bool:
-    if not submission.done() or submission.cancelled():
-        return False
-    outcome = submission.result()
-    return isinstance(outcome, Refuse) and outcome.refusal is Refusal.CBOR_INVALID
-
-
-def _outcome(future: asyncio.Future[Outcome]) -> Outcome | None:
-    """None if the group of the message never became durable."""
-    try:
-        return future.result()
-    except (asyncio.CancelledError, Stopped):
-        return None
 
 
 def _not_durable() -> ApiError:

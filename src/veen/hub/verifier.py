@@ -1,11 +1,12 @@
 """Ed25519 verification in worker processes (NOTES: threads lose more to the interpreter lock than they gain).
 
-The hub sends jobs over a socket pair, `count u16 · count × (signature 64 · digest 32 · key 32)`; the worker answers
-with one byte per signature. Batches go to the workers in turn and are taken back in the order they were sent, so
-admission keeps the order of arrival for any number of workers.
+The hub sends jobs of a fixed size over a socket pair, `signature 64 · digest 32 · key 32`; the worker answers with one
+byte for each. Jobs go to the workers in batches, in turn, and are taken back in the order they were sent, so admission
+keeps the order of arrival for any number of workers.
 """
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from veen.core import ed25519
 
 __all__ = ["InlineVerifier", "Job", "WorkerVerifier"]
 
-Job = tuple[bytes, bytes, bytes]  # signature, digest, key
+Job = bytes  # signature, digest, key
 
 _JOB_BYTES: Final = 128
 _BATCH: Final = 8  # small batches keep both sides busy and turns short
@@ -27,11 +28,11 @@ _OUTSTANDING: Final = 16  # batches per worker on their way
 class InlineVerifier:
     """Verifies at once, in this process: for tests and tiny machines."""
 
-    def __init__(self, done: Callable[[list[bool]], None]) -> None:
+    def __init__(self, done: Callable[[bytes], None]) -> None:
         self._done = done
 
     def submit(self, job: Job) -> None:
-        self._done([ed25519.verify(job[2], job[1], job[0])])
+        self._done(verdicts(job))
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -64,18 +65,18 @@ class _Worker:
 
 
 class WorkerVerifier:
-    """Spreads jobs over workers; `done` gets the verdicts in the order of submission."""
+    """Spreads jobs over workers; `done` gets the verdicts in the order of submission, a byte each, 1 for good."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         count: int,
-        done: Callable[[list[bool]], None],
+        done: Callable[[bytes], None],
         died: Callable[[], None],
     ) -> None:
         self._loop, self._done, self._died = loop, done, died
         self._workers = [_Worker() for _ in range(count)]
-        self._waiting: deque[Job] = deque()
+        self._waiting: list[Job] = []
         self._sent: deque[tuple[_Worker, int]] = deque()  # batches in order: who has it, how many
         self._turn = 0
         self._scheduled = False
@@ -96,13 +97,14 @@ class WorkerVerifier:
         self._send()
 
     def _send(self) -> None:
-        while self._waiting:
+        waiting = self._waiting
+        start, until = 0, len(waiting)
+        while start < until:
             worker = self._workers[self._turn % len(self._workers)]
             if worker.outstanding >= _OUTSTANDING:
-                return  # its answers will bring us back here
-            count = min(_BATCH, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(count)]
-            data = count.to_bytes(2, "big") + b"".join(b"".join(job) for job in batch)
+                break  # its answers will bring us back here
+            batch = waiting[start : start + _BATCH]
+            data = b"".join(batch)
             try:
                 sent = worker.socket.send(data)
             except (BlockingIOError, OSError):
@@ -111,8 +113,10 @@ class WorkerVerifier:
                 self._died()
                 return
             worker.outstanding += 1
-            self._sent.append((worker, count))
+            self._sent.append((worker, len(batch)))
             self._turn += 1
+            start += len(batch)
+        del waiting[:start]
 
     def _readable(self, worker: _Worker) -> None:
         try:
@@ -131,10 +135,10 @@ class WorkerVerifier:
             if len(owner.received) < count:
                 break
             self._sent.popleft()
-            verdicts = [byte == 1 for byte in owner.received[:count]]
+            found = bytes(owner.received[:count])
             del owner.received[:count]
             owner.outstanding -= 1
-            self._done(verdicts)
+            self._done(found)
         self._send()
 
     def close(self) -> None:
@@ -143,32 +147,27 @@ class WorkerVerifier:
             worker.close()
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
+def verdicts(jobs: bytes) -> bytes:
+    """A byte for each job, 1 if its signature is good."""
+    verify, found = ed25519.verify, bytearray()
+    for pos in range(0, len(jobs), _JOB_BYTES):
+        found.append(verify(jobs[pos + 96 : pos + 128], jobs[pos + 64 : pos + 96], jobs[pos : pos + 64]))
+    return bytes(found)
 
 
 def serve(connection: socket.socket) -> None:
-    """The worker: verify batches until the hub closes the socket."""
-    verify = ed25519.verify
-    while True:
-        try:
-            count = int.from_bytes(_receive(connection, 2), "big")
-            data = _receive(connection, count * _JOB_BYTES)
-        except EOFError:
-            return
-        verdicts = bytearray()
-        for pos in range(0, len(data), _JOB_BYTES):
-            verdicts.append(verify(data[pos + 96 : pos + 128], data[pos + 64 : pos + 96], data[pos : pos + 64]))
-        connection.sendall(verdicts)
+    """The worker: verify until the hub closes the socket, and answer often, since others wait for each answer."""
+    rest = b""
+    while part := connection.recv(_BATCH * _OUTSTANDING * _JOB_BYTES):
+        data = rest + part
+        whole = len(data) - len(data) % _JOB_BYTES
+        for start in range(0, whole, _BATCH * _JOB_BYTES):
+            connection.sendall(verdicts(data[start : min(whole, start + _BATCH * _JOB_BYTES)]))
+        rest = data[whole:]
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as inherited:
+    # A hub that was killed leaves answers unread, which resets the connection instead of ending it.
+    with socket.socket(fileno=int(sys.argv[1])) as inherited, contextlib.suppress(ConnectionError):
         inherited.setblocking(True)
         serve(inherited)

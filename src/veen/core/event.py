@@ -1,0 +1,40 @@
+"""Event: one opened entry of a log, with all an overlay may depend on and nothing else (spec §11, D-79).
+
+Whoever reads a log makes events; overlays fold them. Everything here is a function of the log and the reader's key, so two
+readers of one prefix hold equal events.
+"""
+
+from dataclasses import dataclass
+
+from veen.core.payload_hdr import PayloadHdr
+
+__all__ = ["Event", "Order"]
+
+Order = tuple[int, bytes, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One message at its place in the log, opened."""
+
+    stream_id: bytes
+    label: bytes
+    epoch: int
+    stream_seq: int
+    leaf_hash: bytes
+    client_id: bytes
+    auth_ref: bytes | None
+    hub_ts: int
+    ts: int  # ts*: the greatest hub_ts of the label so far, so that time never runs against stream_seq (D-27)
+    hdr: PayloadHdr
+    body: bytes  # as it was sealed: hashes and bridges need the very bytes (D-03)
+
+    @property
+    def msg_id(self) -> bytes:
+        """leaf_hash under the name that messages are referred to by (spec §2)."""
+        return self.leaf_hash
+
+    @property
+    def order(self) -> Order:
+        """The place in the one logical order of all streams and labels (D-27)."""
+        return self.ts, self.stream_id, self.epoch, self.stream_seq
