@@ -1,0 +1,114 @@
+"""The data source, in Spark: discovered, pinned, pushed down, streamed."""
+
+import pytest
+from tests.storage.driver import STREAMS
+from tests.storage.world import LABELS, World, fill
+
+from veen.pipeline.columns import ENTRIES
+from veen.storage.fs import OsFs
+
+pytestmark = pytest.mark.xdist_group("spark")  # one JVM is enough
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("log")
+    world = World(OsFs(path))
+    fill(world, 40)
+    world.store.close()
+    return world, path
+
+
+def places(rows):
+    return sorted((bytes(row.label), row.stream_seq) for row in rows)
+
+
+def test_spark_finds_the_source_by_itself_and_reads_every_entry(spark, log):
+    world, path = log
+    frame = spark.read.format("veen").load(str(path))
+    assert frame.columns == [column.name for column in ENTRIES]
+    rows = frame.select("label", "stream_seq", "msg", "receipt", "ok").collect()
+    assert places(rows) == sorted((f.label, f.stream_seq) for f in world.frames)
+    assert {bytes(row.msg) for row in rows} == {f.msg for f in world.frames}
+    assert all(row.ok for row in rows)
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1000, 10**9])
+def test_the_number_of_tasks_changes_nothing(spark, log, partition_bytes):
+    _, path = log
+    frame = spark.read.format("veen").option("partitionBytes", partition_bytes).load(str(path))
+    count = frame.rdd.getNumPartitions()
+    assert (count == 1) == (partition_bytes == 10**9)
+    rows = frame.select("label", "stream_seq", "entry_hash").collect()
+    assert len({(bytes(r.label), r.stream_seq, bytes(r.entry_hash)) for r in rows}) == len(rows) == 40
+
+
+def test_filters_choose_chunks(spark, log):
+    _, path = log
+    frame = spark.read.format("veen").option("partitionBytes", 1).load(str(path))
+    everything = frame.rdd.getNumPartitions()
+    one = frame.where(frame.label == bytearray(LABELS[0])).where("stream_seq between 4 and 6")
+    assert one.rdd.getNumPartitions() == 1 < everything
+    assert [row.stream_seq for row in one.orderBy("stream_seq").collect()] == [4, 5, 6]
+    latest = frame.selectExpr("max(hub_ts)").collect()[0][0]
+    late = frame.where(f"hub_ts >= {latest}")
+    assert late.rdd.getNumPartitions() < everything
+    assert late.count() == frame.selectExpr(f"count_if(hub_ts >= {latest})").collect()[0][0] > 0
+
+
+def test_options_choose_a_stream_and_a_range(spark, log):
+    _, path = log
+    reader = (
+        spark.read.format("veen").option("stream", f"hex:{STREAMS[1].hex()}").option("FROMSEQ", 2).option("toSeq", 3)
+    )
+    assert places(reader.load(str(path)).collect()) == [(LABELS[1], 2), (LABELS[1], 3)]
+
+
+def test_only_the_asked_columns_are_made(spark, log):
+    _, path = log
+    frame = spark.read.format("veen").schema("stream_seq BIGINT, client_id BINARY").load(str(path))
+    assert frame.columns == ["stream_seq", "client_id"]
+    assert frame.count() == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"verify": "sometimes"}, "verify is 'sometimes'"),
+        ({"nonsense": "1"}, "no option nonsense"),
+        ({"label": "zz"}, "64 hex digits"),
+        ({"fromTime": "yesterday"}, "not a time"),
+    ],
+)
+def test_a_wrong_option_is_named(spark, log, options, words):
+    _, path = log
+    with pytest.raises(Exception, match=words):
+        spark.read.format("veen").options(**options).load(str(path)).count()
+
+
+def test_a_column_that_is_not_there_is_named(spark, log):
+    _, path = log
+    with pytest.raises(Exception, match="no column nonsense"):
+        spark.read.format("veen").schema("nonsense INT").load(str(path)).count()
+
+
+def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
+    """Offsets are positions: a restarted query goes on where the last one ended."""
+    path, out, state = tmp_path / "log", tmp_path / "out", tmp_path / "state"
+    path.mkdir()
+    world = World(OsFs(path))
+    for _ in range(3):
+        fill(world, 12)
+        world.store.retire()
+        stream = spark.readStream.format("veen").option("maxEntriesPerTrigger", 5).load(str(path))
+        query = (
+            stream.select("label", "stream_seq")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(state))
+            .trigger(availableNow=True)
+            .start(str(out))
+        )
+        query.awaitTermination()
+        rows = spark.read.parquet(str(out)).collect()
+        assert places(rows) == sorted((f.label, f.stream_seq) for f in world.frames)
+    world.store.close()
