@@ -11,7 +11,7 @@ from veen.core.limits import Limits
 from veen.core.mmr import Mmr, Tags
 from veen.core.payload_hdr import PayloadHdr
 
-__all__ = ["EMPTY_ATT_ROOT", "SealedAttachments", "att_root_of", "open_attachments", "seal_attachments"]
+__all__ = ["EMPTY_ATT_ROOT", "SealedAttachments", "att_root_of", "open_attachments", "open_one", "seal_attachments"]
 
 _TAGS: Final = Tags(node="veen/att-node", root="veen/att-root", hash_single_peak=True)  # D-13
 EMPTY_ATT_ROOT: Final = Ht("veen/att-root", b"")
@@ -57,6 +57,12 @@ def open_attachments(
     if att_root_of([H(ciphertext) for ciphertext in ciphertexts]) != hdr.att_root:
         raise VerifyError("the attachments supplied are not those of this message: att_root differs (I5)")
     return tuple(aead.open_(*_key_and_nonce(context, aad, i), b"", data) for i, data in enumerate(ciphertexts))
+
+
+def open_one(context: hpke.Context, aad: bytes, index: int, ciphertext: bytes, limits: Limits) -> bytes:
+    """Open one attachment by its index. Whether it belongs to the message is for the caller to know, by its coid."""
+    _check_limits([ciphertext], limits, overhead=16)
+    return aead.open_(*_key_and_nonce(context, aad, index), b"", ciphertext)
 
 
 def _check_limits(attachments: Sequence[bytes], limits: Limits, *, overhead: int) -> None:

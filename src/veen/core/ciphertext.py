@@ -13,14 +13,14 @@ from hashlib import sha256
 from typing import Final, Self
 
 from veen.core import aead, cbor, hpke
-from veen.core.attachments import SealedAttachments, open_attachments, seal_attachments
+from veen.core.attachments import SealedAttachments, open_attachments, open_one, seal_attachments
 from veen.core.errors import FieldSizeError, FormatError, LimitError, MalformedError, PaddingError
 from veen.core.hashing import tag_prefix, trunc_24, u32be, u64be
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.msg import Msg
 from veen.core.payload_hdr import PayloadHdr
 
-__all__ = ["Binding", "Opened", "Parts", "Sealed", "open_msg", "seal"]
+__all__ = ["Binding", "Opened", "Parts", "Sealed", "open_attachment", "open_msg", "seal"]
 
 TAG_BYTES: Final = 16
 _PREFIX_BYTES: Final = 40  # enc, hdr_len, body_len
@@ -187,6 +187,14 @@ def open_msg(
         raise MalformedError("what the sender sealed is not a payload_hdr", PayloadHdr.KIND)
     opened = open_attachments(context, aad, hdr, attachments, limits) if attachments else ()
     return Opened(hdr, body, opened)
+
+
+def open_attachment(
+    reader_sk: bytes, msg: Msg, index: int, ciphertext: bytes, *, limits: Limits = DEFAULT_LIMITS
+) -> bytes:
+    """Open one attachment of a message whose list of coids was checked against att_root: a thousand need not fit."""
+    context = hpke.setup_receiver(Parts.split(msg.ciphertext, limits).enc, reader_sk)
+    return open_one(context, Binding.of(msg).aad(), index, ciphertext, limits)
 
 
 def _read_hdr(header: bytes) -> PayloadHdr | None:

@@ -1,0 +1,397 @@
+"""The client: send, read, follow, prove, over any transport, believing nothing that is not proven (spec §9).
+
+    pin = HubPin.parse("ed25519:…")
+    async with await Client.connect(url, pin=pin, identity=identity, keyring=keyring, home=home) as client:
+        sent = await client.send("orders", b"hello")
+        async for entry in client.read("orders"):
+            print(entry.seq, entry.body)
+
+One client is one identity at one hub. It may be used by many tasks at once; messages to one label go out in turn.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from veen.client.attachments import Attachments
+from veen.client.calls import Calls, Retry, refusal_of
+from veen.client.errors import LocalError, NotPinned
+from veen.client.evidence import Evidence
+from veen.client.grants import Grants
+from veen.client.home import Home
+from veen.client.http import HttpTransport
+from veen.client.identity import Identity, Random
+from veen.client.keyring import Keyring, Stream
+from veen.client.labels import Labels, Target
+from veen.client.pin import HubPin
+from veen.client.reading import Entry, LabelReader
+from veen.client.resync import Resynced
+from veen.client.rotation import RotationBounds, check_bounds
+from veen.client.sealing import Attach, Draft, Prepared, schema_id
+from veen.client.session import Session
+from veen.client.state import Mode, StateStore
+from veen.client.streams import follow_labels, merged, seek
+from veen.client.transport import Transport
+from veen.client.writing import Outcome, Sent, Writer
+from veen.core.captoken import CapToken
+from veen.core.errors import Refusal
+from veen.core.labels import epoch_at
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.profile import Profile
+from veen.core.tooling import MAX_BATCH_ITEMS, IdentityResponse, StatusResponse
+
+__all__ = ["Client"]
+
+_ROUNDS: Final = 4  # seals of one message before its refusal is final
+_BATCH: Final = 64
+_MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # what a hub takes in one request
+_BOUNDS: Final = RotationBounds()
+
+
+class Client:
+    """A verified connection to one hub. Use `connect`, or `open` on a transport of your own."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        pin: HubPin,
+        identity: Identity,
+        keyring: Keyring,
+        state: StateStore,
+        *,
+        mode: Mode = "full",
+        limits: Limits = DEFAULT_LIMITS,
+        profile: Profile | None = None,
+        bounds: RotationBounds | None = _BOUNDS,
+        retry: Retry | None = None,
+        clock: Callable[[], float] = time.time,
+        random: Random = os.urandom,
+    ) -> None:
+        self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
+        self._session = Session(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
+        self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
+        self._closing = contextlib.AsyncExitStack()
+        self._closing.push_async_callback(transport.aclose)
+        self.grants = Grants(self._session, identity.client_id)
+        evidence = Evidence(self._session, self._labels)
+        # One verb each, with the signatures and words of the module that does the work.
+        self.receipt, self.proof, self.checkpoint = evidence.receipt, evidence.proof, evidence.checkpoint
+        self.consistency, self.report_equivocation = evidence.consistency, evidence.report
+        self.checkpoints = evidence.checkpoints
+        self.authorize, self.cap_status = self.grants.authorize, self.grants.status
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        pin: HubPin | str | None,
+        identity: Identity,
+        keyring: Keyring = Keyring(),  # noqa: B008 - a value
+        home: Home | None = None,
+        mode: Mode = "full",
+        ca_file: Path | None = None,
+        client_cert: Path | None = None,
+        client_key: Path | None = None,
+        token_file: Path | None = None,
+        retry: Retry | None = None,
+        bounds: RotationBounds | None = _BOUNDS,
+    ) -> Self:
+        """Over HTTP, with the state of `identity` in `home`; IdentityInUse if another process uses the identity."""
+        if pin is None:
+            raise NotPinned(f"no key of the hub at {url} is pinned")
+        pin = HubPin.parse(pin) if isinstance(pin, str) else pin
+        transport = HttpTransport(
+            url, ca_file=ca_file, client_cert=client_cert, client_key=client_key, token_file=token_file
+        )
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(transport.aclose)
+            state = undo.enter_context(StateStore.open(home or Home.default(), identity.name))
+            client = cls(transport, pin, identity, keyring, state, mode=mode, retry=retry, bounds=bounds)
+            await client.open()
+            undo.pop_all()
+            client._closing.callback(state.close)
+            return client
+
+    async def open(self) -> Self:
+        """Learn who answers; ForeignKey if it is not the pinned hub."""
+        await self._session.open()
+        return self
+
+    async def aclose(self) -> None:
+        await self._closing.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def pin(self) -> HubPin:
+        """What is known of the hub's keys by now."""
+        return self._session.pin
+
+    @property
+    def hub_id(self) -> bytes:
+        return self._session.hub_id
+
+    @property
+    def client_id(self) -> bytes:
+        return self._identity.client_id
+
+    @property
+    def attachments(self) -> Attachments:
+        return self._labels.attachments
+
+    async def status(self) -> StatusResponse:
+        return await self._session.refresh_status()
+
+    async def identity(self) -> IdentityResponse:
+        """The hub's identity, accepted only if it follows from the pin."""
+        return await self._session.refresh_identity()
+
+    def label(self, stream: Stream, epoch: int | None = None) -> bytes:
+        """The label of a stream now, or in an epoch."""
+        return self._labels.at(stream, self._session.epoch_now() if epoch is None else epoch).label
+
+    # --- sending ---------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        stream: Stream,
+        body: bytes,
+        *,
+        schema: str | bytes | None = None,
+        attachments: Sequence[Attach | bytes] = (),
+        parent: bytes | None = None,
+        expires_at: int | None = None,
+        capability: CapToken | None = None,
+        auth_ref: bytes | None = None,
+    ) -> Sent:
+        """Seal, send, verify the receipt and its place in the log. Returns only when all of that holds."""
+        draft = Draft(
+            body=body,
+            schema=None if schema is None else schema_id(schema),
+            parent=parent,
+            expires_at=expires_at,
+            attachments=tuple(Attach(data=one) if isinstance(one, bytes) else one for one in attachments),
+        )
+        outcome = (await self._send_drafts(stream, [draft], 1, await self._authority(stream, capability, auth_ref)))[0]
+        if isinstance(outcome, Sent):
+            return outcome
+        raise outcome
+
+    async def send_many(
+        self,
+        stream: Stream,
+        bodies: Iterable[bytes | Draft],
+        *,
+        schema: str | bytes | None = None,
+        capability: CapToken | None = None,
+        auth_ref: bytes | None = None,
+        batch: int = _BATCH,
+    ) -> list[Outcome]:
+        """Send in batches; one outcome per body, in order: a Sent, or the error that concerns this message alone."""
+        return await self._send_drafts(
+            stream, _drafts(bodies, schema), batch, await self._authority(stream, capability, auth_ref)
+        )
+
+    async def prepare(
+        self,
+        stream: Stream,
+        bodies: Iterable[bytes | Draft],
+        *,
+        schema: str | bytes | None = None,
+        capability: CapToken | None = None,
+        auth_ref: bytes | None = None,
+    ) -> list[Prepared]:
+        """Seal without sending. Submit them all, in this order, before anything else to this stream."""
+        authority = await self._authority(stream, capability, auth_ref)
+        writer = await self._labels.writer(await self._labels.find(stream))
+        drafts = _drafts(bodies, schema)
+        async with writer.lock:
+            self._check_bounds(writer, len(drafts))
+            return await asyncio.to_thread(writer.prepare, drafts, authority)
+
+    async def submit_prepared(
+        self, stream: Stream, prepared: Sequence[Prepared], *, batch: int = _BATCH
+    ) -> list[Outcome]:
+        """Send what `prepare` made. Safe to repeat: what has arrived is recognised."""
+        outcomes: list[Outcome] = []
+        for label in dict.fromkeys(message.label for message in prepared):
+            messages = [message for message in prepared if message.label == label]
+            writer = await self._labels.writer(self._labels.at(stream, self._labels.epoch_of(stream, label)))
+            async with writer.lock:
+                for message in messages:
+                    await self.attachments.put_all(message)
+                outcomes += await writer.send_prepared(list(_batches(messages, batch)))
+        return outcomes
+
+    async def recover(self, stream: Stream) -> list[Sent]:
+        """Finish what an earlier run left open: the messages that got no receipt then, and have one now."""
+        writer = await self._labels.writer(await self._labels.find(stream))
+        async with writer.lock:
+            await writer.settle()
+            found = list(writer.recovered)
+            writer.recovered.clear()
+            return found
+
+    async def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
+        """Read the log to its end and rebuild what is known, also of our own numbers (spec §9)."""
+        target = await self._labels.find(stream, epoch)
+        if from_scratch:
+            await self._labels.forget(target)
+        writer = await self._labels.writer(target)
+        async with writer.lock:
+            return await writer.resync()
+
+    async def _authority(self, stream: Stream, capability: CapToken | None, auth_ref: bytes | None) -> bytes | None:
+        if auth_ref is not None:
+            return auth_ref
+        return await self.grants.auth_ref(self._labels.keys(stream)[0].stream_id, capability)
+
+    async def _send_drafts(
+        self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None
+    ) -> list[Outcome]:
+        """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
+        outcomes: list[Outcome | None] = [None] * len(drafts)
+        left = list(range(len(drafts)))
+        rounds, epoch_refused = 0, None
+        while left:
+            turn = left[: _fitting([drafts[number] for number in left], batch)]
+            epoch = self._session.epoch_now()
+            if epoch == epoch_refused:
+                epoch += 1  # our second and the hub's differ at the boundary (CLNT-07)
+            writer = await self._labels.writer(self._labels.at(stream, epoch))
+            async with writer.lock:
+                self._check_bounds(writer, len(turn))
+                found = await writer.send([drafts[number] for number in turn], auth_ref)
+            for number, outcome in zip(turn, found, strict=True):
+                outcomes[number] = outcome
+            again = [number for number in turn if outcomes[number] is None]
+            left = again + left[len(turn) :]
+            rounds = rounds + 1 if len(again) == len(turn) else 0
+            if again and writer.refusal is not None:
+                epoch_refused = epoch if refusal_of(writer.refusal) is Refusal.EPOCH else None
+                if rounds >= _ROUNDS:
+                    outcomes[again[0]] = writer.refusal
+                    left.pop(0)
+                    rounds = 0
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _check_bounds(self, writer: Writer, count: int) -> None:
+        """KEX1+: a client key signs for a day, and so many messages a label; then it must rotate (D-102a)."""
+        if self._bounds is not None:
+            signed = writer.next_seq - 1 + count - 1
+            check_bounds(self._identity, {writer.label: signed}, int(self._clock()), self._bounds)
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        stream: Stream,
+        *,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        epoch: int | None = None,
+        with_proofs: bool = False,
+        open: bool = True,
+    ) -> AsyncGenerator[Entry, None]:
+        """Every entry of a range, verified, in order; a stream that spans labels is merged (D-27).
+
+        `from_seq` and `to_seq` count within one label; `since` and `until` are times of the hub, inclusive.
+        """
+        span = self._session.epoch_sec
+        target = await self._labels.find(stream, epoch if epoch is not None or span else 0)
+
+        def entries(of_epoch: int) -> AsyncGenerator[Entry, None]:
+            at = target if of_epoch == target.epoch else self._labels.at(stream, of_epoch)
+            return self._read_label(at, from_seq, to_seq, since, until, with_proofs=with_proofs, opened=open)
+
+        if not span or epoch is not None or target.stream_id is None:
+            source = entries(target.epoch)
+        elif from_seq is not None or to_seq is not None:
+            raise LocalError("numbers count within one label: name its epoch, or read by time")
+        else:
+            first = 0 if since is None else max(epoch_at(since, span) - self._session.window, 0)
+            last = None if until is None else epoch_at(until, span) + self._session.window
+            epochs = await self._session.epochs_of(target.stream_id, first)
+            source = merged(self._session, [one for one in epochs if last is None or one <= last], entries)
+        async with contextlib.aclosing(source):
+            async for entry in source:
+                yield entry
+
+    async def _read_label(
+        self,
+        target: Target,
+        first: int | None,
+        last: int | None,
+        since: int | None,
+        until: int | None,
+        *,
+        with_proofs: bool,
+        opened: bool,
+    ) -> AsyncGenerator[Entry, None]:
+        reader = await self._labels.reader(target, opened=opened, with_proofs=with_proofs)
+        if since is not None:
+            first = max(first or 1, await seek(self._session, target.label, since))
+        async with contextlib.aclosing(reader.entries(first or 1, last)) as entries:
+            async for entry in entries:
+                if until is not None and entry.ts > until:
+                    return
+                if since is None or entry.ts >= since:
+                    yield entry
+        await self._labels.saw(target, reader.view)
+
+    async def follow(
+        self, stream: Stream, *, from_seq: int | None = None, with_proofs: bool = False, open: bool = True
+    ) -> AsyncGenerator[Entry, None]:
+        """Entries as they are written, for ever; without `from_seq`, those written from now on."""
+        target = await self._labels.find(stream)
+        if from_seq is None:
+            info = await self._session.label_info(target.label)
+            from_seq = (info.last_stream_seq if info else 0) + 1
+
+        async def open_label(epoch: int) -> LabelReader:
+            at = target if epoch == target.epoch else self._labels.at(stream, epoch)
+            return await self._labels.reader(at, opened=open, with_proofs=with_proofs)
+
+        async with contextlib.aclosing(follow_labels(self._session, open_label, max(from_seq, 1))) as entries:
+            async for entry in entries:
+                yield entry
+
+
+def _drafts(bodies: Iterable[bytes | Draft], schema: str | bytes | None) -> list[Draft]:
+    wanted = None if schema is None else schema_id(schema)
+    return [body if isinstance(body, Draft) else Draft(body=body, schema=wanted) for body in bodies]
+
+
+def _fitting(drafts: Sequence[Draft], batch: int) -> int:
+    """How many of these go into one request."""
+    room, count = _MAX_BATCH_BYTES, 0
+    for draft in drafts[: min(batch, MAX_BATCH_ITEMS)]:
+        room -= len(draft.body) + 32 * 1024  # a header and padding at most
+        if room < 0 and count:
+            break
+        count += 1
+    return count
+
+
+def _batches(messages: Sequence[Prepared], batch: int) -> Iterable[list[Prepared]]:
+    group: list[Prepared] = []
+    size = 0
+    for message in messages:
+        if group and (len(group) >= min(batch, MAX_BATCH_ITEMS) or size + len(message.raw) > _MAX_BATCH_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += len(message.raw)
+    if group:
+        yield group

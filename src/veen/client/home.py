@@ -1,0 +1,173 @@
+"""Where a client keeps its things: the only place that spells paths (UX: config).
+
+    config/config.toml                          contexts: hub, pinned key, identity
+    data/identities/NAME/keystore.enc           secret keys; its existence is what makes an identity
+    data/identities/NAME/identity_card          the public card, one line
+    data/identities/NAME/tokens/AUTH_REF.cbor   capability tokens
+    data/identities/NAME/archive/               what an imported set brought along (D-72)
+    state/identities/NAME/state.db, lock        what is known of labels; who uses the identity now
+
+The four directories are those of the XDG base directory specification (or of the platform); VEEN_HOME puts all below
+one. Everything is for the owner only: directories 0700, files 0600.
+"""
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from platformdirs import PlatformDirs
+
+from veen.client.errors import IdentityInUse, IdentityMissing, LocalError
+from veen.client.identity import check_name
+from veen.storage.errors import LockedError, StorageError
+from veen.storage.fs import File, OsFs
+
+__all__ = ["CARD", "KEYSTORE", "TOKENS", "Exposed", "Home", "PrivateFs"]
+
+KEYSTORE: Final = "keystore.enc"
+CARD: Final = "identity_card"
+TOKENS: Final = "tokens"
+ARCHIVE: Final = "archive"
+_IDENTITIES: Final = "identities"
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class PrivateFs(OsFs):
+    """A directory that is its owner's alone. Made when the first thing is put into it."""
+
+    def make_dir(self, directory: str) -> None:
+        made = []
+        path = self.root / directory
+        while not path.exists():
+            made.append(path)
+            path = path.parent
+        for path in reversed(made):
+            path.mkdir(mode=0o700, exist_ok=True)
+            _sync(path.parent)  # else a crash could take the directory and leave what points to it
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        if create:
+            self.make_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
+            os.close(os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return super().open(path)
+
+    def replace(self, path: str, data: bytes, *, private: bool = True) -> None:
+        self.make_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
+        super().replace(path, data, private=True)
+
+    def database(self, path: str) -> sqlite3.Connection:
+        self.open(path, create=True).close()  # SQLite gives its other files the mode of this one
+        _sync(self.root)
+        return super().database(path)
+
+
+class Exposed(NamedTuple):
+    """A file or directory with secrets that others may enter or read."""
+
+    path: Path
+    mode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The four directories of a user."""
+
+    config: Path
+    data: Path
+    state: Path
+    cache: Path
+
+    @classmethod
+    def at(cls, root: Path) -> Self:
+        """All below one directory."""
+        return cls(config=root, data=root, state=root / "state", cache=root / "cache")
+
+    @classmethod
+    def default(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """VEEN_HOME if set, else where the platform wants things."""
+        if root := environ.get("VEEN_HOME"):
+            return cls.at(Path(root).expanduser().absolute())
+        dirs = PlatformDirs("veen", appauthor=False)
+        return cls(
+            config=dirs.user_config_path,
+            data=dirs.user_data_path,
+            state=dirs.user_state_path,
+            cache=dirs.user_cache_path,
+        )
+
+    @property
+    def config_file(self) -> Path:
+        return self.config / "config.toml"
+
+    def identity_dir(self, name: str) -> Path:
+        return self.data / _IDENTITIES / check_name(name)
+
+    def identity_fs(self, name: str) -> PrivateFs:
+        return PrivateFs(self.identity_dir(name))
+
+    def tokens_fs(self, name: str) -> PrivateFs:
+        return PrivateFs(self.identity_dir(name) / TOKENS)
+
+    def archive_fs(self, name: str) -> PrivateFs:
+        return PrivateFs(self.identity_dir(name) / ARCHIVE)
+
+    def state_dir(self, name: str) -> Path:
+        return self.state / _IDENTITIES / check_name(name)
+
+    def state_fs(self, name: str) -> PrivateFs:
+        return PrivateFs(self.state_dir(name))
+
+    def identities(self) -> list[str]:
+        """Names of the identities that exist."""
+        try:
+            found = [path.name for path in (self.data / _IDENTITIES).iterdir() if (path / KEYSTORE).is_file()]
+        except FileNotFoundError:
+            return []
+        return sorted(found)
+
+    def has_identity(self, name: str) -> bool:
+        return (self.identity_dir(name) / KEYSTORE).is_file()
+
+    def require(self, name: str) -> None:
+        if not self.has_identity(name):
+            raise IdentityMissing(name)
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """The exclusive right to use an identity; IdentityInUse tells who has it. The kernel ends it with us."""
+        fs = self.state_fs(name)
+        with contextlib.ExitStack() as held:
+            try:
+                fs.make_dir("")
+                held.enter_context(fs.lock())
+            except LockedError as exc:
+                raise IdentityInUse(name, _pid(exc.holder)) from exc
+            except (StorageError, OSError) as exc:
+                raise LocalError(f"{self.state_dir(name)}: cannot be written: {exc}") from exc
+            yield
+
+    def exposed(self) -> list[Exposed]:
+        """What others could read although it is secret, for `veen doctor`."""
+        roots = (self.data / _IDENTITIES, self.state / _IDENTITIES)
+        paths = (path for root in roots if root.is_dir() for path in (root, *root.rglob("*")))
+        found = ((path, path.lstat().st_mode) for path in paths if not path.is_symlink())
+        secret = ((path, mode) for path, mode in found if path.name not in (CARD, "lock"))
+        return sorted(Exposed(path, stat.S_IMODE(mode)) for path, mode in secret if mode & _OTHERS)
+
+
+def _pid(holder: str) -> int | None:
+    digits = holder.removeprefix("pid ")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

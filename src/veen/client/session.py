@@ -1,0 +1,354 @@
+"""What is known of one hub while a client talks to it: its keys, its time, its rules, and what it says about labels.
+
+Every statement that leaves this module is verified: signatures under the pinned identity, numbers against what was
+asked, epochs against the time in the receipt. What the hub says about itself without signing it (profiles, limits, its
+clock) only shapes what we send; a lie there is a refusal later, never a wrong belief (spec §12, CLNT-06).
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from veen.client import calls as wire_calls
+from veen.client.calls import NOTHING, Calls, is_not_found
+from veen.client.errors import (
+    BadAnswer,
+    Divergence,
+    ForeignKey,
+    HubRefused,
+    LocalError,
+    ProofInvalid,
+    ReceiptMismatch,
+    RetiredKey,
+    StaleCheckpoint,
+)
+from veen.client.pin import HubPin
+from veen.client.state import StateStore
+from veen.core.captoken import CapToken
+from veen.core.checkpoint import Checkpoint
+from veen.core.control import ControlRecord
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamRequest,
+    StreamResponse,
+)
+from veen.core.errors import FormatError, ProofError, VerifyError
+from veen.core.hubkeys import HubIdentity
+from veen.core.labels import epoch_at, epoch_window, label_of, routing_key_of
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.profile import Profile
+from veen.core.proof import ConsistencyProof, MmrProof
+from veen.core.receipt import Receipt
+from veen.core.tooling import (
+    MAX_LISTED,
+    CapStatusRequest,
+    CapStatusResponse,
+    ConsistencyRequest,
+    ConsistencyResponse,
+    IdentityResponse,
+    InspectRequest,
+    InspectResponse,
+    LabelInfo,
+    LabelRequest,
+    ProofAtRequest,
+    StatusResponse,
+)
+
+__all__ = ["OutsideEpoch", "Session"]
+
+ROTATIONS: Final = "tooling/key_rotations"
+_MAX_TOKENS: Final = 4_096
+
+
+class OutsideEpoch(Divergence):
+    """A receipt whose hub_ts lies outside the time in which its label may be written (I12, spec §12)."""
+
+    code = "E.DIVERGED.EPOCH"
+
+
+class Session:
+    """One hub, pinned. Call `open` first."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        pin: HubPin,
+        *,
+        store: StateStore | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.calls, self.pin = calls, pin
+        self._store, self._own_limits, self._clock = store, limits, clock
+        self._status: StatusResponse | None = None
+        self.limits = limits
+        self._offset = 0.0  # the hub's clock minus ours
+        self._refreshing = asyncio.Lock()
+        self._tokens: OrderedDict[bytes, CapToken | None] = OrderedDict()
+        self.routing_key = b""
+
+    # --- the hub ---------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Learn who answers and how it wants to be spoken to; ForeignKey if it is not the pinned hub."""
+        await self.refresh_identity()
+        await self.refresh_status()
+
+    async def refresh_identity(self) -> IdentityResponse:
+        async with self._refreshing:
+            told = await self.calls.ask("tooling/identity", NOTHING, IdentityResponse)
+            pin = self._remembered(told.hub_id) or self.pin
+            rotations = await self._rotations() if pin.needs_rotations(told) else ()
+            self.pin = pin.learn(told, rotations)
+            assert self.pin.hub_id is not None  # noqa: S101 - known once something was learnt
+            self.routing_key = routing_key_of(self.pin.hub_id)
+            self._remember()
+            return told
+
+    def _remembered(self, hub_id: bytes) -> HubPin | None:
+        """The keys that were proven before, if the pin is among them."""
+        record = self._store.hub(hub_id) if self._store is not None else None
+        if record is None:
+            return None
+        known = HubPin.of_identity(HubIdentity.from_bytes(record))
+        pinned = {key.hub_pk for key in self.pin.keys}
+        wider = pinned < {key.hub_pk for key in known.keys}
+        return known if wider and self.pin.hub_id in (None, hub_id) else None
+
+    def _remember(self) -> None:
+        identity = self.pin.identity
+        if self._store is not None and identity.hub_id == self.pin.hub_id:
+            record = identity.to_bytes()
+            if self._store.hub(identity.hub_id) != record:
+                self._store.save_hub(identity.hub_id, record)
+
+    async def _rotations(self) -> tuple[ControlRecord, ...]:
+        """The records by which keys introduced keys; a hub that has none to show proves nothing."""
+        try:
+            answer = await self.calls.send(ROTATIONS, b"")
+        except HubRefused as exc:
+            if is_not_found(exc):
+                return ()
+            raise
+        try:
+            return tuple(ControlRecord.from_bytes(item) for item in wire_calls.sequence(ROTATIONS, answer.body))
+        except FormatError as exc:
+            raise BadAnswer(f"{ROTATIONS}: not a control record: {exc}") from exc
+
+    async def refresh_status(self) -> StatusResponse:
+        status = await self.calls.ask("tooling/status", NOTHING, StatusResponse)
+        if status.hub_id != self.hub_id:
+            raise ForeignKey(
+                "another hub answers: its hub_id is not the pinned one", expected=self.hub_id, found=status.hub_id
+            )
+        self._status = status
+        self.limits = self._stricter(status.limits)
+        self._offset = status.hub_ts - self._clock()
+        return status
+
+    @property
+    def hub_id(self) -> bytes:
+        if self.pin.hub_id is None:
+            raise LocalError("the session is not open yet")
+        return self.pin.hub_id
+
+    @property
+    def status(self) -> StatusResponse:
+        if self._status is None:
+            raise LocalError("the session is not open yet")
+        return self._status
+
+    def _stricter(self, told: Mapping[str, Any]) -> Limits:
+        """The stricter of the hub's limits and ours; a hub that tells nonsense gets ours."""
+        names = ("max_msg_bytes", "max_hdr_bytes", "max_body_bytes", "max_attachments_per_msg", "max_attachment_bytes")
+        own = self._own_limits.to_json()
+        lowered = {
+            name: min(own[name], value)
+            for name in (*names, "max_epoch_skew_sec")
+            if type(value := told.get(name)) is int and value > 0
+        }
+        return Limits.from_json({**own, **lowered})
+
+    # --- names and time --------------------------------------------------------------------------------
+
+    @property
+    def epoch_sec(self) -> int:
+        return self.status.profiles[0].epoch_sec  # all profiles of a hub share it (D-25)
+
+    @property
+    def window(self) -> int:
+        skew = self.status.limits.get("max_epoch_skew_sec")
+        return epoch_window(self.epoch_sec, skew if type(skew) is int else self._own_limits.max_epoch_skew_sec)
+
+    def hub_now(self) -> int:
+        """The hub's clock, as far as it can be told from here (CLNT-06)."""
+        return max(int(self._clock() + self._offset), 0)
+
+    def epoch_now(self) -> int:
+        return epoch_at(self.hub_now(), self.epoch_sec)
+
+    def label(self, stream_id: bytes, epoch: int) -> bytes:
+        return label_of(self.routing_key, stream_id, epoch)
+
+    def profile(self, profile_id: bytes | None = None) -> Profile:
+        """The hub's first profile, or the wanted one."""
+        for profile in self.status.profiles:
+            if profile_id is None or profile.profile_id() == profile_id:
+                return profile
+        raise LocalError("the hub does not support this profile")
+
+    # --- statements ------------------------------------------------------------------------------------
+
+    async def check_receipt(self, receipt: Receipt, epoch: int | None = None) -> None:
+        """hub_sig under a key valid at hub_ts; the time within the epoch's. A hub may have rotated its key just now."""
+        try:
+            self.pin.check_receipt(receipt)
+        except (ForeignKey, RetiredKey):
+            await self.refresh_identity()
+            self.pin.check_receipt(receipt)
+        if epoch is not None:
+            self.check_epoch(receipt, epoch)
+
+    def check_epoch(self, receipt: Receipt, epoch: int) -> None:
+        if not self.epoch_sec:
+            return
+        accepted = epoch_at(receipt.hub_ts, self.epoch_sec)
+        if abs(accepted - epoch) > self.window:
+            raise OutsideEpoch(
+                "an entry was accepted outside the time of its label",
+                label=receipt.label,
+                seq=receipt.stream_seq,
+                expected=epoch,
+                found=accepted,
+            )
+
+    async def receipt(self, label: bytes, seq: int) -> Receipt:
+        """A RECEIPT by number, its signature checked."""
+        receipt = (
+            await self.calls.ask("v1/receipt", ReceiptRequest(label=label, stream_seq=seq), ReceiptResponse)
+        ).receipt
+        if (receipt.label, receipt.stream_seq) != (label, seq):
+            raise ReceiptMismatch(
+                "the hub answers with the receipt of another entry",
+                label=label,
+                seq=seq,
+                expected=seq,
+                found=receipt.stream_seq,
+            )
+        await self.check_receipt(receipt)
+        return receipt
+
+    async def proof(self, receipt: Receipt) -> MmrProof:
+        """The inclusion proof of an entry under the root of its own receipt (D-33)."""
+        request = ProofRequest(label=receipt.label, stream_seq=receipt.stream_seq)
+        proof = (await self.calls.ask("v1/proof", request, ProofResponse)).mmr_proof
+        return _proven(proof, receipt, receipt.stream_seq, receipt.mmr_root)
+
+    async def proof_at(self, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:
+        """The inclusion proof of an entry under a later root that is known to be good (D-34)."""
+        request = ProofAtRequest(label=receipt.label, stream_seq=receipt.stream_seq, tree_size=tree_size)
+        proof = (await self.calls.ask("tooling/proof_at", request, ProofResponse)).mmr_proof
+        return _proven(proof, receipt, tree_size, root)
+
+    async def consistency(self, label: bytes, from_size: int, to_size: int) -> ConsistencyProof:
+        """As the hub tells it: for the caller to verify against two roots."""
+        request = ConsistencyRequest(label=label, from_size=from_size, to_size=to_size)
+        return (await self.calls.ask("tooling/consistency", request, ConsistencyResponse)).consistency_proof
+
+    async def checkpoint(self, stream_id: bytes | None, label: bytes, upto_seq: int | None = None) -> Checkpoint:
+        """A CHECKPOINT, signed and about what was asked; whether it fits the log is for the view to say."""
+        if upto_seq is None:
+            answer = await self.calls.ask("tooling/checkpoint_latest", LabelRequest(label=label), CheckpointResponse)
+        else:
+            request = CheckpointRequest(label=label, upto_seq=upto_seq)
+            answer = await self.calls.ask("v1/checkpoint", request, CheckpointResponse)
+        checkpoint = answer.checkpoint
+        if checkpoint.label_curr != label or upto_seq not in (None, checkpoint.upto_seq):
+            raise StaleCheckpoint(
+                "the hub answers with another checkpoint than the one asked for",
+                label=label,
+                seq=upto_seq,
+                expected=upto_seq,
+                found=checkpoint.upto_seq,
+            )
+        try:
+            self.pin.check_checkpoint(checkpoint, self.epoch_sec)
+        except (ForeignKey, RetiredKey):
+            await self.refresh_identity()
+            self.pin.check_checkpoint(checkpoint, self.epoch_sec)
+        if stream_id is not None:
+            try:
+                checkpoint.check_labels(self.routing_key, stream_id)
+            except VerifyError as exc:
+                raise OutsideEpoch(str(exc), label=label, seq=checkpoint.upto_seq) from exc
+        if len(self.pin.keys) > 1:  # only then can there be witnesses to ask for
+            last = await self.receipt(label, checkpoint.upto_seq)
+            self.pin.check_witnesses(checkpoint, last.hub_ts)
+        return checkpoint
+
+    async def token(self, auth_ref: bytes) -> CapToken | None:
+        """The cap_token behind an auth_ref, checked; None if the hub knows none that holds."""
+        if auth_ref not in self._tokens:
+            self._tokens[auth_ref] = await self._ask_token(auth_ref)
+            if len(self._tokens) > _MAX_TOKENS:
+                self._tokens.popitem(last=False)
+        return self._tokens[auth_ref]
+
+    async def _ask_token(self, auth_ref: bytes) -> CapToken | None:
+        try:
+            told = await self.calls.ask("tooling/cap_status", CapStatusRequest(auth_ref=auth_ref), CapStatusResponse)
+            token = CapToken.from_bytes(told.token)
+            token.verify()
+        except HubRefused as exc:
+            if is_not_found(exc):
+                return None
+            raise
+        except (FormatError, VerifyError):
+            return None
+        return token if token.auth_ref() == auth_ref else None
+
+    async def page(self, label: bytes, first: int, last: int | None, max_items: int) -> StreamResponse:
+        """Entries with their receipts, as the hub tells them: for the caller to verify."""
+        request = StreamRequest(label=label, from_seq=first, to_seq=last, max_items=max_items, with_receipts=True)
+        return await self.calls.ask("v1/stream", request, StreamResponse)
+
+    async def label_info(self, label: bytes) -> LabelInfo | None:
+        """Unsigned: a hint about where a label ends; None if it has no entry."""
+        try:
+            answer = await self.calls.ask("tooling/inspect", InspectRequest(label=label), InspectResponse)
+        except HubRefused as exc:
+            if is_not_found(exc):
+                return None
+            raise
+        return next((info for info in answer.labels if info.label == label), None)
+
+    async def epochs_of(self, stream_id: bytes, epoch_min: int = 0) -> list[int]:
+        """The epochs in which the hub says a stream has entries, ascending."""
+        if not self.epoch_sec:
+            return [0] if await self.label_info(self.label(stream_id, 0)) else []
+        found: list[int] = []
+        after_epoch, after = epoch_min, None
+        while True:
+            request = InspectRequest(after_epoch=after_epoch, after=after)
+            answer = await self.calls.ask("tooling/inspect", request, InspectResponse)
+            found += [info.epoch for info in answer.labels if info.label == self.label(stream_id, info.epoch)]
+            if not answer.more or len(answer.labels) < MAX_LISTED:
+                return sorted(set(found))
+            after_epoch, after = answer.labels[-1].epoch, answer.labels[-1].label
+
+
+def _proven(proof: MmrProof, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:
+    try:
+        proof.verify(
+            leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, expected_root=root, tree_size=tree_size
+        )
+    except ProofError as exc:
+        raise ProofInvalid(str(exc), label=receipt.label, seq=receipt.stream_seq) from exc
+    return proof

@@ -1,0 +1,265 @@
+"""The file in which a client remembers its labels (RESYNC0.4).
+
+One SQLite file per identity, each save one durable transaction, each row with a checksum: what a bad disk did to it is
+told as StateDamaged, never taken for the hub's doing. One process at a time holds it: two would use one client_seq
+twice, as two hubs with one identity would equivocate (D-76).
+"""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from hmac import compare_digest
+from typing import Any, ClassVar, Final, Self
+
+from veen.client.errors import LocalError, StateDamaged
+from veen.client.home import Home
+from veen.client.labelstate import RK_BYTES, LabelState, Mode, Pending, rekey, session_keys
+from veen.core.errors import FormatError
+from veen.core.hashing import Ht, u64be
+from veen.storage.fs import Fs
+
+__all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "StateStore", "rekey", "session_keys"]
+
+_Key = tuple[bytes, bytes, bytes]  # hub_id, label, client_id
+
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE label_state (
+    hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL,
+    body BLOB NOT NULL, sum BLOB NOT NULL, PRIMARY KEY (hub_id, label, client_id)
+) WITHOUT ROWID;
+CREATE TABLE pending (
+    hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL,
+    msg BLOB NOT NULL, sum BLOB NOT NULL, PRIMARY KEY (hub_id, label, client_id, client_seq)
+);
+CREATE TABLE hub (hub_id BLOB PRIMARY KEY, record BLOB NOT NULL, sum BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+class StateStore:
+    """The label states of one identity. May be used from any thread."""
+
+    FILE: ClassVar[str] = "state.db"
+
+    def __init__(self, fs: Fs, held: contextlib.ExitStack | None = None) -> None:
+        """On a directory that nobody else uses: `open` makes sure of that. `held` is let go after the file."""
+        self._fs = fs
+        self._mutex = threading.RLock()
+        self._cleanup = held or contextlib.ExitStack()
+        try:
+            with self._told():
+                self._db = fs.database(self.FILE)
+            self._cleanup.callback(self._db.close)
+            self._prepare()
+        except BaseException:
+            self._cleanup.close()
+            raise
+
+    @classmethod
+    def open(cls, home: Home, name: str, *, recover: bool = False) -> Self:
+        """The state of an identity; IdentityInUse if another process has it.
+
+        With `recover`, a file that cannot be read as a whole is set aside for whoever wants to look at it, and a new
+        one begun: the hub's log tells all of it again (RESYNC0.2).
+        """
+        fs = home.state_fs(name)
+        try:
+            return cls(fs, cls._held(home, name))
+        except StateDamaged:
+            if not recover:
+                raise
+        held = cls._held(home, name)
+        for suffix in ("", "-wal", "-shm"):
+            if fs.exists(f"{cls.FILE}{suffix}"):
+                fs.rename(f"{cls.FILE}{suffix}", f"{cls.FILE}.damaged{suffix}")
+        fs.sync_dir("")
+        return cls(fs, held)
+
+    @staticmethod
+    def _held(home: Home, name: str) -> contextlib.ExitStack:
+        with contextlib.ExitStack() as held:
+            held.enter_context(home.lock(name))
+            return held.pop_all()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._cleanup.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- labels ----------------------------------------------------------------------------------------
+
+    def load(self, hub_id: bytes, label: bytes, client_id: bytes) -> LabelState | None:
+        """The state of a client key on a label, or what its predecessor saw of it; None if nothing is known."""
+        states = list(self.states(hub_id, label))
+        for state in states:
+            if state.client_id == client_id:
+                return state
+        furthest = max(states, key=lambda state: state.last_stream_seq, default=None)
+        return furthest and furthest.rotated(client_id)
+
+    def save(self, *states: LabelState) -> None:
+        """All of them, or none; durable when it returns."""
+        for state in states:
+            state.check()
+        with self._transaction() as db:
+            for state in states:
+                key = (state.hub_id, state.label, state.client_id)
+                body = state.to_bytes()
+                db.execute(
+                    "INSERT OR REPLACE INTO label_state VALUES (?, ?, ?, ?, ?)", (*key, body, _state_sum(key, body))
+                )
+                self._save_pending(db, key, state.pending)
+
+    def states(
+        self, hub_id: bytes | None = None, label: bytes | None = None, client_id: bytes | None = None
+    ) -> Iterator[LabelState]:
+        """Every state, or those of a hub, a label or a client key, by hub_id, label and client_id."""
+        wanted = {"hub_id": hub_id, "label": label, "client_id": client_id}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in given) or "TRUE"
+        query = f"SELECT hub_id, label, client_id, body, sum FROM label_state WHERE {where}"  # noqa: S608 - fixed names
+        with self._told():
+            rows = self._db.execute(f"{query} ORDER BY hub_id, label, client_id", tuple(given.values())).fetchall()
+        for *key, body, checksum in rows:
+            yield self._state((key[0], key[1], key[2]), body, checksum)
+
+    def unfinished(self, hub_id: bytes | None = None) -> list[LabelState]:
+        """States with messages that still wait for their receipts, also those of retired client keys."""
+        return [state for state in self.states(hub_id) if state.pending]
+
+    def counts(self, client_id: bytes) -> dict[bytes, int]:
+        """label -> how many messages a client key has sent there (KEX1+, see `rotation`)."""
+        return {state.label: state.client_seq for state in self.states(client_id=client_id)}
+
+    def forget(self, hub_id: bytes, label: bytes) -> None:
+        """Drop all that is known of a label, damaged or not: a resync begins so."""
+        with self._transaction() as db:
+            for table in ("label_state", "pending"):
+                db.execute(f"DELETE FROM {table} WHERE hub_id = ? AND label = ?", (hub_id, label))  # noqa: S608 - fixed
+
+    # --- hubs ------------------------------------------------------------------------------------------
+
+    def hub(self, hub_id: bytes) -> bytes | None:
+        """The identity record of a hub as it was last accepted: keys learnt by rotation are not unlearnt."""
+        with self._told():
+            row = self._db.execute("SELECT record, sum FROM hub WHERE hub_id = ?", (hub_id,)).fetchone()
+        if row is None:
+            return None
+        record, checksum = row
+        if not _is_sum(checksum, _hub_sum(hub_id, record)):
+            raise StateDamaged(f"the record of hub {hub_id.hex()[:16]}…")
+        return bytes(record)
+
+    def hubs(self) -> dict[bytes, bytes]:
+        """hub_id -> identity record."""
+        with self._told():
+            ids = [bytes(row[0]) for row in self._db.execute("SELECT hub_id FROM hub ORDER BY hub_id")]
+        return {hub_id: self.hub(hub_id) or b"" for hub_id in ids}
+
+    def save_hub(self, hub_id: bytes, record: bytes) -> None:
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO hub VALUES (?, ?, ?)", (hub_id, record, _hub_sum(hub_id, record)))
+
+    # --- the file --------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        with self._told():
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise StateDamaged(str(damage).splitlines()[0])
+        if version == _VERSION:
+            return
+        if version != 0:
+            raise StateDamaged(f"it was written by another release (version {version}, this one knows {_VERSION})")
+        with self._transaction() as db:
+            for statement in _SCHEMA.split(";\n"):
+                if statement.strip():
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._mutex, self._told():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._fs.saved(self.FILE, self._db)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        with self._mutex:
+            try:
+                yield
+            except sqlite3.OperationalError as exc:  # a full disk or a missing permission: nothing is damaged
+                raise LocalError(f"the state of the client cannot be used: {exc}") from exc
+            except sqlite3.DatabaseError as exc:
+                raise StateDamaged(str(exc)) from exc
+
+    def _state(self, key: _Key, body: bytes, checksum: bytes) -> LabelState:
+        where = f"label {key[1].hex()[:16]}…"
+        if not _is_sum(checksum, _state_sum(key, body)):
+            raise StateDamaged(where)
+        try:
+            state = replace(LabelState.from_bytes(body), pending=tuple(self._load_pending(key, where)))
+            state.check()
+        except FormatError as exc:
+            raise StateDamaged(f"{where}: {exc}") from exc
+        return state
+
+    def _load_pending(self, key: _Key, where: str) -> Iterator[Pending]:
+        with self._told():
+            rows = self._db.execute(
+                "SELECT client_seq, msg, sum FROM pending WHERE hub_id = ? AND label = ? AND client_id = ?"
+                " ORDER BY client_seq",
+                key,
+            ).fetchall()
+        for client_seq, msg, checksum in rows:
+            if not _is_sum(checksum, _pending_sum(key, Pending(client_seq, msg))):
+                raise StateDamaged(f"{where}: the pending message {client_seq}")
+            yield Pending(client_seq, msg)
+
+    @staticmethod
+    def _save_pending(db: sqlite3.Connection, key: _Key, wanted: Iterable[Pending]) -> None:
+        """Write the difference only: a batch may be large and is acknowledged piece by piece."""
+        stored = dict(
+            db.execute(
+                "SELECT client_seq, sum FROM pending WHERE hub_id = ? AND label = ? AND client_id = ?", key
+            ).fetchall()
+        )
+        for pending in wanted:
+            checksum = _pending_sum(key, pending)
+            if stored.pop(pending.client_seq, None) != checksum:
+                db.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (*key, *pending, checksum))
+        db.executemany(
+            "DELETE FROM pending WHERE hub_id = ? AND label = ? AND client_id = ? AND client_seq = ?",
+            [(*key, client_seq) for client_seq in stored],
+        )
+
+
+def _state_sum(key: _Key, body: bytes) -> bytes:
+    return Ht("veen/client-state", b"".join(key) + body)
+
+
+def _pending_sum(key: _Key, pending: Pending) -> bytes:
+    return Ht("veen/client-pending", b"".join(key) + u64be(pending.client_seq) + pending.msg)
+
+
+def _hub_sum(hub_id: bytes, record: bytes) -> bytes:
+    return Ht("veen/client-hub", hub_id + record)
+
+
+def _is_sum(found: Any, expected: bytes) -> bool:
+    return type(found) is bytes and compare_digest(found, expected)

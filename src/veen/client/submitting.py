@@ -1,0 +1,134 @@
+"""Bytes out, receipts in: single submits and batches, with proof of work where asked (spec §10.4.1, D-56, D-59).
+
+What comes back is one answer per message, in order: a RECEIPT as the hub told it, or its refusal. Whether the receipt
+is the right one is judged by the writer, which knows what it sent.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from veen.client.calls import is_transient, refusal_of, refused
+from veen.client.calls import read as read_answer
+from veen.client.errors import BadAnswer, HubRefused, LocalError, NetworkError
+from veen.client.sealing import Prepared
+from veen.client.session import Session
+from veen.client.transport import NO_HEADERS, POW_HEADER
+from veen.core import cbor
+from veen.core.envelopes import SUBMIT_PREFIX, ErrorEnvelope, SubmitResponse
+from veen.core.errors import FormatError, Refusal
+from veen.core.pow import solve
+from veen.core.receipt import Receipt
+
+__all__ = ["Delivered", "Submitter"]
+
+_RECEIPT: Final = b"\x87\x01\x58\x20"
+_SUBMIT, _BATCH = "v1/submit", "tooling/submit_batch"
+MAX_POW_BITS: Final = 24  # more than a minute of one core; a hub that asks for more is not worth it
+
+Told = Receipt | HubRefused
+
+
+class Delivered:
+    """What became of some messages. `unsure`: an attempt got no answer, so a refusal does not prove absence."""
+
+    __slots__ = ("answers", "unsure")
+
+    def __init__(self, count: int) -> None:
+        self.answers: list[Told | None] = [None] * count
+        self.unsure = False
+
+
+class Submitter:
+    """Sends the same bytes until the hub has decided about them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def deliver(self, messages: Sequence[Prepared], *, batched: bool) -> Delivered:
+        """One answer per message. If the hub cannot be reached in time, a NetworkError: nothing is known then."""
+        done = Delivered(len(messages))
+        start = 0
+
+        async def attempt() -> None:
+            nonlocal start
+            try:
+                told = await self._submit(messages[start:], batched=batched)
+            except NetworkError:
+                done.unsure = True
+                raise
+            for number, answer in enumerate(told, start=start):
+                if isinstance(answer, HubRefused) and is_transient(answer):
+                    start = number  # what follows was refused only because this one is missing
+                    raise answer
+                done.answers[number] = answer
+
+        await self._session.calls.repeat(attempt)
+        return done
+
+    async def _submit(self, messages: Sequence[Prepared], *, batched: bool) -> list[Told]:
+        body = b"".join([message.raw for message in messages]) if batched else SUBMIT_PREFIX + messages[0].raw
+        told = await self._post(body, len(messages), batched=batched)
+        if any(isinstance(answer, HubRefused) and _wants_pow(answer) for answer in told):
+            difficulty = self._session.status.pow_difficulty
+            if (await self._session.refresh_status()).pow_difficulty != difficulty:
+                told = await self._post(body, len(messages), batched=batched)
+        return told
+
+    async def _post(self, body: bytes, count: int, *, batched: bool) -> list[Told]:
+        operation = _BATCH if batched else _SUBMIT
+        headers = await self._paid(body, count)
+        answer = await self._session.calls.transport.call(operation, body, headers=headers)
+        if not answer.ok:
+            fault = refused(operation, answer)
+            if isinstance(fault, BadAnswer):
+                raise fault
+            return [fault] * count if batched and not is_transient(fault) else [fault]
+        if not batched:
+            return [read_answer(operation, answer.body, SubmitResponse).receipt]
+        told = _read_batch(answer.body)
+        if len(told) != count:
+            raise BadAnswer(f"{operation}: {len(told)} answers to {count} messages")
+        return told
+
+    async def _paid(self, body: bytes, count: int) -> Mapping[str, str]:
+        """Proof of work, if the hub asks for it: a batch costs what its messages would cost."""
+        asked = self._session.status.pow_difficulty
+        if not asked:
+            return NO_HEADERS
+        difficulty = asked + max(count - 1, 0).bit_length()
+        if difficulty > MAX_POW_BITS:
+            raise LocalError(f"the hub asks for a proof of work of {difficulty} bits; this client pays {MAX_POW_BITS}")
+        cookie = await asyncio.to_thread(solve, body, difficulty)
+        return {POW_HEADER: cookie.to_bytes().hex()}
+
+
+def _wants_pow(answer: HubRefused) -> bool:
+    return refusal_of(answer) is Refusal.PREFILTER_REJECT and answer.detail.get("field") == POW_HEADER
+
+
+def _read_batch(body: bytes) -> list[Told]:
+    """The answers of a batch. Receipts have a fixed layout, so they are cut without looking at every item."""
+    told: list[Told] = []
+    pos = 0
+    try:
+        while pos < len(body):
+            if body[pos : pos + 4] == _RECEIPT:
+                end = _receipt_end(body, pos)
+                told.append(Receipt.from_bytes(body[pos:end]))
+            else:
+                end = cbor.item_end(body, pos)
+                told.append(HubRefused.from_envelope(ErrorEnvelope.from_bytes(body[pos:end])))
+            pos = end
+    except FormatError as exc:
+        raise BadAnswer(f"{_BATCH}: neither receipts nor errors: {exc}") from exc
+    return told
+
+
+def _receipt_end(data: bytes, pos: int) -> int:
+    try:
+        _, leaf = cbor.uint_at(data, pos + 36)
+        _, sig = cbor.uint_at(data, leaf + 68)
+    except (IndexError, ValueError):
+        return cbor.item_end(data, pos)  # not the layout: the general reader names the fault
+    return sig + 66

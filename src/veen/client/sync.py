@@ -1,0 +1,219 @@
+"""The blocking twin of the client: the same verbs, for scripts and notebooks that have no event loop.
+
+An event loop of its own runs in a thread, so this also works where another loop is running already, as in notebooks.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from veen.client.client import Client
+from veen.client.evidence import Proven
+from veen.client.grants import Grant
+from veen.client.home import Home
+from veen.client.identity import Identity
+from veen.client.keyring import Keyring, Stream
+from veen.client.pin import HubPin
+from veen.client.reading import Entry
+from veen.client.resync import Resynced
+from veen.client.sealing import Attach, Draft, Prepared
+from veen.client.state import Mode
+from veen.client.writing import Outcome, Sent
+from veen.core.captoken import CapToken
+from veen.core.checkpoint import Checkpoint
+from veen.core.evidence import Equivocation
+from veen.core.proof import ConsistencyProof
+from veen.core.receipt import Receipt
+from veen.core.tooling import IdentityResponse, StatusResponse
+
+__all__ = ["SyncClient"]
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="veen-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # an interrupt must not leave the work running behind the caller's back
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self.run(self._loop.shutdown_asyncgens())
+            self.run(self._loop.shutdown_default_executor())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class SyncClient:
+    """`with SyncClient.connect(url, pin=…, identity=…, keyring=…) as client: client.send("orders", b"hello")`."""
+
+    def __init__(self, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> None:
+        """`open_client` makes the client inside the loop it will live in."""
+        self._loop = _Loop()
+        try:
+            self._client = self._loop.run(open_client())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        pin: HubPin | str | None,
+        identity: Identity,
+        keyring: Keyring = Keyring(),  # noqa: B008 - a value
+        home: Home | None = None,
+        mode: Mode = "full",
+        ca_file: Path | None = None,
+        token_file: Path | None = None,
+    ) -> Self:
+        """As `Client.connect`."""
+        return cls(
+            lambda: Client.connect(
+                url,
+                pin=pin,
+                identity=identity,
+                keyring=keyring,
+                home=home,
+                mode=mode,
+                ca_file=ca_file,
+                token_file=token_file,
+            )
+        )
+
+    def close(self) -> None:
+        self._loop.run(self._client.aclose())
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pin(self) -> HubPin:
+        return self._client.pin
+
+    @property
+    def hub_id(self) -> bytes:
+        return self._client.hub_id
+
+    @property
+    def client_id(self) -> bytes:
+        return self._client.client_id
+
+    def label(self, stream: Stream, epoch: int | None = None) -> bytes:
+        return self._client.label(stream, epoch)
+
+    def send(
+        self,
+        stream: Stream,
+        body: bytes,
+        *,
+        schema: str | bytes | None = None,
+        attachments: Sequence[Attach | bytes] = (),
+        parent: bytes | None = None,
+        expires_at: int | None = None,
+        capability: CapToken | None = None,
+        auth_ref: bytes | None = None,
+    ) -> Sent:
+        return self._loop.run(
+            self._client.send(
+                stream,
+                body,
+                schema=schema,
+                attachments=attachments,
+                parent=parent,
+                expires_at=expires_at,
+                capability=capability,
+                auth_ref=auth_ref,
+            )
+        )
+
+    def send_many(self, stream: Stream, bodies: Iterable[bytes | Draft], **options: Any) -> list[Outcome]:
+        return self._loop.run(self._client.send_many(stream, bodies, **options))
+
+    def prepare(self, stream: Stream, bodies: Iterable[bytes | Draft], **options: Any) -> list[Prepared]:
+        return self._loop.run(self._client.prepare(stream, bodies, **options))
+
+    def submit_prepared(self, stream: Stream, prepared: Sequence[Prepared], *, batch: int = 64) -> list[Outcome]:
+        return self._loop.run(self._client.submit_prepared(stream, prepared, batch=batch))
+
+    def recover(self, stream: Stream) -> list[Sent]:
+        return self._loop.run(self._client.recover(stream))
+
+    def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
+        return self._loop.run(self._client.resync(stream, epoch=epoch, from_scratch=from_scratch))
+
+    def read(self, stream: Stream, **options: Any) -> Generator[Entry, None, None]:
+        """The options of `Client.read`."""
+        return self._each(self._client.read(stream, **options))
+
+    def follow(self, stream: Stream, **options: Any) -> Generator[Entry, None, None]:
+        """The options of `Client.follow`; ends when the generator is closed."""
+        return self._each(self._client.follow(stream, **options))
+
+    def _each(self, entries: AsyncGenerator[Entry, None]) -> Generator[Entry, None, None]:
+        async def next_entry() -> Entry | None:
+            return await anext(entries, None)
+
+        with contextlib.ExitStack() as closing:
+            closing.callback(lambda: self._loop.run(entries.aclose()))
+            while (entry := self._loop.run(next_entry())) is not None:
+                yield entry
+
+    def receipt(self, stream: Stream, seq: int, *, epoch: int | None = None) -> Receipt:
+        return self._loop.run(self._client.receipt(stream, seq, epoch=epoch))
+
+    def proof(self, stream: Stream, seq: int, *, tree_size: int | None = None, epoch: int | None = None) -> Proven:
+        return self._loop.run(self._client.proof(stream, seq, tree_size=tree_size, epoch=epoch))
+
+    def consistency(self, stream: Stream, from_size: int, to_size: int) -> ConsistencyProof:
+        return self._loop.run(self._client.consistency(stream, from_size, to_size))
+
+    def checkpoint(self, stream: Stream, upto_seq: int | None = None, *, epoch: int | None = None) -> Checkpoint:
+        return self._loop.run(self._client.checkpoint(stream, upto_seq, epoch=epoch))
+
+    def checkpoints(self, stream: Stream) -> list[Checkpoint]:
+        return self._loop.run(self._client.checkpoints(stream))
+
+    def report_equivocation(self, evidence: Equivocation) -> None:
+        self._loop.run(self._client.report_equivocation(evidence))
+
+    def attachment(self, entry: Entry, index: int) -> bytes:
+        return self._loop.run(self._client.attachments.get(entry, index))
+
+    def authorize(self, token: CapToken) -> Grant:
+        return self._loop.run(self._client.authorize(token))
+
+    def remember(self, grant: Grant) -> None:
+        """Use a grant from an earlier run."""
+        self._client.grants.remember(grant)
+
+    def cap_status(self, auth_ref: bytes) -> Grant:
+        return self._loop.run(self._client.cap_status(auth_ref))
+
+    def status(self) -> StatusResponse:
+        return self._loop.run(self._client.status())
+
+    def identity(self) -> IdentityResponse:
+        return self._loop.run(self._client.identity())

@@ -1,0 +1,375 @@
+"""A hub that lies, one lie at a time: a transport around an honest hub that changes what the hub says.
+
+It holds what a hostile operator holds: the answers on the wire and, for some lies, the hub's own private key. `serve`
+puts it, or any transport, behind a real socket. Whatever a client does with this hub, it must never believe it.
+
+    hub = HostileHub(InProcess(api))
+    hub.lies.append(Drops(3))
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+
+from veen.client.errors import NetworkError, Unreachable
+from veen.client.transport import NO_HEADERS, Answer, Transport
+from veen.core import cbor
+from veen.core.checkpoint import Checkpoint
+from veen.core.ed25519 import SigningKey
+from veen.core.envelopes import (
+    CheckpointResponse,
+    ReceiptResponse,
+    StreamItem,
+    StreamResponse,
+    SubmitResponse,
+)
+from veen.core.hashing import H
+from veen.core.receipt import Receipt
+from veen.core.tooling import HubKey, IdentityResponse
+from veen.core.wire import Wire
+
+__all__ = [
+    "Drops",
+    "Equivocates",
+    "Forges",
+    "HostileHub",
+    "Lie",
+    "LosesAnswers",
+    "Misplaces",
+    "Reorders",
+    "Replaces",
+    "ReplaysCheckpoints",
+    "SignsWith",
+    "SwapsReceipts",
+    "TellsIdentity",
+    "Truncates",
+    "serve",
+]
+
+W = TypeVar("W", bound=Wire)
+
+_PAGES: Final = ("v1/stream", "tooling/tail")
+_RECEIPTS: Final = ("v1/submit", "v1/receipt")
+_CHECKPOINTS: Final = ("v1/checkpoint", "tooling/checkpoint_latest")
+_BATCH: Final = "tooling/submit_batch"
+
+
+class Lie(Protocol):
+    """Changes one answer; what it does not concern comes back as it is."""
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer: ...
+
+
+class HostileHub:
+    """A transport to a hub whose answers pass through `lies`, in order."""
+
+    def __init__(self, honest: Transport) -> None:
+        self.honest = honest
+        self.lies: list[Lie] = []
+        self.calls: list[tuple[str, bytes]] = []
+
+    async def call(
+        self,
+        operation: str,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
+        self.calls.append((operation, body))
+        answer = await self.honest.call(operation, body, timeout=timeout, headers=headers)
+        for lie in self.lies:
+            answer = lie(operation, body, answer)
+        return answer
+
+    async def aclose(self) -> None:
+        await self.honest.aclose()
+
+
+def _told(answer: Answer, wire: Wire) -> Answer:
+    return replace(answer, body=wire.to_bytes())
+
+
+def _in_page(
+    operation: str, answer: Answer, change: Callable[[tuple[StreamItem, ...]], tuple[StreamItem, ...]]
+) -> Answer:
+    if operation not in _PAGES or not answer.ok:
+        return answer
+    page = StreamResponse.from_bytes(answer.body)
+    return _told(answer, replace(page, items=change(page.items)))
+
+
+def _each_receipt(operation: str, answer: Answer, change: Callable[[Receipt], Receipt]) -> Answer:
+    """Change every receipt, wherever it stands."""
+    if not answer.ok:
+        return answer
+    if operation == "v1/submit":
+        response = SubmitResponse.from_bytes(answer.body)
+        return _told(answer, replace(response, receipt=change(response.receipt)))
+    if operation == "v1/receipt":
+        found = ReceiptResponse.from_bytes(answer.body)
+        return _told(answer, replace(found, receipt=change(found.receipt)))
+    if operation == _BATCH:
+        items = [
+            change(Receipt.from_bytes(item)).to_bytes() if item[0] == 0x87 else item
+            for item in cbor.sequence(answer.body)
+        ]
+        return replace(answer, body=b"".join(items))
+    return _in_page(
+        operation,
+        answer,
+        lambda items: tuple(replace(item, receipt=item.receipt and change(item.receipt)) for item in items),
+    )
+
+
+def _resigned(key: SigningKey, receipt: Receipt) -> Receipt:
+    return Receipt.issue(
+        key,
+        label=receipt.label,
+        stream_seq=receipt.stream_seq,
+        leaf_hash=receipt.leaf_hash,
+        mmr_root=receipt.mmr_root,
+        hub_ts=receipt.hub_ts,
+    )
+
+
+# --- about the log ----------------------------------------------------------------------------------------
+
+
+class Reorders:
+    """Two entries of each page change places."""
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        return _in_page(operation, answer, lambda items: (*items[1::-1], *items[2:]) if len(items) > 1 else items)
+
+
+class Misplaces:
+    """Two entries of each page change places, and their numbers with them."""
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        def change(items: tuple[StreamItem, ...]) -> tuple[StreamItem, ...]:
+            if len(items) < 2:
+                return items
+            first, second, *rest = items
+            return (
+                replace(second, stream_seq=first.stream_seq),
+                replace(first, stream_seq=second.stream_seq),
+                *rest,
+            )
+
+        return _in_page(operation, answer, change)
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """One entry is missing."""
+
+    seq: int
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        return _in_page(operation, answer, lambda items: tuple(one for one in items if one.stream_seq != self.seq))
+
+
+@dataclass(frozen=True, slots=True)
+class Truncates:
+    """The log ends before an entry, as if it had never been."""
+
+    seq: int
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if operation not in _PAGES or not answer.ok:
+            return answer
+        page = StreamResponse.from_bytes(answer.body)
+        items = tuple(item for item in page.items if item.stream_seq < self.seq)
+        return _told(answer, replace(page, items=items, next_cursor=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Forges:
+    """The author's signature of one entry is not the author's."""
+
+    seq: int
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        def change(items: tuple[StreamItem, ...]) -> tuple[StreamItem, ...]:
+            return tuple(
+                replace(one, msg=replace(one.msg, sig=bytes(64))) if one.stream_seq == self.seq else one
+                for one in items
+            )
+
+        return _in_page(operation, answer, change)
+
+
+# --- about signatures -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SignsWith:
+    """Every receipt and checkpoint is signed with another key: a foreign one, or one that was retired."""
+
+    key: SigningKey
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if operation not in _CHECKPOINTS or not answer.ok:
+            return _each_receipt(operation, answer, lambda receipt: _resigned(self.key, receipt))
+        response = CheckpointResponse.from_bytes(answer.body)
+        old = response.checkpoint
+        signed = Checkpoint.issue(
+            self.key,
+            label_prev=old.label_prev,
+            label_curr=old.label_curr,
+            upto_seq=old.upto_seq,
+            mmr_root=old.mmr_root,
+            epoch=old.epoch,
+        )
+        return _told(answer, replace(response, checkpoint=signed))
+
+
+@dataclass(frozen=True, slots=True)
+class Equivocates:
+    """The receipt of one entry tells another root than it told before, and the hub's own key signs it."""
+
+    key: SigningKey
+    seq: int
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        def change(receipt: Receipt) -> Receipt:
+            if receipt.stream_seq != self.seq:
+                return receipt
+            return _resigned(self.key, replace(receipt, mmr_root=H(receipt.mmr_root)))
+
+        return _each_receipt(operation, answer, change)
+
+
+class SwapsReceipts:
+    """A message is answered with the receipt of the first one: genuine, but not for this message."""
+
+    def __init__(self) -> None:
+        self._first: Receipt | None = None
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if operation not in _RECEIPTS:
+            return answer
+
+        def change(receipt: Receipt) -> Receipt:
+            self._first = self._first or receipt
+            return self._first
+
+        return _each_receipt(operation, answer, change)
+
+
+class ReplaysCheckpoints:
+    """The latest checkpoint is for ever the one that was served first."""
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, bytes] = {}
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if operation != "tooling/checkpoint_latest" or not answer.ok:
+            return answer
+        return replace(answer, body=self._first.setdefault(body, answer.body))
+
+
+@dataclass(frozen=True, slots=True)
+class TellsIdentity:
+    """The hub claims a further key as its own."""
+
+    hub_pk: bytes
+    key_id: str
+    valid_from: int
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if operation != "tooling/identity":
+            return answer
+        told = IdentityResponse.from_bytes(answer.body)
+        claimed = HubKey(key_id=self.key_id, hub_pk=self.hub_pk, valid_from=self.valid_from)
+        return _told(answer, replace(told, hub_keys=(*told.hub_keys, claimed)))
+
+
+# --- about the way ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LosesAnswers:
+    """The hub acts, and its answer never arrives: `count` times, for operations that begin with `prefix`."""
+
+    count: int
+    prefix: str = "v1/submit"
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if self.count and operation.startswith(self.prefix):
+            self.count -= 1
+            raise Unreachable(f"{operation}: the connection broke")
+        return answer
+
+
+@dataclass(slots=True)
+class Replaces:
+    """Answers to one operation are these bytes, whatever was asked."""
+
+    operation: str
+    data: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        return Answer(self.status, self.data, self.headers) if operation.startswith(self.operation) else answer
+
+
+# --- behind a socket --------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def serve(transport: Transport, *, max_body: int = cbor.MAX_ITEM_BYTES) -> AsyncIterator[str]:
+    """The URL at which `transport` answers over HTTP/1.1, for as long as the context lasts."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):
+                while await _answer(reader, writer):
+                    pass
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        line = (await reader.readline()).split()
+        if len(line) < 2:
+            return False
+        headers: dict[str, str] = {}
+        while (header := await reader.readline()) not in (b"\r\n", b""):
+            name, _, value = header.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        body = await reader.readexactly(min(int(headers.get("content-length", "0")), max_body))
+        passed = {name: headers[name.lower()] for name in ("VEEN-PoW", "VEEN-Cap") if name.lower() in headers}
+        try:
+            answer = await transport.call(line[1].decode().lstrip("/"), body, headers=passed)
+        except NetworkError:
+            return False  # what a broken connection looks like from here
+        head = (
+            f"HTTP/1.1 {answer.status} OK\r\nContent-Type: application/cbor\r\nContent-Length: {len(answer.body)}\r\n"
+        )
+        writer.write(head.encode() + b"\r\n" + answer.body)
+        await writer.drain()
+        return True
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(connected(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()

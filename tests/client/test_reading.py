@@ -1,0 +1,319 @@
+"""Reading: ranges, times, epochs, live tails, and all that is verified before anything is opened (spec §9, D-27)."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.client.clientworld import seeded
+from tests.client.hubs import (
+    GATED,
+    OPEN,
+    ORDERS,
+    QUICK,
+    RING,
+    Clock,
+    all_of,
+    bodies,
+    client_at,
+    connected,
+    hub_at,
+    person,
+    pin_of,
+    run,
+    token_for,
+    visiting,
+)
+
+from veen.client.errors import LocalError, NoReaderKey, Rewound, UnknownStream
+from veen.client.inprocess import InProcess
+from veen.client.keyring import Keyring, StreamKeys
+from veen.client.session import OutsideEpoch
+from veen.core.labels import epoch_at
+from veen.core.receipt import Receipt
+from veen.testing import hostile
+from veen.testing.hostile import HostileHub, Truncates
+
+ROTATING = {**GATED, "admission.profiles": "rotating"}
+HOUR = 3600
+
+
+@pytest.mark.req("CLNT-02", "CLNT-12")
+def test_any_range_reads_the_same_entries_with_proofs_that_hold(tmp_path):
+    async def check():
+        async with connected(tmp_path) as (hub, _, client):
+            await client.send_many("orders", [b"%d" % number for number in range(20)])
+            everything = await all_of(client.read("orders", with_proofs=True))
+            for entry in everything:
+                assert entry.proof is not None
+                entry.proof.verify(
+                    leaf_hash=entry.msg.leaf_hash(), stream_seq=entry.seq, expected_root=entry.receipt.mmr_root
+                )
+            async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob") as other:
+                for reader in (client, other):
+                    for first, last in ((1, 20), (1, 1), (7, 13), (20, 20), (5, None), (16, 400), (21, None), (9, 4)):
+                        found = await all_of(reader.read("orders", from_seq=first, to_seq=last, with_proofs=True))
+                        assert found == everything[first - 1 : last] or (last or 99) < first
+
+    run(check())
+
+
+def test_reading_a_stream_that_nobody_wrote_to_gives_nothing(tmp_path):
+    async def check():
+        async with connected(tmp_path) as (_, _, client):
+            assert await bodies(client) == []
+            assert await bodies(client, from_seq=5) == []
+            assert await bodies(client, since=5) == []
+
+    run(check())
+
+
+def test_what_was_read_is_remembered(tmp_path):
+    """A reader that comes back catches a hub that has less than it showed."""
+
+    async def check():
+        async with visiting(tmp_path / "hub", person("alice"), tmp_path / "home") as client:
+            await client.send_many("orders", [b"1", b"2", b"3"])
+        async with visiting(tmp_path / "hub", person("bob"), tmp_path / "bob") as reader:
+            assert len(await bodies(reader)) == 3
+        async with hub_at(tmp_path / "hub") as hub:
+            wire = HostileHub(InProcess(hub.api))
+            wire.lies.append(Truncates(3))
+            async with client_at(wire, pin_of(hub), person("bob"), tmp_path / "bob") as reader:
+                with pytest.raises(Rewound):
+                    await bodies(reader)
+
+    run(check())
+
+
+@pytest.mark.req("CLNT-02")
+def test_a_time_range_is_found_without_reading_what_is_before_it(tmp_path):
+    clock = Clock()
+
+    async def check():
+        async with connected(tmp_path, clock=clock, settings={**OPEN}, bounds=None) as (_, wire, client):
+            for number in range(60):
+                await client.send("orders", b"%d" % number)
+                clock.now += 10
+            start = 1_800_000_000
+            wire.calls.clear()
+            assert await bodies(client, since=start + 405, until=start + 435) == [b"41", b"42", b"43"]
+            assert [operation for operation, _ in wire.calls].count("v1/receipt") < 10
+            assert len(await bodies(client, since=start)) == 60
+            assert await bodies(client, since=start + 10_000) == []
+            assert await bodies(client, until=start - 1) == []
+
+    run(check())
+
+
+# --- keys -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("CLNT-03")
+def test_who_has_only_the_write_key_reads_sealed_entries(tmp_path):
+    async def check():
+        async with connected(tmp_path) as (hub, _, client):
+            await client.send("orders", b"for readers")
+            writers = Keyring().with_keys(ORDERS.for_writers())
+            async with client_at(
+                InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob", ring=writers
+            ) as other:
+                with pytest.raises(NoReaderKey):
+                    await bodies(other)
+                (entry,) = await all_of(other.read("orders", open=False))
+                assert (entry.event, entry.error) == (None, None)
+                (entry,) = await all_of(other.read(f"label:{client.label('orders').hex()}", open=False))
+                assert entry.seq == 1
+            async with client_at(
+                InProcess(hub.api), pin_of(hub), person("eve"), tmp_path / "eve", ring=Keyring()
+            ) as eve:
+                with pytest.raises(UnknownStream):
+                    await bodies(eve)
+                assert len(await all_of(eve.read(f"label:{client.label('orders').hex()}", open=False))) == 1
+
+    run(check())
+
+
+def test_one_message_that_cannot_be_opened_does_not_stop_the_others(tmp_path):
+    """Anybody with the write key can seal to another key, or nonsense: the entry says so, the log goes on."""
+    other_key = StreamKeys.create("orders", random=seeded("another"))
+
+    async def check():
+        async with connected(tmp_path) as (hub, _, client):
+            await client.send("orders", b"good")
+            strange = Keyring().with_keys(other_key)
+            async with client_at(
+                InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob", ring=strange
+            ) as other:
+                await other.send("orders", b"to another key")
+            await client.send("orders", b"good again")
+            entries = await all_of(client.read("orders"))
+            assert [entry.event is not None for entry in entries] == [True, False, True]
+            assert "cannot be opened" in (entries[1].error or "")
+            both = RING.with_keys(other_key)
+            async with client_at(InProcess(hub.api), pin_of(hub), person("cy"), tmp_path / "cy", ring=both) as cy:
+                assert await bodies(cy) == [b"good", b"to another key", b"good again"]
+
+    run(check())
+
+
+@pytest.mark.req("CLNT-13", "CAP-13", "CAP-21")
+def test_where_the_hub_does_not_scope_tokens_the_reader_does(tmp_path):
+    """stream_scope open: the hub admits a token for another stream; whoever opens the message refuses it."""
+    settings = {**GATED, "admission.stream_scope": "open"}
+
+    async def check():
+        async with connected(tmp_path, settings=settings) as (_, _, client):
+            elsewhere = token_for(client.client_id, b"e" * 32)
+            await client.authorize(elsewhere)
+            await client.send("orders", b"out of scope", auth_ref=elsewhere.auth_ref())
+            await client.authorize(token_for(client.client_id))
+            await client.send("orders", b"in scope")
+            first, second = await all_of(client.read("orders"))
+            assert first.event is None
+            assert (first.error or "").startswith("E.CAP")
+            assert second.body == b"in scope"
+
+    run(check())
+
+
+# --- epochs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("OPS-05")
+def test_a_stream_over_many_labels_reads_in_one_order(tmp_path):
+    clock = Clock(1_800_000_000 - 1_800_000_000 % HOUR + 5)
+
+    async def check():
+        async with connected(tmp_path, clock=clock, settings=ROTATING, bounds=None) as (_, _, client):
+            await client.authorize(token_for(client.client_id))
+            sent = []
+            for number in range(30):
+                sent.append(await client.send("orders", b"%d" % number))
+                clock.now += 1200
+            assert len({one.label for one in sent}) == 10
+            entries = await all_of(client.read("orders"))
+            assert [entry.body for entry in entries] == [b"%d" % number for number in range(30)]
+            assert [entry.order for entry in entries] == sorted(entry.order for entry in entries)
+            assert [entry.event.epoch for entry in entries] == [
+                epoch_at(entry.receipt.hub_ts, HOUR) for entry in entries
+            ]
+            middle = entries[14].receipt.hub_ts
+            assert await bodies(client, since=middle) == [b"%d" % number for number in range(14, 30)]
+            assert await bodies(client, until=middle) == [b"%d" % number for number in range(15)]
+            assert await bodies(client, epoch=entries[0].epoch, from_seq=2) == [b"1", b"2"]
+            with pytest.raises(LocalError):
+                await bodies(client, from_seq=2)
+            assert (await client.checkpoint("orders", epoch=entries[0].epoch)).upto_seq == 3
+
+    run(check())
+
+
+@pytest.mark.req("INV-12")
+def test_an_entry_outside_the_time_of_its_label_is_caught(tmp_path):
+    """A hub whose clock went back by hours: it signs hub_ts that its own labels do not allow."""
+    clock = Clock(1_800_000_000 - 1_800_000_000 % HOUR + 5)
+
+    class Backdates:
+        def __init__(self, key):
+            self.key = key
+
+        def __call__(self, operation, body, answer):
+            def change(receipt):
+                return Receipt.issue(
+                    self.key,
+                    label=receipt.label,
+                    stream_seq=receipt.stream_seq,
+                    leaf_hash=receipt.leaf_hash,
+                    mmr_root=receipt.mmr_root,
+                    hub_ts=receipt.hub_ts + 5 * HOUR,
+                )
+
+            return hostile._each_receipt(operation, answer, change)
+
+    async def check():
+        async with connected(tmp_path, clock=clock, settings=ROTATING, bounds=None) as (hub, wire, client):
+            await client.authorize(token_for(client.client_id))
+            await client.send("orders", b"x")
+            wire.lies.append(Backdates(hub.identity.held.private[hub.identity.current_pk]))
+            with pytest.raises(OutsideEpoch):
+                await bodies(client)
+
+    run(check())
+
+
+# --- live -------------------------------------------------------------------------------------------------
+
+
+async def take(entries, count):
+    found = []
+    async for entry in entries:
+        found.append(entry)
+        if len(found) == count:
+            break
+    await entries.aclose()
+    return found
+
+
+def test_follow_begins_with_what_is_there_or_with_what_comes(tmp_path):
+    async def check():
+        async with connected(tmp_path) as (hub, _, client):
+            await client.send_many("orders", [b"1", b"2"])
+            async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob") as other:
+                old = asyncio.create_task(take(other.follow("orders", from_seq=2), 3))
+                new = asyncio.create_task(take(other.follow("orders"), 2))
+                while not (old.done() and new.done()):
+                    await asyncio.sleep(0.05)
+                    await client.send("orders", b"live")
+                assert [entry.body for entry in await old] == [b"2", b"live", b"live"]
+                assert [entry.body for entry in await new] == [b"live", b"live"]
+                assert [entry.seq for entry in await old] == [2, 3, 4]
+
+    run(check())
+
+
+@pytest.mark.req("CLNT-10")
+def test_follow_goes_with_the_epochs(tmp_path):
+    clock = Clock(1_800_000_000 - 1_800_000_000 % HOUR + HOUR - 30)
+
+    async def check():
+        async with connected(tmp_path, clock=clock, settings=ROTATING, bounds=None) as (hub, _, client):
+            await client.authorize(token_for(client.client_id))
+            await client.send("orders", b"0")
+            options = {"clock": clock, "bounds": None, "retry": QUICK}
+            async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob", **options) as other:
+                following = asyncio.create_task(take(other.follow("orders", from_seq=1), 6))
+                for number in range(1, 6):
+                    await asyncio.sleep(0.05)
+                    clock.now += 20
+                    await client.send("orders", b"%d" % number)
+                entries = await asyncio.wait_for(following, 60)
+                assert sorted(entry.body for entry in entries) == [b"%d" % number for number in range(6)]
+                assert len({entry.epoch for entry in entries}) == 2
+
+    run(check())
+
+
+# --- any history ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 4)), min_size=1, max_size=8), st.booleans())
+def test_whatever_two_writers_do_both_read_one_log(tmp_path_factory, turns, light):
+    """Sends and batches interleaved in any way: the same order for everybody, and every author's numbers whole."""
+    tmp_path = tmp_path_factory.mktemp("story")
+
+    async def check():
+        async with hub_at(tmp_path / "hub") as hub:
+            mode = "light" if light else "full"
+            alice = client_at(InProcess(hub.api), pin_of(hub), person("alice"), tmp_path / "a", mode=mode)
+            bob = client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "b")
+            async with alice as one, bob as other:
+                said: list[bytes] = []
+                for who, count in turns:
+                    texts = [b"%s %d" % (who.encode(), len(said) + number) for number in range(count)]
+                    await (one if who == "a" else other).send_many("orders", texts, batch=3)
+                    said += texts
+                assert await bodies(one) == await bodies(other) == said
+
+    run(check())
