@@ -224,11 +224,27 @@ def test_keys_are_created_shown_rotated_and_checked(data):
     assert report("hub", "verify-data", data)["ok"]
     assert oct((next((data / "keys").iterdir())).stat().st_mode)[-3:] == "600"
     with running(data) as hub:
-        assert veen("hub", "key", "rotate", "--data-dir", data).returncode == Exit.LOCAL  # it runs
+        assert veen("hub", "key", "rotate", "--data-dir", data).returncode == Exit.REFUSED  # closed by default
         hub.submit()
     identity = data / "hub-identity.json"
     identity.write_bytes(identity.read_bytes().replace(b'"anchoring":"data-directory"', b'"anchoring":"fingerprint"'))
     assert veen("hub", "key", "show", "--data-dir", data).returncode == Exit.BAD_EVIDENCE
+
+
+def test_the_key_of_a_running_hub_is_rotated_by_its_administrator(data, tmp_path):
+    token = tmp_path / "admin"
+    token.write_text("an-administrator")
+    with running(data, *DEV, "--set", f"auth.admin_token_files={token}") as hub:
+        before = hub.submit()
+        refused = report("hub", "key", "rotate", "--hub", hub.url, code=Exit.REFUSED)
+        rotated = report("hub", "key", "rotate", "--data-dir", data, "--token-file", token)
+        assert rotated["valid_from"] > before.hub_ts
+        hub.stop()
+    assert refused["code"] == "E.UNAUTHORIZED"
+    shown = report("hub", "key", "show", "--data-dir", data)
+    assert [f"ed25519:{key['hub_pk']}" for key in shown["hub_keys"]] == [hub.about["hub_pk"], rotated["hub_pk"]]
+    assert len(report("hub", "key", "verify-rotation", "--data-dir", data)["checks"]) == 3
+    assert report("hub", "verify-data", data)["ok"]
 
 
 # --- outcomes --------------------------------------------------------------------------------------------

@@ -1,73 +1,114 @@
-"""The command tree and the one place where errors become text and exit codes."""
+"""The command tree, and the end of every run: an exit code, and never a traceback."""
 
 import sys
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Sequence
 from typing import ClassVar, NoReturn
 
 import click
 
 from veen import __version__
-from veen.cli.output import Exit, Output, report
+from veen.cli.lazy import LazyGroup, Table
+from veen.cli.output import Exit, Fail, Output, report, sniff_mode
 
-__all__ = ["COMMANDS", "LazyGroup", "cli", "main"]
+__all__ = ["COMMANDS", "SECTIONS", "LazyGroup", "cli", "main"]
 
-# name -> (module:attribute, short help). The help is repeated here so that listing imports nothing.
-COMMANDS = {
+COMMANDS: Table = {
+    "attachment": ("veen.cli.attachment:attachment", "Files that travel with a message, sealed like it."),
+    "authorize": ("veen.cli.cap:authorize", "Show a capability token to the hub."),
+    "bench": ("veen.cli.bench:bench", "How fast a hub takes messages from here."),
+    "cap": ("veen.cli.cap:cap", "Capability tokens: who may write where, until when."),
+    "checkpoint": ("veen.cli.checkpoint:checkpoint", "What the hub signed about a whole log."),
+    "equivocation": ("veen.cli.equivocation:equivocation", "Proof that a hub told two stories."),
+    "proof": ("veen.cli.proof:proof", "That an entry stands in the log; also as a picture."),
+    "receipt": ("veen.cli.receipt:receipt", "The hub's signed word about one entry."),
+    "resync": ("veen.cli.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
+    "send": ("veen.cli.send:send", "Seal a message, send it, verify its receipt."),
+    "stream": ("veen.cli.stream:stream", "Read a stream, every entry verified."),
+    "tail": ("veen.cli.stream:tail", "Show what is written to a stream from now on."),
+    "verify-state": ("veen.cli.resync:verify_state", "Check what this machine remembers of logs."),
+    "completion": ("veen.cli.completion:completion", "Print the completion script of a shell."),
+    "config": ("veen.cli.config:config", "Show and change settings, and where each value comes from."),
+    "context": ("veen.cli.context:context", "Name hubs, pin their keys, and choose one."),
     "demo": ("veen.cli.demo:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
+    "doctor": ("veen.cli.doctor:doctor", "Check keys, configuration, contexts and clocks; say how to mend each."),
+    "explain": ("veen.cli.explain:explain", "What a code means, and what to do about it."),
+    "help": ("veen.cli.topics:help_", "Help on a command, or on a topic such as exit-codes."),
+    "id": ("veen.cli.id:id_", "Identities: make, show, rotate, move; and the keys of streams."),
+    "keygen": ("veen.cli.id:keygen", "Make an identity: keys of your own."),
     "hub": ("veen.cli.hub:hub", "Run a hub and look after its data directory."),
     "inspect": ("veen.cli.inspect:inspect", "Show what any wire object holds; no keys needed."),
+    "label": ("veen.cli.label:label", "What a hub sees of a stream."),
+    "pow": ("veen.cli.pow:pow_", "The price that a hub puts on requests."),
+    "schema": ("veen.cli.label:schema", "The ids of payload schemas."),
     "verify": ("veen.cli.verify:verify", "Check any wire object: signatures, hashes, proofs."),
     "version": ("veen.cli.version:version", "Print the version."),
 }
 
-
-class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is called."""
-
-    table: ClassVar[Mapping[str, tuple[str, str]]] = COMMANDS
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self.table)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.table:
-            return None
-        module, _, attribute = self.table[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"  # noqa: S101 - our own table
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.table[name][1]) for name in self.list_commands(ctx)])
+SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
+    ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
+    ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
+    ("Evidence", ("receipt", "proof", "checkpoint", "verify", "inspect", "equivocation")),
+    ("Keys and authority", ("id", "cap", "authorize", "pow")),
+    ("Names", ("label", "schema")),
+    ("Hub", ("hub", "bench")),
+    ("Setting up", ("context", "config", "completion", "version")),
+)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Root(LazyGroup):
+    table: ClassVar[Table] = COMMANDS
+    sections: ClassVar = SECTIONS
+
+
+@click.group(
+    cls=_Root,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="veen")
-def cli() -> None:
-    """VEEN: a verifiable, end-to-end encrypted log that nobody has to trust."""
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """VEEN: a verifiable, end-to-end encrypted log that nobody has to trust.
+
+    Every command takes --json; `veen help exit-codes` lists what the exit codes mean.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
-    # Errors follow the command's own choice of format, also when its options cannot be parsed.
-    output = Output(as_json="--json" in sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper in a program
+    sys.exit(_run())
+
+
+def _run() -> int:
+    # Errors follow the command's own choice of form, also when its options cannot be parsed.
+    output, stdout = Output(sniff_mode(sys.argv[1:])), sys.stdout
     try:
-        code = cli.main(prog_name="veen", standalone_mode=False)
+        return int(cli.main(prog_name="veen", standalone_mode=False) or 0)
     except click.exceptions.Exit as exc:
-        code = exc.exit_code
+        return exc.exit_code
     except (click.Abort, KeyboardInterrupt):
-        report(output, "interrupted", "the command was stopped before it finished", "run it again")
-        code = Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stderr.close()
-        code = Exit.OK
+        fail = Fail(
+            Exit.INTERRUPTED, "interrupted", "it was stopped before it finished", "run it again", "E.INTERRUPTED"
+        )
+    except SystemExit as exc:  # so click ends a completion; and if the reader of our output went away, as `head` does:
+        return int(exc.code or 0) if sys.stdout is stdout else Exit.OK  # then it has put something else there
+    except click.exceptions.NoArgsIsHelpError as exc:  # a group without a command: its help is the answer
+        click.echo(exc.format_message(), err=True)
+        return Exit.USAGE
+    except click.FileError as exc:
+        fail = Fail(Exit.LOCAL, "a file cannot be used", exc.format_message(), "check the path", "E.LOCAL")
     except click.UsageError as exc:
         command = exc.ctx.command_path if exc.ctx else "veen"
-        report(output, "usage", exc.format_message(), f"{command} --help")
-        code = Exit.USAGE
+        fail = Fail(Exit.USAGE, "usage", exc.format_message(), f"{command} --help", "E.USAGE")
     except click.ClickException as exc:
-        report(output, "usage", exc.format_message(), "veen --help")
-        code = Exit.USAGE
-    sys.exit(int(code or 0))
+        fail = Fail(Exit.USAGE, "usage", exc.format_message(), "veen --help", "E.USAGE")
+    except Exception as exc:
+        from veen.cli.failures import failure_of
+
+        fail = failure_of(exc)
+    report(output, fail)
+    return fail.exit_code

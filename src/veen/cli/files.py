@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from veen.cli.output import Exit, Fail
-from veen.core import cbor
-from veen.core.errors import FormatError
-from veen.core.objects import Recognised, recognise
+
+if TYPE_CHECKING:
+    from veen.core.objects import Recognised
 
 __all__ = ["OBJECT_FILE", "hex32", "read_object"]
 
@@ -26,8 +27,12 @@ def hex32(text: str) -> bytes:
     return data
 
 
-def read_object(path: Path, *, exit_code: Exit) -> tuple[bytes, Recognised]:
+def read_object(path: Path, *, exit_code: Exit) -> "tuple[bytes, Recognised]":
     """The bytes of a file and the object in them: CBOR, its JSON form, or either written as hex text."""
+    from veen.core import cbor
+    from veen.core.errors import FormatError
+    from veen.core.objects import recognise
+
     if str(path) == "-":
         data = sys.stdin.buffer.read(cbor.MAX_ITEM_BYTES + 1)
     else:

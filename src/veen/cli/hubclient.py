@@ -5,19 +5,23 @@ import json
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
 
+from veen.cli.clictx import FILE, Session
 from veen.cli.hubcommon import DATA_DIR, existing, holder_of
-from veen.cli.output import Exit, Fail
+from veen.cli.names import CONTEXT
+from veen.cli.output import Exit, Fail, Output
 
 __all__ = ["HubClient", "hub_options"]
 
 _TIMEOUT_SECONDS: Final = 30
 _MAX_ANSWER: Final = 64 * 1024 * 1024
+_FILES: Final = ("ca_file", "token_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,25 @@ class HubClient:
     url: str
     ca_file: Path | None = None
     token_file: Path | None = None
+    timeout: float = _TIMEOUT_SECONDS
 
     def get(self, path: str) -> Any:
-        return json.loads(self.request("GET", path)[1])
+        return self._json(self.request("GET", path)[1])
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        return json.loads(self.request("POST", path, json.dumps(body).encode())[1])
+        return self._json(self.request("POST", path, json.dumps(body).encode())[1])
+
+    def _json(self, data: bytes) -> Any:
+        try:
+            return json.loads(data)
+        except ValueError as exc:
+            raise Fail(
+                Exit.NETWORK,
+                f"{self.url}: the answer is not that of a hub",
+                "it is not JSON",
+                "check the URL; a proxy or a login page may be in front of the hub",
+                "E.NET.ANSWER",
+            ) from exc
 
     def request(
         self, method: str, path: str, body: bytes | None = None, *, accept: str = "application/json", good: int = 299
@@ -54,7 +71,7 @@ class HubClient:
                 f"{self.url}: no answer",
                 str(exc) or type(exc).__name__,
                 "check the URL, and that the hub runs: veen hub status --data-dir DIR",
-                "E.NETWORK",
+                "E.NET.UNREACHABLE",
             ) from exc
         finally:
             connection.close()
@@ -76,47 +93,75 @@ class HubClient:
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise Fail(Exit.USAGE, f"{self.url}: not a hub", "expected http://… or https://…", "--hub URL", "E.USAGE")
         if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout)
         context = ssl.create_default_context(cafile=self.ca_file)
-        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS, context=context)
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=self.timeout, context=context)
 
 
 def _refused(url: str, status: int, data: bytes) -> Fail:
+    request_id = None
     try:
         envelope = json.loads(data)
         code, message = str(envelope["code"]), str(envelope["message"])
-    except (ValueError, KeyError, TypeError):
+        request_id = envelope.get("request_id")
+    except (ValueError, KeyError, TypeError, AttributeError):
         code, message = "E.UNAVAILABLE", f"HTTP status {status}"
     hint = "give --token-file FILE" if status in (401, 403) else "veen hub health"
-    return Fail(Exit.REFUSED, f"{url}: the hub refused ({code})", message, hint, code)
+    return Fail(
+        Exit.REFUSED,
+        f"{url}: the hub refused ({code})",
+        message,
+        hint,
+        code,
+        request_id=request_id if isinstance(request_id, str) else None,
+    )
 
 
 def hub_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a `HubClient` as `client`, by URL or by the data directory of a hub on this machine."""
+    """Give a command a `HubClient` as `client`: by URL, by context, or by the data directory of a hub here."""
 
-    def run(*args: Any, hub: str | None, data_dir: Path | None, **options: Any) -> Any:
-        ca_file, token_file = options.pop("ca_file"), options.pop("token_file")
-        client = HubClient(hub or _url_of(data_dir), ca_file, token_file)
-        return command(*args, client=client, **options)
+    @wraps(command)
+    def run(output: Output, *args: Any, **options: Any) -> Any:
+        names = ("hub", "data_dir", "ca_file", "token_file", "context")
+        client = _client(output, **{name: options.pop(name) for name in names})
+        return command(output, *args, client=client, **options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]  # click keeps them there
-    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    decorated: Callable[..., Any] = run
     for option in (
-        click.option("--token-file", type=file, help="A file with the bearer token that the hub asks for."),
-        click.option("--ca-file", type=file, help="Certificates to trust instead of the system's (PEM)."),
+        click.option("--context", type=CONTEXT, help="The context that names the hub. [VEEN_CONTEXT]"),
+        click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
+        click.option(
+            "--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"
+        ),
         click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub that runs on this machine."),
-        click.option("--hub", envvar="VEEN_HUB", help="The URL of the hub."),
+        click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
     ):
-        run = option(run)
-    return run
+        decorated = option(decorated)
+    return decorated
 
 
-def _url_of(data_dir: Path | None) -> str:
-    if data_dir is None:
-        raise click.UsageError("give --hub URL or --data-dir DIR")
+def _client(output: Output, *, data_dir: Path | None, **flags: str | None) -> HubClient:
+    session = Session(output, flags)
+    if data_dir is not None:  # this very hub, whatever is configured
+        if flags["hub"] is not None:
+            raise click.UsageError("give one of --hub and --data-dir")
+        ca_file, token_file = (Path(path) if (path := flags[key]) else None for key in _FILES)
+        return HubClient(_url_of(data_dir), ca_file, token_file)
+    if session.settings.hub.value is None:
+        raise click.UsageError("give --hub URL or --data-dir DIR, or name a hub: veen context add NAME --hub URL")
+    ca_file, token_file = (session.settings.path(key) for key in _FILES)
+    return HubClient(session.hub_url, ca_file, token_file)
+
+
+def _url_of(data_dir: Path) -> str:
     holder = holder_of(existing(data_dir))
     if holder is None or holder.url is None:
         what = "no hub runs it" if holder is None else f"its hub (pid {holder.pid}) does not listen yet"
-        raise Fail(Exit.NETWORK, f"{data_dir}: no answer", what, f"veen hub start --data-dir {data_dir}", "E.NETWORK")
+        raise Fail(
+            Exit.NETWORK,
+            f"{data_dir}: no answer",
+            what,
+            f"veen hub start --data-dir {data_dir}",
+            "E.NET.UNREACHABLE",
+        )
     return holder.url

@@ -1,7 +1,5 @@
-"""What the hub's commands share: where a data directory is, who runs it, and how its faults are told."""
+"""What the hub's commands share: where a data directory is, and who runs it."""
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,11 +7,10 @@ from typing import Final
 import click
 
 from veen.cli.output import Exit, Fail
-from veen.core.errors import VeenError, VerifyError
 from veen.storage.errors import LockedError, StorageError
 from veen.storage.fs import OsFs
 
-__all__ = ["DATA_DIR", "Holder", "existing", "holder_of", "told"]
+__all__ = ["DATA_DIR", "Holder", "existing", "holder_of"]
 
 DATA_DIR: Final = click.Path(file_okay=False, path_type=Path)
 
@@ -24,28 +21,6 @@ class Holder:
 
     pid: int
     url: str | None
-
-
-@contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
-    """Turn errors of ours into the three parts of a message; bad evidence alone is exit code 1."""
-    from veen.hub.config import ConfigError
-
-    try:
-        yield
-    except ConfigError as exc:
-        raise Fail(Exit.LOCAL, what, str(exc), exc.remedy, "E.CONFIG") from exc
-    except LockedError as exc:
-        raise Fail(Exit.LOCAL, what, str(exc), exc.hint, "E.LOCKED") from exc
-    except VerifyError as exc:
-        raise Fail(Exit.BAD_EVIDENCE, what, str(exc), exc.hint, "E.VERIFY") from exc
-    except StorageError as exc:
-        raise Fail(Exit.LOCAL, what, str(exc), exc.hint, "E.STORAGE") from exc
-    except VeenError as exc:
-        raise Fail(Exit.LOCAL, what, str(exc), exc.hint, "E.LOCAL") from exc
-    except OSError as exc:
-        cause = f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc.strerror or exc)
-        raise Fail(Exit.LOCAL, what, cause, "check the path, its permissions and the free space", "E.LOCAL") from exc
 
 
 def existing(data_dir: Path) -> OsFs:

@@ -1,15 +1,14 @@
 """Commands on a data directory: verify-data, rebuild-index, clone, fork."""
 
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.hubcommon import DATA_DIR, existing, told
-from veen.cli.output import Exit, Fail, Output, json_option
+from veen.cli.failures import told
+from veen.cli.hubcommon import DATA_DIR, existing
+from veen.cli.output import Exit, Fail, Output, output_options
 
 if TYPE_CHECKING:
     from veen.storage.fsck import Report
@@ -17,22 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["clone", "fork", "rebuild_index", "verify_data"]
 
 
-def _progress() -> Callable[[str], None] | None:
-    """One line on a terminal that says what is being read; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda path: click.echo(f"\r\x1b[K{path[:100]}", nl=False, err=True)
-
-
-def _finish(progress: Callable[[str], None] | None) -> None:
-    if progress is not None:
-        click.echo("\r\x1b[K", nl=False, err=True)
-
-
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)
 @click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
-@json_option
+@output_options
 def verify_data(output: Output, data_dir: Path, structure: bool) -> None:
     """Check every byte of DATA_DIR against what the hub signed; a fork together with its origin.
 
@@ -41,10 +28,8 @@ def verify_data(output: Output, data_dir: Path, structure: bool) -> None:
     """
     from veen.hub.forking import verify_all
 
-    progress = _progress()
-    with told(f"{data_dir}: verification FAILED"):
+    with told(f"{data_dir}: verification FAILED"), output.progress("verifying") as progress:
         reports = verify_all(existing(data_dir), level="structure" if structure else "full", progress=progress)
-    _finish(progress)
     findings = [finding for report in reports for finding in report.findings]
     bad = [finding for finding in findings if finding.severity == "error" and finding.code != "rebuildable"]
     repairable = [finding for finding in findings if finding.code == "rebuildable"]
@@ -105,7 +90,7 @@ def _section(report: "Report") -> dict[str, Any]:
 
 @click.command("rebuild-index")
 @click.argument("data_dir", type=DATA_DIR)
-@json_option
+@output_options
 def rebuild_index(output: Output, data_dir: Path) -> None:
     """Make index, node store and locations of DATA_DIR again from its log alone. The hub must be stopped.
 
@@ -116,8 +101,7 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
     from veen.storage.identity import MissingKeyError
     from veen.storage.rebuild import rebuild_index as rebuild
 
-    progress = _progress()
-    with told(f"{data_dir}: the index cannot be rebuilt"):
+    with told(f"{data_dir}: the index cannot be rebuilt"), output.progress("rebuilding") as progress:
         fs = existing(data_dir)
         with fs.lock():
             try:
@@ -125,7 +109,6 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
             except MissingKeyError:  # a verifier's copy
                 reseal = None
             rebuilt = rebuild(fs, reseal=reseal, progress=progress)
-    _finish(progress)
     data = {
         "labels": rebuilt.labels,
         "entries": rebuilt.entries,
@@ -146,7 +129,7 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
 @click.argument("target", type=DATA_DIR)
 @click.option("--with-keys/--without-keys", default=False, help="Copy the private keys too: needed to run the copy.")
 @click.option("--verify/--no-verify", default=True, help="Check the copy afterwards.")
-@json_option
+@output_options
 def clone(output: Output, source: Path, target: Path, with_keys: bool, verify: bool) -> None:
     """Copy the hub in SOURCE to TARGET, also while it runs. Without keys the copy can be verified and read.
 
@@ -187,7 +170,7 @@ def clone(output: Output, source: Path, target: Path, with_keys: bool, verify: b
 @click.argument("target", type=DATA_DIR)
 @click.option("--upto", multiple=True, metavar="LABEL=SEQ", help="Keep only so much of a label; default: all of it.")
 @click.option("--same-identity", is_flag=True, help="Disaster recovery only: go on under the keys of SOURCE.")
-@json_option
+@output_options
 def fork(output: Output, source: Path, target: Path, upto: tuple[str, ...], same_identity: bool) -> None:
     """Begin a new hub in TARGET from the log of SOURCE, whose hub must be stopped. Both verify afterwards.
 

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from veen.cli.hubclient import HubClient, hub_options
-from veen.cli.output import Exit, Fail, Output, json_option
+from veen.cli.output import Exit, Fail, Output, output_options
 
 __all__ = ["admission", "checkpoint", "health", "limits", "metrics", "status"]
 
 
 @click.command()
-@json_option
+@output_options
 @hub_options
 def status(output: Output, client: HubClient) -> None:
     """Who a hub is, what time it is there, and how much it holds."""
@@ -37,7 +37,7 @@ def status(output: Output, client: HubClient) -> None:
 
 
 @click.command()
-@json_option
+@output_options
 @hub_options
 def health(output: Output, client: HubClient) -> None:
     """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
@@ -56,7 +56,7 @@ def health(output: Output, client: HubClient) -> None:
 
 
 @click.command()
-@json_option
+@output_options
 @hub_options
 @click.option("--label", help="The label, in hex; default: all labels of the hub.")
 @click.option("--upto", type=click.IntRange(min=1), help="Up to which entry; default: all.")
@@ -110,7 +110,7 @@ def _save(found: list[Any], out: Path) -> None:
 
 
 @click.command()
-@json_option
+@output_options
 @hub_options
 def limits(output: Output, client: HubClient) -> None:
     """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
@@ -119,7 +119,7 @@ def limits(output: Output, client: HubClient) -> None:
 
 
 @click.command()
-@json_option
+@output_options
 @hub_options
 def admission(output: Output, client: HubClient) -> None:
     """What the hub admits."""
@@ -130,7 +130,7 @@ def admission(output: Output, client: HubClient) -> None:
 
 
 @click.command()
-@json_option
+@output_options
 @hub_options
 def metrics(output: Output, client: HubClient) -> None:
     """Print the metrics of the hub in the text form of Prometheus."""

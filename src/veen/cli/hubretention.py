@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from veen.cli.app import LazyGroup
-from veen.cli.hubcommon import DATA_DIR, existing, told
-from veen.cli.output import Output, json_option
+from veen.cli.failures import told
+from veen.cli.hubcommon import DATA_DIR, existing
+from veen.cli.output import Output, output_options
 
 if TYPE_CHECKING:
     from veen.storage.retention import Erasure, Policy
@@ -74,7 +75,7 @@ def _tell(output: Output, done: str, rows: list[dict[str, Any]]) -> None:
 
 @click.command()
 @_periods
-@json_option
+@output_options
 def plan(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
     """What a policy would erase now. Whole sealed chunks only; the hub may run."""
     from veen.storage.index import Index
@@ -92,7 +93,7 @@ def plan(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
 
 @click.command()
 @_periods
-@json_option
+@output_options
 def apply(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
     """Erase what a policy lets go. Each step is recorded in the control journal; receipts and proofs stay."""
     from veen.hub.atrest import at_rest
@@ -114,7 +115,7 @@ def apply(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
 
 @click.command()
 @click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
-@json_option
+@output_options
 def show(output: Output, data_dir: Path) -> None:
     """How many chunks of each label there are, and how many of them have lost payloads or receipts."""
     from veen.storage import retention as storage

@@ -10,13 +10,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hubcommon import DATA_DIR, existing, holder_of, told
-from veen.cli.output import Exit, Fail, Output, json_option
-from veen.hub.config import SETTINGS, ConfigError, HubConfig, load
+from veen.cli.failures import told
+from veen.cli.hubcommon import DATA_DIR, existing, holder_of
+from veen.cli.output import Exit, Fail, Output, output_options
+
+if TYPE_CHECKING:
+    from veen.hub.config import HubConfig
 
 __all__ = ["config", "start", "stop"]
 
@@ -51,6 +54,8 @@ _FLAGS: Final = {
 
 
 def _flags(options: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
+    from veen.hub.config import SETTINGS, ConfigError
+
     flags = {_FLAGS[name]: value for name, value in options.items() if value is not None}
     known = {setting.key for setting in SETTINGS}
     for pair in pairs:
@@ -68,7 +73,7 @@ def _flags(options: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--dev", is_flag=True, help="For trying things: loopback, a free port, no capabilities needed.")
 @click.option("--detach", is_flag=True, help="Return once the hub listens; it goes on in the background.")
 @click.option("--ready-fd", type=int, hidden=True)
-@json_option
+@output_options
 def start(
     output: Output,
     file: Path | None,
@@ -85,9 +90,11 @@ def start(
     veen hub start --data-dir ./hub --config hub.toml
     veen-hub --profile=tenant --config=/etc/veen/hub.yaml --data-dir=/var/lib/veen
     """
+    from veen.hub.config import load
+
     defaults = _dev_defaults(options) if dev else {}
 
-    def read() -> HubConfig:
+    def read() -> "HubConfig":
         return load(file, os.environ, {**defaults, **_flags(options, pairs)})
 
     with told("the hub cannot start"):
@@ -135,16 +142,16 @@ def _about(url: str, hub_pk: bytes, hub_id: bytes, data_dir: Path) -> dict[str, 
 
 def _announce(output: Output, data: dict[str, Any]) -> None:
     def human() -> None:
-        output.fields((name, str(value)) for name, value in data.items())
-        click.echo(f"next: veen hub status --data-dir {data['data_dir']}")
+        output.fields(data.items())
 
     output.result(data, human)
     sys.stdout.flush()
+    output.next(f"veen context add dev --hub {data['url']} --pin {data['hub_pk']}")
 
 
-def _detach(output: Output, settings: HubConfig) -> None:
+def _detach(output: Output, settings: "HubConfig") -> None:
     """Start the same command again in a session of its own, and wait until it says where it listens."""
-    arguments = [argument for argument in sys.argv[1:] if argument not in ("--detach", "--json")]
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--detach", "--json", "--ndjson")]
     if settings.log.file is None:
         log = settings.data_dir.with_name(f"{settings.data_dir.name}.log")
         arguments += ["--set", f"log.file={log}"]
@@ -182,7 +189,7 @@ def _detach(output: Output, settings: HubConfig) -> None:
 @click.command()
 @click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory of the hub to stop.")
 @click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
-@json_option
+@output_options
 def stop(output: Output, data_dir: Path, timeout: int) -> None:
     """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in."""
     with told("the hub cannot be stopped"):
@@ -210,12 +217,14 @@ def stop(output: Output, data_dir: Path, timeout: int) -> None:
 
 @click.command()
 @_settings
-@json_option
+@output_options
 def config(output: Output, file: Path | None, pairs: tuple[str, ...], **options: Any) -> None:
     """Show every key, its value, and whether a flag, a variable, the file or the default set it.
 
     A hub would start from exactly this; nothing is started. Exit code 5 means it would refuse.
     """
+    from veen.hub.config import load
+
     with told("the hub would not start"):
         settings = load(file, os.environ, _flags(options, pairs))
         shown = list(settings.shown())

@@ -1,13 +1,15 @@
 """`veen verify`: is this object what it claims to be?"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from veen.cli.files import OBJECT_FILE, hex32, read_object
-from veen.cli.output import Exit, Fail, Output, json_option
-from veen.core.checks import Given, MissingInput, check
-from veen.core.errors import VeenError
+from veen.cli.output import Exit, Fail, Output, output_options
+
+if TYPE_CHECKING:
+    from veen.core.checks import MissingInput
 
 __all__ = ["verify"]
 
@@ -20,7 +22,7 @@ __all__ = ["verify"]
 @click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
 @click.option("--size", type=click.IntRange(min=1), help="How many entries the root stands for.")
 @click.option("--seq", type=click.IntRange(min=1), help="The stream_seq a proof is about; default: the last entry.")
-@json_option
+@output_options
 def verify(
     output: Output,
     file: Path,
@@ -41,6 +43,9 @@ def verify(
     veen verify proof.cbor --with receipt.cbor --hub-pk 8a88e3dd…
     veen verify consistency.json --with old.cbor --with new.cbor --hub-pk 8a88e3dd…
     """
+    from veen.core.checks import Given, MissingInput, check
+    from veen.core.errors import VeenError
+
     if (root is None) != (size is None):
         raise click.UsageError("--root and --size go together")
     data, found = read_object(file, exit_code=Exit.BAD_EVIDENCE)
@@ -67,5 +72,5 @@ def verify(
     output.result({"ok": True, "kind": found.obj.KIND, "bytes": len(data), "checks": checks}, human)
 
 
-def _missing_hint(exc: MissingInput) -> str:
+def _missing_hint(exc: "MissingInput") -> str:
     return "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"

@@ -5,13 +5,13 @@ import platform
 import click
 
 from veen import __version__
-from veen.cli.output import Output, json_option
+from veen.cli.output import Output, output_options
 
 __all__ = ["version"]
 
 
 @click.command()
-@json_option
+@output_options
 def version(output: Output) -> None:
     """Print the version of VEEN, of the protocol and of Python."""
     data = {"veen": __version__, "protocol": "v0.0.1", "python": platform.python_version()}

@@ -1,0 +1,110 @@
+"""An entry of a stream as commands show it: one set of names for JSON, for `--format` and for columns."""
+
+import string
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.text import cell, short
+
+if TYPE_CHECKING:
+    from veen.client.reading import Entry
+
+__all__ = ["COLUMNS", "WIDTHS", "cells_of", "data_of", "line_of", "parse_format", "when"]
+
+COLUMNS: Final = ("seq", "time", "author", "body")
+WIDTHS: Final = (4, 20, 9, 4)
+FIELDS: Final = (
+    "seq", "epoch", "label", "msg_id", "client_id", "client_seq", "hub_ts", "ts", "time", "schema", "parent_id",
+    "auth_ref", "expires_at", "body", "body_hex", "attachments", "error", "mmr_root",
+)  # fmt: skip
+
+
+def when(seconds: int) -> str:
+    """A time of the hub for people; what no calendar can hold stays a number."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
+
+
+def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
+    """All that is known of an entry. `body` is its text; of a body that is no text, `body_hex` holds the bytes."""
+    msg, receipt, event = entry.msg, entry.receipt, entry.event
+    body, body_hex = _text(entry.body) if event is not None else (None, None)
+    data: dict[str, Any] = {
+        "seq": entry.seq,
+        "epoch": entry.epoch,
+        "label": msg.label.hex(),
+        "msg_id": entry.msg_id.hex(),
+        "client_id": msg.client_id.hex(),
+        "client_seq": msg.client_seq,
+        "hub_ts": receipt.hub_ts,
+        "ts": entry.ts,
+        "time": when(entry.ts),
+        "schema": _hex(event.hdr.schema) if event else None,
+        "parent_id": _hex(event.hdr.parent_id) if event else None,
+        "auth_ref": _hex(msg.auth_ref),
+        "expires_at": event.hdr.expires_at if event else None,
+        "body": body,
+        "body_hex": body_hex,
+        "attachments": [one.to_json() for one in entry.attachments],
+        "error": entry.error,
+        "mmr_root": receipt.mmr_root.hex(),
+    }
+    if with_proof:
+        data |= {"receipt": receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
+    return data
+
+
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex()
+
+
+def _text(body: bytes) -> tuple[str | None, str | None]:
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, body.hex()
+
+
+def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof: bool = False) -> Sequence[Any]:
+    """For people a short author; in a pipe nothing is cut, and what has no body says why."""
+    author = short(entry.msg.client_id) if human else data["client_id"]
+    row = [data["seq"], data["time"], author, _shown(data)]
+    if with_proof and entry.proof is not None:
+        hashes = len(entry.proof.path) + len(entry.proof.peaks_after)
+        row.append(f"{hashes} hashes to {short(entry.receipt.mmr_root) if human else data['mmr_root']}")
+    return row
+
+
+def _shown(data: Mapping[str, Any]) -> str:
+    if data["error"] is not None:
+        return f"[{data['error']}]"
+    if data["body"] is None and data["body_hex"] is None:
+        return "[sealed]"
+    text = data["body"] if data["body"] is not None else f"hex:{data['body_hex']}"
+    names = [str(one.get("name") or f"attachment {number}") for number, one in enumerate(data["attachments"])]
+    return f"{text}  [{', '.join(names)}]" if names else str(text)
+
+
+# --- --format --------------------------------------------------------------------------------------------------
+
+
+def parse_format(text: str) -> list[tuple[str, str | None]]:
+    """`{seq} {body}` as pieces of text and names. Plain names only: nothing reaches into objects."""
+    try:
+        parts = list(string.Formatter().parse(text.replace("\\t", "\t").replace("\\n", "\n")))
+    except ValueError as exc:
+        raise click.UsageError(f"--format {text!r}: {exc}") from exc
+    for _, name, spec, conversion in parts:
+        if name is not None and (name not in FIELDS or spec or conversion):
+            raise click.UsageError(f"--format: there is no field {{{name}}}; there are {', '.join(FIELDS)}")
+    return [(before, name) for before, name, _, _ in parts]
+
+
+def line_of(parts: Sequence[tuple[str, str | None]], data: Mapping[str, Any]) -> str:
+    """One entry by a format. What the author wrote cannot steer the terminal; what the format says stays."""
+    return "".join(before + (cell(data[name]) if name is not None else "") for before, name in parts)

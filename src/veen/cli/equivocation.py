@@ -1,0 +1,161 @@
+"""`veen equivocation`: proof that a hub told two stories: make it, look at it, tell the hub (spec §4.3, RCPT-07)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from veen.cli.clictx import Session, client_options
+from veen.cli.files import OBJECT_FILE
+from veen.cli.lazy import LazyGroup, Table
+from veen.cli.output import Exit, Fail, Mode, Output, output_options
+from veen.cli.receipt import OUT
+from veen.cli.text import short
+from veen.cli.verifying import HUB_PK, read_as, trusted_keys, verified
+
+if TYPE_CHECKING:
+    from veen.core.evidence import Equivocation, Statement
+
+__all__ = ["equivocation", "report", "show"]
+
+
+class _EquivocationGroup(LazyGroup):
+    table: ClassVar[Table] = {
+        "report": ("veen.cli.equivocation:report", "Pack two contradicting statements as proof, and tell the hub."),
+        "show": ("veen.cli.equivocation:show", "Check proof of two stories, and show where they differ."),
+    }
+
+
+@click.group(cls=_EquivocationGroup)
+def equivocation() -> None:
+    """Proof that a hub told two stories."""
+
+
+@click.command()
+@click.argument("file", type=OBJECT_FILE)
+@HUB_PK
+@output_options
+@client_options
+def show(output: Output, session: Session, file: Path, hub_pk: tuple[bytes, ...]) -> None:
+    """Check the evidence in FILE, and show its two statements side by side. No hub is needed.
+
+    With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
+    evidence proves nothing.
+    """
+    from veen.core.checks import Given
+    from veen.core.evidence import Equivocation
+
+    data, evidence = read_as(file, Equivocation)
+    assert isinstance(evidence, Equivocation)  # noqa: S101 - read_as made sure
+    checks = verified(file, evidence, Given(hub_pks=trusted_keys(session, hub_pk)))
+    rows = list(_compared(evidence))
+    document = {
+        "ok": True,
+        "bytes": len(data),
+        "hub_pks": [f"ed25519:{key.hex()}" for key in evidence.hub_pks],
+        "checks": checks,
+        "first": evidence.first.to_json(),
+        "second": evidence.second.to_json(),
+        "differs": [name for name, one, other in rows if one != other],
+    }
+
+    def human() -> None:
+        cut = output.mode is Mode.HUMAN
+        output.table(
+            ("field", evidence.first.KIND, evidence.second.KIND, ""),
+            [
+                (name, _shown(one, cut), _shown(other, cut), "" if one == other else "differs")
+                for name, one, other in rows
+            ],
+        )
+        if cut:
+            for line in checks:
+                click.echo(f"  ok  {line}")
+
+    output.result(document, human)
+
+
+def _compared(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
+    """Fields of both statements by name; what only one of them has stands against nothing."""
+    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+    return [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
+
+
+def _shown(value: Any, cut: bool) -> Any:
+    return short(value) if cut and isinstance(value, bytes) else value
+
+
+@click.command()
+@click.argument("files", type=OBJECT_FILE, nargs=-1, required=True)
+@OUT
+@click.option("--send/--no-send", "tell", default=True, help="Tell the hub, whose operator may not know.")
+@output_options
+@client_options
+def report(output: Output, session: Session, files: tuple[Path, ...], out: Path | None, tell: bool) -> None:
+    """Make proof of two FILES, RECEIPTs or CHECKPOINTs for one position that contradict each other; or take the proof
+    in one FILE. Then tell the hub.
+
+    The signatures must be the pinned hub's. The file that --out names convinces anyone, offline.
+
+    \b
+    veen equivocation report mine.cbor yours.cbor --out evidence.cbor
+    veen equivocation show evidence.cbor
+    """
+    evidence = _evidence(session, files)
+    data = evidence.to_bytes()
+    if out is not None:
+        out.write_bytes(data)
+    if tell:
+        session.client().report_equivocation(evidence)
+    document = {
+        "ok": True,
+        "bytes": len(data),
+        "hub_pks": [f"ed25519:{key.hex()}" for key in evidence.hub_pks],
+        "told_the_hub": tell,
+        "file": None if out is None else str(out),
+        "evidence": evidence.to_json(),
+    }
+    rows = [(name, value) for name, value in document.items() if name != "evidence"]
+    output.result(document, lambda: output.fields(rows))
+
+
+def _evidence(session: Session, files: tuple[Path, ...]) -> "Equivocation":
+    from veen.core.checkpoint import Checkpoint
+    from veen.core.checks import Given
+    from veen.core.errors import VerifyError
+    from veen.core.evidence import Equivocation
+    from veen.core.receipt import Receipt
+
+    found = [read_as(file, None)[1] for file in files]
+    if len(found) == 1 and isinstance(found[0], Equivocation):
+        verified(files[0], found[0], Given())
+        return found[0]
+    statements = [obj for obj in found if isinstance(obj, (Receipt, Checkpoint))]
+    if len(statements) != 2 or len(found) != 2:
+        raise click.UsageError("give one equivocation, or two of RECEIPT and CHECKPOINT")
+    keys = [key.hub_pk for key in session.client().pin.keys]
+    try:
+        return Equivocation.of(
+            statements[0], statements[1], one_pk=_signer(statements[0], keys), other_pk=_signer(statements[1], keys)
+        )
+    except VerifyError as exc:
+        raise Fail(
+            Exit.BAD_EVIDENCE,
+            "these two prove nothing against the hub",
+            str(exc),
+            f"look at them: veen inspect {files[0]}",
+            "E.VERIFY",
+        ) from exc
+
+
+def _signer(statement: "Statement", keys: list[bytes]) -> bytes:
+    """Which of the hub's keys signed; any of them if none did, for the proof to fail on."""
+    from veen.core.errors import SignatureError
+
+    for key in keys:
+        try:
+            statement.verify(key)
+        except SignatureError:
+            continue
+        return key
+    return keys[0]

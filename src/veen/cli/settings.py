@@ -1,0 +1,171 @@
+"""What is in force for one command: flag > VEEN_* > ./veen.toml > the user's config.toml > default, with the origin.
+
+Three rules keep a pin a pin:
+
+- A context is taken whole from one file. A project file that redefines a context of the user with another key is
+  refused: a pin that a directory can change protects nobody.
+- `--hub URL` without `--context` leaves the chosen context aside, so that a token or a pin for one hub is never used
+  with another. If some context has just this URL, that one is meant.
+- `--context` outranks VEEN_HUB.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from veen.cli.configfile import CONTEXT_KEYS, TOP_KEYS, ConfigFile, check_value
+from veen.cli.output import Exit, Fail
+
+__all__ = ["ENVIRONMENT", "PROJECT_FILE", "Settings", "Value", "no_context", "resolve"]
+
+PROJECT_FILE: Final = "veen.toml"
+
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "context": "VEEN_CONTEXT",
+    "hub": "VEEN_HUB",
+    "hub_pk": "VEEN_PIN",
+    "profile": "VEEN_PROFILE_ID",
+    "identity": "VEEN_IDENTITY",
+    "ca_file": "VEEN_CA_FILE",
+    "token_file": "VEEN_TOKEN_FILE",
+    "passphrase_file": "VEEN_PASSPHRASE_FILE",
+    "mode": "VEEN_MODE",
+    "remember_streams": "VEEN_REMEMBER_STREAMS",
+    "wait": "VEEN_WAIT",
+}
+_FLAGS: Final[Mapping[str, str]] = {"hub_pk": "--pin"}
+_DEFAULTS: Final[Mapping[str, Any]] = {"mode": "full", "remember_streams": True, "wait": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value and who said so; None and "unset" if nobody did."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a command may want to know about where it works."""
+
+    context: Value
+    hub: Value
+    hub_pk: Value
+    profile: Value
+    identity: Value
+    ca_file: Value
+    token_file: Value
+    passphrase_file: Value
+    mode: Value
+    remember_streams: Value
+    wait: Value
+
+    def shown(self) -> Iterator[tuple[str, Any, str]]:
+        for one in fields(self):
+            value: Value = getattr(self, one.name)
+            yield one.name, value.value, value.origin
+
+    def path(self, name: str) -> Path | None:
+        value = getattr(self, name).value
+        return None if value is None else Path(value)
+
+
+_UNSET: Final = Value(None, "unset")
+
+
+def resolve(flags: Mapping[str, str | None], env: Mapping[str, str], project: ConfigFile, user: ConfigFile) -> Settings:
+    """Pure: everything that decides comes in."""
+    asked = {name: _asked(name, flags, env) for name in ENVIRONMENT}
+    contexts = _contexts(project, user)
+    context = _choose(asked, contexts, project, user)
+    table, file = contexts[context.value] if context.value is not None else ({}, None)
+
+    def value(name: str) -> Value:
+        rank, found = asked[name]
+        if name == "hub" and "hub" in table and context.value is not None and rank < asked["context"][0]:
+            rank = 0  # --context outranks VEEN_HUB
+        if rank:
+            return found
+        if name in table:
+            return Value(table[name], f"{_origin(file)} [context.{context.value}]")
+        if name in TOP_KEYS:
+            for layer in (project, user):
+                if name in layer.top:
+                    return Value(layer.top[name], _origin(layer))
+        return Value(_DEFAULTS[name], "default") if name in _DEFAULTS else _UNSET
+
+    return Settings(context=context, **{name: value(name) for name in ENVIRONMENT if name != "context"})
+
+
+def _asked(name: str, flags: Mapping[str, str | None], env: Mapping[str, str]) -> tuple[int, Value]:
+    """What the command line (2) or the environment (1) says."""
+    flag, variable = flags.get(name), ENVIRONMENT[name]
+    if flag is not None:
+        where, text, rank = _FLAGS.get(name, f"--{name.replace('_', '-')}"), flag, 2
+    elif env.get(variable):
+        where, text, rank = variable, env[variable], 1
+    else:
+        return 0, _UNSET
+    try:
+        return rank, Value(_checked(name, text), where)
+    except ValueError as exc:
+        raise Fail(Exit.USAGE, f"{where} cannot be used", str(exc), "veen help environment", "E.USAGE") from exc
+
+
+def _checked(name: str, text: str) -> Any:
+    if name in CONTEXT_KEYS:
+        return check_value(f"context.any.{name}", text)
+    if name in TOP_KEYS:
+        return check_value(name, text)
+    return text
+
+
+def _contexts(project: ConfigFile, user: ConfigFile) -> dict[str, tuple[Mapping[str, Any], ConfigFile]]:
+    for name in project.contexts.keys() & user.contexts.keys():
+        if project.contexts[name].get("hub_pk") != user.contexts[name].get("hub_pk"):
+            raise Fail(
+                Exit.LOCAL,
+                f"{project.path}: redefines the context {name!r} with another key",
+                f"your own configuration pins {user.contexts[name].get('hub_pk') or 'no key'} for it",
+                f"rename it in the project's file; if the new key is right: veen context pin {name} KEY --replace",
+                "E.LOCAL.CONFIG",
+            )
+    return {name: (table, file) for file in (user, project) for name, table in file.contexts.items()}
+
+
+def _choose(
+    asked: Mapping[str, tuple[int, Value]],
+    contexts: Mapping[str, tuple[Mapping[str, Any], ConfigFile]],
+    project: ConfigFile,
+    user: ConfigFile,
+) -> Value:
+    rank, chosen = asked["context"]
+    if not rank:
+        for layer in (project, user):
+            if "current_context" in layer.top:
+                chosen = Value(layer.top["current_context"], _origin(layer))
+                break
+    hub_rank, hub = asked["hub"]
+    if hub_rank > rank:
+        same = [name for name, (table, _) in contexts.items() if table.get("hub") == hub.value]
+        if chosen.value not in same:
+            chosen = Value(same[0], f"its hub is that of {hub.origin}") if same else _UNSET
+    if chosen.value is not None and chosen.value not in contexts:
+        raise no_context(str(chosen.value), chosen.origin)
+    return chosen
+
+
+def no_context(name: str, origin: str) -> Fail:
+    return Fail(
+        Exit.LOCAL,
+        f"there is no context {name!r}",
+        f"it is asked for by {origin}",
+        f"veen context list, or: veen context add {name} --hub URL --pin ed25519:HEX",
+        "E.LOCAL.CONTEXT",
+    )
+
+
+def _origin(file: ConfigFile | None) -> str:
+    return "" if file is None else f"./{file.path.name}" if file.project else str(file.path)

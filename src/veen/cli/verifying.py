@@ -1,0 +1,80 @@
+"""What all verifying commands share: the checks of the core, and one way to tell their outcome."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.files import hex32, read_object
+from veen.cli.output import Exit, Fail, Output
+
+if TYPE_CHECKING:
+    from veen.cli.clictx import Session
+    from veen.core.checks import Given, MissingInput
+    from veen.core.wire import Wire
+
+__all__ = ["HUB_PK", "told_checks", "trusted_keys", "verified", "verify_file"]
+
+HUB_PK = click.option(
+    "--hub-pk", type=hex32, multiple=True, help="A hub key you trust; default: the pinned one. Repeat after a rotation."
+)
+
+
+def trusted_keys(session: "Session", given: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The keys that were given, or else the one that is pinned; nobody is asked, on the network or here."""
+    pinned = session.settings.hub_pk.value
+    return given or (() if pinned is None else (bytes.fromhex(pinned.removeprefix("ed25519:")),))
+
+
+def read_as(file: Path, kind: "type[Wire] | None") -> "tuple[bytes, Wire]":
+    data, found = read_object(file, exit_code=Exit.BAD_EVIDENCE)
+    if kind is not None and not isinstance(found.obj, kind):
+        raise Fail(
+            Exit.USAGE, f"{file}: not a {kind.KIND}", f"it is a {found.obj.KIND}", f"veen verify {file}", "E.USAGE"
+        )
+    return data, found.obj
+
+
+def verified(file: Path, obj: "Wire", given: "Given") -> list[str]:
+    """The checks that were made; a Fail if one does not hold, or if something to make it with is missing."""
+    from veen.core.checks import MissingInput, check
+    from veen.core.errors import VeenError
+
+    try:
+        return check(obj, given)
+    except MissingInput as exc:
+        raise Fail(Exit.USAGE, f"{file}: cannot be verified yet", str(exc), _missing_hint(exc), "E.USAGE") from exc
+    except VeenError as exc:
+        raise Fail(Exit.BAD_EVIDENCE, f"{file}: verification FAILED", str(exc), exc.hint, "E.VERIFY") from exc
+
+
+def _missing_hint(exc: "MissingInput") -> str:
+    return "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
+
+
+def told_checks(output: Output, file: Path, data: bytes, obj: "Wire", checks: Sequence[str], **more: Any) -> None:
+    def human() -> None:
+        click.echo(f"{obj.KIND} verified: {file}")
+        for line in checks:
+            click.echo(f"  ok  {line}")
+
+    output.result({"ok": True, "kind": obj.KIND, "bytes": len(data), "checks": list(checks), **more}, human)
+
+
+def verify_file(
+    output: Output,
+    session: "Session",
+    file: Path,
+    kind: "type[Wire]",
+    hub_pk: tuple[bytes, ...],
+    related: tuple[Path, ...] = (),
+    **given: Any,
+) -> None:
+    """Verify the one object of a known kind in `file`, with keys that are given or pinned."""
+    from veen.core.checks import Given
+
+    data, obj = read_as(file, kind)
+    others = tuple(read_as(path, None)[1] for path in related)
+    checks = verified(file, obj, Given(hub_pks=trusted_keys(session, hub_pk), related=others, **given))
+    told_checks(output, file, data, obj, checks)

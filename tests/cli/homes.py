@@ -1,0 +1,47 @@
+"""A home of its own for each test, and commands that run in it without a process of their own."""
+
+import json
+
+from click.testing import CliRunner
+
+from veen.cli.app import cli
+
+CLEAN = {
+    "NO_COLOR": "1",
+    "VEEN_FORCE_TTY": "",
+    "VEEN_CONTEXT": "",
+    "VEEN_HUB": "",
+    "VEEN_IDENTITY": "",
+    "VEEN_DEBUG": "",
+}
+PIN, OTHER = f"ed25519:{'a' * 64}", f"ed25519:{'b' * 64}"
+
+
+class Cli:
+    """`veen` in one home."""
+
+    def __init__(self, root):
+        self.root = root
+        self.env = {**CLEAN, "VEEN_HOME": str(root)}
+
+    def invoke(self, *args, stdin=None, **env):
+        return CliRunner().invoke(cli, [str(arg) for arg in args], input=stdin, env={**self.env, **env})
+
+    def run(self, *args, stdin=None, code=0, **env):
+        found = self.invoke(*args, stdin=stdin, **env)
+        assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+        assert found.exit_code == code, found.output
+        return found
+
+    def json(self, *args, **more):
+        """What a command says as JSON: its result, or its error."""
+        found = self.run(*args, "--json", **more)
+        return json.loads(found.stdout or found.stderr)
+
+    def keygen(self, name="alice"):
+        return self.json("keygen", "--name", name, "--insecure-plain-keystore")
+
+    def secret_free(self, *secrets):
+        """No file of the home holds any of these in the clear."""
+        data = b"".join(path.read_bytes() for path in self.root.rglob("*") if path.is_file())
+        return not any(secret in data for secret in secrets)

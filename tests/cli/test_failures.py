@@ -1,0 +1,107 @@
+"""From exceptions to exit codes: one table, every name in it real, every error of ours covered."""
+
+import importlib
+import pickle
+import socket
+import ssl
+
+import pytest
+
+from veen.cli.failures import FAMILIES, failure_of, told
+from veen.cli.output import Exit, Fail
+from veen.client import errors as client
+from veen.core import errors as core
+from veen.storage import errors as storage
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_name_in_the_table_is_a_class_of_errors(name):
+    module, _, attribute = name.rpartition(".")
+    kind = getattr(importlib.import_module(module), attribute)
+    assert issubclass(kind, Exception)
+    assert f"{kind.__module__}.{kind.__qualname__}" == name  # otherwise it would never match
+
+
+CASES: list[tuple[Exception, Exit, str]] = [
+    (client.WrongPassphrase(), Exit.LOCAL, "E.LOCAL.PASSPHRASE"),
+    (client.IdentityInUse("alice", 7), Exit.LOCAL, "E.LOCAL.IN_USE"),
+    (client.NotPinned("no pin"), Exit.LOCAL, "E.LOCAL.PIN"),
+    (client.ExtraMissing("quic", "QUIC"), Exit.LOCAL, "E.EXTRA"),
+    (client.Unreachable("gone"), Exit.NETWORK, "E.NET.UNREACHABLE"),
+    (client.TimedOut("slow"), Exit.NETWORK, "E.NET.TIMEOUT"),
+    (client.BadAnswer("html"), Exit.NETWORK, "E.NET.ANSWER"),
+    (client.HubRefused("E.SEQ", "7 was expected", stage="commit", request_id="r"), Exit.REFUSED, "E.SEQ"),
+    (client.Rewound("behind", label=b"L" * 32, seq=3), Exit.BAD_EVIDENCE, "E.DIVERGED.REWOUND"),
+    (client.ForeignKey("who?"), Exit.BAD_EVIDENCE, "E.DIVERGED.FOREIGN_KEY"),
+    (core.MalformedError("no"), Exit.BAD_EVIDENCE, "E.FORMAT"),
+    (core.SignatureError("no"), Exit.BAD_EVIDENCE, "E.VERIFY"),
+    (core.OpenError(), Exit.LOCAL, "E.LOCAL.OPEN"),
+    (core.LimitError("body", 2, 1), Exit.LOCAL, "E.SIZE"),
+    (core.InvalidKeyError("short"), Exit.LOCAL, "E.LOCAL.KEY"),
+    (core.Refused(core.Refusal.CAP_TTL), Exit.REFUSED, "E.TIME"),
+    (storage.LockedError("hub", "pid 7"), Exit.LOCAL, "E.LOCKED"),
+    (storage.NoSpaceError("full"), Exit.LOCAL, "E.STORAGE"),
+    (storage.CorruptError("log", 1, "flipped"), Exit.BAD_EVIDENCE, "E.VERIFY"),
+    (ConnectionRefusedError(111, "Connection refused"), Exit.NETWORK, "E.NET.UNREACHABLE"),
+    (TimeoutError("slow"), Exit.NETWORK, "E.NET.TIMEOUT"),
+    (socket.gaierror(-2, "Name or service not known"), Exit.NETWORK, "E.NET.UNREACHABLE"),
+    (ssl.SSLCertVerificationError(1, "self-signed"), Exit.NETWORK, "E.NET.UNREACHABLE"),
+    (PermissionError(13, "Permission denied", "key"), Exit.LOCAL, "E.LOCAL"),
+    (ModuleNotFoundError("No module named 'aioquic'"), Exit.LOCAL, "E.EXTRA"),
+    (ValueError("oops"), Exit.LOCAL, "E.BUG"),
+]
+
+
+@pytest.mark.parametrize(("error", "exit_code", "code"), CASES, ids=[type(error).__name__ for error, _, _ in CASES])
+def test_each_error_has_its_exit_code_its_code_and_three_sentences(error, exit_code, code):
+    fail = failure_of(error)
+    assert (fail.exit_code, fail.code) == (exit_code, code)
+    assert fail.what
+    assert fail.cause
+    assert fail.hint
+
+
+def all_errors(kind=core.VeenError):
+    for sub in kind.__subclasses__():
+        yield sub
+        yield from all_errors(sub)
+
+
+@pytest.mark.parametrize("kind", sorted(set(all_errors()), key=str))
+def test_exit_code_one_is_for_bad_evidence_and_nothing_else(kind):
+    names = [f"{one.__module__}.{one.__qualname__}" for one in kind.__mro__]
+    family = next(FAMILIES[name] for name in names if name in FAMILIES)
+    bad = issubclass(kind, core.VerifyError | core.FormatError) and not issubclass(kind, client.LocalError)
+    assert (family.exit_code is Exit.BAD_EVIDENCE) == bad
+
+
+def test_a_refusal_tells_stage_and_request():
+    fail = failure_of(client.HubRefused("E.SEQ", "7 was expected", stage="commit", request_id="r-9"))
+    assert (fail.stage, fail.request_id) == ("commit", "r-9")
+    assert fail.what == "the hub refused: E.SEQ (stage commit)"
+    assert fail.cause == "7 was expected"
+    assert "veen resync STREAM" in fail.hint
+    by_detail = client.HubRefused("E.AUTH", "too old", stage="auth", detail_enum="CLIENT_LIFETIME")
+    assert "veen id rotate" in failure_of(by_detail).hint
+    assert failure_of(client.HubRefused("E.NEW", "?")).hint
+
+
+def test_a_file_is_named_when_it_cannot_be_used(tmp_path):
+    with pytest.raises(OSError, match="directory") as caught:
+        tmp_path.read_bytes()
+    assert str(tmp_path) in failure_of(caught.value).cause
+
+
+def test_told_says_which_undertaking_failed_and_leaves_failures_alone():
+    with pytest.raises(Fail) as caught, told("the hub cannot start"):
+        raise storage.NoSpaceError("full")
+    assert caught.value.what == "the hub cannot start"
+    with pytest.raises(Fail) as again, told("something else"):
+        raise caught.value
+    assert again.value.what == "the hub cannot start"
+
+
+def test_secrets_are_in_no_failure():
+    fail = failure_of(client.WrongPassphrase())
+    assert "passphrase" in fail.cause
+    assert pickle.loads(pickle.dumps(client.WrongPassphrase())).code == fail.code  # noqa: S301 - our own bytes

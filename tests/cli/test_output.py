@@ -1,0 +1,212 @@
+"""How commands speak: forms, colour, records, safe text, progress."""
+
+import builtins
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.terminal import in_terminal
+
+from veen.cli.output import Exit, Fail, Mode, Output, output_options, report, sniff_mode
+from veen.cli.text import block, cell, compact, pretty, safe
+
+ENTRIES = [{"seq": 1, "body": "hello"}, {"seq": 2, "body": "tab\there"}]
+
+
+@click.command()
+@click.option("--fail-after", type=int)
+@click.option("--error")
+@output_options
+def sample(output, fail_after, error):
+    """A command of the usual shape."""
+    if error == "fail":
+        raise Fail(Exit.REFUSED, "no", "because", "do this", "E.SEQ", stage="commit", request_id="r-1")
+    if error:
+        raise getattr(builtins, error)("x")
+    with output.records("entries", ("seq", "body"), (4, 8)) as records:
+        for number, entry in enumerate(ENTRIES):
+            if fail_after == number:
+                raise Fail(Exit.NETWORK, "gone", "the hub went away", "again", "E.NET")
+            records.add(entry, (entry["seq"], entry["body"]))
+        records.summary({"upto": 2})
+    output.note("a note")
+
+
+def run(*args, env=None):
+    return CliRunner().invoke(sample, args, env={"VEEN_FORCE_TTY": "", "NO_COLOR": "", **(env or {})})
+
+
+def test_records_in_every_form_hold_the_same_data():
+    assert json.loads(run("--json").stdout) == {"entries": ENTRIES, "upto": 2}
+    assert [json.loads(line) for line in run("--ndjson").stdout.splitlines()] == ENTRIES
+    assert run("-o", "plain").stdout == "1\thello\n2\ttab\\there\n"
+    assert run("-o", "human").stdout == "seq   body\n1     hello\n2     tab\\there\n"
+
+
+def test_a_pipe_gets_the_plain_form_and_a_forced_terminal_the_human_one():
+    assert run().stdout == run("-o", "plain").stdout
+    assert click.unstyle(run(env={"VEEN_FORCE_TTY": "1"}).stdout) == run("-o", "human").stdout
+
+
+def test_one_json_object_is_whole_also_when_the_command_fails_half_way():
+    result = run("--json", "--fail-after", "1")
+    assert json.loads(result.stdout) == {"entries": ENTRIES[:1]}
+    assert json.loads(result.stderr)["code"] == "E.NET"
+    assert result.exit_code == Exit.NETWORK
+    assert json.loads(run("--json", "--fail-after", "0").stdout) == {"entries": []}
+
+
+def test_notes_go_to_stderr_and_quiet_drops_them():
+    assert run().stderr == "note:  a note\n"
+    assert run("--quiet").stderr == ""
+    assert run("--json").stderr == ""
+
+
+def test_an_error_under_json_mirrors_the_envelope_of_the_protocol():
+    result = run("--json", "--error", "fail")
+    assert result.exit_code == Exit.REFUSED
+    assert json.loads(result.stderr) == {
+        "code": "E.SEQ",
+        "stage": "commit",
+        "message": "no",
+        "cause": "because",
+        "hint": "do this",
+        "request_id": "r-1",
+        "exit": 4,
+    }
+
+
+def test_an_error_for_people_has_three_parts_and_names_the_code():
+    assert run("--error", "fail").stderr == (
+        "error: no\ncause: because\nhint:  do this  (veen explain E.SEQ)\nnote:  request_id r-1\n"
+    )
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "KeyError", "RecursionError", "MemoryError", "ZeroDivisionError"])
+def test_what_nobody_foresaw_is_told_as_a_defect_not_as_a_traceback(kind):
+    result = run("--error", kind)
+    assert result.exit_code == Exit.LOCAL
+    assert "Traceback" not in result.stderr
+    assert "E.BUG" in result.stderr
+    assert "Traceback" in run("--error", kind, env={"VEEN_DEBUG": "1"}).stderr
+
+
+# --- colour ----------------------------------------------------------------------------------------------------
+
+
+def coloured(*args, **env):
+    return "\x1b[" in CliRunner().invoke(sample, args, env=env, color=True).output
+
+
+def test_colour_obeys_the_conventions_and_json_never_has_any():
+    human = ("-o", "human")
+    assert not coloured(*human)  # a pipe
+    assert coloured(*human, CLICOLOR_FORCE="1")
+    assert not coloured(*human, CLICOLOR_FORCE="0")
+    assert not coloured(*human, CLICOLOR_FORCE="1", NO_COLOR="1")
+    assert coloured(*human, VEEN_FORCE_TTY="1")
+    assert not coloured(*human, VEEN_FORCE_TTY="1", TERM="dumb")
+    assert coloured("--error", "fail", CLICOLOR_FORCE="1")
+    for form in ("--json", "--ndjson"):
+        assert not coloured(form, CLICOLOR_FORCE="1", VEEN_FORCE_TTY="1")
+        assert not coloured(form, "--error", "fail", CLICOLOR_FORCE="1", VEEN_FORCE_TTY="1")
+
+
+# --- text ------------------------------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_text_from_outside_can_neither_steer_a_terminal_nor_break_a_table(text):
+    for shown in (safe(text), cell(text), cell([text]), cell({text: text})):
+        assert "\n" not in shown
+        assert "\t" not in shown
+        assert "\x1b" not in shown
+        assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_is_harmless_on_a_terminal_and_says_the_same(value):
+    for text in (compact(value), pretty(value)):
+        assert json.loads(text) == value
+        assert not {unicodedata.category(character) for character in text.replace("\n", "")} & {"Cc", "Cf", "Cs"}
+
+
+def test_escapes_that_would_rewrite_the_screen_are_spelled_out():
+    assert safe("ok\x1b[1A\x1b[2KFAILED") == "ok\\x1b[1A\\x1b[2KFAILED"
+    assert safe("\u202eevil") == "\\u202eevil"
+    assert safe("naïve – …") == "naïve – …"
+    assert safe("a\nb", keep="\n") == "a\nb"
+    assert safe("\udcff") == "\\udcff"
+
+
+def test_long_messages_wrap_with_a_hanging_indent_and_keep_words_whole():
+    digest = "a" * 64
+    text = block("cause", f"the root is {digest} and that is not what was expected at all", 60)
+    assert digest in text
+    assert all(line.startswith("       ") for line in text.splitlines()[1:])
+    assert "\n" not in block("cause", f"the root is {digest}", None)
+
+
+def test_the_form_is_known_even_if_the_line_cannot_be_parsed():
+    assert sniff_mode(["x", "--json"]) is Mode.JSON
+    assert sniff_mode(["x", "-o", "ndjson"]) is Mode.NDJSON
+    assert sniff_mode(["x", "-ojson"]) is Mode.JSON
+    assert sniff_mode(["x", "json"]) is None
+    assert sniff_mode([]) is None
+
+
+# --- terminals ---------------------------------------------------------------------------------------------------
+
+SLOW = """
+import sys, time
+from veen.cli.output import Mode, Output
+with Output(Mode.PLAIN, quiet="quiet" in sys.argv).progress("reading") as progress:
+    progress("chunk 3")
+    time.sleep(float(sys.argv[1]))
+print("done")
+"""
+
+
+def test_progress_appears_on_a_terminal_after_a_second_and_vanishes():
+    _, screen = in_terminal(program=[sys.executable, "-c", SLOW, "1.7"])
+    assert "reading…" in screen
+    assert "chunk 3" in screen
+    assert screen.rstrip().endswith("\r\x1b[Kdone")
+
+
+def test_progress_is_silent_when_it_is_quick_quiet_or_nobody_watches():
+    _, quick = in_terminal(program=[sys.executable, "-c", SLOW, "0"])
+    assert quick.strip() == "done"
+    _, quiet = in_terminal(program=[sys.executable, "-c", SLOW, "1.5", "quiet"])
+    assert quiet.strip() == "done"
+    piped = subprocess.run(
+        [sys.executable, "-c", SLOW, "1.5"], capture_output=True, check=True, env={**os.environ, "VEEN_FORCE_TTY": "1"}
+    )
+    assert piped.stderr == b""
+
+
+def test_a_terminal_gets_aligned_fields():
+    code, screen = in_terminal("version")
+    assert code == Exit.OK
+    assert screen.splitlines()[0].startswith("  veen      ")
+
+
+def test_a_report_on_a_terminal_wraps_to_its_width(monkeypatch, capsys):
+    monkeypatch.setenv("VEEN_FORCE_TTY", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "50")
+    report(Output(Mode.HUMAN), Fail(Exit.LOCAL, "what", "word " * 30, "hint", "E.LOCAL"))
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 50
+    assert len(lines) > 4
