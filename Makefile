@@ -45,12 +45,13 @@ $(VENV)/.stamp-spark: $(STAMP)
 demo: $(STAMP) ## send, receipt, proof, tamper, detection: the whole idea in seconds
 	@$(BIN)/veen demo
 
-test: $(STAMP) ## the fast tests
-	@$(PYTEST) -q -n $(JOBS) --benchmark-disable -m "not slow"
+# Tests that share a Spark session carry a group, and a group runs in one process.
+test: $(STAMP) java $(VENV)/.stamp-spark ## the fast tests
+	@$(PYTEST) -q -n $(JOBS) --dist loadgroup --benchmark-disable -m "not slow"
 
 # Exit status 5 of pytest is "no tests ran": not a failure while nothing is marked slow.
-test-slow: $(STAMP) $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
-	@$(PYTEST) -q -n $(JOBS) --benchmark-disable --hypothesis-profile=thorough -m slow || [ $$? -eq 5 ]
+test-slow: $(STAMP) java $(VENV)/.stamp-spark $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
+	@$(PYTEST) -q -n $(JOBS) --dist loadgroup --benchmark-disable --hypothesis-profile=thorough -m slow || [ $$? -eq 5 ]
 	@if [ -f tests/fuzz/run.py ]; then $(BIN)/python tests/fuzz/run.py $(FUZZ_ARGS); else echo "no fuzz targets yet"; fi
 
 lint: $(STAMP) ## formatting, ruff, mypy, import layers, conformance table
@@ -64,17 +65,23 @@ format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-# The hub beside NATS (a package) and Redis (Debian's, where it is installed); the largest directory takes 6 GB for a while.
+# The hub beside NATS (a package), Redis and PostgreSQL (Debian's, if they are or can be installed; no cluster is made);
+# the largest directory takes 6 GB for a while.
 $(VENV)/.stamp-bench: $(STAMP)
 	@echo "installing veen[bench]"
 	@$(UV) --editable '.[bench]'
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -qq redis-server >/dev/null; } || echo "no redis-server: it is left out"
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || { [ "$$(id -u)" = 0 ] \
+		&& mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Options::=--force-confold postgresql >/dev/null; } \
+		|| echo "no PostgreSQL: it is left out"
 	@touch $@
 
 bench: $(STAMP) $(VENV)/.stamp-bench ## measure: core, hub, peers, growth (some minutes)
 	@$(PYTEST) benchmarks -q -p no:xdist --benchmark-only --benchmark-disable-gc --benchmark-warmup=on \
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
 	@$(BIN)/python -m benchmarks.hub
+	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
 
 coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %

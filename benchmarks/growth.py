@@ -118,10 +118,12 @@ def measure(size: int, root: Path) -> dict[str, float]:
 
     proofs, most = [], 0
     for _ in range(2000):
-        reads = 0
+        stream_seq = rng.randint(1, files.size)
         began = time.perf_counter()
-        prove_inclusion(node_at, rng.randint(1, files.size), files.size)
+        prove_inclusion(files.node_at, stream_seq, files.size)
         proofs.append(time.perf_counter() - began)
+        reads = 0
+        prove_inclusion(node_at, stream_seq, files.size)
         most = max(most, reads)
     pages = []
     for _ in range(300):
@@ -155,7 +157,7 @@ def table(results: list[dict[str, float]]) -> str:
         "append, CPU µs": "append_cpu_us",
         "proof of a random entry, p50 µs": "proof_p50_us",
         "proof of a random entry, p99 µs": "proof_p99_us",
-        "most node reads for a proof": "proof_reads",
+        "most nodes of a proof": "proof_reads",
         "page of 100 entries, p50 µs": "page_p50_us",
         "restart, ms": "restart_ms",
         "memory of the process, MB": "rss_mb",

@@ -248,19 +248,20 @@ def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
     lines += [
         "",
         f"Beside it in the same rounds, the same 690 bytes from {peers.CONNECTIONS} connections, synced before each "
-        "answer. None of these checks an author's signature, signs a receipt or proves inclusion.",
+        "answer. None of these checks an author's signature, signs a receipt or proves inclusion. The last column is "
+        "how much of a core the load generator took; as long as that is well below one, it is not what limits them.",
         "",
-        "| system | messages/s | VEEN single / it | VEEN batched / it | p50 ms | p99 ms |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| system | messages/s | VEEN single / it | VEEN batched / it | p50 ms | p99 ms | generator, cores |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     single, batched = (middle(name, "per_second") or 0.0 for name in list(TARGETS)[1:])
     for name in peers.PEERS:
         if name not in rounds[0]:
-            lines.append(f"| {name} | not installed | – | – | – | – |")
+            lines.append(f"| {name} | not installed | – | – | – | – | – |")
             continue
         rate = middle(name, "per_second") or 0.0
-        latencies = " | ".join(f"{middle(name, key):.2f}" for key in ("p50_ms", "p99_ms"))
-        lines.append(f"| {name} | {rate:.0f} | {single / rate:.2f} | {batched / rate:.2f} | {latencies} |")
+        rest = " | ".join(f"{middle(name, key):.2f}" for key in ("p50_ms", "p99_ms", "own_cpu_share"))
+        lines.append(f"| {name} | {rate:.0f} | {single / rate:.2f} | {batched / rate:.2f} | {rest} |")
     return "\n".join(lines)
 
 

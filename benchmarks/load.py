@@ -27,6 +27,7 @@ from veen.core.receipt import Receipt
 
 ISSUER: Final = SigningKey(H(b"bench issuer"))
 CIPHERTEXT_BYTES: Final = 480
+PROFILE_ID: Final = PRESETS["bulk"].profile_id()
 STREAMS: Final = tuple(stream_id_of(f"bench/{number}") for number in range(8))
 
 
@@ -39,35 +40,54 @@ def token(number: int) -> CapToken:
     return CapToken.issue(ISSUER, client_key(number).public, STREAMS, ttl=10**6, rate=rate)
 
 
+class Writer:
+    """One client of a hub: its messages, in the order in which they must be sent."""
+
+    def __init__(self, hub_pk: bytes, number: int) -> None:
+        self._number, self._key, self._auth_ref = number, client_key(number), token(number).auth_ref()
+        self._label = label_of(routing_key_of(hub_id_of(hub_pk)), STREAMS[number % len(STREAMS)], 0)
+        self._seq = 0
+
+    def next(self) -> bytes:
+        self._seq += 1
+        filler = H(b"%d %d" % (self._number, self._seq)) * 14
+        head = bytes(32) + (52).to_bytes(4, "big") + (CIPHERTEXT_BYTES - 92).to_bytes(4, "big")
+        msg = Msg.compose(
+            self._key,
+            profile_id=PROFILE_ID,
+            label=self._label,
+            client_seq=self._seq,
+            prev_ack=0,
+            auth_ref=self._auth_ref,
+            ciphertext=(head + filler)[:CIPHERTEXT_BYTES],
+        )
+        return msg.to_bytes()
+
+
 def prepare(hub_pk: bytes, clients: int, each: int, path: Path) -> None:
     """Write `each` messages of every client: one list per client, in the order they must be sent."""
-    routing_key = routing_key_of(hub_id_of(hub_pk))
-    profile_id = PRESETS["bulk"].profile_id()
-    lists = []
-    for number in range(clients):
-        key, auth_ref = client_key(number), token(number).auth_ref()
-        label = label_of(routing_key, STREAMS[number % len(STREAMS)], 0)
-        made = []
-        for seq in range(1, each + 1):
-            filler = H(b"%d %d" % (number, seq)) * 14
-            head = bytes(32) + (52).to_bytes(4, "big") + (CIPHERTEXT_BYTES - 92).to_bytes(4, "big")
-            msg = Msg.compose(
-                key,
-                profile_id=profile_id,
-                label=label,
-                client_seq=seq,
-                prev_ack=0,
-                auth_ref=auth_ref,
-                ciphertext=(head + filler)[:CIPHERTEXT_BYTES],
-            )
-            made.append(msg.to_bytes())
-        lists.append(made)
-    path.write_bytes(pickle.dumps(lists))
+    writers = [Writer(hub_pk, number) for number in range(clients)]
+    path.write_bytes(pickle.dumps([[writer.next() for _ in range(each)] for writer in writers]))
 
 
 def request(path: str, body: bytes) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: hub\r\nContent-Type: application/cbor\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+def submit(raw: bytes) -> bytes:
+    """The request that submits one MSG."""
+    return request("/v1/submit", b"\xa2\x01\x01\x02" + raw)
+
+
+def next_answer(buffer: bytes) -> tuple[bytes, bytes, int] | None:
+    """Status and body of the first answer in the buffer, and how long it is; None if it is not whole."""
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    start = buffer.lower().find(b"content-length:", 0, end) + 15
+    whole = end + 4 + int(buffer[start : buffer.find(b"\r\n", start)])
+    return (buffer[9:12], buffer[end + 4 : whole], whole) if len(buffer) >= whole else None
 
 
 class Connection(asyncio.Protocol):
@@ -92,16 +112,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        start = self._buffer.lower().find(b"content-length:", 0, end) + 15
-        length = int(self._buffer[start : self._buffer.find(b"\r\n", start)])
-        if len(self._buffer) < end + 4 + length:
+        answer = next_answer(self._buffer)
+        if answer is None:
             return
         self.latencies.append(time.perf_counter() - self._sent)
-        self.answers.append(self._buffer[9:12] + self._buffer[end + 4 : end + 4 + length])
-        self._buffer = self._buffer[end + 4 + length :]
+        status, body, used = answer
+        self.answers.append(status + body)
+        self._buffer = self._buffer[used:]
         if self._next < len(self._requests):
             self.send()
         elif not self._done.done():
@@ -118,7 +135,7 @@ def _same(connection: Connection) -> Connection:
 
 def requests_of(messages: list[bytes], batch: int) -> list[bytes]:
     if batch == 1:
-        return [request("/v1/submit", b"\xa2\x01\x01\x02" + raw) for raw in messages]
+        return [submit(raw) for raw in messages]
     groups = [messages[start : start + batch] for start in range(0, len(messages), batch)]
     return [request("/tooling/submit_batch", b"".join(group)) for group in groups]
 

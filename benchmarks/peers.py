@@ -1,14 +1,19 @@
-"""What others do with the same load and the same durability: NATS JetStream and Redis streams, sync always.
+"""What others do with the same load and the same durability: NATS JetStream, Redis streams, PostgreSQL.
 
 Each gets messages of 690 bytes from 64 connections in a closed loop, by a client of a few lines that speaks its wire
-protocol. Neither checks an author's signature, signs a receipt or can prove anything later; the table says so.
+protocol, and answers when they are synced. None checks an author's signature, signs a receipt or can prove anything
+later; the table says so. It also says how much of a core the client took: far less than one, so that it is not what
+is measured.
 """
 
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,17 +21,23 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 MESSAGE: Final = bytes(range(256)) * 2 + bytes(178)  # 690 bytes
 CONNECTIONS: Final = 64
 
 
 class Loop(asyncio.Protocol):
-    """Sends `message` again and again, the next when the last is answered, `count` times."""
+    """Sends `message` again and again, the next when the last is answered, `count` times.
 
-    def __init__(self, hello: bytes, message: bytes, answered: Callable[[bytes], int], count: int) -> None:
-        self._hello, self._message, self._answered, self._left = hello, message, answered, count
+    `hello` comes before, and `welcome` ends what it is answered with.
+    """
+
+    def __init__(
+        self, hello: bytes, welcome: bytes, message: bytes, answered: Callable[[bytes], int], count: int
+    ) -> None:
+        self._hello, self._welcome, self._message, self._answered = hello, welcome, message, answered
+        self._left = count
         self._buffer = b""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,7 +60,7 @@ class Loop(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         if not self.ready.done():
-            if b"PONG" in self._buffer:
+            if self._buffer.endswith(self._welcome):
                 self._buffer = b""
                 self.ready.set_result(None)
             return
@@ -84,12 +95,13 @@ def _redis_answer(buffer: bytes) -> int:
     return len(buffer) if buffer.count(b"\r\n") == 2 else 0
 
 
-async def _drive(port: int, make: Callable[[int], tuple[bytes, bytes]], answered: Any, each: int) -> dict[str, float]:
+async def _drive(
+    port: int, make: Callable[[int], tuple[bytes, bytes, bytes]], answered: Callable[[bytes], int], each: int
+) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     loops = []
     for number in range(CONNECTIONS):
-        hello, message = make(number)
-        one = Loop(hello, message, answered, each)
+        one = Loop(*make(number), answered, each)
         await loop.create_connection(partial(_same, one), "127.0.0.1", port)
         await one.ready
         loops.append(one)
@@ -118,8 +130,8 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def _server(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _server(command: list[str], port: int, stop: int = signal.SIGTERM, user: str | None = None) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user)
     try:
         for _ in range(200):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -127,8 +139,8 @@ def _server(command: list[str], port: int) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        process.terminate()
-        process.wait(timeout=20)
+        process.send_signal(stop)
+        process.wait(timeout=60)
 
 
 def nats(each: int) -> dict[str, float] | None:
@@ -149,9 +161,9 @@ def nats(each: int) -> dict[str, float] | None:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _nats_message(number: int) -> tuple[bytes, bytes]:
+def _nats_message(number: int) -> tuple[bytes, bytes, bytes]:
     hello = b'CONNECT {"verbose":false}\r\nSUB inbox.%d 1\r\nPING\r\n' % number
-    return hello, b"PUB bench.m inbox.%d %d\r\n%b\r\n" % (number, len(MESSAGE), MESSAGE)
+    return hello, b"PONG\r\n", b"PUB bench.m inbox.%d %d\r\n%b\r\n" % (number, len(MESSAGE), MESSAGE)
 
 
 async def _make_stream(port: int) -> None:
@@ -180,12 +192,89 @@ def redis(each: int) -> dict[str, float] | None:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _redis_message(number: int) -> tuple[bytes, bytes]:
+def _redis_message(number: int) -> tuple[bytes, bytes, bytes]:
     words = (b"XADD", b"bench", b"*", b"m", MESSAGE)
-    return b"", b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    return b"", b"", b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
-PEERS: Final = {"NATS JetStream, sync always": nats, "Redis XADD, appendfsync always": redis}
+# --- PostgreSQL ------------------------------------------------------------------------------------------
+
+_READY: Final = b"Z\x00\x00\x00\x05I"  # ReadyForQuery, idle
+
+
+def postgres(each: int) -> dict[str, float] | None:
+    """A prepared INSERT of one row, committed by itself, with `synchronous_commit = on`."""
+    tools = _postgres_tools()
+    if tools is None:
+        return None
+    root, port = Path(tempfile.mkdtemp(prefix="veen-postgres-")), _free_port()
+    user = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
+    try:
+        if user is not None:
+            shutil.chown(root, user)
+        data = root / "data"
+        made = [str(tools / "initdb"), "-D", str(data), "-A", "trust", "-U", "bench", "-E", "UTF8", "--no-locale"]
+        subprocess.run(made, check=True, stdout=subprocess.DEVNULL, user=user, cwd=root)
+        command = [str(tools / "postgres"), "-D", str(data), "-k", str(root), "-p", str(port)]
+        for setting in ("listen_addresses=127.0.0.1", "synchronous_commit=on", "fsync=on"):
+            command += ["-c", setting]
+        with _server(command, port, signal.SIGINT, user):  # SIGINT: without waiting for clients
+            asyncio.run(_make_table(port))
+            return asyncio.run(_drive(port, _postgres_message, _postgres_answer, each))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _postgres_tools() -> Path | None:
+    """Where the server is: on the path, or where Debian puts it."""
+    if (found := shutil.which("postgres")) is not None:
+        return Path(found).resolve().parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    return versions[-1].parent if versions else None
+
+
+def _framed(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">I", len(body) + 4) + body
+
+
+def _startup() -> bytes:
+    return _framed(b"", struct.pack(">I", 3 << 16) + b"user\0bench\0database\0postgres\0\0")
+
+
+def _postgres_message(number: int) -> tuple[bytes, bytes, bytes]:
+    parse = _framed(b"P", b"add\0INSERT INTO bench (m) VALUES ($1)\0" + struct.pack(">HI", 1, 17))  # 17: bytea
+    value = struct.pack(">I", len(MESSAGE)) + MESSAGE
+    bind = _framed(b"B", b"\0add\0" + struct.pack(">HHH", 1, 1, 1) + value + struct.pack(">H", 0))
+    message = bind + _framed(b"E", b"\0" + struct.pack(">I", 0)) + _framed(b"S", b"")
+    # Startup is answered by one ReadyForQuery, Parse and Sync by ParseComplete and another one.
+    return _startup() + parse + _framed(b"S", b""), b"1\x00\x00\x00\x04" + _READY, message
+
+
+def _postgres_answer(buffer: bytes) -> int:
+    if buffer.startswith(b"E"):
+        raise RuntimeError(buffer.decode("utf-8", "replace"))
+    return len(buffer) if buffer.endswith(_READY) else 0
+
+
+async def _make_table(port: int) -> None:
+    for _ in range(100):  # it listens before it takes queries
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        query = b"CREATE TABLE bench (id bigserial PRIMARY KEY, at timestamptz DEFAULT now(), m bytea NOT NULL)\0"
+        writer.write(_startup() + _framed(b"Q", query))
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await asyncio.wait_for(reader.readuntil(b"CREATE TABLE\0" + _READY), 10)
+            writer.close()
+            return
+        writer.close()
+        await asyncio.sleep(0.1)
+    raise RuntimeError("PostgreSQL does not take queries")
+
+
+PEERS: Final = {
+    "NATS JetStream, sync always": nats,
+    "Redis XADD, appendfsync always": redis,
+    "PostgreSQL INSERT, synchronous_commit on": postgres,
+}
 
 if __name__ == "__main__":
     for title, measure in PEERS.items():

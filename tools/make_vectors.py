@@ -35,6 +35,8 @@ from veen.core.control import (
     KeyRotate,
     LabelOpen,
     LimitsSet,
+    PolicyAuthority,
+    PolicyRevocation,
     RetentionDrop,
     StreamRegister,
 )
@@ -60,6 +62,8 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.mmr import MmrTree
 from veen.core.msg import Msg
 from veen.core.payload_hdr import PayloadHdr
+from veen.core.policies import Authority, Revocation, realm_id_of
+from veen.core.prekey import Prekey
 from veen.core.profile import PRESETS, Profile
 from veen.core.proof import MmrProof, PathStep, prove_consistency, prove_inclusion, prove_range
 from veen.core.receipt import Receipt
@@ -105,7 +109,7 @@ def build() -> dict[str, Any]:
         "keys": keys(),
         "constants": constants(),
         "objects": [_object_json(name, obj) for name, obj in objects(a.world, c.world, d.world) + records[:1]],
-        "other_objects": [_object_json(name, obj) for name, obj in [*records[1:], *envelopes(a.world)]],
+        "other_objects": [_object_json(name, obj) for name, obj in [*records[1:], *envelopes(a.world), prekey()]],
         "scenarios": {"A": a.json, "B": b.json, "C": c.json, "D": d.json},
         "equivocation": equivocations(a.world),
         "malformed": malformed(a.world, d.world),
@@ -777,6 +781,10 @@ def objects(a: World, c: World, d: World) -> list[tuple[str, Wire]]:
     ]
 
 
+def prekey() -> tuple[str, Wire]:
+    return "prekey", Prekey.issue(KEYS["client"], READER_PK, expires_at=86_400)
+
+
 def object_token() -> CapToken:
     """Two streams, two links."""
     issuer, streams = KEYS["issuer"], [stream_id_of("board"), stream_id_of("room")]
@@ -828,6 +836,26 @@ def control_records(a: World, token: CapToken) -> list[tuple[str, Wire]]:
         KeyRotate(hub_pk=KEYS["hub_next"].public, valid_from=70, retired_pk=KEYS["hub"].public, retired_until=100),
         RetentionDrop(label=label, start_seq=1, end_seq=4, entry_hashes_root=H(b"entry hashes")),
         AnchorPublish(label=label, upto_seq=7, mmr_root=root, backend="file", anchor_ref=b"line 1"),
+        PolicyRevocation(
+            revocations=(
+                Revocation(kind="client-id", target=KEYS["client"].public, ts=3000),
+                Revocation(kind="auth-ref", target=token.auth_ref(), ts=3000, ttl=60),
+                Revocation(kind="cap-token", target=H(token.to_bytes()), ts=0, ttl=0),
+            )
+        ),
+        PolicyAuthority(
+            authorities=(
+                Authority(
+                    realm_id=realm_id_of("default"),
+                    stream_id=stream_id_of("test"),
+                    primary_hub=hub_id_of(KEYS["hub"].public),
+                    replica_hubs=(hub_id_of(KEYS["hub_next"].public),),
+                    policy="single-primary",
+                    ts=3000,
+                    ttl=600,
+                ),
+            )
+        ),
     ]
     chain: list[tuple[str, Wire]] = []
     previous: ControlRecord | None = None
@@ -843,7 +871,7 @@ def _object_json(name: str, obj: Wire) -> dict[str, Any]:
         derived = {"profile_id": obj.profile_id()}
     elif isinstance(obj, Msg):
         derived = {"signing_digest": obj.signing_digest(), "leaf_hash": obj.leaf_hash()}
-    elif isinstance(obj, (Receipt, Checkpoint, ControlRecord)):
+    elif isinstance(obj, (Receipt, Checkpoint, ControlRecord, Prekey)):
         derived = {"signing_digest": obj.signing_digest()}
     elif isinstance(obj, CapToken):
         derived = _token_derived(obj)

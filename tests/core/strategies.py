@@ -11,13 +11,14 @@ import cbor2
 from hypothesis import strategies as st
 from tests.core import strict_cbor
 
-from veen.core import control, envelopes
+from veen.core import control, envelopes, policies
 from veen.core.attached import Attached, Attachment
 from veen.core.captoken import Allow, CapToken, Rate
 from veen.core.checkpoint import Checkpoint
 from veen.core.evidence import Equivocation
 from veen.core.msg import Msg
 from veen.core.payload_hdr import PayloadHdr
+from veen.core.prekey import Prekey
 from veen.core.profile import Profile
 from veen.core.proof import ConsistencyProof, MmrProof, PathStep, RangeProof
 from veen.core.receipt import Receipt
@@ -118,11 +119,25 @@ ALLOW = st.builds(Allow, stream_ids=STREAM_IDS, ttl=UINT, rate=maybe(RATE))
 CAP_TOKEN = st.builds(
     CapToken, issuer_pk=BSTR32, subject_pk=BSTR32, allow=ALLOW, sig_chain=tuples(BSTR64, 8, min_size=1)
 )
+PREKEY = st.builds(Prekey, id_sign_pk=BSTR32, prekey_pk=BSTR32, expires_at=UINT, sig=BSTR64)
 STATEMENT = RECEIPT | CHECKPOINT
 EQUIVOCATION = st.builds(Equivocation, hub_pks=tuples(BSTR32, 2, min_size=1), first=STATEMENT, second=STATEMENT)
 ATTACHMENT = st.builds(Attachment, coid=BSTR32, size=UINT, name=maybe(TEXT), media_type=maybe(TEXT))
 ATTACHED = st.builds(Attached, body=BLOB, attachments=tuples(ATTACHMENT, 3))
 
+REVOCATION = st.builds(
+    policies.Revocation, kind=st.sampled_from(policies.REVOCATION_KINDS), target=BSTR32, ts=UINT, ttl=maybe(UINT)
+)
+AUTHORITY = st.builds(
+    policies.Authority,
+    realm_id=BSTR32,
+    stream_id=BSTR32,
+    primary_hub=BSTR32,
+    replica_hubs=tuples(BSTR32, 2),
+    policy=st.sampled_from(policies.AUTHORITY_POLICIES),
+    ts=UINT,
+    ttl=UINT,
+)
 BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     control.CapAuthorize: st.builds(control.CapAuthorize, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB),
     control.StreamRegister: st.builds(control.StreamRegister, stream_id=BSTR32),
@@ -137,6 +152,8 @@ BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     control.AnchorPublish: st.builds(
         control.AnchorPublish, label=BSTR32, upto_seq=UINT, mmr_root=BSTR32, backend=TEXT, anchor_ref=BLOB
     ),
+    control.PolicyRevocation: st.builds(control.PolicyRevocation, revocations=tuples(REVOCATION, 3, min_size=1)),
+    control.PolicyAuthority: st.builds(control.PolicyAuthority, authorities=tuples(AUTHORITY, 3, min_size=1)),
 }
 CONTROL_RECORD = st.builds(
     control.ControlRecord,
@@ -203,9 +220,12 @@ VALID: dict[type[Wire], st.SearchStrategy[Any]] = {
     Rate: RATE,
     Allow: ALLOW,
     CapToken: CAP_TOKEN,
+    Prekey: PREKEY,
     Equivocation: EQUIVOCATION,
     Attachment: ATTACHMENT,
     Attached: ATTACHED,
+    policies.Revocation: REVOCATION,
+    policies.Authority: AUTHORITY,
     **BODIES,
     control.ControlRecord: CONTROL_RECORD,
     envelopes.StreamItem: STREAM_ITEM,

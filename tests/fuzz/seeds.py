@@ -21,6 +21,8 @@ from veen.core.control import (
     KeyRotate,
     LabelOpen,
     LimitsSet,
+    PolicyAuthority,
+    PolicyRevocation,
     RetentionDrop,
     StreamRegister,
 )
@@ -46,6 +48,8 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.mmr import MmrTree
 from veen.core.msg import Msg
 from veen.core.payload_hdr import PayloadHdr
+from veen.core.policies import Authority, Revocation
+from veen.core.prekey import Prekey
 from veen.core.profile import PRESETS
 from veen.core.proof import prove_consistency, prove_inclusion, prove_range
 from veen.core.receipt import Receipt
@@ -179,6 +183,25 @@ def _journal() -> tuple[ControlRecord, ...]:
         KeyRotate(hub_pk=NEXT_HUB.public, valid_from=0),
         RetentionDrop(label=LABEL, start_seq=1, end_seq=1024, entry_hashes_root=H(b"chunk")),
         AnchorPublish(label=LABEL, upto_seq=43, mmr_root=TREE.root(), backend="rfc3161", anchor_ref=b"token"),
+        PolicyRevocation(
+            revocations=(
+                Revocation(kind="client-id", target=CLIENT.public, ts=1_700_000_000),
+                Revocation(kind="cap-token", target=H(_TOKEN.to_bytes()), ts=0, ttl=2**63),
+            )
+        ),
+        PolicyAuthority(
+            authorities=(
+                Authority(
+                    realm_id=H(b"realm"),
+                    stream_id=STREAM,
+                    primary_hub=H(b"one hub"),
+                    replica_hubs=(H(b"another hub"),),
+                    policy="single-primary",
+                    ts=1_700_000_000,
+                    ttl=3600,
+                ),
+            )
+        ),
     )
     records: list[ControlRecord] = []
     for body in bodies:
@@ -235,6 +258,7 @@ _ALL: Final[tuple[Wire, ...]] = (
     CheckpointResponse(checkpoint=CHECKPOINTS[2], server_version="veen 0.0.1"),
     ErrorEnvelope.refusal(Refusal.CAP_RATE, "slow down", detail=_DETAIL, retry_after=1, request_id="r-1"),
     ErrorEnvelope.api(ApiCode.NOT_FOUND, "no such label: ⊕"),
+    Prekey.issue(CLIENT, bytes(range(32)), expires_at=2**32),
     *_ATTACHMENTS,
     Attached(body=b"", attachments=()),
     Attached(body=b"hello", attachments=_ATTACHMENTS),

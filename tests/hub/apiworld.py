@@ -11,7 +11,7 @@ from tests.hub import hubworld as w
 
 from veen.core.envelopes import ErrorEnvelope
 from veen.core.evidence import Equivocation
-from veen.core.hubkeys import HubKey
+from veen.core.hubkeys import HubKey, IdentityError
 from veen.core.labels import hub_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.hub.access import Access
@@ -21,6 +21,7 @@ from veen.hub.policy import Policy
 from veen.hub.resolver import Resolver
 from veen.hub.runtime import api_of
 from veen.hub.server import HttpServer, HttpSettings
+from veen.storage.anchors import AnchorBackend, AnchorFile
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.fs import OsFs
 from veen.storage.store import Store
@@ -50,6 +51,7 @@ class Services:
     not_admitting: str | None = None
     reason: str | None = None
     evidence: list[Equivocation] = field(default_factory=list)
+    anchor_backend: AnchorBackend | None = None
     seal = staticmethod(w.seal)
 
     def not_ready(self):
@@ -57,6 +59,13 @@ class Services:
 
     def metrics_text(self):
         return "veen_submit_ok_total 0\n"
+
+    async def rotate_key(self, overlap_seconds):
+        raise IdentityError("this hub has but one key")
+
+    @property
+    def anchors(self):
+        return self.anchor_backend
 
     def keep_evidence(self, evidence):
         self.evidence.append(evidence)
@@ -110,7 +119,9 @@ class LiveHub:
             max_queue=self.max_queue,
         )
         attachments = AttachmentFiles(fs, 0) if self.attach else None
-        self.services = Services(pipeline, self.policy, self.resolver, attachments, self.access)
+        self.services = Services(
+            pipeline, self.policy, self.resolver, attachments, self.access, anchor_backend=AnchorFile(fs)
+        )
         self.api = api_of(self.services)
         self.server = HttpServer(self.api, self.settings or HttpSettings())
         self.host, self.port = await self.server.listen("127.0.0.1", 0, tls=self.tls)

@@ -267,7 +267,7 @@ def test_a_bearer_token_is_read_without_the_white_space(tmp_path):
 
 def test_the_documentation_lists_every_key(request):
     text = (Path(request.config.rootpath) / "docs" / "configuration.md").read_text("utf-8")
-    listed = re.findall(r"^\| `([a-z_.]+)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    listed = re.findall(r"^\| `([a-z0-9_.]+)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
     assert [(key, about) for key, _, about in listed] == [(setting.key, setting.about) for setting in SETTINGS]
 
 

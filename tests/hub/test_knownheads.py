@@ -102,7 +102,7 @@ async def answers(server, conversations):
         for chunk in chunks:
             if not transport.closed:
                 connection.data_received(chunk)
-            while connection._busy() and not transport.closed:
+            while connection._busy() and not transport.closed:  # noqa: ASYNC110 - nobody is told when it is done
                 await asyncio.sleep(0.0005)
         found.append(re.findall(rb"HTTP/1\.\d \d+|content-type: \S+|E\.[A-Z_]+", transport.written))
         connection.connection_lost(None)

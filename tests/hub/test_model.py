@@ -12,13 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.hub import hubworld as w
 
 from veen.core.captoken import CapToken
-from veen.core.control import ControlRecord
+from veen.core.control import ControlRecord, PolicyRevocation
 from veen.core.labels import label_of
 from veen.core.limits import Limits
 from veen.core.mmr import MmrTree
+from veen.core.policies import Revocation
 from veen.core.proof import prove_consistency, prove_inclusion
 from veen.core.receipt import Receipt, signed_bytes
 from veen.hub.admission import Refuse, check_structure, decide
+from veen.hub.policy import Kex1
 from veen.storage import frame
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
@@ -27,7 +29,8 @@ KEYS = [w.ALICE, w.BOB]
 STREAMS = [w.STREAM, w.OTHER_STREAM]
 LABELS = [label_of(w.ROUTING_KEY, stream, 0) for stream in STREAMS]
 TOKENS = [CapToken.issue(w.ISSUER, key.public, STREAMS, ttl=10**9) for key in KEYS]
-POLICY = w.policy(preloaded={token.auth_ref(): token for token in TOKENS})
+KEX1 = Kex1(max_client_id_lifetime_sec=40, max_msgs_per_client_id_per_label=20)
+POLICY = w.policy(preloaded={token.auth_ref(): token for token in TOKENS}, kex1=KEX1)
 PROFILES = frozenset((w.BULK.profile_id(),))
 LIMITS = Limits(max_checkpoint_interval=3)
 
@@ -41,6 +44,8 @@ class HubMachine(RuleBasedStateMachine):
             label: [] for label in LABELS
         }  # what was acknowledged: (msg, receipt)
         self.sent = {}  # (label, client) -> last client_seq
+        self.began = {}  # client -> when its first message was acknowledged
+        self.revoked = []  # (client, from, until)
         self.now = w.NOW
         self.open()
 
@@ -96,7 +101,9 @@ class HubMachine(RuleBasedStateMachine):
             key = (LABELS[where], KEYS[who].public)
             seq = max(0, last.get(key, 0) + step)
             messages.append(w.msg(KEYS[who], seq=seq, token=TOKENS[who], label=LABELS[where]))
-            if seq == last.get(key, 0) + 1:
+            if (bound := self.bound(key, last.get(key, 0))) is not None:
+                expected.append(bound)
+            elif seq == last.get(key, 0) + 1:
                 last[key] = seq
                 expected.append("accepted")
             else:
@@ -109,7 +116,28 @@ class HubMachine(RuleBasedStateMachine):
             receipt = Receipt.from_bytes(answer)
             self.log[message.label].append((message.to_bytes(), answer))
             self.sent[message.label, message.client_id] = message.client_seq
+            self.began.setdefault(message.client_id, self.now)
             assert receipt.stream_seq == len(self.log[message.label])
+
+    def bound(self, key, sent):
+        """Why a client may send nothing to a label now, whatever the message."""
+        client = key[1]
+        if any(who == client and start <= self.now < until for who, start, until in self.revoked):
+            return "CLIENT_REVOKED"
+        if self.now - self.began.get(client, self.now) > KEX1.max_client_id_lifetime_sec:
+            return "CLIENT_LIFETIME"
+        return "CLIENT_QUOTA" if sent >= KEX1.max_msgs_per_client_id_per_label else None
+
+    @rule(who=st.integers(0, 1), begins=st.integers(-5, 5), ttl=st.integers(0, 10))
+    def revoke(self, who, begins, ttl):
+        revocation = Revocation(kind="client-id", target=KEYS[who].public, ts=self.now + begins, ttl=ttl)
+        body = PolicyRevocation(revocations=(revocation,))
+        record, group = ControlRecord.issue(w.HUB, self.store.state.control, body, hub_ts=self.now), Group()
+        self.store.stage_control(record)
+        group.add_control(record)
+        self.store.journal.write(group.payload())
+        self.store.apply(group)
+        self.revoked.append((KEYS[who].public, max(self.now + begins, self.now + 1), self.now + begins + ttl))
 
     @rule()
     def retire(self):

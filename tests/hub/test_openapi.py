@@ -15,6 +15,7 @@ from veen.core.envelopes import StreamRequest, SubmitRequest
 from veen.hub import routes
 from veen.hub.access import Access
 from veen.hub.openapi import document, document_bytes
+from veen.hub.policy import Auth1, Kex1
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = schemathesis.openapi.from_dict(document())
@@ -26,7 +27,12 @@ CHOSEN = [check for check in CHECKS.get_all() if check.__name__ in WANTED]
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     """Open scope and no gating, so that more requests get far."""
-    policy = w.policy(capability_gating=False, stream_scope="open")
+    policy = w.policy(
+        capability_gating=False,
+        stream_scope="open",
+        kex1=Kex1(),
+        auth1=Auth1(hub_id=bytes(32), realm_id=bytes(32)),
+    )
     access = Access.of(admin_tokens=[ADMIN])
     with LiveHub(tmp_path_factory.mktemp("openapi"), policy=policy, access=access) as live:
         for seq in (1, 2, 3):

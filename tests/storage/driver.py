@@ -1,14 +1,15 @@
 """Drives a Store as a hub would, from a fixed script, and knows what every outcome must look like."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from veen.core.captoken import CapToken
 from veen.core.checkpoint import Checkpoint
-from veen.core.control import CapAuthorize, ControlRecord, LabelOpen
+from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, PolicyAuthority, PolicyRevocation
 from veen.core.ed25519 import SigningKey
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
 from veen.core.limits import Limits
 from veen.core.msg import Msg
+from veen.core.policies import Authority, Revocation, realm_id_of
 from veen.core.profile import PRESETS
 from veen.core.receipt import Receipt
 from veen.storage import frame
@@ -57,6 +58,25 @@ def make_script(count: int) -> list[Step]:
 
 
 SCRIPT = make_script(40)
+_GIVEN = Authority(
+    realm_id=realm_id_of("default"),
+    stream_id=STREAMS[0],
+    primary_hub=hub_id_of(HUB.public),
+    replica_hubs=(),
+    policy="single-primary",
+    ts=START,
+    ttl=500,
+)
+POLICIES = {  # by the second before whose first entry they are journaled
+    START + 2: PolicyRevocation(revocations=(Revocation(kind="client-id", target=bytes(32), ts=START),)),
+    START + 4: PolicyAuthority(authorities=(_GIVEN, replace(_GIVEN, stream_id=STREAMS[1], ts=START + 90, ttl=2))),
+    START + 7: PolicyRevocation(
+        revocations=(
+            Revocation(kind="auth-ref", target=bytes(32), ts=START, ttl=9),  # over before the script is
+            Revocation(kind="cap-token", target=bytes(32), ts=2**64 - 2, ttl=2**64 - 1),
+        )
+    ),
+}
 
 
 def seal(files, upto_seq, mmr_root, hub_ts):
@@ -106,6 +126,19 @@ def stage(store: Store, group: Group, step: Step) -> frame.Frame:
     return framed
 
 
+def stage_policy(store: Store, group: Group, body, hub_ts: int) -> None:
+    """What a hub does with a view that is handed to it: journal what it did not know."""
+    items = body.revocations if isinstance(body, PolicyRevocation) else body.authorities
+    if any(store.state.policies.is_news(item, hub_ts) for item in items):
+        control(store, group, body, hub_ts)
+
+
+def remembered(store: Store):
+    """What admission remembers besides the cursors: the policy view, and when each client began."""
+    state = store.state
+    return list(state.policies.in_force(state.hub_ts)), {key.public: state.first_ts(key.public) for key in CLIENTS}
+
+
 def remaining(store: Store) -> list[Step]:
     """The steps that the store has not accepted yet."""
     rest = []
@@ -117,14 +150,18 @@ def remaining(store: Store) -> list[Step]:
     return rest
 
 
-def drive(store: Store, released: list[frame.Frame], sizes=(1, 3, 2, 5)) -> None:
-    """Submit what remains, in groups; `released` grows as receipts leave."""
+def drive(store: Store, released: list[frame.Frame], sizes=(1, 3, 2, 5), *, policies: bool = False) -> None:
+    """Submit what remains, in groups; `released` grows as receipts leave. With `policies`, records of POLICIES too."""
     rest, turn = remaining(store), 0
     while rest:
         size = sizes[turn % len(sizes)]
         turn += 1
         group = Group()
-        frames = [stage(store, group, step) for step in rest[:size]]
+        frames = []
+        for step in rest[:size]:
+            if policies and (body := POLICIES.get(step.hub_ts)) is not None:
+                stage_policy(store, group, body, step.hub_ts)
+            frames.append(stage(store, group, step))
         rest = rest[size:]
         store.journal.write(group.payload())
         released += frames  # from here on a client may hold these receipts

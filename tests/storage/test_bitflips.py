@@ -153,7 +153,7 @@ def used_bits() -> list[int]:
 
 
 def test_a_sample_of_flipped_bits_in_the_index_is_found_or_means_nothing():
-    assert set(QUERIES) == {"meta", "labels", "clients", "entries", "chunks", "caps"}
+    assert set(QUERIES) == {"meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies"}
     rng = random.Random(2)
     for bit in (*rng.sample(used_bits(), 150), *rng.sample(range(8 * len(at_rest().database_bytes())), 30)):
         check_index_flip(bit)

@@ -524,7 +524,7 @@ def test_progress_is_told():
     assert len(told) == 3
 
 
-@pytest.mark.parametrize("table", ["labels", "clients", "entries", "chunks", "caps", "meta"])
+@pytest.mark.parametrize("table", ["labels", "clients", "entries", "chunks", "caps", "writers", "policies", "meta"])
 def test_a_wrong_row_of_the_index_is_rebuildable(table):
     world = small()
     statements = {
@@ -533,6 +533,8 @@ def test_a_wrong_row_of_the_index_is_rebuildable(table):
         "entries": "UPDATE entries SET stream_seq = stream_seq + 1",
         "chunks": "UPDATE chunks SET last_ts = last_ts + 1",
         "caps": "DELETE FROM caps",
+        "writers": "DELETE FROM writers WHERE first_ts = (SELECT max(first_ts) FROM writers)",
+        "policies": "UPDATE policies SET until = until + 1 WHERE seq = 4",
         "meta": "UPDATE meta SET value = value + 1 WHERE key = 'hub_ts'",
     }
     fs = copy_of(world.fs)

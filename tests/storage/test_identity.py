@@ -14,7 +14,7 @@ from veen.core.control import KeyRotate
 from veen.core.ed25519 import SigningKey
 from veen.core.hubkeys import HubIdentity, key_id_of
 from veen.core.receipt import Receipt
-from veen.storage import identity, layout
+from veen.storage import identity, keyrotation, layout
 from veen.storage.errors import CorruptError, StorageError
 from veen.storage.fs import OsFs
 from veen.storage.fsck import verify_data
@@ -112,7 +112,7 @@ def test_an_offline_root_key_may_sign_the_identity():
 
 
 def rotate(fs, keys, journal=lambda body: None, at=START + 100, until=START + 200, seed=NEXT):
-    return identity.rotate(fs, keys, seed, valid_from=at, overlap_until=until, journal=journal)
+    return keyrotation.rotate(fs, keys, seed, valid_from=at, overlap_seconds=until - at, journal=journal)
 
 
 @pytest.mark.req("HID-05")
@@ -164,7 +164,7 @@ def test_creation_and_rotation_are_whole_or_not_at_all():
                 run(fs, journaled)
             fs = fs.after_crash(random.Random(at))
             if identity.exists(fs):
-                keys = identity.finish_rotation(fs, identity.load(fs), journaled)
+                keys = keyrotation.finish_rotation(fs, identity.load(fs), journaled)
                 assert len(keys.identity.keys) == 1 + len(journaled)
                 assert identity.load(fs).identity == keys.identity
                 assert len(read_file(fs, layout.IDENTITY_SIG)) == 64
@@ -178,12 +178,12 @@ def test_a_log_over_a_rotation_verifies_from_the_directory_alone():
     """spec §8.4: a complete, verifiable chain from the anchored identity to every signature."""
     world = World()
     fill(world, 8)
-    world.keys, _ = identity.rotate(
+    world.keys, _ = keyrotation.rotate(
         world.fs,
         world.keys,
         NEXT,
         valid_from=world.now + 1,
-        overlap_until=world.now + 4,
+        overlap_seconds=3,
         journal=world.control,
     )
     world.now += 1

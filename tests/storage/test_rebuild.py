@@ -34,6 +34,8 @@ QUERIES = {
     ),
     "chunks": "SELECT * FROM chunks",
     "caps": "SELECT * FROM caps",
+    "writers": "SELECT * FROM writers",
+    "policies": "SELECT * FROM policies",
 }
 
 

@@ -1,6 +1,6 @@
 """Small data directories with everything in them: identity, control journal, sealed and active chunks, rotations."""
 
-from tests.storage.driver import CLIENTS, HUB, START, STREAMS, TOKENS
+from tests.storage.driver import CLIENTS, HUB, POLICIES, START, STREAMS, TOKENS
 
 from veen.core.checkpoint import Checkpoint
 from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet, StreamRegister
@@ -129,6 +129,8 @@ def small(count: int = 10) -> World:
     world = World()
     world.control(LimitsSet(limits=LIMITS.to_json()))
     world.control(StreamRegister(stream_id=STREAMS[0]))
+    for body in POLICIES.values():
+        world.control(body)
     fill(world, count)
     world.store.close()
     world.bind()

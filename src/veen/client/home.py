@@ -32,6 +32,8 @@ __all__ = ["CARD", "KEYSTORE", "TOKENS", "Exposed", "Home", "PrivateFs"]
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"
 TOKENS: Final = "tokens"
+EVIDENCE: Final = "evidence"
+FOLDS: Final = "folds"
 ARCHIVE: Final = "archive"
 _IDENTITIES: Final = "identities"
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -121,6 +123,14 @@ class Home:
 
     def state_fs(self, name: str) -> PrivateFs:
         return PrivateFs(self.state_dir(name))
+
+    def evidence_fs(self) -> PrivateFs:
+        """Where proofs against hubs are kept."""
+        return PrivateFs(self.state / EVIDENCE)
+
+    def folds_fs(self, name: str) -> PrivateFs:
+        """Summaries of folded streams, sealed: what they were made from is in the log, so they may be deleted."""
+        return PrivateFs(self.cache / FOLDS / check_name(name))
 
     def identities(self) -> list[str]:
         """Names of the identities that exist."""

@@ -109,6 +109,10 @@ class SyncClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Whatever has no verb here: `work` runs in the loop of the client; an interrupt cancels it."""
+        return self._loop.run(work(self._client))
+
     @property
     def pin(self) -> HubPin:
         return self._client.pin

@@ -17,6 +17,7 @@ from veen.core.control import CapAuthorize, ControlRecord
 from veen.core.errors import EvidenceError, SignatureError, VeenError, VerifyError
 from veen.core.evidence import Equivocation, Statement
 from veen.core.msg import Msg
+from veen.core.prekey import Prekey
 from veen.core.proof import ConsistencyProof, MmrProof, RangeProof
 from veen.core.receipt import Receipt
 from veen.core.wire import Wire
@@ -170,6 +171,11 @@ def _check_token(token: CapToken, given: Given) -> list[str]:
     return [f"{links} link{'s' if links > 1 else ''} of sig_chain by issuer {token.issuer_pk.hex()}"]
 
 
+def _check_prekey(prekey: Prekey, given: Given) -> list[str]:
+    prekey.verify()
+    return [f"offered until {prekey.expires_at} by identity {prekey.id_sign_pk.hex()}"]
+
+
 def _check_control(record: ControlRecord, given: Given) -> list[str]:
     done = [_check_hub_sig(record, given)]
     for previous in given.all(ControlRecord):
@@ -226,6 +232,7 @@ _CHECKERS: Sequence[tuple[type[Wire], Callable[..., list[str]]]] = (
     (ConsistencyProof, _check_consistency),
     (RangeProof, _check_range),
     (CapToken, _check_token),
+    (Prekey, _check_prekey),
     (ControlRecord, _check_control),
     (Equivocation, _check_equivocation),
     (envelopes.StreamResponse, _check_page),

@@ -1,7 +1,7 @@
 """The control journal: everything a hub knows that no label log tells (D-46).
 
-Token authorisations, registered streams, limits, key rotations, retention and anchors are records of one
-hash chain, each signed by the hub. Label logs and this journal together are the whole state of a hub.
+Token authorisations, registered streams, limits, key rotations, retention, anchors and policy views are records of
+one hash chain, each signed by the hub. Label logs and this journal together are the whole state of a hub.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from veen.core import cbor, ed25519
 from veen.core.captoken import CapToken
 from veen.core.errors import MalformedError, SignatureError, VerifyError
 from veen.core.hashing import H, Ht
+from veen.core.policies import PolicyAuthority, PolicyRevocation
 from veen.core.wire import Fields, Form, Wire
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "KeyRotate",
     "LabelOpen",
     "LimitsSet",
+    "PolicyAuthority",
+    "PolicyRevocation",
     "RetentionDrop",
     "StreamRegister",
 ]
@@ -212,7 +215,17 @@ class AnchorPublish(Wire):
 # The kinds a journal may hold; a record of another kind is not understood, so it is refused.
 BODIES: Final[dict[str, type[Wire]]] = {
     body.KIND: body
-    for body in (CapAuthorize, StreamRegister, LabelOpen, LimitsSet, KeyRotate, RetentionDrop, AnchorPublish)
+    for body in (
+        CapAuthorize,
+        StreamRegister,
+        LabelOpen,
+        LimitsSet,
+        KeyRotate,
+        RetentionDrop,
+        AnchorPublish,
+        PolicyRevocation,
+        PolicyAuthority,
+    )
 }
 
 

@@ -1,7 +1,7 @@
 """Event: one opened entry of a log, with all an overlay may depend on and nothing else (spec §11, D-79).
 
-Whoever reads a log makes events; overlays fold them. Everything here is a function of the log and the reader's key, so two
-readers of one prefix hold equal events.
+Whoever reads a log makes events; overlays fold them. Everything here is a function of the log and the reader's key, so
+two readers of one prefix hold equal events.
 """
 
 from dataclasses import dataclass

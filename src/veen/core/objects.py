@@ -29,6 +29,7 @@ from veen.core.errors import FieldSizeError, FormatError, MalformedError
 from veen.core.evidence import Equivocation
 from veen.core.msg import Msg
 from veen.core.payload_hdr import PayloadHdr
+from veen.core.prekey import Prekey
 from veen.core.profile import Profile
 from veen.core.proof import ConsistencyProof, MmrProof, RangeProof
 from veen.core.receipt import Receipt
@@ -45,6 +46,7 @@ KINDS: Final[tuple[type[Wire], ...]] = (
     ConsistencyProof,
     RangeProof,
     CapToken,
+    Prekey,
     Equivocation,
     Profile,
     PayloadHdr,

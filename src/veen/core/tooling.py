@@ -9,10 +9,12 @@ from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 from veen.core import cbor, ed25519
+from veen.core.checkpoint import Checkpoint
 from veen.core.control import ControlRecord
 from veen.core.errors import SignatureError
 from veen.core.hashing import Ht
 from veen.core.msg import Msg
+from veen.core.policies import MAX_POLICY_ITEMS, Authority, Revocation
 from veen.core.profile import Profile
 from veen.core.proof import ConsistencyProof, MmrProof
 from veen.core.receipt import Receipt
@@ -22,6 +24,10 @@ __all__ = [
     "MAX_BATCH_ITEMS",
     "MAX_LISTED",
     "MAX_WAIT_SEC",
+    "AnchorRequest",
+    "AnchorResponse",
+    "AnchoredCheckpoint",
+    "AnchorsResponse",
     "AttachmentGrant",
     "AuthorizeResponse",
     "CapStatusRequest",
@@ -38,9 +44,13 @@ __all__ = [
     "LabelRequest",
     "LegacyItem",
     "OkResponse",
+    "PolicyRecordsResponse",
+    "PolicyRequest",
+    "PolicyResponse",
     "ProofAtRequest",
     "ReadyResponse",
     "RecordResponse",
+    "RotateKeyRequest",
     "StatusResponse",
     "StreamRegisterRequest",
     "StreamsResponse",
@@ -232,6 +242,133 @@ class AttachmentGrant(_Map):
 
 def _grant_digest(auth_ref: bytes, coid: bytes) -> bytes:
     return Ht("veen/attachment-grant", auth_ref + coid)
+
+
+# --- policy views -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRequest(_Map):
+    """What an agent folded from the administrative streams of a realm (D-51)."""
+
+    KIND: ClassVar[str] = "policy request"
+
+    revocations: tuple[Revocation, ...] | None = None
+    authorities: tuple[Authority, ...] | None = None
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(
+            revocations=f.optional(f.objects, "revocations", Revocation, at_most=MAX_POLICY_ITEMS),
+            authorities=f.optional(f.objects, "authorities", Authority, at_most=MAX_POLICY_ITEMS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResponse(_Map):
+    """The records that were appended; none where the hub knew everything already, or it is over."""
+
+    KIND: ClassVar[str] = "policy response"
+
+    records: tuple[ControlRecord, ...]
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(records=f.objects("records", ControlRecord, at_most=2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRecordsResponse(_Map):
+    """What is enforced, and the policy records of the control journal; `more` says that the list goes on."""
+
+    KIND: ClassVar[str] = "policy records response"
+
+    kex1_plus: bool
+    auth1: bool
+    records: tuple[ControlRecord, ...]
+    more: bool
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(
+            kex1_plus=f.flag("kex1_plus"),
+            auth1=f.flag("auth1"),
+            records=f.objects("records", ControlRecord, at_most=MAX_LISTED),
+            more=f.flag("more"),
+        )
+
+
+# --- anchors ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorRequest(_Map):
+    """Anchor a checkpoint, of the whole label if no `upto_seq` is given (D-104).
+
+    With `backend` and `anchor_ref` somebody has done so elsewhere, and the hub only records it.
+    """
+
+    KIND: ClassVar[str] = "anchor request"
+
+    label: bytes
+    upto_seq: int | None = None
+    backend: str | None = None
+    anchor_ref: bytes | None = None
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(
+            label=f.bstr("label", 32),
+            upto_seq=f.optional(f.uint, "upto_seq"),
+            backend=f.optional(f.text, "backend"),
+            anchor_ref=f.optional(f.blob, "anchor_ref"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorResponse(_Map):
+    KIND: ClassVar[str] = "anchor response"
+
+    checkpoint: Checkpoint
+    record: ControlRecord
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(checkpoint=f.object("checkpoint", Checkpoint), record=f.object("record", ControlRecord))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchoredCheckpoint(_Part):
+    """An anchor beside its checkpoint, which is absent once the key of its time was taken away (D-41)."""
+
+    KIND: ClassVar[str] = "anchored checkpoint"
+
+    record: ControlRecord
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        return cls(record=f.object("record", ControlRecord), checkpoint=f.optional(f.object, "checkpoint", Checkpoint))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorsResponse(_Map):
+    """By upto_seq; `more` says that the list goes on."""
+
+    KIND: ClassVar[str] = "anchors response"
+
+    anchors: tuple[AnchoredCheckpoint, ...]
+    more: bool
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(anchors=f.objects("anchors", AnchoredCheckpoint, at_most=MAX_LISTED), more=f.flag("more"))
 
 
 # --- proofs and checkpoints -------------------------------------------------------------------------------
@@ -452,6 +589,20 @@ class StatusResponse(_Map):
 
     def _write(self) -> dict[str, Any]:
         return {**super(StatusResponse, self)._write(), "limits": cbor.sort_keys(self.limits)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateKeyRequest(_Map):
+    """A new key joins; the present one stays valid for `overlap_sec` seconds after that (spec §8.4)."""
+
+    KIND: ClassVar[str] = "rotate_key request"
+
+    overlap_sec: int
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        return cls(overlap_sec=f.uint("overlap_sec"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,13 @@ two until the object has been read to its end.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, MalformedError, VersionError
 
-__all__ = ["VERSION", "Fields", "Form", "Json", "Wire"]
+__all__ = ["NULL", "VERSION", "Fields", "Form", "Json", "Wire"]
 
 VERSION: Final = 1
 
@@ -28,6 +28,18 @@ T = TypeVar("T")
 W = TypeVar("W", bound="Wire")
 
 _ABSENT: Final = object()
+
+
+class _Null:
+    """Null as a value: None in `_write` means that the field is absent."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+NULL: Final = _Null()  # for the few fields of bodies in which null says something (D-04)
 
 
 class _Faults:
@@ -133,6 +145,46 @@ class Fields:
         if not self._json and not cbor.is_sorted(value):
             raise MalformedError("map keys are not sorted", self._at(name))
         return value
+
+    def integer(self, name: str) -> int:
+        """A field that may be negative (D-05)."""
+        value = self._typed(name, int)
+        cbor.check(value, self._at(name))
+        return value
+
+    def choice(self, name: str, options: Collection[str]) -> str:
+        """A text that must be one of a few words."""
+        value = self._typed(name, str)
+        if value not in options:
+            raise MalformedError(f"expected one of {', '.join(sorted(options))}", self._at(name))
+        return value
+
+    def texts(self, name: str, *, at_least: int = 0, at_most: int) -> tuple[str, ...]:
+        """A list of texts."""
+        where = self._at(name)
+        values = tuple(self._list(name, at_least, at_most))
+        for value in values:
+            if type(value) is not str:
+                raise MalformedError(f"expected a text string, found {_kind(value)}", where)
+            cbor.check(value, where)
+        return values
+
+    def anything(self, name: str) -> Any:
+        """A free-form value (D-03): keys in any order when read, null is a value. In JSON, bytes come back as text."""
+        value = self._next(name)
+        cbor.check(value, self._at(name), self._depth)  # CBOR was checked as a whole; JSON was not
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """A free-form map with text keys (D-03)."""
+        value = self.anything(name)
+        if type(value) is not dict or not all(type(key) is str for key in value):
+            raise MalformedError("expected a map with text keys", self._at(name))
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there, be it null: for bodies in which null is a value (D-04)."""
+        return self._key(name) in self._left
 
     def optional(self, read: Callable[..., T], name: str, *args: Any, **kwargs: Any) -> T | None:
         """An optional field: null in an array, omitted from a map (spec §3.1, D-04).
@@ -273,6 +325,8 @@ _LEAVES: Final = frozenset((bytes, int, str, bool, type(None)))
 def _tree(value: Any) -> Any:
     if type(value) in _LEAVES:
         return value
+    if value is NULL:
+        return None
     if isinstance(value, Wire):
         fields = value._write()
         if value.FORM == "array":
@@ -295,10 +349,12 @@ def _json(value: Any) -> Json:
         return {name: _json(field) for name, field in fields.items() if field is not None}
     if isinstance(value, bytes):
         return value.hex()
+    if value is NULL:
+        return None
     if isinstance(value, (tuple, list)):
         return [_json(element) for element in value]
     if isinstance(value, Mapping):
-        return {key: _json(element) for key, element in value.items()}
+        return {_json(key): _json(element) for key, element in value.items()}
     return value
 
 

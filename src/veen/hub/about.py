@@ -18,7 +18,7 @@ from veen.core.tooling import (
 )
 from veen.core.wire import Wire
 from veen.hub.access import Role
-from veen.hub.admission import Refuse
+from veen.hub.admission import Refuse, check_revocation
 from veen.hub.api import Api, Handler
 from veen.hub.calls import AttachmentStore, Call, not_found
 from veen.hub.labelorder import LabelOrder
@@ -163,6 +163,11 @@ class About:
             grant.verify(cap.token.subject_pk, coid)
         except SignatureError:
             return Refuse(Refusal.AUTH_REF, {"field": "sig"})
-        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=self._services.pipeline.now()):
+        hub_ts = self._services.pipeline.now()
+        if self._services.policy.kex1 is not None:
+            state = self._context.store.state
+            if refused := check_revocation(state, cap, cap.token.subject_pk, hub_ts):
+                return refused
+        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
             return Refuse(Refusal.CAP_TTL)
         return None

@@ -20,14 +20,16 @@ from veen.core.captoken import CapToken
 from veen.core.ciphertext import Parts
 from veen.core.control import CapAuthorize, LabelOpen
 from veen.core.errors import FieldSizeError, FormatError, LimitError, PaddingError, Refusal, VersionError
+from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.msg import Msg
+from veen.core.policies import FOREVER, SINGLE_PRIMARY
 from veen.core.wire import Wire
-from veen.hub.policy import Policy
+from veen.hub.policy import Auth1, Kex1, Policy
 from veen.hub.resolver import Resolver
 from veen.storage.state import Cap, Label, State
 
-__all__ = ["Accept", "Refuse", "check_structure", "decide"]
+__all__ = ["Accept", "Refuse", "check_revocation", "check_structure", "decide"]
 
 # (label, row of the client, client_seq) -> (stream_seq, leaf_hash) of an accepted message, if it is in the log
 FindEntry = Callable[[Label, int, int], tuple[int, bytes] | None]
@@ -98,6 +100,14 @@ def decide(
     label = state.labels.get(msg.label)
     place = _resolve(label, resolver, msg, hub_ts, policy)
     records: list[Wire] = []
+    kex1 = policy.kex1
+
+    if (
+        policy.auth1 is not None
+        and place is not None
+        and (refused := _check_authority(state, policy.auth1, place[0], hub_ts))
+    ):
+        return refused
 
     cap = None
     if msg.auth_ref is None:
@@ -115,12 +125,16 @@ def decide(
             return refused
     if place is None or (cap is not None and not _in_scope(cap.token, place, policy)):
         return Refuse(Refusal.CAP_SCOPE, {"label": msg.label.hex()})
+    if kex1 is not None and (refused := check_revocation(state, cap, msg.client_id, hub_ts)):
+        return refused
     if cap is not None:
         if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
             return Refuse(Refusal.CAP_TTL, {"expected": cap.issued_at + cap.token.allow.ttl, "actual": hub_ts})
         if cap.available(hub_ts, state.limits) < 1:
             per_sec, burst = cap.token.allow.bucket(state.limits)
             return Refuse(Refusal.CAP_RATE, retry_after=1 if per_sec and burst else None)
+    if kex1 is not None and (refused := _check_bounds(state, kex1, label, msg, hub_ts)):
+        return refused
 
     if refused := _check_sequence(state, label, msg, find_entry):
         return refused
@@ -142,6 +156,46 @@ def _resolve(
     if place is None and policy.stream_scope == "open":
         return b"", 0
     return place
+
+
+def _check_authority(state: State, auth1: Auth1, stream_id: bytes, hub_ts: int) -> Refuse | None:
+    """AUTH1 §3.3. A stream the hub does not know (D-24) has no authority that could be looked up."""
+    active = state.policies.authority(auth1.realm_id, stream_id, hub_ts) if stream_id else None
+    if active is None:
+        return None if auth1.accept_unspecified else Refuse(Refusal.NOT_PRIMARY, {"policy": "unspecified"})
+    if active.policy == SINGLE_PRIMARY and active.primary_hub != auth1.hub_id:
+        return Refuse(Refusal.NOT_PRIMARY, {"policy": active.policy, "primary_hub": active.primary_hub.hex()})
+    return None
+
+
+def check_revocation(state: State, cap: Cap | None, client_id: bytes, hub_ts: int) -> Refuse | None:
+    """KEX1+ §4.3: a capability by auth_ref or by the hash of its bytes, then the client key."""
+    view = state.policies
+    if cap is not None:
+        until = view.revoked("auth-ref", cap.auth_ref, hub_ts)
+        if until is None and view.revokes_tokens:
+            until = view.revoked("cap-token", H(cap.token_bytes), hub_ts)
+        if until is not None:
+            return Refuse(Refusal.CAP_REVOKED, _revoked_detail("auth_ref", until))
+    until = view.revoked("client-id", client_id, hub_ts)
+    return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _revoked_detail("client_id", until))
+
+
+def _revoked_detail(field_name: str, until: int) -> dict[str, Any]:
+    return {"field": field_name} if until >= FOREVER else {"field": field_name, "revoked_until": until}
+
+
+def _check_bounds(state: State, kex1: Kex1, label: Label | None, msg: Msg, hub_ts: int) -> Refuse | None:
+    """KEX1+ §4.1. A client's messages of a label are numbered without gaps (I8), so its cursor counts them."""
+    first_ts = state.first_ts(msg.client_id)
+    if first_ts is not None and hub_ts - first_ts > kex1.max_client_id_lifetime_sec:
+        last = first_ts + kex1.max_client_id_lifetime_sec
+        return Refuse(Refusal.CLIENT_LIFETIME, {"field": "client_id", "expected": last, "actual": hub_ts})
+    cursor = state.client(label, msg.client_id) if label else None
+    if cursor is not None and cursor.client_seq >= kex1.max_msgs_per_client_id_per_label:
+        maximum = kex1.max_msgs_per_client_id_per_label
+        return Refuse(Refusal.CLIENT_QUOTA, {"field": "client_id", "max_allowed": maximum})
+    return None
 
 
 def _check_cap(cap: Cap, policy: Policy, msg: Msg) -> Refuse | None:

@@ -1,11 +1,13 @@
 """What every operation of the API shares: the parts of the hub it may use, and how a request is read."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from veen.core import cbor
 from veen.core.checkpoint import Checkpoint
+from veen.core.control import ControlRecord
 from veen.core.ed25519 import SigningKey
 from veen.core.errors import ApiCode, FormatError, VersionError
 from veen.core.evidence import Equivocation
@@ -15,11 +17,13 @@ from veen.core.objects import parse_json
 from veen.core.receipt import Receipt
 from veen.core.wire import VERSION, Wire
 from veen.hub.access import ANYBODY, Access, Principal
+from veen.hub.controlindex import ControlIndex
 from veen.hub.observe import Observer
 from veen.hub.pipeline import Pipeline
 from veen.hub.policy import Policy
 from veen.hub.reply import ApiError, Form
 from veen.hub.resolver import Resolver
+from veen.storage.anchors import AnchorBackend
 from veen.storage.identity import MissingKeyError
 from veen.storage.labelfiles import LabelFiles
 from veen.storage.store import Store
@@ -93,6 +97,8 @@ class Services(Protocol):
     @property
     def attachments(self) -> AttachmentStore | None: ...
     @property
+    def anchors(self) -> AnchorBackend: ...
+    @property
     def not_admitting(self) -> str | None:
         """Why no message is admitted now (low disk, draining); asked before every submit, so cheap."""
 
@@ -103,6 +109,9 @@ class Services(Protocol):
         """Why the hub is not ready (readyz); None if it is."""
 
     def metrics_text(self) -> str | bytes: ...
+    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+        """Give the hub its next key; the record that introduces it, once it is in force. IdentityError if not now."""
+
     def keep_evidence(self, evidence: Equivocation) -> None:
         """Store verified proof that this hub equivocated, in bounded space."""
 
@@ -127,19 +136,34 @@ class Context:
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self._control = ControlIndex()
+
+    @property
+    def control(self) -> ControlIndex:
+        """The records of the control journal, as far as they are durable."""
+        self._control.follow(self.store)
+        return self._control
 
     @property
     def store(self) -> Store:
         return self.services.pipeline.store  # asked for each time: the pipeline may reopen it
 
-    def read(self, call: Call, kind: type[W]) -> W:
+    async def journal(self, make: Callable[[int], Wire | None]) -> ControlRecord | None:
+        """Append a control record, as `Pipeline.control`; durable when it returns."""
+        making = asyncio.ensure_future(self.services.pipeline.control(make))
+        await asyncio.wait((making,))
+        if making.cancelled():
+            raise ApiError.unavailable("the hub could not make the record durable")
+        return making.result()
+
+    def read(self, call: Call, kind: type[W], max_items: int = _MAX_ITEMS) -> W:
         """The request, of the one kind this operation takes."""
         try:
             if call.form == "cbor":
                 if is_other_version(call.body):
                     raise VersionError(kind.KIND, 0)
                 if len(call.body) > _SMALL:  # strict decoding takes its time: not for what cannot be a request
-                    cbor.item_end(call.body, what=kind.KIND, max_items=_MAX_ITEMS)
+                    cbor.item_end(call.body, what=kind.KIND, max_items=max_items)
                 return kind.from_bytes(call.body)
             tree = parse_json(call.body)
             # Another version may have another shape, so its number is judged before its fields.

@@ -17,8 +17,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 from veen.core.captoken import CapToken
 from veen.core.errors import FormatError, LimitError, MalformedError, VeenError
 from veen.core.limits import COMPRESSIONS, DEFAULT_LIMITS, Limits
+from veen.core.policies import realm_id_of
 from veen.core.profile import PRESETS, Profile
-from veen.hub.policy import Policy
+from veen.hub.policy import Auth1, Kex1, Policy
 from veen.hub.settings import (
     BOOLEAN,
     DURATION,
@@ -27,6 +28,7 @@ from veen.hub.settings import (
     NETWORK,
     PATH,
     PROFILES,
+    REALM,
     SIZE,
     STREAM,
     TEXT,
@@ -120,6 +122,21 @@ class Admission:
     streams: Annotated[tuple[bytes, ...], Key(listed(STREAM), "Streams known from the start, by name or id.")] = ()
     denied_clients: Annotated[tuple[bytes, ...], Key(listed(HEX32), "Client keys that are refused outright.")] = ()
     pow_difficulty: Annotated[int, Key(integer(0, 40), "Proof of work before each submit, in zero bits; 0: none.")] = 0
+    kex1_plus: Annotated[bool, Key(BOOLEAN, "Enforce revocations and the bounds of client keys (KEX1+, D-51).")] = False
+    max_client_id_lifetime_sec: Annotated[
+        int, Key(integer(1, 86_400), "With kex1_plus: seconds from a client key's first message to its last.")
+    ] = 86_400
+    max_msgs_per_client_id_per_label: Annotated[
+        int, Key(integer(1, 65_536), "With kex1_plus: messages of a client key in one label.")
+    ] = 65_536
+    auth1: Annotated[bool, Key(BOOLEAN, "Admit only to streams this hub is a primary of (AUTH1, D-101).")] = False
+    realm: Annotated[bytes, Key(REALM, "With auth1: the realm of all streams of this hub, by name or id.")] = (
+        realm_id_of("default")
+    )
+    unspecified_authority: Annotated[
+        Literal["accept", "refuse"],
+        Key(choice("accept", "refuse"), "With auth1: what becomes of streams without an active authority record."),
+    ] = "accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +166,11 @@ class Log:
 class Retention:
     payloads: Annotated[int, Key(DURATION, "Age after which sealed payloads are erased; 0: never. Receipts stay.")] = 0
     receipts: Annotated[int, Key(DURATION, "Age after which archived receipts are erased; 0: never.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    every: Annotated[int, Key(DURATION, "How often labels that grew are anchored; 0: only when asked (D-104).")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +208,7 @@ class HubConfig:
     engine: Engine = Engine()
     log: Log = Log()
     retention: Retention = Retention()
+    anchor: Anchor = Anchor()
     scrub: Scrub = Scrub()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -201,13 +224,20 @@ class HubConfig:
     def worker_count(self) -> int:
         return max(1, (os.cpu_count() or 2) - 1) if self.engine.workers is None else self.engine.workers
 
-    def policy(self) -> Policy:
-        """What admission needs, with the token files read."""
+    def policy(self, hub_id: bytes = b"") -> Policy:
+        """What admission needs, with the token files read; `hub_id` is who this hub is, once that is known."""
         admission = self.admission
         trusted: dict[bytes, frozenset[bytes] | None] = {}
         for issuer in admission.trusted_issuers:
             if issuer.issuer_pk is not None:
                 trusted[issuer.issuer_pk] = None if issuer.streams is None else frozenset(issuer.streams)
+        auth1 = Auth1(
+            hub_id=hub_id, realm_id=admission.realm, accept_unspecified=admission.unspecified_authority == "accept"
+        )
+        kex1 = Kex1(
+            max_client_id_lifetime_sec=admission.max_client_id_lifetime_sec,
+            max_msgs_per_client_id_per_label=admission.max_msgs_per_client_id_per_label,
+        )
         tokens = [self._token(path) for path in admission.token_files]
         try:
             return Policy(
@@ -220,6 +250,8 @@ class HubConfig:
                 streams=frozenset(admission.streams),
                 denied_clients=frozenset(admission.denied_clients),
                 pow_difficulty=admission.pow_difficulty,
+                auth1=auth1 if admission.auth1 else None,
+                kex1=kex1 if admission.kex1_plus else None,
             )
         except MalformedError as exc:
             key = f"admission.{exc.where}"

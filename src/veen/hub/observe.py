@@ -35,6 +35,8 @@ GAUGES: Final = {
     "veen_labels": "Labels with entries.",
     "veen_entries": "Entries in all labels.",
     "veen_capabilities": "Capabilities this hub knows.",
+    "veen_revocations": "Client keys and capabilities that are revoked now.",
+    "veen_multi_primary_streams": "Streams that several hubs are primaries of now.",
     "veen_ready": "1 if the hub admits messages, 0 if it refuses them for now.",
     "veen_clock_behind_seconds": "How far the clock is behind the hub's own time, which never runs backwards.",
 }

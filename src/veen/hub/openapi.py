@@ -6,7 +6,7 @@ for each field. So the document cannot differ from what the hub reads and writes
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from veen import __version__
@@ -33,6 +33,9 @@ from veen.core.profile import PRESETS, Profile
 from veen.core.receipt import Receipt
 from veen.core.tooling import (
     MAX_BATCH_ITEMS,
+    AnchorRequest,
+    AnchorResponse,
+    AnchorsResponse,
     AuthorizeResponse,
     CapStatusRequest,
     CapStatusResponse,
@@ -46,9 +49,13 @@ from veen.core.tooling import (
     LabelRequest,
     LegacyItem,
     OkResponse,
+    PolicyRecordsResponse,
+    PolicyRequest,
+    PolicyResponse,
     ProofAtRequest,
     ReadyResponse,
     RecordResponse,
+    RotateKeyRequest,
     StatusResponse,
     StreamRegisterRequest,
     StreamsResponse,
@@ -96,6 +103,10 @@ class _Recorder:
 
     def text(self, name: str) -> str:
         self._note(name, {"type": "string"})
+        return ""
+
+    def choice(self, name: str, options: Collection[str]) -> str:
+        self._note(name, {"enum": sorted(options)})
         return ""
 
     def flag(self, name: str) -> bool:
@@ -200,6 +211,7 @@ _POSTS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], type[Wire] | l
     "/v1/receipt": ("The RECEIPT of one entry", ReceiptRequest, ReceiptResponse),
     "/v1/proof": ("The inclusion proof of one entry", ProofRequest, ProofResponse),
     "/v1/checkpoint": ("A signed CHECKPOINT of a prefix", CheckpointRequest, CheckpointResponse),
+    "/tooling/anchor": ("Anchor a checkpoint (administrators)", AnchorRequest, AnchorResponse),
     "/tooling/authorize": ("Make a capability known", CapToken, AuthorizeResponse),
     "/tooling/cap_status": ("What the hub holds about a capability", CapStatusRequest, CapStatusResponse),
     "/tooling/checkpoint_latest": ("The checkpoint of a whole label", LabelRequest, CheckpointResponse),
@@ -207,8 +219,10 @@ _POSTS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], type[Wire] | l
     "/tooling/consistency": ("Proof that a label was only appended to", ConsistencyRequest, ConsistencyResponse),
     "/tooling/identity": ("The keys of the hub", VersionRequest, IdentityResponse),
     "/tooling/inspect": ("Labels and their sizes", InspectRequest, InspectResponse),
+    "/tooling/policy": ("Hand over revocations and authority (administrators)", PolicyRequest, PolicyResponse),
     "/tooling/proof_at": ("An entry under a later root", ProofAtRequest, ProofResponse),
     "/tooling/report_equivocation": ("Report two contradicting statements", Equivocation, OkResponse),
+    "/tooling/rotate_key": ("Give the hub its next key (administrators)", RotateKeyRequest, RecordResponse),
     "/tooling/status": ("What a client needs to know", VersionRequest, StatusResponse),
     "/tooling/streams": ("Register a stream (administrators)", StreamRegisterRequest, RecordResponse),
     "/tooling/submit_batch": ("Admit many MSGs, one by one", [Msg], [Receipt, ErrorEnvelope]),
@@ -218,7 +232,9 @@ _GETS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], dict[str, Schem
     "/healthz": ("The process is alive", HealthResponse, {}),
     "/readyz": ("The hub admits messages", ReadyResponse, {}),
     "/version": ("Versions", VersionResponse, {}),
+    "/tooling/anchor": ("Anchors beside their checkpoints", AnchorsResponse, {"label": _hex(32), "from": _UINT}),
     "/tooling/identity": ("The keys of the hub", IdentityResponse, {}),
+    "/tooling/policy": ("Policy records (administrators)", PolicyRecordsResponse, {"after": _UINT}),
     "/tooling/status": ("What a client needs to know", StatusResponse, {}),
     "/tooling/stream": (
         "The older way to read",
@@ -234,7 +250,7 @@ _ERRORS: Final = {
     "404": "E.NOT_FOUND",
     "405": "another method",
     "408": "the request took too long to arrive",
-    "409": "E.SIG, E.SEQ",
+    "409": "E.SIG, E.SEQ, E.CONFLICT",
     "413": "E.LIMIT, E.SIZE",
     "414": "the URL is too long",
     "415": "another Content-Type",

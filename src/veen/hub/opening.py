@@ -21,7 +21,7 @@ from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.hub.config import ConfigError, HubConfig
 from veen.storage import identity as identities
 from veen.storage import journal as wal
-from veen.storage import layout
+from veen.storage import keyrotation, layout
 from veen.storage.errors import StorageError
 from veen.storage.fs import Fs, OsFs
 from veen.storage.identity import HubKeys, MissingIdentityError
@@ -37,6 +37,7 @@ __all__ = [
     "data_fs",
     "finish_rotations",
     "open_identity",
+    "rotation_records",
     "save_limits",
     "wanted_limits",
 ]
@@ -86,14 +87,18 @@ def _given_seed(fs: Fs, keys_dir: Path) -> bytes:
     return identities.read_key(fs, names[0].removesuffix(_KEY_SUFFIX)).seed
 
 
-def finish_rotations(fs: Fs, keys: HubKeys, store: Store) -> HubKeys:
-    """Complete a rotation that a crash cut off. It leaves a private key that the identity does not know yet."""
-    known = {f"{key.key_id}{_KEY_SUFFIX}" for key in keys.identity.keys}
-    if known.issuperset(name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX)):
-        return keys
+def rotation_records(store: Store) -> list[ControlRecord]:
+    """All key.rotate records that were applied."""
     records = cbor.sequence(store.read_control(0, store.control_size), what=layout.CONTROL)
-    bodies = [ControlRecord.from_bytes(record).body for record in records]
-    return identities.finish_rotation(fs, keys, [body for body in bodies if isinstance(body, KeyRotate)])
+    return [record for record in map(ControlRecord.from_bytes, records) if isinstance(record.body, KeyRotate)]
+
+
+def finish_rotations(fs: Fs, keys: HubKeys, store: Store) -> HubKeys:
+    """Complete a rotation that a crash cut off; whether one was shows without reading the control journal."""
+    if keyrotation.is_settled(fs, keys.identity):
+        return keys
+    bodies = [record.body for record in rotation_records(store)]
+    return keyrotation.finish_rotation(fs, keys, [body for body in bodies if isinstance(body, KeyRotate)])
 
 
 class MissingIndexError(StorageError):

@@ -8,7 +8,24 @@ from veen.core.captoken import CapToken
 from veen.core.errors import MalformedError
 from veen.core.profile import PRESETS, Profile
 
-__all__ = ["Policy"]
+__all__ = ["Auth1", "Kex1", "Policy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auth1:
+    """Hold messages to the authority view: only the primary of a stream admits to it (001 spec-2 §3)."""
+
+    hub_id: bytes
+    realm_id: bytes  # of every label: a hub serves one realm
+    accept_unspecified: bool = True  # streams that no active record speaks about (D-101)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kex1:
+    """Hold messages to revocations, and client keys to a lifetime and a number of messages (001 spec-2 §4)."""
+
+    max_client_id_lifetime_sec: int = 86_400
+    max_msgs_per_client_id_per_label: int = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +42,8 @@ class Policy:
     streams: frozenset[bytes] = frozenset()  # registered by configuration, besides those in the control journal
     denied_clients: frozenset[bytes] = frozenset()
     pow_difficulty: int = 0  # leading zero bits; 0: no proof of work (D-58)
+    auth1: Auth1 | None = None  # None: every hub is as good as any other
+    kex1: Kex1 | None = None  # None: the core hub, which knows no revocation (D-51)
 
     def __post_init__(self) -> None:
         if len({profile.epoch_sec for profile in self.profiles}) != 1:

@@ -1,29 +1,135 @@
-"""Rotating the key of a hub at rest, and checking how its keys followed each other (spec §8.4, D-37, D-41)."""
+"""Rotating the key of a hub, at rest or running, and checking how its keys followed (spec §8.4, D-37, D-41)."""
 
+import asyncio
+import math
 import os
 from collections.abc import Callable
+from typing import Final
 
 from veen.core.control import ControlRecord, KeyRotate
+from veen.core.ed25519 import SigningKey
 from veen.core.errors import VerifyError
 from veen.core.hubkeys import HubIdentity
 from veen.hub.atrest import at_rest
+from veen.hub.opening import Sealing, rotation_records
+from veen.hub.pipeline import Pipeline
 from veen.storage import identity as identities
+from veen.storage import keyrotation
 from veen.storage.controlfold import control_records
+from veen.storage.errors import StorageError
 from veen.storage.fs import Fs
+from veen.storage.identity import HubKeys
 
-__all__ = ["check_rotations", "rotate_at_rest"]
+__all__ = ["LEAD_SECONDS", "HeldClock", "Rotation", "check_rotations", "rotate_at_rest"]
+
+# Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
+LEAD_SECONDS: Final = 10
 
 
 def rotate_at_rest(fs: Fs, now: int, overlap_seconds: int, draw: Callable[[int], bytes] = os.urandom) -> HubIdentity:
     """Add a key that is valid from the next second on; the hub must not run."""
     with at_rest(fs, now) as hub:
         # One second later: the record itself must be signed by a key that is valid then, also without overlap.
-        begins = max(hub.hub_ts, hub.keys.identity.current.valid_from) + 1
-        rotated, _ = identities.rotate(
-            fs, hub.keys, draw(32), valid_from=begins, overlap_until=begins + overlap_seconds, journal=hub.journal
+        rotated, _ = keyrotation.rotate(
+            fs, hub.keys, draw(32), valid_from=hub.hub_ts + 1, overlap_seconds=overlap_seconds, journal=hub.journal
         )
         hub.sealing.replace(rotated)
     return rotated.identity
+
+
+class HeldClock:
+    """A clock that can be held: hub_ts then stays before the time from which a new key is valid."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._most = clock, math.inf
+
+    def __call__(self) -> float:
+        return min(self._clock(), self._most)
+
+    def hold(self, most: int) -> None:
+        self._most = most
+
+    def release(self) -> None:
+        self._most = math.inf
+
+
+class Rotation:
+    """Gives a running hub its next key while it goes on admitting; one rotation at a time.
+
+    The new key signs nothing before record and identity files are durable. It is valid only some seconds after the
+    record, and should the disk take longer than that, time waits for it. So a crash leaves no entry that recovery,
+    which reads the identity before the journal, could not judge.
+    """
+
+    def __init__(
+        self,
+        fs: Fs,
+        pipeline: Pipeline,
+        sealing: Sealing,
+        clock: HeldClock,
+        *,
+        failed: Callable[[BaseException], None],
+        given_keys: bool = False,
+        draw: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._fs, self._pipeline, self._sealing, self._clock = fs, pipeline, sealing, clock
+        self._failed, self._given_keys, self._draw = failed, given_keys, draw
+        self._lock = asyncio.Lock()
+        self._running: asyncio.Task[ControlRecord] | None = None
+
+    async def rotate(self, overlap_seconds: int) -> ControlRecord:
+        """The key.rotate record, once it is in force. Goes on to the end even if the caller goes away."""
+        async with self._lock:
+            self._running = asyncio.create_task(self._rotate(overlap_seconds))
+            return await asyncio.shield(self._running)
+
+    async def finish(self) -> None:
+        """Wait for a rotation under way: the pipeline must not close before."""
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+
+    async def _rotate(self, overlap_seconds: int) -> ControlRecord:
+        held = self._sealing.held
+        new = await asyncio.to_thread(self._new_key, held.identity)
+        rotated = held.identity
+
+        def make(hub_ts: int) -> KeyRotate:
+            nonlocal rotated
+            rotated = keyrotation.next_identity(
+                held.identity, new.public, valid_from=hub_ts + LEAD_SECONDS, overlap_seconds=overlap_seconds
+            )
+            self._clock.hold(rotated.current.valid_from - 1)
+            return rotated.rotations()[-1]
+
+        try:
+            record = await self._pipeline.control(make)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # The disk is full; but the record may have reached it all the same.
+            record = next((made for made in rotation_records(self._pipeline.store) if _introduces(made, new)), None)
+        if record is None:
+            self._clock.release()
+            raise StorageError("the key.rotate record could not be made durable: nothing has changed")
+        try:
+            await asyncio.to_thread(keyrotation.publish, self._fs, rotated, new)
+        except BaseException as exc:  # the rotation has happened, but cannot be told: the next start completes it
+            self._failed(exc)
+            raise
+        self._sealing.replace(HubKeys(rotated, {**held.private, new.public: new}))
+        self._clock.release()
+        return record
+
+    def _new_key(self, identity: HubIdentity) -> SigningKey:
+        if self._given_keys:
+            return keyrotation.given_key(self._fs, identity)
+        key = SigningKey(self._draw(32))
+        identities.write_key(self._fs, key)
+        return key
+
+
+def _introduces(record: ControlRecord, key: SigningKey) -> bool:
+    return isinstance(record.body, KeyRotate) and record.body.hub_pk == key.public
 
 
 def check_rotations(fs: Fs) -> list[str]:

@@ -59,6 +59,11 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/tooling/submit_batch": {"POST": Route("submit_batch", _batch_bytes)},
     "/tooling/authorize": {"POST": Route("authorize", lambda limits, form: _TOKEN)},
     "/tooling/streams": {"POST": Route("streams"), "GET": Route("streams_list", answer="json")},
+    "/tooling/policy": {
+        "POST": Route("policy", lambda limits, form: _TOKEN),
+        "GET": Route("policy_list", answer="json"),
+    },
+    "/tooling/anchor": {"POST": Route("anchor"), "GET": Route("anchor_list", answer="json")},
     "/tooling/stream": {"GET": Route("legacy_stream")},
     "/tooling/events": {"GET": Route("events", answer="json")},
     "/tooling/openapi.json": {"GET": Route("openapi", answer="json")},
@@ -72,6 +77,7 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
             "inspect",
             "proof_at",
             "report_equivocation",
+            "rotate_key",
             "tail",
         )
     },

@@ -18,12 +18,13 @@ from typing import Final
 
 from veen import __version__
 from veen.core.checkpoint import Checkpoint
-from veen.core.control import LimitsSet
+from veen.core.control import ControlRecord, LimitsSet
 from veen.core.evidence import Equivocation
 from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.hub.about import About
 from veen.hub.access import Access
+from veen.hub.anchoring import Anchoring
 from veen.hub.api import Api
 from veen.hub.authority import AuthorityWatch
 from veen.hub.calls import Services
@@ -35,14 +36,17 @@ from veen.hub.metrics import Value
 from veen.hub.observe import HubObserver
 from veen.hub.opening import Sealing, check_index, data_fs, finish_rotations, open_identity, save_limits, wanted_limits
 from veen.hub.pipeline import Pipeline
+from veen.hub.policies import Policies
 from veen.hub.policy import Policy
 from veen.hub.resolver import Resolver
+from veen.hub.rotation import HeldClock, Rotation
 from veen.hub.server import HttpServer, HttpSettings
 from veen.hub.tail import Tails
 from veen.hub.tls import Tls
 from veen.hub.tooling import Tooling
 from veen.storage import identity as identities
 from veen.storage import layout
+from veen.storage.anchors import AnchorBackend, AnchorFile
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.errors import LockedError
 from veen.storage.fs import OsFs
@@ -64,6 +68,7 @@ class Hub:
 
     def __init__(self, config: HubConfig, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> None:
         self.config, self._clock = config, clock
+        self._hub_clock = HeldClock(clock)  # what hub_ts is taken from
         self.log = log or Log(config)
         self.observer = HubObserver(self.log)
         self.server_version = __version__
@@ -83,6 +88,7 @@ class Hub:
         self.access: Access
         self.resolver: Resolver
         self.pipeline: Pipeline
+        self.anchors: AnchorBackend
         self.attachments: AttachmentFiles
         self.fork_origin: ForkOrigin | None
         self.api: Api
@@ -117,7 +123,7 @@ class Hub:
         self.fs = data_fs(config.data_dir, config.keys_dir)
         await self._lock()
         keys = open_identity(self.fs, config, int(self._clock()))
-        self.policy = config.policy()
+        self.policy = config.policy(keys.identity.hub_id)
         self.access = self._read_access(config)
         self.identity = Sealing(keys)
         limits = wanted_limits(self.fs, config)
@@ -130,6 +136,15 @@ class Hub:
             store.abandon()
             raise
         self._stack.push_async_callback(self._close_pipeline)
+        self._rotation = Rotation(
+            self.fs,
+            self.pipeline,
+            self.identity,
+            self._hub_clock,
+            failed=self._failed,
+            given_keys=config.keys_dir is not None,
+        )
+        self._stack.push_async_callback(self._rotation.finish)
         if new or store.state.limits != limits:
             await self.pipeline.control(lambda _: LimitsSet(limits=limits.to_json()), new_second=True)
         save_limits(self.fs, limits)
@@ -143,7 +158,8 @@ class Hub:
             scrubber.start()
             self._stack.callback(scrubber.stop)
         keeping = self.house.run(lambda: self.config.retention)
-        for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping):
+        anchoring = Anchoring(self.api).run(lambda: self.config.anchor.every)
+        for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping, anchoring):
             self._stack.push_async_callback(_cancel, asyncio.create_task(task))
         self.log.event(
             "info", "start", "ready", url=self.url, hub_pk=self.identity.current_pk.hex(), version=__version__
@@ -152,6 +168,7 @@ class Hub:
     def _build(self, store: Store, keys: HubKeys, limits: Limits) -> Pipeline:
         self.identity.replace(finish_rotations(self.fs, keys, store))
         self.resolver = Resolver(self.identity.routing_key, self.policy.epoch_sec, limits.max_epoch_skew_sec)
+        self.anchors = AnchorFile(self.fs)
         self.attachments = AttachmentFiles(self.fs, self.config.engine.min_free_bytes)
         self.fork_origin = read_fork_origin(self.fs, tuple(key.hub_pk for key in self.identity.keys))
         return Pipeline(
@@ -161,7 +178,7 @@ class Hub:
             self.resolver,
             workers=self.config.worker_count(),
             max_queue=self.config.engine.max_queue,
-            clock=self._clock,
+            clock=self._hub_clock,
             not_before=min(key.valid_from for key in self.identity.keys),
             failed=self._failed,
             reopen=lambda: Store.open(self.fs, limits, self._seal_chunk),
@@ -265,6 +282,12 @@ class Hub:
         self.observer.sealed(upto_seq - files.active_start + 1)
         return self.seal(files, upto_seq, mmr_root, hub_ts)
 
+    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+        record = await self._rotation.rotate(overlap_seconds)
+        new = self.identity.held.identity.current
+        self.log.event("info", "rotate", "a new key", hub_pk=new.hub_pk.hex(), valid_from=new.valid_from)
+        return record
+
     def metrics_text(self) -> bytes:
         return self.observer.render(self.gauges())
 
@@ -283,6 +306,7 @@ class Hub:
         """What `GAUGES` names, read now."""
         store = self.pipeline.store
         now = self._clock()
+        revoked, multi_primary = store.state.policies.counts(self.pipeline.now())
         return {
             "veen_queue_depth": self.pipeline.depth,
             "veen_free_bytes": self._free_bytes,
@@ -290,6 +314,8 @@ class Hub:
             "veen_labels": len(store.state.labels),
             "veen_entries": sum(files.size for files in store.labels()),
             "veen_capabilities": len(store.state.caps),
+            "veen_revocations": revoked,
+            "veen_multi_primary_streams": multi_primary,
             "veen_ready": int(self.not_ready() is None),
             "veen_clock_behind_seconds": max(0, store.state.hub_ts - int(now)),
         }
@@ -335,7 +361,7 @@ class Hub:
 
     def reload(self, config: HubConfig) -> list[str]:
         """Take over what may change while the hub runs; what would need a restart is named."""
-        policy = config.policy()
+        policy = config.policy(self.identity.hub_id)
         access = self._read_access(config)
         late = [key for key in _FIXED if config.value_of(key) != self.config.value_of(key)]
         if config.limits != self.config.limits:
@@ -382,6 +408,8 @@ def api_of(services: Services) -> Api:
     order, tails = LabelOrder(api.context), Tails(api.context)
     api.add(Tooling(api, order, tails).operations())
     api.add(About(api, order).operations())
+    api.add(Policies(api).operations())
+    api.add(Anchoring(api).operations())
     return api
 
 

@@ -5,11 +5,12 @@ import contextlib
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from veen.hub.api import Api
 from veen.hub.responses import date_line
 from veen.hub.tls import Tls, check_plain
+from veen.hub.tlslistener import TlsListener
 
 if TYPE_CHECKING:
     from veen.hub.http import Connection
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer", "HttpSettings"]
 
-_HANDSHAKE_SEC: Final = 10.0
 _MAX_KNOWN_HEAD: Final = 1024
 _VARYING: Final = {b"expect", b"veen-pow"}  # these belong to one body
 _KNOWN_HEADS: Final = 4096
@@ -31,6 +31,7 @@ class HttpSettings:
 
     max_connections: int = 4_096
     max_buffered_bytes: int = 256 * 1024 * 1024  # of bodies above 64 KiB that are not complete
+    handshake_sec: float = 10.0  # of TLS
     header_sec: float = 10.0
     body_idle_sec: float = 10.0
     request_sec: float = 120.0
@@ -53,6 +54,7 @@ class HttpServer:
         self._connections: set[Connection] = set()
         self._buffered = 0
         self._servers: list[asyncio.Server] = []
+        self._tls_listeners: list[TlsListener] = []
         self._ticker: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -68,14 +70,18 @@ class HttpServer:
         if tls is None and not force_plain:
             check_plain(host)
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {"ssl": tls.context, "ssl_handshake_timeout": _HANDSHAKE_SEC} if tls else {}
         make: Callable[[], Connection] = lambda: Connection(self)  # noqa: E731 - typed for mypy
         if self._ticker is None:
             self._tick()
-        server = await loop.create_server(make, host, port, backlog=backlog, **options)
+        if tls is not None:
+            listener = TlsListener(make, tls.context, self._has_room, self.settings.handshake_sec)
+            address = await listener.open(host, port, backlog)
+            self._tls_listeners.append(listener)
+            return address
+        server = await loop.create_server(make, host, port, backlog=backlog)
         self._servers.append(server)
-        address = server.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        bound = server.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
 
     async def stop(self, patience_sec: float = 10.0) -> None:
         """Take no more connections, answer what was asked, then close; after `patience_sec` close at once."""
@@ -83,6 +89,8 @@ class HttpServer:
         self.api.close()
         for server in self._servers:
             server.close()
+        for listener in self._tls_listeners:
+            await listener.close()
         for connection in list(self._connections):
             connection.drain()
         with contextlib.suppress(TimeoutError):
@@ -95,6 +103,15 @@ class HttpServer:
             self._ticker = None
 
     # --- bounds ------------------------------------------------------------------------------------------
+
+    @property
+    def handshakes(self) -> int:
+        """Clients that have connected and not finished their TLS handshake."""
+        return sum(listener.handshakes for listener in self._tls_listeners)
+
+    def _has_room(self) -> bool:
+        """Whether one more may begin its handshake: each under way may become a connection."""
+        return len(self._connections) + self.handshakes < self.settings.max_connections and not self.draining
 
     def join(self, connection: "Connection") -> bool:
         """Whether there is room for one more. A connection that gets no for an answer joins until it is told."""

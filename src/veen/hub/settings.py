@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from veen.core.errors import VeenError
 from veen.core.labels import stream_id_of
+from veen.core.policies import realm_id_of
 from veen.core.profile import PRESETS, Profile
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "NETWORK",
     "PATH",
     "PROFILES",
+    "REALM",
     "SIZE",
     "STREAM",
     "TEXT",
@@ -150,6 +152,12 @@ def _stream(value: Any, text: bool, base: Path) -> bytes:
         raise ValueError(str(exc)) from exc
 
 
+def _realm(value: Any, text: bool, base: Path) -> bytes:
+    if type(value) is not str or not value:
+        raise _fail(REALM.expects, value)
+    return bytes.fromhex(value) if re.fullmatch(r"[0-9a-fA-F]{64}", value) else realm_id_of(value)
+
+
 def _profiles(value: Any, text: bool, base: Path) -> tuple[Profile, ...]:
     profiles = tuple(_profile(element) for element in _elements(value, text, PROFILES.expects))
     if not profiles:
@@ -201,6 +209,7 @@ SIZE: Final = _scaled(
 DURATION: Final = _scaled("a duration, such as 90s, 15m, 12h or 30d", {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400})
 HEX32: Final = Kind("a public key of 64 hex digits", _hex32)
 STREAM: Final = Kind("the name of a stream, or its id in 64 hex digits", _stream)
+REALM: Final = Kind("the name of a realm, or its id in 64 hex digits", _realm)
 PROFILES: Final = Kind(f"a list of {', '.join(PRESETS)} or {{epoch_sec, pad_block}}", _profiles)
 ISSUERS: Final = Kind('a list of public keys in hex, {issuer, streams}, or "*"', _issuers)
 NETWORK: Final = Kind("a network, such as 192.0.2.0/24", _network)

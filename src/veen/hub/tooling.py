@@ -15,6 +15,7 @@ from veen.core.control import CapAuthorize, ControlRecord, StreamRegister
 from veen.core.envelopes import CheckpointResponse, ProofResponse
 from veen.core.errors import ApiCode, CapabilityError, FieldSizeError, Refusal, VerifyError
 from veen.core.evidence import Equivocation
+from veen.core.hubkeys import IdentityError
 from veen.core.msg import Msg
 from veen.core.proof import prove_consistency, prove_inclusion
 from veen.core.receipt import Receipt
@@ -34,6 +35,7 @@ from veen.core.tooling import (
     OkResponse,
     ProofAtRequest,
     RecordResponse,
+    RotateKeyRequest,
     StreamRegisterRequest,
     StreamsResponse,
 )
@@ -42,7 +44,6 @@ from veen.hub.access import Role
 from veen.hub.admission import Refuse
 from veen.hub.api import Api, Handler
 from veen.hub.calls import Call, bad_request, not_found
-from veen.hub.controlindex import ControlIndex
 from veen.hub.labelorder import LabelOrder
 from veen.hub.pages import page_bounds, read_page
 from veen.hub.query import flag_field, hex_field, uint_field
@@ -61,9 +62,7 @@ class Tooling:
     def __init__(self, api: Api, order: LabelOrder, tails: Tails) -> None:
         self._api, self._context, self._services = api, api.context, api.services
         self._order, self._tails = order, tails
-        self._control = ControlIndex()
-        self._control.follow(self._context.store)
-        self._services.resolver.add(self._control.stream_ids())
+        self._services.resolver.add(self._context.control.stream_ids())
         api.on_close(tails.close)
         self._authorizing: dict[bytes, asyncio.Future[ControlRecord | None]] = {}
 
@@ -74,6 +73,7 @@ class Tooling:
             "cap_status": (Role.READ, self._cap_status),
             "streams": (Role.ADMIN, self._streams),
             "streams_list": (Role.ADMIN, self._streams_list),
+            "rotate_key": (Role.ADMIN, self._rotate_key),
             "proof_at": (Role.READ, self._proof_at),
             "consistency": (Role.READ, self._consistency),
             "checkpoint_latest": (Role.READ, self._checkpoint_latest),
@@ -139,8 +139,7 @@ class Tooling:
         return record
 
     def _known_cap(self, auth_ref: bytes) -> ControlRecord | None:
-        self._control.follow(self._context.store)
-        return self._control.cap(auth_ref)
+        return self._context.control.cap(auth_ref)
 
     async def _cap_status(self, call: Call) -> Reply:
         request = self._context.read(call, CapStatusRequest)
@@ -153,8 +152,7 @@ class Tooling:
     async def _streams(self, call: Call) -> Reply:
         """Register a stream, so that its labels resolve although no token names it (D-23)."""
         request = self._context.read(call, StreamRegisterRequest)
-        self._control.follow(self._context.store)
-        record = self._control.stream(request.stream_id)
+        record = self._context.control.stream(request.stream_id)
         if record is None:
             record = await self._services.pipeline.control(lambda _: StreamRegister(stream_id=request.stream_id))
             self._services.resolver.add((request.stream_id,))
@@ -162,9 +160,19 @@ class Tooling:
         return self._ok(RecordResponse(record=record), call)
 
     async def _streams_list(self, call: Call) -> Reply:
-        self._control.follow(self._context.store)
-        stream_ids = sorted({*self._control.stream_ids(), *self._services.policy.streams})
+        stream_ids = sorted({*self._context.control.stream_ids(), *self._services.policy.streams})
         return self._ok(StreamsResponse(stream_ids=tuple(stream_ids)), call)
+
+    async def _rotate_key(self, call: Call) -> Reply:
+        """The record names the new key; the identity lists it from now on, and it signs once it is valid (D-41)."""
+        request = self._context.read(call, RotateKeyRequest)
+        if (reason := self._services.not_admitting) is not None:
+            raise ApiError.unavailable(reason)
+        try:
+            record = await self._services.rotate_key(request.overlap_sec)
+        except IdentityError as exc:
+            raise ApiError(ApiCode.CONFLICT, str(exc), detail={"field": "overlap_sec"}) from exc
+        return self._ok(RecordResponse(record=record), call)
 
     # --- proofs and checkpoints --------------------------------------------------------------------------
 

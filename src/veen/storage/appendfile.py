@@ -11,10 +11,11 @@ from typing import Final
 from veen.storage.errors import CorruptError
 from veen.storage.fs import File, Fs
 
-__all__ = ["AppendFile", "FileCache"]
+__all__ = ["AppendFile", "FileCache", "Kept"]
 
 _FLUSH_BYTES: Final = 64 * 1024
 _OPEN_FILES: Final = 256
+_KEPT: Final = 16_384
 
 
 class FileCache:
@@ -23,6 +24,7 @@ class FileCache:
     def __init__(self, fs: Fs, capacity: int = _OPEN_FILES) -> None:
         self._fs, self._capacity = fs, capacity
         self._open: OrderedDict[str, File] = OrderedDict()
+        self.kept = Kept()
 
     def get(self, path: str, *, create: bool = False) -> File:
         file = self._open.get(path)
@@ -44,6 +46,20 @@ class FileCache:
         for file in self._open.values():
             file.close()
         self._open.clear()
+
+
+class Kept:
+    """Small pieces of files that never change, read often. Bounded: when it is full, it starts over."""
+
+    def __init__(self, capacity: int = _KEPT) -> None:
+        self._capacity = capacity
+        self._pieces: dict[tuple[bytes, int, int], bytes] = {}
+        self.get = self._pieces.get
+
+    def put(self, key: tuple[bytes, int, int], data: bytes) -> None:
+        if len(self._pieces) >= self._capacity:
+            self._pieces.clear()
+        self._pieces[key] = data
 
 
 class AppendFile:

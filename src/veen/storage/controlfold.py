@@ -1,4 +1,4 @@
-"""What the control journal adds up to: opened labels, tokens, limits over time, rotations, drops (D-46).
+"""What the control journal adds up to: opened labels, tokens, limits, rotations, drops, policies, anchors (D-46).
 
 With the label logs it is the whole state of a hub (STOR-22); `Spending` replays from both what is left in each
 token's bucket.
@@ -11,13 +11,23 @@ from typing import Final
 
 from veen.core import cbor
 from veen.core.captoken import CapToken
-from veen.core.control import CapAuthorize, ControlRecord, KeyRotate, LabelOpen, LimitsSet, RetentionDrop
+from veen.core.control import (
+    AnchorPublish,
+    CapAuthorize,
+    ControlRecord,
+    KeyRotate,
+    LabelOpen,
+    LimitsSet,
+    PolicyAuthority,
+    PolicyRevocation,
+    RetentionDrop,
+)
 from veen.core.errors import FormatError, VerifyError
 from veen.core.limits import Limits
 from veen.storage import layout
 from veen.storage.errors import CorruptError
 from veen.storage.fs import Fs
-from veen.storage.index import CapRow
+from veen.storage.index import CapRow, PolicyRow, policy_row
 from veen.storage.state import Cap
 
 __all__ = ["Authorised", "ControlFold", "Drop", "Opened", "Spending", "control_records"]
@@ -67,6 +77,8 @@ class ControlFold:
     limits_log: list[tuple[int, int, Limits]] = field(default_factory=list)  # seq, hub_ts, limits
     rotations: list[KeyRotate] = field(default_factory=list)
     drops: dict[tuple[bytes, int], list[Drop]] = field(default_factory=dict)  # by label and start_seq
+    policies: list[PolicyRow] = field(default_factory=list)
+    anchors: dict[tuple[bytes, int], list[AnchorPublish]] = field(default_factory=dict)  # by label and upto_seq
     base_limits: Limits | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +91,10 @@ class ControlFold:
     def add(self, record: ControlRecord) -> None:
         """The next record; VerifyError or FormatError if it does not follow or makes no sense."""
         record.check_follows(self.last)
+        self.apply(record)
+
+    def apply(self, record: ControlRecord) -> None:
+        """A record on its own word, for an audit that goes on behind a break of the chain and has reported it."""
         body = record.body
         if isinstance(body, LabelOpen):
             if body.label in self.labels:
@@ -99,6 +115,10 @@ class ControlFold:
             if len(known) >= 2 or any(drop.end_seq != body.end_seq for drop in known):
                 raise VerifyError(f"control record {record.seq}: this chunk was dropped before")
             known.append(Drop(record.seq, body.end_seq, body.entry_hashes_root))
+        elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
+            self.policies.append(policy_row(record, body))
+        elif isinstance(body, AnchorPublish):
+            self.anchors.setdefault((body.label, body.upto_seq), []).append(body)
         self.last = record
         self.hub_ts = max(self.hub_ts, record.hub_ts)
 

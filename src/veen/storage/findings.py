@@ -21,6 +21,7 @@ Code = Literal[
     "cut",  # a file that was longer
     "gap",  # files of a label do not join up
     "rebuildable",  # not the truth, and wrong: `veen hub rebuild-index` makes it again
+    "anchor",  # the local chain of anchors, which is no part of the log
     "retention",  # an erased chunk is not as the record of its erasure says
     "time",  # hub_ts runs backwards
     "unknown",  # a file that no hub writes
@@ -69,6 +70,13 @@ class Findings:
     def late_error(self, path: str, offset: int, code: Code, message: str) -> None:
         """An error, unless a running hub wrote on since the journal was read: then it is simply newer."""
         self._late.append(Finding(path, offset, code, message, "error"))
+
+    def unknown(self, path: str) -> None:
+        """A file whose name the layout does not know."""
+        if path.endswith(".tmp"):
+            self.warning(path, 0, "leftover", "a replacement that was cut off; may be removed")
+        else:
+            self.warning(path, 0, "unknown", "no file of a data directory has this name")
 
     def settle(self, *, written_on: bool) -> None:
         for finding in self._late if not written_on else ():

@@ -145,8 +145,12 @@ class OsFs:
 
     def database(self, path: str) -> sqlite3.Connection:
         connection = sqlite3.connect(self.root / path, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.DatabaseError:  # not a database, or damaged
+            connection.close()
+            raise
         return connection
 
     def saved(self, path: str, connection: sqlite3.Connection) -> None:

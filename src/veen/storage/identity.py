@@ -10,11 +10,10 @@ A hub never invents an identity: if one is configured and its key is not there, 
 creation and rotation leaves, when cut off, either the old identity or the new one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from veen.core.control import KeyRotate
 from veen.core.ed25519 import SEED_BYTES, SIGNATURE_BYTES, SigningKey
 from veen.core.errors import FormatError, SignatureError
 from veen.core.hubkeys import (
@@ -39,14 +38,13 @@ __all__ = [
     "bindings",
     "create",
     "exists",
-    "finish_rotation",
     "load",
     "read_binding",
     "read_identity",
     "read_key",
     "repair",
-    "rotate",
     "write_binding",
+    "write_key",
 ]
 
 _KEY_FILE_BYTES: Final = 2 * SEED_BYTES + 1
@@ -204,63 +202,11 @@ def create(
     key = SigningKey(seed)
     identity = HubIdentity.first(key.public, valid_from=now, anchoring=anchoring)
     fs.make_dir(layout.KEYS)
-    _write_key(fs, key)
+    write_key(fs, key)
     fs.replace(layout.KEY_MAP, canonical_json(identity.key_map()))
     fs.replace(layout.IDENTITY_SIG, identity.sign(root or key))
     fs.replace(layout.IDENTITY, identity.to_bytes())  # from here on the directory has an identity
     return HubKeys(identity, {key.public: key})
-
-
-def rotate(
-    fs: Fs,
-    keys: HubKeys,
-    new_seed: bytes,
-    *,
-    valid_from: int,
-    overlap_until: int,
-    journal: Callable[[KeyRotate], object],
-    root: SigningKey | None = None,
-) -> tuple[HubKeys, KeyRotate]:
-    """Add a key. `journal` must return only after the record is durable, signed by the key of the time.
-
-    The private key comes first, then the record, then the identity: cut off before the record, nothing happened;
-    cut off after it, `finish_rotation` completes it.
-    """
-    new = SigningKey(new_seed)
-    identity = keys.identity.rotated(new.public, valid_from=valid_from, overlap_until=overlap_until)
-    body = identity.rotations()[-1]
-    _write_key(fs, new)
-    journal(body)
-    _replace_identity(fs, keys.identity, identity, root or new)
-    return HubKeys(identity, {**keys.private, new.public: new}), body
-
-
-def finish_rotation(fs: Fs, keys: HubKeys, journaled: Iterable[KeyRotate], root: SigningKey | None = None) -> HubKeys:
-    """Bring the identity up to the key.rotate records of the control journal, and complete what was cut off."""
-    identity, private = keys.identity, dict(keys.private)
-    known = {key.hub_pk for key in identity.keys}
-    signer = root
-    for body in journaled:
-        if body.hub_pk not in known:
-            identity = identity.rotated(
-                body.hub_pk, valid_from=body.valid_from, overlap_until=body.retired_until or body.valid_from
-            )
-            signer = private[body.hub_pk] = read_key(fs, key_id_of(body.hub_pk))
-    if identity is not keys.identity:
-        _replace_identity(fs, keys.identity, identity, root or signer or private[identity.current.hub_pk])
-    elif len(read_file(fs, layout.IDENTITY_SIG)) != SIGNATURE_BYTES:
-        fs.replace(layout.IDENTITY_SIG, identity.sign(root or private[identity.current.hub_pk]))
-    return HubKeys(identity, private)
-
-
-def _replace_identity(fs: Fs, old: HubIdentity, new: HubIdentity, signer: SigningKey) -> None:
-    """Map, signatures for both, file, signature: at each step what is there verifies."""
-    signature = new.sign(signer)
-    before = read_file(fs, layout.IDENTITY_SIG)[:SIGNATURE_BYTES]
-    fs.replace(layout.KEY_MAP, canonical_json(new.key_map()))
-    fs.replace(layout.IDENTITY_SIG, before + signature)
-    fs.replace(layout.IDENTITY, new.to_bytes())
-    fs.replace(layout.IDENTITY_SIG, signature)
 
 
 def repair(fs: Fs) -> bool:
@@ -277,7 +223,8 @@ def _key_file(seed: bytes) -> bytes:
     return f"{seed.hex()}\n".encode()
 
 
-def _write_key(fs: Fs, key: SigningKey) -> None:
+def write_key(fs: Fs, key: SigningKey) -> None:
+    """A private key, durable when this returns."""
     fs.replace(layout.key(key_id_of(key.public)), _key_file(key.seed), private=True)
 
 

@@ -11,11 +11,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from veen.core.control import ControlRecord, PolicyAuthority, PolicyRevocation
 from veen.storage import layout
 from veen.storage.errors import CorruptError
 from veen.storage.fs import Fs
 
-__all__ = ["META", "TABLES", "CapRow", "ChunkRow", "ClientRow", "Index", "LabelRow", "Snapshot"]
+__all__ = [
+    "META",
+    "TABLES",
+    "CapRow",
+    "ChunkRow",
+    "ClientRow",
+    "Index",
+    "LabelRow",
+    "PolicyRow",
+    "Snapshot",
+    "WriterRow",
+    "policy_row",
+]
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -43,11 +56,18 @@ CREATE INDEX IF NOT EXISTS chunks_by_epoch ON chunks (epoch, label_row, start_se
 CREATE TABLE IF NOT EXISTS caps (
     auth_ref BLOB PRIMARY KEY, token BLOB NOT NULL, issued_at INTEGER NOT NULL, tokens INTEGER NOT NULL,
     bucket_ts INTEGER NOT NULL, chk INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS writers (
+    client_id BLOB PRIMARY KEY, first_ts INTEGER NOT NULL, chk INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS policies (
+    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, hub_ts INTEGER NOT NULL, until INTEGER NOT NULL, body BLOB NOT NULL,
+    chk INTEGER NOT NULL);
 """
 
 
 META: Final = ("segment", "hub_ts", "limits", "control", "control_bytes", "next_client_row")
-TABLES: Final = ("meta", "labels", "clients", "entries", "chunks", "caps")
+TABLES: Final = ("meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies")
+_VERSION: Final = 2  # of the tables above; an older index lacks rows that only a rebuild can find
+_MAX_INTEGER: Final = 2**63 - 1  # of SQLite
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +126,29 @@ class CapRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WriterRow:
+    """When a client was first accepted, on whatever label (D-102)."""
+
+    client_id: bytes
+    first_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """A policy record of the control journal; from `until` on it says nothing any more."""
+
+    seq: int
+    kind: str
+    hub_ts: int
+    until: int
+    body: bytes
+
+
+def policy_row(record: ControlRecord, body: PolicyRevocation | PolicyAuthority) -> PolicyRow:
+    return PolicyRow(record.seq, body.KIND, record.hub_ts, min(body.until, _MAX_INTEGER), body.to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that changed up to the beginning of journal segment `segment`."""
 
@@ -120,6 +163,8 @@ class Snapshot:
     entries: Sequence[tuple[int, int, int]]  # client_row, client_seq, stream_seq
     chunks: Sequence[ChunkRow]
     caps: Sequence[CapRow]
+    writers: Sequence[WriterRow]  # those that are known already stay as they are
+    policies: Sequence[PolicyRow]
 
 
 def _astuple(row: Any) -> tuple[Any, ...]:
@@ -140,9 +185,18 @@ class Index:
         if read_only:
             return
         try:
+            version, new = self._version(), not self._all("SELECT 1 FROM sqlite_master LIMIT 1")
+            if new:  # before its tables: what has tables must say which
+                self._db.execute(f"PRAGMA user_version = {_VERSION}")
+            elif version != _VERSION:
+                what = f"of version {version}, where {_VERSION} is needed: run `veen hub rebuild-index`"
+                raise CorruptError(layout.INDEX, 0, what)
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as exc:
             raise CorruptError(layout.INDEX, 0, f"not a usable index: {exc}") from exc
+
+    def _version(self) -> int:
+        return int(self._one("PRAGMA user_version", ())[0])
 
     def close(self) -> None:
         self._db.close()
@@ -165,6 +219,8 @@ class Index:
                 self._put("labels", snapshot.labels, checked=True)
                 self._put("clients", snapshot.clients, checked=True)
                 self._put("caps", snapshot.caps, checked=True)
+                self._put("writers", snapshot.writers, checked=True, keep=True)
+                self._put("policies", snapshot.policies, checked=True)
                 self._put("chunks", snapshot.chunks, checked=False)
                 db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", snapshot.entries)
             db.execute("COMMIT")
@@ -176,13 +232,15 @@ class Index:
     def _put_meta(self, key: str, value: int | str | bytes) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    def _put(self, table: str, rows: Iterable[Any], *, checked: bool) -> None:
+    def _put(self, table: str, rows: Iterable[Any], *, checked: bool, keep: bool = False) -> None:
+        """Rows in the place of those with the same key, or, with `keep`, only where there is none."""
         values = [_astuple(row) for row in rows]
         if checked:
             values = [(*row, _check_value(row)) for row in values]
         if values:
             marks = ", ".join("?" * len(values[0]))
-            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)  # noqa: S608 - our own names
+            otherwise = "IGNORE" if keep else "REPLACE"
+            self._db.executemany(f"INSERT OR {otherwise} INTO {table} VALUES ({marks})", values)  # noqa: S608 - our own names
 
     # --- look-ups --------------------------------------------------------------------------------------
 
@@ -211,6 +269,16 @@ class Index:
 
     def caps(self) -> list[CapRow]:
         return [self._checked(CapRow, row) for row in self._all("SELECT * FROM caps ORDER BY auth_ref")]
+
+    def first_ts(self, client_id: bytes) -> int | None:
+        """When a client was first accepted, on whatever label."""
+        row = self._one("SELECT * FROM writers WHERE client_id = ?", (client_id,))
+        return None if row is None else int(self._checked(WriterRow, row).first_ts)
+
+    def policies(self, hub_ts: int = -1) -> list[PolicyRow]:
+        """The policy records in their order, but for those that have nothing to say after `hub_ts`."""
+        query = "SELECT * FROM policies WHERE until > ? ORDER BY seq"
+        return [self._checked(PolicyRow, row) for row in self._all(query, (hub_ts,))]
 
     def chunk_at(self, label_row: int, stream_seq: int) -> ChunkRow | None:
         """The sealed chunk that holds an entry."""
@@ -257,11 +325,17 @@ class Index:
         for row in self._run("SELECT * FROM clients WHERE label_row = ?", (label_row,)):
             yield self._checked(ClientRow, row)
 
+    def writers(self) -> Iterator[WriterRow]:
+        for row in self._run("SELECT * FROM writers", ()):
+            yield self._checked(WriterRow, row)
+
     def counts(self) -> dict[str, int]:
         return {table: int(self._one(f"SELECT count(*) FROM {table}", ())[0]) for table in TABLES}  # noqa: S608 - ours
 
     def fault(self) -> str | None:
         """What is wrong with the database as such: its structure, or its schema."""
+        if self._version() != _VERSION:
+            return "not the version of an index"
         with sqlite3.connect(":memory:") as model:
             model.executescript(_SCHEMA)
             schema = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"

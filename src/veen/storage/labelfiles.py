@@ -34,6 +34,7 @@ __all__ = [
 _LOCATION: Final = Struct(">QII")  # start_seq of the chunk, offset in it, length of the frame
 LOCATION_BYTES: Final = _LOCATION.size
 HASH_BYTES: Final = 32
+_KEPT_HEIGHT: Final = 10  # of all nodes, one in a thousand
 
 # (row of the label, upto_seq, mmr_root, hub_ts of the last entry) -> signed checkpoint
 Sealer = Callable[["LabelFiles", int, bytes, int], Checkpoint]
@@ -229,7 +230,15 @@ class LabelFiles:
         return [Location(*fields) for fields in _LOCATION.iter_unpack(data)]
 
     def node_at(self, height: int, index: int) -> bytes:
-        return self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
+        """A node of the tree. Few are high up and every proof needs some of them, so those are kept in memory."""
+        if height < _KEPT_HEIGHT:
+            return self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
+        key = (self.label, height, index)
+        node = self._cache.kept.get(key)
+        if node is None:
+            node = self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
+            self._cache.kept.put(key, node)
+        return node
 
     def read_active(self, offset: int, size: int) -> bytes:
         return self._active.read(offset, size)

@@ -4,6 +4,7 @@ import re
 from typing import Final, Literal, NamedTuple
 
 __all__ = [
+    "ANCHORS",
     "ATTACHMENTS",
     "CHECKPOINT_BINDING",
     "CONTROL",
@@ -59,6 +60,7 @@ IDENTITY_SIG: Final = "hub-identity.sig"
 KEY_MAP: Final = "hub-key-map.json"
 CHECKPOINT_BINDING: Final = "checkpoint-binding.json"
 LIMITS: Final = "limits.json"
+ANCHORS: Final = "anchors.chain"  # made with the first anchor of the default backend
 LOCK: Final = "lock"
 ORIGIN: Final = "origin"  # the retained prefix of another hub, in a fork (D-77)
 EVIDENCE: Final = "evidence"  # proofs of equivocation that somebody reported; no part of the log

@@ -49,6 +49,7 @@ _PUBLIC: Final = (
     layout.KEY_MAP,
     layout.CHECKPOINT_BINDING,
     layout.LIMITS,
+    layout.ANCHORS,
     layout.FORK_ORIGIN,
     layout.FORK_ORIGIN_SIG,
 )

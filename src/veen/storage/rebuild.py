@@ -27,10 +27,10 @@ from veen.storage.controlfold import ControlFold, Spending, control_records
 from veen.storage.errors import CorruptError, StorageError
 from veen.storage.frame import Frame
 from veen.storage.fs import File, Fs
-from veen.storage.fscklabel import Run, runs_of
-from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, LabelRow, Snapshot
+from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, LabelRow, PolicyRow, Snapshot, WriterRow
 from veen.storage.journal import Journal, Placed
 from veen.storage.labelfiles import map_head
+from veen.storage.runs import Run, runs_of
 from veen.storage.scan import Item, LabelFold, Seal, chunk_items, inventory, read_file
 
 __all__ = ["Rebuilt", "Reseal", "rebuild_index"]
@@ -123,6 +123,7 @@ class _Rebuild:
         self.journal_opens: set[bytes] = set()
         self.drops: dict[tuple[bytes, int], int] = {}
         self.spending = Spending()
+        self.writers: dict[bytes, int] = {}  # when each client was first accepted, on whatever label (D-102)
         self.files: list[_Growing] = []
         self.labels: list[LabelRow] = []
         self.clients: list[ClientRow] = []
@@ -230,6 +231,8 @@ class _Rebuild:
                 self.spending.cap_row(auth_ref, given, self.control, default)
                 for auth_ref, given in self.control.caps.items()
             ],
+            writers=[WriterRow(client_id, first_ts) for client_id, first_ts in self.writers.items()],
+            policies=self.control.policies,
         )
 
     def _snapshot(
@@ -240,6 +243,8 @@ class _Rebuild:
         entries: Sequence[tuple[int, int, int]] = (),
         chunks: Sequence[ChunkRow] = (),
         caps: Sequence[CapRow] = (),
+        writers: Sequence[WriterRow] = (),
+        policies: Sequence[PolicyRow] = (),
     ) -> Snapshot:
         limits = self.control.limits or self.limits
         return Snapshot(
@@ -254,6 +259,8 @@ class _Rebuild:
             entries=entries,
             chunks=chunks,
             caps=caps,
+            writers=writers,
+            policies=policies,
         )
 
     def _label(self, label: bytes, files: list[layout.LogFile]) -> None:
@@ -303,6 +310,8 @@ class _Rebuild:
         number = numbers.setdefault(item.client_id, self.next_client)
         if number == self.next_client:
             self.next_client += 1
+            first_ts = self.writers.get(item.client_id, item.hub_ts)
+            self.writers[item.client_id] = min(first_ts, item.hub_ts)  # labels are read one after the other
         self.entries.execute("INSERT INTO entries VALUES (?, ?, ?)", (number, item.client_seq, item.stream_seq))
         if item.auth_ref is not None:
             self.spending.add(item.auth_ref, item.hub_ts)

@@ -13,6 +13,7 @@ from veen.core.captoken import CapToken
 from veen.core.control import ControlRecord
 from veen.core.limits import Limits
 from veen.core.mmr import Mmr
+from veen.core.policyview import PolicyView
 
 __all__ = ["Admitted", "Cap", "Client", "Label", "State"]
 
@@ -82,16 +83,24 @@ class Admitted(NamedTuple):
 
 
 class State:
-    """The cursors of all labels, clients and capabilities, and the time."""
+    """The cursors of all labels, clients and capabilities, the policy view, and the time."""
 
-    def __init__(self, limits: Limits, load_client: Callable[[int, bytes], Client | None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        load_client: Callable[[int, bytes], Client | None],
+        load_first_ts: Callable[[bytes], int | None] = lambda client_id: None,
+    ) -> None:
         self.limits = limits
         self.labels: dict[bytes, Label] = {}
         self.caps: dict[bytes, Cap] = {}
         self.hub_ts = 0
         self.control: ControlRecord | None = None  # the last record of the control journal
         self.next_client_row = 1
-        self._load_client = load_client
+        self.policies = PolicyView()  # what policy records say, whether admission is told to look or not (D-51)
+        self.writers: dict[bytes, int] = {}  # hub_ts at which a client was first new to a label, since the start
+        self._first_ts: dict[bytes, int] = {}  # what `first_ts` has found out
+        self._load_client, self._load_first_ts = load_client, load_first_ts
 
     def client(self, label: Label, client_id: bytes) -> Client | None:
         """The cursor of a writer, from memory or from the index; None if it never wrote to this label."""
@@ -99,6 +108,20 @@ class State:
         if cursor is None and (cursor := self._load_client(label.row, client_id)) is not None:
             label.clients[client_id] = cursor
         return cursor
+
+    def first_ts(self, client_id: bytes) -> int | None:
+        """The hub_ts of a client's first accepted message on any label (D-102); None if it never wrote.
+
+        Only KEX1+ asks, so the index is looked at here and not when a client appears.
+        """
+        found = self._first_ts.get(client_id)
+        if found is None:
+            found = self._load_first_ts(client_id)
+            if found is None:
+                found = self.writers.get(client_id)
+            if found is not None:
+                self._first_ts[client_id] = found
+        return found
 
     def open_label(self, label: bytes, epoch: int, stream_id: bytes | None) -> Label:
         """A label gets its first entry next."""
@@ -122,6 +145,7 @@ class State:
         if cursor is None:
             cursor = label.clients[client_id] = Client(self.next_client_row)
             self.next_client_row += 1
+            self.writers.setdefault(client_id, hub_ts)
         cursor.client_seq, cursor.prev_ack = client_seq, prev_ack
         spent = None
         if auth_ref is not None:

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from veen.core.captoken import CapToken
-from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet, RetentionDrop
+from veen.core.control import (
+    BODIES,
+    CapAuthorize,
+    ControlRecord,
+    LabelOpen,
+    LimitsSet,
+    PolicyAuthority,
+    PolicyRevocation,
+    RetentionDrop,
+)
 from veen.core.errors import FormatError, VerifyError
 from veen.core.limits import Limits
 from veen.core.mmr import Mmr
@@ -28,7 +37,7 @@ from veen.storage.appendfile import AppendFile, FileCache
 from veen.storage.errors import CorruptError, StorageError
 from veen.storage.frame import Frame
 from veen.storage.fs import Fs
-from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, Snapshot
+from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, PolicyRow, Snapshot, WriterRow, policy_row
 from veen.storage.journal import Journal
 from veen.storage.labelfiles import LabelFiles, Sealer, split_hashes
 from veen.storage.reader import Reader
@@ -76,6 +85,8 @@ class _Pending:
     entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (client_row, client_seq) -> stream_seq
     chunks: list[ChunkRow] = field(default_factory=list)
     caps: dict[bytes, tuple[bytes, int, int]] = field(default_factory=dict)  # auth_ref, tokens, bucket_ts
+    writers: dict[bytes, int] = field(default_factory=dict)  # clients that were new to a label, and when
+    policies: list[PolicyRow] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
     erased: list[str] = field(default_factory=list)
 
@@ -87,7 +98,7 @@ class Store:
         self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
         self._cache = FileCache(fs)
         self._index = Index(fs)
-        self.state = State(limits, self._load_client)
+        self.state = State(limits, self._load_client, self._index.first_ts)
         self._files: dict[bytes, LabelFiles] = {}
         self._pending = _Pending()
         self._retiring = _Pending()
@@ -156,6 +167,8 @@ class Store:
                 cap.auth_ref, token, cap.token, cap.issued_at, cap.tokens, cap.bucket_ts
             )
             self._known_caps.add(cap.auth_ref)
+        for policy in self._index.policies(self._ts):
+            self.state.policies.add(_policy_body(policy), policy.hub_ts)
 
     def _absorb_entry(self, frame: Frame) -> None:
         """Apply an entry that the journal holds: the same transition as when it was accepted."""
@@ -220,6 +233,8 @@ class Store:
             self.state.caps.setdefault(record.body.auth_ref, Cap.begin(token, self.state.limits, record.hub_ts))
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
+        elif isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
+            self.state.policies.add(record.body, record.hub_ts)
 
     def _droppable(self, body: RetentionDrop) -> ChunkRow:
         """The chunk that a record erases a part of: payloads first, then receipts (D-74)."""
@@ -254,6 +269,8 @@ class Store:
             self._limits = Limits.from_json(body.limits)
         elif isinstance(body, RetentionDrop):
             self._drop(body)
+        elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
+            self._pending.policies.append(policy_row(record, body))
         elif isinstance(body, CapAuthorize) and body.auth_ref not in self._known_caps:
             self._known_caps.add(body.auth_ref)
             cap = Cap.begin(CapToken.from_bytes(body.token), self._limits, record.hub_ts)
@@ -279,7 +296,9 @@ class Store:
         if admitted.cap is not None:
             pending.caps[admitted.cap[0]] = admitted.cap
         self._ts = admitted.hub_ts
-        self._next_client_row = max(self._next_client_row, admitted.client_row + 1)
+        if admitted.client_row >= self._next_client_row:  # rows are given out in order, so it is new to this label
+            self._next_client_row = admitted.client_row + 1
+            pending.writers.setdefault(admitted.client_id, admitted.hub_ts)
 
     def _note_seal(self, files: LabelFiles, chunk: ChunkRow) -> None:
         label, start, end = files.label, chunk.start_seq, chunk.end_seq
@@ -321,6 +340,8 @@ class Store:
             entries=[(client, seq, place) for (client, seq), place in pending.entries.items()],
             chunks=pending.chunks,
             caps=[self._cap_row(*spent) for spent in pending.caps.values()],
+            writers=[WriterRow(client_id, first_ts) for client_id, first_ts in pending.writers.items()],
+            policies=pending.policies,
         )
         return Retirement(snapshot, sorted(pending.paths), pending.erased)
 
@@ -423,3 +444,12 @@ class Store:
                 if chunk.label_row == files.row and chunk.start_seq <= stream_seq <= chunk.end_seq:
                     return chunk
         return self._index.chunk_at(files.row, stream_seq)
+
+
+def _policy_body(row: PolicyRow) -> PolicyRevocation | PolicyAuthority:
+    try:
+        body = BODIES[row.kind].from_bytes(row.body)
+    except (KeyError, FormatError) as exc:
+        raise CorruptError(layout.INDEX, 0, f"policy record {row.seq} cannot be read: {exc}") from exc
+    assert isinstance(body, (PolicyRevocation, PolicyAuthority))  # noqa: S101 - only these are saved, under a check value
+    return body

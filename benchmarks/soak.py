@@ -1,0 +1,233 @@
+"""A hub under steady load for a long time: does anything grow, fail or slow down?
+
+    python -m benchmarks.soak --minutes 30 --share 0.7
+
+First the maximum of this machine is measured (closed loop, 64 connections), then a fresh hub process gets a share of
+it in an open loop: messages are due at fixed times whatever the hub does, and latency counts from when a message was
+due, so a pause of the hub shows in full. They are made and signed as they are needed. Once a minute memory, open
+files, errors and latencies are noted; at the end the hub is stopped and its whole directory verified.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, cast
+
+from benchmarks import hub, load, report
+
+from veen.storage import layout
+from veen.storage.fs import OsFs
+from veen.storage.fsck import verify_data
+
+CONNECTIONS: Final = 64
+TICK_SECONDS: Final = 0.005
+PATIENCE_SECONDS: Final = 60.0  # for the last answers
+DISK_BYTES: Final = 2_500  # that a message may take on the disk, journal and index included
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened since the last line of the table."""
+
+    latencies: list[float] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)  # by HTTP status; after a 503 a writer's next ones are 409
+
+    def percentile(self, share: float) -> float:
+        ordered = sorted(self.latencies) or [0.0]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+class Connection(asyncio.Protocol):
+    """Sends what is due without waiting for answers; those come in the same order."""
+
+    def __init__(self, writer: load.Writer, tally: Tally) -> None:
+        self._writer, self.tally = writer, tally
+        self._due: deque[float] = deque()
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not say that it is one
+
+    def send(self, due: float) -> None:
+        assert self._transport is not None
+        self._due.append(due)
+        self._transport.write(load.submit(self._writer.next()))
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (answer := load.next_answer(self._buffer)) is not None:
+            status, _, used = answer
+            self._buffer = self._buffer[used:]
+            self.tally.latencies.append(time.perf_counter() - self._due.popleft())
+            if status != b"200":
+                self.tally.faults[status.decode()] += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+    @property
+    def waiting(self) -> int:
+        return len(self._due)
+
+    def close(self) -> None:
+        assert self._transport is not None
+        self._transport.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One line of the table."""
+
+    minute: float
+    per_second: float
+    faults: Counter[str]
+    p50_ms: float
+    p99_ms: float
+    rss_mb: float
+    children_mb: float
+    open_files: int
+    waiting: int
+
+
+HEAD: Final = (
+    "| minute | answers/s | errors | p50 ms | p99 ms | RSS MB | RSS of verifiers MB | open files | waiting |\n"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+
+def line(one: Sample) -> str:
+    return (
+        f"| {one.minute:.1f} | {one.per_second:.0f} | {one.faults.total()} | {one.p50_ms:.2f} | {one.p99_ms:.2f} "
+        f"| {one.rss_mb:.1f} | {one.children_mb:.1f} | {one.open_files} | {one.waiting} |"
+    )
+
+
+def _rss(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * _PAGE / 2**20
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in (task / "children").read_text("ascii").split()]
+    return found
+
+
+def _hub_pid(data_dir: Path) -> int:
+    return int((data_dir / layout.LOCK).read_text("ascii").split()[1])
+
+
+async def soak(port: int, hub_pk: bytes, pid: int, rate: float, seconds: float) -> list[Sample]:
+    loop, tally = asyncio.get_running_loop(), Tally()
+    connections = []
+    for number in range(CONNECTIONS):
+        made = Connection(load.Writer(hub_pk, number), tally)
+        await loop.create_connection(lambda made=made: made, "127.0.0.1", port)  # type: ignore[misc]  # its own default
+        connections.append(made)
+    samples: list[Sample] = []
+    began = noted = time.perf_counter()
+    sent = 0
+    print(HEAD, flush=True)
+    while (now := time.perf_counter()) < began + seconds and not any(made.lost for made in connections):
+        for _ in range(min(int((now - began) * rate) - sent, CONNECTIONS * 4)):
+            connections[sent % CONNECTIONS].send(began + sent / rate)
+            sent += 1
+        if now >= noted + 60:
+            samples.append(_sample(connections, tally, pid, now - began, now - noted))
+            noted, tally = now, Tally()
+            for made in connections:
+                made.tally = tally
+        await asyncio.sleep(TICK_SECONDS)
+    until = time.perf_counter() + PATIENCE_SECONDS
+    while any(made.waiting and not made.lost for made in connections) and time.perf_counter() < until:  # noqa: ASYNC110 - as above, a tick at a time
+        await asyncio.sleep(TICK_SECONDS)
+    now = time.perf_counter()
+    tally.faults["unanswered"] = sum(made.waiting for made in connections)
+    samples.append(_sample(connections, tally, pid, now - began, now - noted))
+    for made in connections:
+        made.close()
+    await asyncio.sleep(0)
+    return samples
+
+
+def _sample(connections: list[Connection], tally: Tally, pid: int, at: float, seconds: float) -> Sample:
+    sample = Sample(
+        minute=at / 60,
+        per_second=len(tally.latencies) / seconds,
+        faults=tally.faults,
+        p50_ms=tally.percentile(0.50) * 1e3,
+        p99_ms=tally.percentile(0.99) * 1e3,
+        rss_mb=_rss(pid),
+        children_mb=sum(_rss(child) for child in _children(pid)),
+        open_files=len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208 - only how many
+        waiting=sum(made.waiting for made in connections),
+    )
+    print(line(sample), flush=True)
+    return sample
+
+
+def _run(scenario: Coroutine[Any, Any, list[Sample]]) -> list[Sample]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(scenario)
+    samples: list[Sample] = uvloop.run(scenario)
+    return samples
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--share", type=float, default=0.7, help="of the maximum that is measured first")
+    parser.add_argument("--rate", type=float, help="messages a second, instead of measuring the maximum")
+    parser.add_argument("--dir", type=Path, help="where to put the data directory (default: a temporary one)")
+    parser.add_argument("--structure", action="store_true", help="verify everything at the end but the signatures")
+    options = parser.parse_args()
+    rate = options.rate
+    if rate is None:
+        most = median(hub.over_http(1, CONNECTIONS, hub.EACH)["per_second"] for _ in range(3))
+        rate = most * options.share
+        print(f"maximum {most:.0f} messages a second, closed loop; load {rate:.0f} ({options.share:.0%})", flush=True)
+    print(report.machine(), flush=True)
+    root = Path(tempfile.mkdtemp(prefix="veen-soak-", dir=options.dir))
+    try:
+        needed, free = int(rate * options.minutes * 60 * DISK_BYTES), shutil.disk_usage(root).free
+        if needed > free:
+            print(f"{root}: {needed >> 20} MiB may be needed, {free >> 20} MiB are free")
+            return 1
+        with hub.running_hub(root / "data") as (port, hub_pk):
+            hub.authorize(port, CONNECTIONS)
+            samples = _run(soak(port, hub_pk, _hub_pid(root / "data"), rate, options.minutes * 60))
+        return verdict(samples, root / "data", structure=options.structure)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def verdict(samples: list[Sample], data_dir: Path, *, structure: bool) -> int:
+    """What a reader wants to know; the exit code is 0 if nothing was wrong."""
+    began = time.perf_counter()
+    found = verify_data(OsFs(data_dir), level="structure" if structure else "full")
+    faults = sum((sample.faults for sample in samples), Counter[str]())
+    errors = ", ".join(f"{count} × {status}" for status, count in (+faults).items()) or "none"
+    entries = sum(summary.size for summary in found.labels.values())
+    print(f"\nerrors: {errors}; memory {samples[0].rss_mb:.1f} MB at first, {samples[-1].rss_mb:.1f} MB at the end")
+    state = "clean" if found.ok else f"{len(found.errors)} errors, the first: {found.errors[0]}"
+    print(f"verify-data ({found.level}): {entries} entries, {state}, {time.perf_counter() - began:.0f} s")
+    return int(bool(+faults) or not found.ok)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,63 @@
+"""The files of a label as one line from entry 1 on: verification and rebuilding read along it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from veen.storage import layout
+
+__all__ = ["Run", "run_path", "runs_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of a label and where it is to be read."""
+
+    kind: Literal["chunk", "active", "dropped", "missing"]
+    start_seq: int
+    end_seq: int | None  # None: as far as the file goes
+
+
+def runs_of(
+    label: bytes, files: Sequence[layout.LogFile], drops: Mapping[tuple[bytes, int], int]
+) -> tuple[list[Run], list[str]]:
+    """The files of a label as one line from entry 1 on, and the paths that are not part of it.
+
+    `drops` tells the last entry of each erased chunk, by label and first entry.
+    """
+    sealed: dict[int, list[int]] = {}
+    for file in files:
+        if file.kind == "chunk":
+            sealed.setdefault(file.start_seq, []).append(file.end_seq)
+    active = {file.start_seq for file in files if file.kind == "active"}
+    summaries = {file.start_seq: file.end_seq for file in files if file.kind == "summary"}
+    runs: list[Run] = []
+    place = 1
+    while True:
+        if place in sealed:
+            run = Run("chunk", place, sealed[place].pop(0))
+        elif (label, place) in drops:
+            run = Run("dropped", place, drops[label, place])
+        elif place in active:
+            runs.append(Run("active", place, None))
+            active.discard(place)
+            break
+        elif place in summaries:  # the summary tells of a chunk that is not there
+            run = Run("missing", place, summaries[place])
+        else:
+            break
+        if run.end_seq is None or run.end_seq < place:
+            break
+        runs.append(run)
+        place = run.end_seq + 1
+    extra = [layout.chunk(label, start, end) for start, ends in sealed.items() for end in ends]
+    return runs, extra + [layout.active(label, start) for start in sorted(active)]
+
+
+def run_path(label: bytes, run: Run) -> str:
+    """The file that holds a stretch, or held it."""
+    if run.kind == "active" or run.end_seq is None:
+        return layout.active(label, run.start_seq)
+    if run.kind == "dropped":
+        return layout.heads_archive(label, run.start_seq, run.end_seq)
+    return layout.chunk(label, run.start_seq, run.end_seq)

@@ -1,0 +1,168 @@
+# ruff: noqa: S101 - assert is how a law speaks
+"""The laws of folds, once for every overlay (spec §11.1, §11.3; D-80 … D-85, D-93).
+
+An overlay registers how random histories of it look: a function that draws the next message, given what was sent so
+far. `check_laws` then cuts, shuffles, repeats, copies, pickles and restores, and demands byte-identical state.
+
+    def write(draw, log):
+        return kv.put(draw(st.sampled_from("abc")), draw(st.integers(0, 9)))
+
+    @given(st.data())
+    def test_kv_keeps_the_laws(data):
+        check_laws(data, KvFold, write)
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+from veen.core.event import Event
+from veen.core.hashing import H, Ht
+from veen.overlays.body import Draft
+from veen.overlays.dedup import Mirrors
+from veen.overlays.fold import AnyFold
+from veen.overlays.runner import Runner
+from veen.overlays.snapshot import Cut, Snapshot
+from veen.overlays.state import state_bytes
+from veen.testing.events import FakeLog
+
+__all__ = ["Draw", "MakeFold", "Writer", "check_laws", "outcome"]
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+Writer = Callable[[Draw, FakeLog], Draft]
+MakeFold = Callable[..., AnyFold]  # takes mirrors=
+
+BRIDGE = "bridge"
+STREAMS = ("north", "south")
+CLIENTS = ("alice", "bob")
+
+
+def outcome(fold: AnyFold, summary: Any, as_of: int | None = None) -> tuple[bytes, list[tuple[bytes, int, str]]]:
+    """What must be the same for everyone: the bytes of the state, and the codes at their places."""
+    issues = [(issue.label, issue.stream_seq, issue.code) for issue in fold.issues(summary)]
+    return state_bytes(fold.view(summary, as_of)), issues
+
+
+def check_laws(data: st.DataObject, make: MakeFold, write: Writer, *, max_events: int = 16) -> None:
+    """One random history of the overlay, held against every law."""
+    log = _history(data.draw, write, max_events)
+    fold = make(mirrors=Mirrors.by([H(BRIDGE.encode())]))
+    events = log.all()
+    whole = fold.summarize(events)
+    expected = outcome(fold, whole)
+
+    assert outcome(fold, fold.merge(fold.identity(), whole)) == expected, "identity is neutral"
+    assert outcome(fold, fold.combine(map(fold.lift, events))) == expected, "summarize is the merge of lifts"
+    _check_cuts(data, fold, events, expected)
+    _check_prefix(data, fold, events, expected)
+    _check_kept(fold, whole, log, expected)
+    _check_runner(data, fold, log, expected)
+    _check_mirrors(data, make, log)
+    later = max((event.ts for event in events), default=0) + data.draw(st.integers(0, 2_000), "later")
+    assert outcome(fold, fold.seal(whole), later) == outcome(fold, whole, later), "sealing changes no view"
+
+
+def _history(draw: Draw, write: Writer, max_events: int) -> FakeLog:
+    log = FakeLog()
+    for _ in range(draw(st.integers(0, max_events))):
+        if draw(st.integers(0, 9)) == 0:
+            draft = write(draw, log)
+            body = draw(st.sampled_from([b"", b"\xff", b"\xa0", draft.body[:-1], draft.body + b"\x00"]))
+            draft = Draft(schema=draft.schema, body=body, parent_id=draft.parent_id)
+        elif draw(st.integers(0, 9)) == 0:
+            draft = Draft(schema=H(b"unrelated.v1"), body=b"anything")
+        else:
+            draft = write(draw, log)
+        log.append(
+            draft,
+            stream=draw(st.sampled_from(STREAMS)),
+            epoch=draw(st.integers(0, 1)),
+            client=draw(st.sampled_from(CLIENTS)),
+            ts=log.now + draw(st.integers(0, 2)),
+        )
+    return log
+
+
+def _check_cuts(data: st.DataObject, fold: AnyFold, events: Sequence[Event], expected: object) -> None:
+    """Any interleaving, any repetition, any cut, any association, any order of merging."""
+    repeated = list(events)
+    if events:
+        repeated += data.draw(st.lists(st.sampled_from(events), max_size=8), "replayed")
+    shuffled = data.draw(st.permutations(repeated), "interleaving")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(shuffled)), max_size=5), "cuts"))
+    bounds = [0, *cuts, len(shuffled)]
+    parts = [fold.summarize(shuffled[a:b]) for a, b in pairwise(bounds)]
+    before = [outcome(fold, part) for part in parts]
+    pool = list(parts)
+    while len(pool) > 1:
+        left = pool.pop(data.draw(st.integers(0, len(pool) - 1), "left"))
+        right = pool.pop(data.draw(st.integers(0, len(pool) - 1), "right"))
+        pool.append(fold.merge(left, right))
+    assert outcome(fold, pool[0]) == expected, "any cut, any association, replays and interleaving"
+    assert [outcome(fold, part) for part in parts] == before, "a summary is a value: merging it changes nothing in it"
+
+
+def _check_prefix(data: st.DataObject, fold: AnyFold, events: Sequence[Event], expected: object) -> None:
+    """A sealed prefix of the logical order goes on as the whole log does, and tolerates what it has seen (D-82)."""
+    cut = data.draw(st.integers(0, len(events)), "prefix")
+    overlap = data.draw(st.integers(0, cut), "overlap")
+    prefix = fold.seal(fold.summarize(events[:cut]))
+    tail = fold.summarize(events[overlap:])
+    assert outcome(fold, fold.merge(prefix, tail)) == expected
+    assert outcome(fold, fold.seal(fold.merge(tail, prefix))) == expected
+    assert outcome(fold, fold.merge(fold.seal(fold.summarize(events)), prefix)) == expected
+
+
+def _check_kept(fold: AnyFold, whole: Any, log: FakeLog, expected: object) -> None:
+    """Summaries travel: pickled to other machines, and as snapshots that know their log."""
+    assert outcome(fold, pickle.loads(pickle.dumps(whole))) == expected  # noqa: S301 - our own bytes
+    cuts = [Cut(label=label, upto_seq=upto, mmr_root=Ht("test/root", label)) for label, upto in log.heads().items()]
+    snapshot = Snapshot.take(fold, whole, cuts)
+    assert Snapshot.take(fold, fold.combine(map(fold.lift, log.all())), cuts).to_bytes() == snapshot.to_bytes()
+    again = Snapshot.from_bytes(snapshot.to_bytes())
+    assert outcome(fold, again.restore(fold, lambda label, _: Ht("test/root", label))) == expected
+
+
+def _check_runner(data: st.DataObject, fold: AnyFold, log: FakeLog, expected: object) -> None:
+    """From cached summaries, at any cut and in any order of arrival, the same as from the events (OVL-10)."""
+    heads = log.heads()
+    source = _Growing(log, {label: data.draw(st.integers(0, head), "known first") for label, head in heads.items()})
+    runner = Runner(fold, source, interval=data.draw(st.integers(1, 4), "interval"), fanout=2)
+    runner.refresh()
+    source.known = heads
+    upto = {label: data.draw(st.integers(0, head), "cut at") for label, head in heads.items()}
+    events = [event for event in log.all() if event.stream_seq <= upto[event.label]]
+    assert outcome(fold, runner.summary(upto)) == outcome(fold, fold.summarize(events))
+    assert outcome(fold, runner.summary()) == expected
+
+
+class _Growing:
+    """A source that knows only the beginning of each label at first."""
+
+    def __init__(self, log: FakeLog, known: dict[bytes, int]) -> None:
+        self._log, self.known = log, known
+
+    def heads(self) -> dict[bytes, int]:
+        return self.known
+
+    def events(self, label: bytes, from_seq: int, to_seq: int) -> Iterable[Event]:
+        return self._log.events(label, from_seq, to_seq)
+
+
+def _check_mirrors(data: st.DataObject, make: MakeFold, log: FakeLog) -> None:
+    """Copies made by a bridge change nothing, whichever reader sees which of them in whichever cut (D-85)."""
+    fold = make(mirrors=Mirrors.by([H(BRIDGE.encode())]))
+    events = log.all()
+    if not events:
+        return
+    expected = state_bytes(fold.view(fold.summarize(events), 0))
+    for event in data.draw(st.lists(st.sampled_from(events), max_size=6), "copied"):
+        log.now = max(log.now, event.ts) + 1  # a copy is made after its original
+        log.mirror(event, stream=data.draw(st.sampled_from(("east", "west")), "onto"))
+    shuffled = data.draw(st.permutations(log.all()), "with copies")
+    cut = data.draw(st.integers(0, len(shuffled)), "cut")
+    merged = fold.merge(fold.summarize(shuffled[:cut]), fold.summarize(shuffled[cut:]))
+    assert state_bytes(fold.view(merged, 0)) == expected, "a copy of what is in the log changes nothing"
