@@ -132,7 +132,7 @@ class Session:
     async def _rotations(self) -> tuple[ControlRecord, ...]:
         """The records by which keys introduced keys; a hub that has none to show proves nothing."""
         try:
-            answer = await self.calls.send(ROTATIONS, b"")
+            answer = await self.calls.send(ROTATIONS, NOTHING.to_bytes())
         except HubRefused as exc:
             if is_not_found(exc):
                 return ()

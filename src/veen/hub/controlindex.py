@@ -13,6 +13,7 @@ from veen.core.control import (
     AnchorPublish,
     CapAuthorize,
     ControlRecord,
+    KeyRotate,
     PolicyAuthority,
     PolicyRevocation,
     StreamRegister,
@@ -24,12 +25,12 @@ __all__ = ["ControlIndex"]
 
 _SLICE: Final = 1 << 20
 _POLICIES: Final = (PolicyRevocation.KIND, PolicyAuthority.KIND)
-_NOTED: Final = (CapAuthorize.KIND, StreamRegister.KIND, AnchorPublish.KIND, *_POLICIES)
+_NOTED: Final = (CapAuthorize.KIND, StreamRegister.KIND, AnchorPublish.KIND, KeyRotate.KIND, *_POLICIES)
 _RECORD: Final = b"\x87\x01"  # an array of 7 items, ver = 1
 
 
 class ControlIndex:
-    """First records by auth_ref and by stream_id, as later ones never count (D-47); all anchors and policies."""
+    """First records by auth_ref and by stream_id, as later ones never count (D-47); all others that are asked for."""
 
     def __init__(self) -> None:
         self._forget(None)
@@ -40,6 +41,7 @@ class ControlIndex:
         # Each place is (offset, length).
         self._caps: dict[bytes, tuple[int, int]] = {}
         self._streams: dict[bytes, tuple[int, int]] = {}
+        self._rotations: list[tuple[int, int]] = []
         self._policies: list[tuple[int, tuple[int, int]]] = []  # by seq
         self._anchors: dict[bytes, list[tuple[int, str, tuple[int, int]]]] = {}  # by label: upto_seq, backend
 
@@ -72,6 +74,8 @@ class ControlIndex:
             self._streams.setdefault(body.stream_id, (offset, len(raw)))
         elif isinstance(body, AnchorPublish):
             insort(self._anchors.setdefault(body.label, []), (body.upto_seq, body.backend, (offset, len(raw))))
+        elif isinstance(body, KeyRotate):
+            self._rotations.append((offset, len(raw)))
         else:
             self._policies.append((record.seq, (offset, len(raw))))
 
@@ -84,6 +88,10 @@ class ControlIndex:
 
     def stream_ids(self) -> tuple[bytes, ...]:
         return tuple(sorted(self._streams))
+
+    def rotations(self) -> Iterator[ControlRecord]:
+        """By which key each key was introduced, from the first one on."""
+        return map(self._present, self._rotations)
 
     def policies(self, after_seq: int) -> Iterator[ControlRecord]:
         """The policy records behind one of the control journal, in order."""

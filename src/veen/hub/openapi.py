@@ -219,6 +219,7 @@ _POSTS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], type[Wire] | l
     "/tooling/consistency": ("Proof that a label was only appended to", ConsistencyRequest, ConsistencyResponse),
     "/tooling/identity": ("The keys of the hub", VersionRequest, IdentityResponse),
     "/tooling/inspect": ("Labels and their sizes", InspectRequest, InspectResponse),
+    "/tooling/key_rotations": ("How the keys of the hub follow from its first", VersionRequest, [ControlRecord]),
     "/tooling/policy": ("Hand over revocations and authority (administrators)", PolicyRequest, PolicyResponse),
     "/tooling/proof_at": ("An entry under a later root", ProofAtRequest, ProofResponse),
     "/tooling/report_equivocation": ("Report two contradicting statements", Equivocation, OkResponse),

@@ -75,6 +75,7 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
             "checkpoint_range",
             "consistency",
             "inspect",
+            "key_rotations",
             "proof_at",
             "report_equivocation",
             "rotate_key",

@@ -38,6 +38,7 @@ from veen.core.tooling import (
     RotateKeyRequest,
     StreamRegisterRequest,
     StreamsResponse,
+    VersionRequest,
 )
 from veen.core.wire import Wire
 from veen.hub.access import Role
@@ -74,6 +75,7 @@ class Tooling:
             "streams": (Role.ADMIN, self._streams),
             "streams_list": (Role.ADMIN, self._streams_list),
             "rotate_key": (Role.ADMIN, self._rotate_key),
+            "key_rotations": (Role.ANY, self._key_rotations),
             "proof_at": (Role.READ, self._proof_at),
             "consistency": (Role.READ, self._consistency),
             "checkpoint_latest": (Role.READ, self._checkpoint_latest),
@@ -162,6 +164,13 @@ class Tooling:
     async def _streams_list(self, call: Call) -> Reply:
         stream_ids = sorted({*self._context.control.stream_ids(), *self._services.policy.streams})
         return self._ok(StreamsResponse(stream_ids=tuple(stream_ids)), call)
+
+    async def _key_rotations(self, call: Call) -> Reply:
+        """How the keys of the identity follow from the first: what a client that pinned an old key asks for."""
+        self._context.read(call, VersionRequest)
+        records = self._context.control.rotations()
+        items = [dump_json(found.to_json()) if call.answer == "json" else found.to_bytes() for found in records]
+        return self._api.replies.sequence(items, call.answer)
 
     async def _rotate_key(self, call: Call) -> Reply:
         """The record names the new key; the identity lists it from now on, and it signs once it is valid (D-41)."""
