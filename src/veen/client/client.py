@@ -15,8 +15,9 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from veen.client import frames
 from veen.client.attachments import Attachments
 from veen.client.calls import Calls, Retry, refusal_of
 from veen.client.errors import LocalError, NotPinned
@@ -43,6 +44,10 @@ from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.profile import Profile
 from veen.core.tooling import MAX_BATCH_ITEMS, IdentityResponse, StatusResponse
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 __all__ = ["Client"]
 
@@ -327,6 +332,14 @@ class Client:
         async with contextlib.aclosing(source):
             async for entry in source:
                 yield entry
+
+    async def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
+        """A range as an Arrow table: the options of `read`."""
+        return frames.to_arrow([entry async for entry in self.read(stream, **options)])
+
+    async def to_pandas(self, stream: Stream, **options: Any) -> "pd.DataFrame":
+        """A range as a pandas frame: the options of `read`."""
+        return frames.to_pandas([entry async for entry in self.read(stream, **options)])
 
     async def _read_label(
         self,

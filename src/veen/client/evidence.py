@@ -29,6 +29,12 @@ class Proven:
     tree_size: int
     root: bytes
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the picture of the proof."""
+        from veen.client.notebook import proof_html
+
+        return proof_html(self)
+
 
 class Evidence:
     """What a client can show to others."""

@@ -1,8 +1,8 @@
 """A proof as a picture: which hashes meet which, on the way from one message to the root (spec §5.2).
 
 `Picture.of` works out every hash of the way, so a picture shows what was computed, not what was claimed. `text` draws
-it for a terminal, `veen.client.svg` for a page. A small tree is a tree; a large one is a ladder with a step on each line,
-because a path of twenty levels has no readable tree.
+it for a terminal, `veen.client.svg` for a page. A small tree is a tree; a large one is a ladder, with a step on each
+line, because a path of twenty levels has no readable tree.
 """
 
 from collections.abc import Iterator

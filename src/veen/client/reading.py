@@ -84,6 +84,12 @@ class Entry:
         state = "opened" if self.event is not None else self.error or "sealed"
         return f"Entry(seq={self.seq}, epoch={self.epoch}, {state})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks; like `repr`, without the body."""
+        from veen.client.notebook import entry_html
+
+        return entry_html(self)
+
 
 class LabelReader:
     """Reads one label in order. `known` is what the hub proved before; `view` grows with what is read."""

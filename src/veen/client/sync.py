@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from veen.client.client import Client
 from veen.client.evidence import Proven
@@ -29,6 +29,10 @@ from veen.core.evidence import Equivocation
 from veen.core.proof import ConsistencyProof
 from veen.core.receipt import Receipt
 from veen.core.tooling import IdentityResponse, StatusResponse
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 __all__ = ["SyncClient"]
 
@@ -175,6 +179,20 @@ class SyncClient:
     def follow(self, stream: Stream, **options: Any) -> Generator[Entry, None, None]:
         """The options of `Client.follow`; ends when the generator is closed."""
         return self._each(self._client.follow(stream, **options))
+
+    def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
+        """A range as an Arrow table: the options of `Client.read`."""
+        from veen.client.frames import to_arrow
+
+        with contextlib.closing(self.read(stream, **options)) as entries:
+            return to_arrow(entries)
+
+    def to_pandas(self, stream: Stream, **options: Any) -> "pd.DataFrame":
+        """A range as a pandas frame: the options of `Client.read`."""
+        from veen.client.frames import to_pandas
+
+        with contextlib.closing(self.read(stream, **options)) as entries:
+            return to_pandas(entries)
 
     def _each(self, entries: AsyncGenerator[Entry, None]) -> Generator[Entry, None, None]:
         async def next_entry() -> Entry | None:

@@ -76,6 +76,12 @@ class Sent:
     def __repr__(self) -> str:
         return f"Sent(seq={self.seq}, msg_id={self.msg_id.hex()[:16]}…, mode={self.mode!r})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from veen.client.notebook import sent_html
+
+        return sent_html(self)
+
 
 Outcome = Sent | VeenError  # a refusal of the hub, or a message that is too large
 

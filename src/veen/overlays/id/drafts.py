@@ -1,0 +1,262 @@
+"""Messages of ID, each with the stream it belongs into (001 ID §4.1, §6 … §11). Nothing is sent here."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from veen.core.event import Event
+from veen.overlays.body import Draft
+from veen.overlays.id.bodies import (
+    CTX_PROFILE,
+    DEVICE,
+    EXTERNAL_LINK,
+    GROUP,
+    HANDLE_MAP,
+    ORG_PROFILE,
+    PRINCIPAL,
+    REVOCATION,
+    ROLE_BINDING,
+    CtxProfile,
+    DeviceFlags,
+    DeviceRecord,
+    ExternalLink,
+    GroupChange,
+    HandleMap,
+    OrgProfile,
+    PrincipalRecord,
+    RevocationRecord,
+    RoleBinding,
+)
+from veen.overlays.id.ids import (
+    ctx_stream,
+    device_id_of,
+    group_id_of,
+    handle_stream,
+    org_stream,
+    principal_stream,
+)
+
+__all__ = [
+    "Addressed",
+    "bind_role",
+    "change_group",
+    "ctx_profile",
+    "device",
+    "external_link",
+    "handle",
+    "mirrored",
+    "org_profile",
+    "principal",
+    "revoke_by_org",
+    "revoke_by_principal",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressed:
+    """A draft and the stream to send it to."""
+
+    stream_id: bytes
+    draft: Draft
+
+
+def principal(principal_pk: bytes, *, created_at: int, info: Mapping[str, Any] | None = None) -> Addressed:
+    body = PrincipalRecord(principal_pk=principal_pk, created_at=created_at, info=_map(info))
+    return Addressed(stream_id=principal_stream(principal_pk), draft=PRINCIPAL.draft(body))
+
+
+def device(
+    principal_pk: bytes,
+    *,
+    device_pk: bytes,
+    dh_pk: bytes,
+    created_at: int,
+    label: str | None = None,
+    expires_at: int | None = None,
+    disabled: bool | None = None,
+) -> Addressed:
+    """A new device, or new flags and expiry of a known one."""
+    body = DeviceRecord(
+        principal_pk=principal_pk,
+        device_id=device_id_of(device_pk),
+        device_pk=device_pk,
+        dh_pk=dh_pk,
+        label=label,
+        created_at=created_at,
+        expires_at=expires_at,
+        flags=None if disabled is None else DeviceFlags(disabled=disabled),
+    )
+    return Addressed(stream_id=principal_stream(principal_pk), draft=DEVICE.draft(body))
+
+
+def ctx_profile(
+    ctx_id: bytes,
+    realm_id: bytes,
+    *,
+    updated_at: int,
+    display_name: str | None = None,
+    avatar_coid: bytes | None = None,
+    prefs: Mapping[str, Any] | None = None,
+) -> Addressed:
+    """A whole profile: what is left out is gone."""
+    body = CtxProfile(
+        ctx_id=ctx_id,
+        realm_id=realm_id,
+        display_name=display_name,
+        avatar_coid=avatar_coid,
+        prefs=_map(prefs),
+        updated_at=updated_at,
+    )
+    return Addressed(stream_id=ctx_stream(ctx_id, realm_id), draft=CTX_PROFILE.draft(body))
+
+
+def org_profile(
+    org_id: bytes,
+    *,
+    created_at: int,
+    updated_at: int,
+    display_name: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Addressed:
+    body = OrgProfile(
+        org_id=org_id,
+        display_name=display_name,
+        metadata=_map(metadata),
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+    return Addressed(stream_id=org_stream(org_id), draft=ORG_PROFILE.draft(body))
+
+
+def change_group(
+    org_id: bytes,
+    local_name: str,
+    *,
+    updated_at: int,
+    add: Iterable[bytes] = (),
+    remove: Iterable[bytes] = (),
+    name: str | None = None,
+    realm_id: bytes | None = None,
+    expires_at: int | None = None,
+) -> Addressed:
+    """`local_name` makes the group_id and never changes; `name` is what people read. `org_id` may be a scoped one."""
+    body = GroupChange(
+        org_id=org_id,
+        realm_id=realm_id,
+        group_id=group_id_of(org_id, local_name),
+        name=local_name if name is None else name,
+        members_add=_ids(add),
+        members_remove=_ids(remove),
+        updated_at=updated_at,
+    )
+    return Addressed(stream_id=org_stream(org_id), draft=GROUP.draft(body, expires_at=expires_at))
+
+
+def bind_role(
+    org_id: bytes,
+    role: str,
+    *,
+    ts: int,
+    ctx: Iterable[bytes] = (),
+    groups: Iterable[bytes] = (),
+    realm_id: bytes | None = None,
+    expires_at: int | None = None,
+) -> Addressed:
+    """Roles only add up; one that shall end gets `expires_at`, or goes through a group that members can leave."""
+    body = RoleBinding(
+        org_id=org_id, realm_id=realm_id, role=role, targets_ctx=_ids(ctx), targets_group=_ids(groups), ts=ts
+    )
+    return Addressed(stream_id=org_stream(org_id), draft=ROLE_BINDING.draft(body, expires_at=expires_at))
+
+
+def handle(
+    realm_id: bytes, name: str, *, target_type: str, target_id: bytes, ts: int, expires_at: int | None = None
+) -> Addressed:
+    body = HandleMap(realm_id=realm_id, handle=name, target_type=target_type, target_id=target_id, ts=ts)
+    return Addressed(stream_id=handle_stream(realm_id), draft=HANDLE_MAP.draft(body, expires_at=expires_at))
+
+
+def external_link(
+    realm_id: bytes,
+    *,
+    provider: str,
+    external_sub: str,
+    ts: int,
+    ctx_id: bytes | None = None,
+    org_id: bytes | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    expires_at: int | None = None,
+) -> Addressed:
+    body = ExternalLink(
+        realm_id=realm_id,
+        ctx_id=ctx_id,
+        org_id=org_id,
+        provider=provider,
+        external_sub=external_sub,
+        attributes=_map(attributes),
+        ts=ts,
+    )
+    draft = EXTERNAL_LINK.draft(body, expires_at=expires_at)  # refuses a link to nobody
+    return Addressed(
+        stream_id=org_stream(org_id or b"") if ctx_id is None else ctx_stream(ctx_id, realm_id), draft=draft
+    )
+
+
+def revoke_by_principal(
+    principal_pk: bytes,
+    *,
+    ts: int,
+    device_id: bytes | None = None,
+    auth_ref: bytes | None = None,
+    ctx_id: bytes | None = None,
+    realm_id: bytes | None = None,
+    reason: str | None = None,
+) -> Addressed:
+    """A principal takes back a device, a token or one of its accounts."""
+    body = RevocationRecord(
+        principal_pk=principal_pk,
+        device_id=device_id,
+        revoked_auth_ref=auth_ref,
+        realm_id=realm_id,
+        ctx_id=ctx_id,
+        reason=reason,
+        ts=ts,
+    )
+    return Addressed(stream_id=principal_stream(principal_pk), draft=REVOCATION.draft(body))
+
+
+def revoke_by_org(
+    org_id: bytes,
+    *,
+    ts: int,
+    device_id: bytes | None = None,
+    auth_ref: bytes | None = None,
+    ctx_id: bytes | None = None,
+    realm_id: bytes | None = None,
+    reason: str | None = None,
+) -> Addressed:
+    """An organization takes back a key, a token or an account's part in it; with no target, itself."""
+    body = RevocationRecord(
+        org_id=org_id,
+        device_id=device_id,
+        revoked_auth_ref=auth_ref,
+        realm_id=realm_id,
+        ctx_id=ctx_id,
+        reason=reason,
+        ts=ts,
+    )
+    return Addressed(stream_id=org_stream(org_id), draft=REVOCATION.draft(body))
+
+
+def mirrored(event: Event) -> Addressed:
+    """What a bridge sends to another hub: same stream, schema and body; parent_id names the original (§12.1, D-85)."""
+    draft = Draft(schema=event.hdr.schema, body=event.body, parent_id=event.msg_id, expires_at=event.hdr.expires_at)
+    return Addressed(stream_id=event.stream_id, draft=draft)
+
+
+def _ids(ids: Iterable[bytes]) -> tuple[bytes, ...] | None:
+    return tuple(sorted(set(ids))) or None
+
+
+def _map(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if value is None else dict(value)

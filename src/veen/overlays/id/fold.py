@@ -1,0 +1,216 @@
+"""The fold of ID: events of identity streams in, `IdState` out (001 ID §6 … §12).
+
+Codes of what counts for nothing, besides those of the bodies (ID.DEVICE_ID, ID.HANDLE, ID.LINK_TARGET,
+ID.REVOKE_TARGET) and of decoding (OVL.*):
+
+    ID.STREAM      the event came through a stream that is not that of the identity it speaks about
+    ID.ORG_SCOPE   in the stream of a realm-scoped organization, a group or role names the bare org_id (§3.5)
+    ID.CTX_OWNER   a principal revokes an account that is not its own
+    ID.AUTHOR      the reader's configuration names the writers of this stream, and the sender is none of them
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from veen.core import cbor
+from veen.core.event import Event
+from veen.overlays.decode import Typed, Violation
+from veen.overlays.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.fold import Compact, Summary
+from veen.overlays.id.bodies import (
+    SCHEMAS,
+    CtxProfile,
+    DeviceRecord,
+    ExternalLink,
+    GroupChange,
+    HandleMap,
+    OrgProfile,
+    PrincipalRecord,
+    RevocationRecord,
+    RoleBinding,
+)
+from veen.overlays.id.ids import ctx_id_of, ctx_stream, handle_stream, org_stream, principal_stream, scoped_org_id_of
+from veen.overlays.id.records import (
+    ANYWHERE,
+    Member,
+    Records,
+    absorb,
+    add_member,
+    expiry_of,
+    place_of,
+    put,
+    revoke,
+)
+from veen.overlays.id.state import IdState
+from veen.overlays.id.view import show
+
+__all__ = ["IdFold"]
+
+
+class IdFold(Compact[Records, IdState]):
+    """Who is who, who may act for whom, and what was taken back.
+
+    `merged` are stream ids that carry the events of any identity (§4.1 allows merging streams): whoever may write there
+    speaks for everybody. `authors` names the writers of single streams, for readers who do not want to rely on a hub's
+    capabilities alone; copies that a registered bridge made pass, since the bridge is trusted (D-85).
+    """
+
+    name = "id"
+    schemas = SCHEMAS
+    SUMMARY = Records
+
+    def __init__(
+        self,
+        *,
+        mirrors: Mirrors = NO_MIRRORS,
+        merged: Iterable[bytes] = (),
+        authors: Mapping[bytes, Iterable[bytes]] | None = None,
+    ) -> None:
+        super().__init__(mirrors=mirrors)
+        self.merged = frozenset(merged)
+        self.authors = {stream: frozenset(keys) for stream, keys in (authors or {}).items()}
+
+    def settings(self) -> tuple[frozenset[bytes], dict[bytes, frozenset[bytes]]]:
+        return self.merged, self.authors
+
+    def start(self) -> Records:
+        return Records()
+
+    def add(self, into: Records, event: Typed[Any]) -> None:
+        e, body = event
+        if self.authors:
+            self._check_author(e)
+        _ADD[type(body)](self, into, e, body)
+
+    def absorb(self, into: Records, other: Records) -> None:
+        absorb(into, other)
+
+    def show(self, state: Records, as_of: int) -> IdState:
+        return show(state, as_of)
+
+    def load(self, tree: cbor.Item) -> Summary[Records]:
+        summary = super().load(tree)
+        show(summary.state, 0)  # reads every body: a damaged one must be found now
+        return summary
+
+    # --- checks ------------------------------------------------------------------------------------------
+
+    def _check_author(self, e: Event) -> None:
+        authors = self.authors.get(e.stream_id)
+        if authors is not None and e.client_id not in authors and self.mirrors.original_of(e) is None:
+            raise Violation("ID.AUTHOR", "the sender is not among the writers of this stream")
+
+    def _check_stream(self, e: Event, stream_id: bytes, of: str) -> None:
+        if e.stream_id != stream_id and e.stream_id not in self.merged:
+            raise Violation("ID.STREAM", f"belongs into the stream of its {of}")
+
+    def _check_org_stream(self, e: Event, org_id: bytes, realm_id: bytes | None) -> None:
+        if e.stream_id == org_stream(org_id) or e.stream_id in self.merged:
+            return
+        if realm_id is not None and e.stream_id == org_stream(scoped_org_id_of(org_id, realm_id)):
+            raise Violation("ID.ORG_SCOPE", "in the stream of a realm-scoped organization, org_id is the scoped one")
+        raise Violation("ID.STREAM", "belongs into the stream of its organization")
+
+    # --- one schema each ---------------------------------------------------------------------------------
+
+    def _principal(self, into: Records, e: Event, body: PrincipalRecord) -> None:
+        self._check_stream(e, principal_stream(body.principal_pk), "principal")
+        # A record without info does not override the info of an earlier one (§6.1).
+        put(into.principals, body.principal_pk, int(body.info is not None), e)
+        first, known = (*place_of(e), body.created_at), into.since.get(body.principal_pk)
+        if known is None or first < known:
+            into.since[body.principal_pk] = first
+
+    def _device(self, into: Records, e: Event, body: DeviceRecord) -> None:
+        self._check_stream(e, principal_stream(body.principal_pk), "principal")
+        put(into.devices, (body.principal_pk, body.device_id), 0, e)  # the last in the log decides (§6.2)
+
+    def _ctx_profile(self, into: Records, e: Event, body: CtxProfile) -> None:
+        self._check_stream(e, ctx_stream(body.ctx_id, body.realm_id), "context")
+        put(into.contexts, (body.ctx_id, body.realm_id), body.updated_at, e)
+
+    def _org_profile(self, into: Records, e: Event, body: OrgProfile) -> None:
+        self._check_stream(e, org_stream(body.org_id), "organization")
+        put(into.orgs, body.org_id, body.updated_at, e)
+
+    def _group(self, into: Records, e: Event, body: GroupChange) -> None:
+        self._check_org_stream(e, body.org_id, body.realm_id)
+        group, place = (body.org_id, body.group_id), place_of(e)
+        stamp = (body.updated_at, *place)
+        known = into.groups.get(group)
+        if known is None or stamp > known[0]:
+            into.groups[group] = (stamp, body.name, body.realm_id)
+        added, removed = frozenset(body.members_add or ()), frozenset(body.members_remove or ())
+        addition = ((*place, expiry_of(e)),)
+        for ctx_id in added | removed:
+            change: Member = (place if ctx_id in removed else None, addition if ctx_id in added else ())
+            add_member(into.members, (*group, ctx_id), change)
+
+    def _role(self, into: Records, e: Event, body: RoleBinding) -> None:
+        self._check_org_stream(e, body.org_id, body.realm_id)
+        until, roles = expiry_of(e), into.roles
+        for kind, targets in (("ctx", body.targets_ctx), ("group", body.targets_group)):
+            for target in targets or ():
+                key = (body.org_id, body.realm_id, body.role, kind, target)
+                roles[key] = max(until, roles.get(key, 0))
+
+    def _handle(self, into: Records, e: Event, body: HandleMap) -> None:
+        self._check_stream(e, handle_stream(body.realm_id), "realm's handles")
+        put(into.handles, (body.realm_id, body.handle), body.ts, e)
+
+    def _link(self, into: Records, e: Event, body: ExternalLink) -> None:
+        homes = []
+        if body.ctx_id is not None:
+            homes.append(ctx_stream(body.ctx_id, body.realm_id))
+        if body.org_id is not None:
+            homes.append(org_stream(body.org_id))
+        if e.stream_id not in homes:
+            self._check_stream(e, homes[0], "context or organization")
+        put(into.links, (body.realm_id, body.provider, body.external_sub, e.client_id), body.ts, e)
+
+    def _revocation(self, into: Records, e: Event, body: RevocationRecord) -> None:
+        """Revocations count for what their author owns. So each is kept by the stream it came through, which is that of
+        a principal or an organization, and is looked up there."""
+        scopes = self._scopes(e, body)
+        own = self._check_owner(body, scopes)
+        entry = (min(body.ts, e.ts), *place_of(e), body.reason)  # a date in the future does not keep a lost key alive
+        for kind, target in body.targets():
+            realm_id = body.realm_id if kind == "ctx" else None
+            for scope in (ANYWHERE,) if kind == "ctx" and own else scopes:
+                revoke(into.revoked, (scope, kind, target, realm_id), entry)
+
+    def _check_owner(self, body: RevocationRecord, scopes: tuple[bytes, ...]) -> bool:
+        """Whether a principal revokes an account that is shown to be its own: no other authority is needed then."""
+        if body.ctx_id is None or body.realm_id is None or body.principal_pk is None:
+            return False
+        if principal_stream(body.principal_pk) not in scopes:
+            return False
+        if body.ctx_id != ctx_id_of(body.principal_pk, body.realm_id):
+            raise Violation("ID.CTX_OWNER", "the account is not one of this principal's")
+        return True
+
+    def _scopes(self, e: Event, body: RevocationRecord) -> tuple[bytes, ...]:
+        """The streams in whose name this revocation speaks."""
+        named = []
+        if body.principal_pk is not None:
+            named.append(principal_stream(body.principal_pk))
+        if body.org_id is not None:
+            named.append(org_stream(body.org_id))
+        if e.stream_id in self.merged:
+            return tuple(named) or (ANYWHERE,)
+        if named and e.stream_id not in named:
+            raise Violation("ID.STREAM", "belongs into the stream of its principal or organization")
+        return (e.stream_id,)
+
+
+_ADD: Final[Mapping[type, Callable[[IdFold, Records, Event, Any], None]]] = {
+    PrincipalRecord: IdFold._principal,
+    DeviceRecord: IdFold._device,
+    CtxProfile: IdFold._ctx_profile,
+    OrgProfile: IdFold._org_profile,
+    GroupChange: IdFold._group,
+    RoleBinding: IdFold._role,
+    HandleMap: IdFold._handle,
+    ExternalLink: IdFold._link,
+    RevocationRecord: IdFold._revocation,
+}

@@ -1,0 +1,110 @@
+"""Identifiers and streams of ID (001 ID §3, §4).
+
+All are hashes of 32-byte values and names, so nothing has to be looked up to know them. Names are UTF-8 (D-94).
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from veen.core.errors import FieldSizeError
+from veen.core.hashing import tag_prefix
+from veen.core.policies import realm_id_of
+
+__all__ = [
+    "DEFAULT_REALM",
+    "ctx_id_of",
+    "ctx_stream",
+    "device_id_of",
+    "group_id_of",
+    "handle_stream",
+    "org_id_of",
+    "org_stream",
+    "principal_id_of",
+    "principal_stream",
+    "realm_id_of",
+    "scoped_org_id_of",
+]
+
+DEFAULT_REALM: Final = "default"  # D-94
+
+
+def principal_id_of(principal_pk: bytes) -> bytes:
+    """A reference to a principal; nothing in the protocol needs it (§3.2)."""
+    return _one(_PRINCIPAL, principal_pk)
+
+
+def ctx_id_of(principal_pk: bytes, realm_id: bytes) -> bytes:
+    """The account of a principal in a realm: another one in every realm, and only the principal's key leads to both."""
+    return _two(_CTX, principal_pk, realm_id)
+
+
+def device_id_of(device_pk: bytes) -> bytes:
+    """What identity payloads call a device; on the wire it stays client_id = device_pk (§3.4)."""
+    return _one(_DEVICE, device_pk)
+
+
+def org_id_of(org_pk: bytes) -> bytes:
+    return _one(_ORG, org_pk)
+
+
+def scoped_org_id_of(org_id: bytes, realm_id: bytes) -> bytes:
+    """An organization within one realm; once it is used, bindings in that realm go by it (§3.5)."""
+    return _two(_ORG_REALM, org_id, realm_id)
+
+
+def group_id_of(org_id: bytes, local_name: str) -> bytes:
+    """A group of an organization, scoped or not; `local_name` must not change, the name that people see may (§3.6)."""
+    return sha256(_GROUP + _sized(org_id) + local_name.encode()).digest()
+
+
+def principal_stream(principal_pk: bytes) -> bytes:
+    """The stream_id for a principal's record, devices and revocations (§4.1)."""
+    return _one(_PRINCIPAL_STREAM, principal_pk)
+
+
+def ctx_stream(ctx_id: bytes, realm_id: bytes) -> bytes:
+    """The stream_id for an account's profile and external links."""
+    return _two(_CTX_STREAM, ctx_id, realm_id)
+
+
+def org_stream(org_id: bytes) -> bytes:
+    """The stream_id for an organization, scoped or not: profile, groups, roles, revocations."""
+    return _one(_ORG_STREAM, org_id)
+
+
+def handle_stream(realm_id: bytes) -> bytes:
+    """The stream_id for the handles of a realm."""
+    return _one(_HANDLE_STREAM, realm_id)
+
+
+# Folding derives one or two of these for every event, so the tags are ready to be hashed.
+_PRINCIPAL: Final = tag_prefix("id/principal")
+_CTX: Final = tag_prefix("id/ctx")
+_DEVICE: Final = tag_prefix("id/device")
+_ORG: Final = tag_prefix("id/org")
+_ORG_REALM: Final = tag_prefix("id/org/realm")
+_GROUP: Final = tag_prefix("id/group")
+_PRINCIPAL_STREAM: Final = tag_prefix("id/stream/principal")
+_CTX_STREAM: Final = tag_prefix("id/stream/ctx")
+_ORG_STREAM: Final = tag_prefix("id/stream/org")
+_HANDLE_STREAM: Final = tag_prefix("id/stream/handle")
+
+
+def _one(prefix: bytes, part: bytes) -> bytes:
+    if len(part) != 32:
+        _sized(part)
+    return sha256(prefix + part).digest()
+
+
+def _two(prefix: bytes, first: bytes, second: bytes) -> bytes:
+    """A concatenation, which is unambiguous only while every part has its size."""
+    if len(first) != 32 or len(second) != 32:
+        _sized(first)
+        _sized(second)
+    return sha256(prefix + first + second).digest()
+
+
+def _sized(part: bytes) -> bytes:
+    if len(part) != 32:
+        raise FieldSizeError("an identifier of ID", "32 bytes", len(part))
+    return part

@@ -1,0 +1,147 @@
+"""What the fold of ID remembers: a compact commutative monoid (D-82), without opinions about time.
+
+Three shapes serve all nine schemas. A register keeps the last write: (rank, logical order, msg_id) decides. A
+membership keeps the last removal and those additions after it that outlive each other (D-95). Roles and revocations
+only add up, so a maximum or a minimum is enough. Each of them merges without regard to order or repetition.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from veen.core.event import Event, Order
+from veen.core.policies import FOREVER
+
+__all__ = [
+    "ANYWHERE",
+    "Addition",
+    "Last",
+    "Member",
+    "Place",
+    "Records",
+    "Revoked",
+    "Stamp",
+    "absorb",
+    "add_member",
+    "expiry_of",
+    "place_of",
+    "put",
+    "revoke",
+]
+
+K = TypeVar("K")
+
+# Copies of one stream on two hubs can hold equal positions, so the msg_id has the last word.
+Place = tuple[Order, bytes]
+Stamp = tuple[int, Order, bytes]  # rank (the writer's time where the schema has one), then the place
+# A stamp, the last second in which it counts (payload_hdr.expires_at, D-80), and the body as it was sealed. Bodies are
+# read again when the state is shown: as bytes they take less room, and most writes are overwritten before anyone looks.
+Last = tuple[int, Order, bytes, int, bytes]
+Addition = tuple[Order, bytes, int]  # a place, and the last second in which it counts
+Member = tuple[Place | None, tuple[Addition, ...]]  # last removal · additions not removed, newest last
+Revoked = tuple[int, Order, bytes, str | None]  # from when on, place, reason
+
+ANYWHERE: Final = b""  # the scope of a revocation that needs no further proof of authority
+
+
+@dataclass(slots=True)
+class Records:
+    """Mutable while a range is folded, a value afterwards."""
+
+    principals: dict[bytes, Last] = field(default_factory=dict)
+    since: dict[bytes, tuple[Order, bytes, int]] = field(default_factory=dict)  # created_at of the first record
+    devices: dict[tuple[bytes, bytes], Last] = field(default_factory=dict)  # principal_pk, device_id
+    contexts: dict[tuple[bytes, bytes], Last] = field(default_factory=dict)  # ctx_id, realm_id
+    orgs: dict[bytes, Last] = field(default_factory=dict)
+    groups: dict[tuple[bytes, bytes], tuple[Stamp, str, bytes | None]] = field(default_factory=dict)  # name, realm_id
+    members: dict[tuple[bytes, bytes, bytes], Member] = field(default_factory=dict)  # org_id, group_id, ctx_id
+    # org_id, realm_id, role, "ctx" or "group", target: until when
+    roles: dict[tuple[bytes, bytes | None, str, str, bytes], int] = field(default_factory=dict)
+    handles: dict[tuple[bytes, str], Last] = field(default_factory=dict)
+    # realm_id, provider, external_sub, client_id: each writer's last word, so that a reader may choose whom to believe
+    links: dict[tuple[bytes, str, str, bytes], Last] = field(default_factory=dict)
+    # scope (the stream of whoever revoked), kind, target, realm_id
+    revoked: dict[tuple[bytes, str, bytes, bytes | None], Revoked] = field(default_factory=dict)
+
+
+def place_of(event: Event) -> Place:
+    return event.order, event.leaf_hash
+
+
+def expiry_of(event: Event) -> int:
+    """The last second in which the event counts."""
+    expires_at = event.hdr.expires_at
+    return FOREVER if expires_at is None else expires_at
+
+
+def put(register: dict[K, Last], key: K, rank: int, event: Event) -> None:
+    """Write the body of `event` unless a later write is known."""
+    known = register.get(key)
+    if known is not None and known[0] > rank:
+        return
+    order, msg_id = event.order, event.leaf_hash
+    if known is None or known[0] < rank or (known[1], known[2]) < (order, msg_id):
+        expires_at = event.hdr.expires_at
+        register[key] = (rank, order, msg_id, FOREVER if expires_at is None else expires_at, event.body)
+
+
+def add_member(
+    members: dict[tuple[bytes, bytes, bytes], Member], key: tuple[bytes, bytes, bytes], change: Member
+) -> None:
+    known = members.get(key)
+    members[key] = change if known is None else _join(known, change)
+
+
+def _join(a: Member, b: Member) -> Member:
+    """A removal cancels every addition before it; of the others, one that is older and expires no later is idle."""
+    removed = a[0] if b[0] is None or (a[0] is not None and a[0] > b[0]) else b[0]
+    kept: list[Addition] = []
+    for addition in sorted({*a[1], *b[1]}, reverse=True):
+        # Within one event removals come first (D-95), hence not "<=".
+        if removed is not None and addition[:2] < removed:
+            break
+        if not kept or addition[2] > kept[-1][2]:
+            kept.append(addition)
+    return removed, tuple(reversed(kept))
+
+
+def revoke(
+    revoked: dict[tuple[bytes, str, bytes, bytes | None], Revoked],
+    key: tuple[bytes, str, bytes, bytes | None],
+    entry: Revoked,
+) -> None:
+    """The earliest counts: nothing brings back what was revoked."""
+    known = revoked.get(key)
+    if known is None or entry[:3] < known[:3]:
+        revoked[key] = entry
+
+
+def absorb(into: Records, other: Records) -> None:
+    """Merge `other`, which stays as it is, into `into`."""
+    _absorb_last(into.principals, other.principals)
+    for key, first in other.since.items():
+        into.since[key] = min(first, into.since.get(key, first))
+    _absorb_last(into.devices, other.devices)
+    _absorb_last(into.contexts, other.contexts)
+    _absorb_last(into.orgs, other.orgs)
+    for group, name in other.groups.items():
+        known = into.groups.get(group)
+        if known is None or name[0] > known[0]:
+            into.groups[group] = name
+    for member, change in other.members.items():
+        add_member(into.members, member, change)
+    for role, until in other.roles.items():
+        into.roles[role] = max(until, into.roles.get(role, 0))
+    _absorb_last(into.handles, other.handles)
+    _absorb_last(into.links, other.links)
+    for target, entry in other.revoked.items():
+        revoke(into.revoked, target, entry)
+
+
+def _absorb_last(into: dict[K, Last], other: dict[K, Last]) -> None:
+    if not into:
+        into.update(other)
+        return
+    for key, last in other.items():
+        known = into.get(key)
+        if known is None or last[:3] > known[:3]:
+            into[key] = last

@@ -1,0 +1,323 @@
+"""The state of ID, and the questions one asks of it (001 ID §6 … §11).
+
+Everything that depends on time takes `as_of` (D-80), so one state answers for every moment from which it was made on:
+an application keeps it and authenticates many messages with it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from veen.overlays.id.ids import ctx_id_of, device_id_of, org_stream, principal_stream, scoped_org_id_of
+from veen.overlays.id.records import ANYWHERE
+from veen.overlays.state import Free
+
+__all__ = [
+    "Conflict",
+    "Context",
+    "Device",
+    "DeviceStatus",
+    "Group",
+    "Handle",
+    "IdState",
+    "Link",
+    "Org",
+    "Principal",
+    "Revocation",
+    "Role",
+]
+
+
+def _counts(until: int | None, as_of: int) -> bool:
+    return until is None or as_of <= until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """Something taken back, by whom (`scope`: a stream, empty for beyond doubt) and from when on."""
+
+    kind: str  # device, auth-ref, ctx, org
+    target: bytes
+    scope: bytes
+    realm_id: bytes | None
+    since: int
+    reason: str | None
+    msg_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    principal_pk: bytes
+    created_at: int
+    info: Free | None
+    msg_id: bytes
+
+
+class DeviceStatus(Enum):
+    """Whether a device may act; the first that applies."""
+
+    REVOKED = "revoked"
+    DISABLED = "disabled"
+    EXPIRED = "expired"
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    principal_pk: bytes
+    device_id: bytes
+    device_pk: bytes
+    dh_pk: bytes
+    label: str | None
+    created_at: int
+    expires_at: int | None  # of the record or of its message, whichever comes first
+    disabled: bool
+    revoked_since: int | None
+    msg_id: bytes
+
+    def status(self, as_of: int) -> DeviceStatus:
+        """§6.2: ACTIVE unless disabled, expired (now <= expires_at still counts) or revoked (§11.1)."""
+        if self.revoked_since is not None and self.revoked_since <= as_of:
+            return DeviceStatus.REVOKED
+        if self.disabled:
+            return DeviceStatus.DISABLED
+        return DeviceStatus.ACTIVE if _counts(self.expires_at, as_of) else DeviceStatus.EXPIRED
+
+    def is_active(self, as_of: int) -> bool:
+        return self.status(as_of) is DeviceStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """An account as it shows itself. display_name is no identifier: several accounts may have the same (§7.1)."""
+
+    ctx_id: bytes
+    realm_id: bytes
+    display_name: str | None
+    avatar_coid: bytes | None
+    prefs: Free | None
+    updated_at: int
+    until: int | None
+    msg_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Org:
+    org_id: bytes
+    display_name: str | None
+    metadata: Free | None
+    created_at: int
+    updated_at: int
+    until: int | None
+    msg_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    org_id: bytes
+    group_id: bytes
+    realm_id: bytes | None
+    name: str
+    updated_at: int
+    members: Mapping[bytes, int | None]  # ctx_id, and until when; None is for ever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    org_id: bytes
+    realm_id: bytes | None  # None: in every realm
+    role: str
+    targets_ctx: Mapping[bytes, int | None]
+    targets_group: Mapping[bytes, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    realm_id: bytes
+    handle: str
+    target_type: str
+    target_id: bytes
+    ts: int
+    until: int | None
+    msg_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One writer's last word on what an external account stands for."""
+
+    realm_id: bytes
+    provider: str
+    external_sub: str
+    ctx_id: bytes | None
+    org_id: bytes | None
+    attributes: Free | None
+    ts: int
+    until: int | None
+    client_id: bytes
+    msg_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Two statements of the log that exclude each other, for people to settle; queries have already chosen."""
+
+    code: str
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdState:
+    """Who is who. A value; the caches below are functions of it."""
+
+    principals: Mapping[bytes, Principal]
+    devices: Mapping[tuple[bytes, bytes], Device]  # principal_pk, device_id
+    contexts: Mapping[tuple[bytes, bytes], Context]  # ctx_id, realm_id
+    orgs: Mapping[bytes, Org]
+    groups: Mapping[tuple[bytes, bytes], Group]  # org_id, group_id
+    roles: Mapping[tuple[bytes, bytes | None, str], Role]  # org_id, realm_id, role
+    handles: Mapping[tuple[bytes, str], Handle]  # realm_id, handle
+    links: Mapping[tuple[bytes, str, str], tuple[Link, ...]]  # realm_id, provider, external_sub; newest first
+    revocations: Mapping[tuple[str, bytes], tuple[Revocation, ...]]  # kind, target
+
+    # --- principals and devices ---------------------------------------------------------------------------
+
+    def device(self, principal_pk: bytes, device_pk: bytes) -> Device | None:
+        return self.devices.get((principal_pk, device_id_of(device_pk)))
+
+    def devices_of(self, principal_pk: bytes) -> list[Device]:
+        return [device for device in self.devices.values() if device.principal_pk == principal_pk]
+
+    def knows(self, principal_pk: bytes) -> bool:
+        """Whether the log holds a record of this principal or of one of its devices."""
+        return principal_stream(principal_pk) in self._principals_by_stream
+
+    def principal_of(self, ctx_id: bytes, realm_id: bytes) -> bytes | None:
+        """The principal behind an account, if the log knows it: only its key leads from the one to the other (§13)."""
+        known = self._principals_by_stream.values()
+        return next((pk for pk in known if ctx_id_of(pk, realm_id) == ctx_id), None)
+
+    # --- organizations, groups, roles ---------------------------------------------------------------------
+
+    def binding_org(self, org_id: bytes, realm_id: bytes) -> bytes:
+        """The id by which groups and roles of an organization go in a realm: the scoped one once it is used (§3.5)."""
+        scoped = scoped_org_id_of(org_id, realm_id)
+        return scoped if scoped in self._orgs_with_bindings else org_id
+
+    def why_role(self, role: str, ctx_id: bytes, *, org_id: bytes, realm_id: bytes, as_of: int) -> str | None:
+        """In which way an account has a role of an organization: in words, None if it has not (§8.3)."""
+        bound = self.binding_org(org_id, realm_id)
+        if any(self.org_revocation(org, as_of) is not None for org in {org_id, bound}):
+            return None
+        if self._is_expelled(ctx_id, {org_id, bound}, as_of):
+            return None
+        for binding in (self.roles.get((bound, None, role)), self.roles.get((bound, realm_id, role))):
+            if binding is None:
+                continue
+            if _has(binding.targets_ctx, ctx_id, as_of):
+                return "bound directly"
+            for group_id, until in binding.targets_group.items():
+                group = self.groups.get((bound, group_id))
+                if group is not None and _counts(until, as_of) and _has(group.members, ctx_id, as_of):
+                    return f"bound through group {group.name!r}"
+        return None
+
+    def roles_of(self, ctx_id: bytes, *, org_id: bytes, realm_id: bytes, as_of: int) -> frozenset[str]:
+        """All roles of an account in an organization."""
+        bound = self.binding_org(org_id, realm_id)
+        names = {role for org, realm, role in self.roles if org == bound and realm in (None, realm_id)}
+        return frozenset(
+            role
+            for role in names
+            if self.why_role(role, ctx_id, org_id=org_id, realm_id=realm_id, as_of=as_of) is not None
+        )
+
+    # --- handles and links --------------------------------------------------------------------------------
+
+    def resolve(self, realm_id: bytes, handle: str, *, as_of: int) -> Handle | None:
+        """Whom a handle means. The last mapping counts; one whose target is revoked means nobody (§10.1, D-95)."""
+        found = self.handles.get((realm_id, handle))
+        if found is None or not _counts(found.until, as_of):
+            return None
+        if found.target_type == "org":
+            gone = self.org_revocation(found.target_id, as_of)
+        else:
+            gone = self.ctx_revocation(found.target_id, realm_id, as_of)
+        return found if gone is None else None
+
+    def link(
+        self, realm_id: bytes, provider: str, external_sub: str, *, as_of: int, writers: Collection[bytes] | None = None
+    ) -> Link | None:
+        """The one active link of an external account in a realm: the newest of those `writers` wrote (§10.2)."""
+        for link in self.links.get((realm_id, provider, external_sub), ()):
+            if (writers is None or link.client_id in writers) and _counts(link.until, as_of):
+                return link
+        return None
+
+    # --- revocations --------------------------------------------------------------------------------------
+
+    def revocation(self, kind: str, target: bytes, scopes: Collection[bytes], as_of: int) -> Revocation | None:
+        """The revocation of `target` that one of `scopes` made, or that needs no further authority."""
+        for revocation in self.revocations.get((kind, target), ()):
+            if revocation.since <= as_of and (revocation.scope == ANYWHERE or revocation.scope in scopes):
+                return revocation
+        return None
+
+    def ctx_revocation(
+        self, ctx_id: bytes, realm_id: bytes, as_of: int, *, trusted_orgs: Collection[bytes] = ()
+    ) -> Revocation | None:
+        """Why an account is disabled in its realm: its principal said so, or an organization trusted to (§11.1)."""
+        trusted = {org_stream(org_id) for org_id in trusted_orgs}
+        for revocation in self.revocations.get(("ctx", ctx_id), ()):
+            if revocation.since > as_of or revocation.realm_id not in (None, realm_id):
+                continue
+            if revocation.scope == ANYWHERE or revocation.scope in trusted:
+                return revocation
+            principal_pk = self._principals_by_stream.get(revocation.scope)
+            if principal_pk is not None and ctx_id_of(principal_pk, realm_id) == ctx_id:
+                return revocation
+        return None
+
+    def org_revocation(self, org_id: bytes, as_of: int) -> Revocation | None:
+        return self.revocation("org", org_id, (org_stream(org_id),), as_of)
+
+    def _is_expelled(self, ctx_id: bytes, org_ids: Collection[bytes], as_of: int) -> bool:
+        """Whether an organization revoked an account: for itself, which is all that it can."""
+        return self.revocation("ctx", ctx_id, {org_stream(org_id) for org_id in org_ids}, as_of) is not None
+
+    # --- what people should settle --------------------------------------------------------------------------
+
+    def conflicts(self) -> tuple[Conflict, ...]:
+        return (*self._link_conflicts(), *self._scope_conflicts())
+
+    def _link_conflicts(self) -> Iterator[Conflict]:
+        for (realm_id, provider, external_sub), links in sorted(self.links.items()):
+            targets = {(link.ctx_id, link.org_id) for link in links}
+            if len(targets) > 1:
+                account = f"{provider}:{external_sub} in realm {realm_id.hex()}"
+                yield Conflict(code="ID.LINK_CONFLICT", what=f"{account} is linked to {len(targets)} identities")
+
+    def _scope_conflicts(self) -> Iterator[Conflict]:
+        """§3.5: in a realm where the scoped id is used, bindings by the bare one count for nothing."""
+        bare = {(group.org_id, group.realm_id) for group in self.groups.values()}
+        bare |= {(role.org_id, role.realm_id) for role in self.roles.values()}
+        for org_id, realm_id in sorted((org, realm) for org, realm in bare if realm is not None):
+            if self.binding_org(org_id, realm_id) != org_id:
+                where = f"organization {org_id.hex()} in realm {realm_id.hex()}"
+                yield Conflict(code="ID.ORG_SCOPE", what=f"{where} has bindings by its bare and by its scoped id")
+
+    # --- caches -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _principals_by_stream(self) -> dict[bytes, bytes]:
+        known = {*self.principals, *(principal_pk for principal_pk, _ in self.devices)}
+        return {principal_stream(principal_pk): principal_pk for principal_pk in sorted(known)}
+
+    @cached_property
+    def _orgs_with_bindings(self) -> frozenset[bytes]:
+        return frozenset((*(org for org, _ in self.groups), *(org for org, _, _ in self.roles)))
+
+
+def _has(targets: Mapping[bytes, int | None], target: bytes, as_of: int) -> bool:
+    return target in targets and _counts(targets[target], as_of)

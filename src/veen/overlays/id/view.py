@@ -1,0 +1,212 @@
+"""From what the fold remembers to what people ask for: `IdState` as of a moment (D-80)."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from veen.core.policies import FOREVER
+from veen.overlays.body import Body
+from veen.overlays.id.bodies import CtxProfile, DeviceRecord, ExternalLink, HandleMap, OrgProfile, PrincipalRecord
+from veen.overlays.id.ids import principal_stream
+from veen.overlays.id.records import ANYWHERE, Last, Records, Stamp
+from veen.overlays.id.state import (
+    Context,
+    Device,
+    Group,
+    Handle,
+    IdState,
+    Link,
+    Org,
+    Principal,
+    Revocation,
+    Role,
+)
+from veen.overlays.state import Free
+
+__all__ = ["show"]
+
+B = TypeVar("B", bound=Body)
+K = TypeVar("K")
+
+
+def show(records: Records, as_of: int) -> IdState:
+    """What has expired at `as_of` is left out. Devices and revocations stay: their end is part of what they tell."""
+    return IdState(
+        principals=_principals(records, as_of),
+        devices=_devices(records),
+        contexts=_contexts(records, as_of),
+        orgs=_orgs(records, as_of),
+        groups=_groups(records, as_of),
+        roles=_roles(records, as_of),
+        handles=_handles(records, as_of),
+        links=_links(records, as_of),
+        revocations=_revocations(records),
+    )
+
+
+def _principals(records: Records, as_of: int) -> dict[bytes, Principal]:
+    """A principal does not expire, its info may."""
+    return {
+        principal_pk: Principal(
+            principal_pk=principal_pk,
+            created_at=records.since[principal_pk][2],
+            info=_free(PrincipalRecord.from_bytes(raw).info) if as_of <= until else None,
+            msg_id=msg_id,
+        )
+        for principal_pk, (_, _, msg_id, until, raw) in records.principals.items()
+    }
+
+
+def _devices(records: Records) -> dict[tuple[bytes, bytes], Device]:
+    devices = {}
+    for key, (_, _, msg_id, until, raw) in records.devices.items():
+        body = DeviceRecord.from_bytes(raw)
+        scopes = (principal_stream(body.principal_pk), ANYWHERE)
+        revoked = [entry for scope in scopes if (entry := records.revoked.get((scope, "device", body.device_id, None)))]
+        devices[key] = Device(
+            principal_pk=body.principal_pk,
+            device_id=body.device_id,
+            device_pk=body.device_pk,
+            dh_pk=body.dh_pk,
+            label=body.label,
+            created_at=body.created_at,
+            expires_at=_until(min(until, FOREVER if body.expires_at is None else body.expires_at)),
+            disabled=body.disabled,
+            revoked_since=min((entry[0] for entry in revoked), default=None),
+            msg_id=msg_id,
+        )
+    return devices
+
+
+def _contexts(records: Records, as_of: int) -> dict[tuple[bytes, bytes], Context]:
+    return {
+        key: Context(
+            ctx_id=body.ctx_id,
+            realm_id=body.realm_id,
+            display_name=body.display_name,
+            avatar_coid=body.avatar_coid,
+            prefs=_free(body.prefs),
+            updated_at=body.updated_at,
+            until=until,
+            msg_id=msg_id,
+        )
+        for key, body, until, msg_id in _current(records.contexts, CtxProfile, as_of)
+    }
+
+
+def _orgs(records: Records, as_of: int) -> dict[bytes, Org]:
+    return {
+        org_id: Org(
+            org_id=org_id,
+            display_name=body.display_name,
+            metadata=_free(body.metadata),
+            created_at=body.created_at,
+            updated_at=body.updated_at,
+            until=until,
+            msg_id=msg_id,
+        )
+        for org_id, body, until, msg_id in _current(records.orgs, OrgProfile, as_of)
+    }
+
+
+def _groups(records: Records, as_of: int) -> dict[tuple[bytes, bytes], Group]:
+    members: dict[tuple[bytes, bytes], dict[bytes, int | None]] = {key: {} for key in records.groups}
+    for (org_id, group_id, ctx_id), (_, additions) in records.members.items():
+        until = max((addition[2] for addition in additions), default=-1)
+        if as_of <= until:
+            members[org_id, group_id][ctx_id] = _until(until)
+    return {
+        (org_id, group_id): Group(
+            org_id=org_id,
+            group_id=group_id,
+            realm_id=realm_id,
+            name=name,
+            updated_at=stamp[0],
+            members=members[org_id, group_id],
+        )
+        for (org_id, group_id), (stamp, name, realm_id) in records.groups.items()
+    }
+
+
+def _roles(records: Records, as_of: int) -> dict[tuple[bytes, bytes | None, str], Role]:
+    targets: dict[tuple[bytes, bytes | None, str], dict[str, dict[bytes, int | None]]] = {}
+    for (org_id, realm_id, role, kind, target), until in records.roles.items():
+        if as_of <= until:
+            binding = targets.setdefault((org_id, realm_id, role), {"ctx": {}, "group": {}})
+            binding[kind][target] = _until(until)
+    return {
+        (org_id, realm_id, role): Role(
+            org_id=org_id,
+            realm_id=realm_id,
+            role=role,
+            targets_ctx=binding["ctx"],
+            targets_group=binding["group"],
+        )
+        for (org_id, realm_id, role), binding in targets.items()
+    }
+
+
+def _handles(records: Records, as_of: int) -> dict[tuple[bytes, str], Handle]:
+    return {
+        key: Handle(
+            realm_id=body.realm_id,
+            handle=body.handle,
+            target_type=body.target_type,
+            target_id=body.target_id,
+            ts=body.ts,
+            until=until,
+            msg_id=msg_id,
+        )
+        for key, body, until, msg_id in _current(records.handles, HandleMap, as_of)
+    }
+
+
+def _links(records: Records, as_of: int) -> dict[tuple[bytes, str, str], tuple[Link, ...]]:
+    found: dict[tuple[bytes, str, str], list[tuple[Stamp, Link]]] = {}
+    for (realm_id, provider, external_sub, client_id), last in records.links.items():
+        until = last[3]
+        if as_of > until:
+            continue
+        body = ExternalLink.from_bytes(last[4])
+        link = Link(
+            realm_id=realm_id,
+            provider=provider,
+            external_sub=external_sub,
+            ctx_id=body.ctx_id,
+            org_id=body.org_id,
+            attributes=_free(body.attributes),
+            ts=body.ts,
+            until=_until(until),
+            client_id=client_id,
+            msg_id=last[2],
+        )
+        found.setdefault((realm_id, provider, external_sub), []).append((last[:3], link))
+    newest_first = {key: sorted(links, key=lambda pair: pair[0], reverse=True) for key, links in found.items()}
+    return {key: tuple(link for _, link in links) for key, links in newest_first.items()}
+
+
+def _revocations(records: Records) -> dict[tuple[str, bytes], tuple[Revocation, ...]]:
+    found: dict[tuple[str, bytes], list[Revocation]] = {}
+    for (scope, kind, target, realm_id), (since, _, msg_id, reason) in records.revoked.items():
+        revocation = Revocation(
+            kind=kind, target=target, scope=scope, realm_id=realm_id, since=since, reason=reason, msg_id=msg_id
+        )
+        found.setdefault((kind, target), []).append(revocation)
+    return {key: tuple(sorted(items, key=_age)) for key, items in found.items()}
+
+
+def _age(revocation: Revocation) -> tuple[int, bytes, bytes, bytes]:
+    return revocation.since, revocation.msg_id, revocation.scope, revocation.realm_id or b""
+
+
+def _current(register: dict[K, Last], kind: type[B], as_of: int) -> Iterator[tuple[K, B, int | None, bytes]]:
+    for key, (_, _, msg_id, until, raw) in register.items():
+        if as_of <= until:
+            yield key, kind.from_bytes(raw), _until(until), msg_id
+
+
+def _until(until: int) -> int | None:
+    return None if until == FOREVER else until
+
+
+def _free(value: dict[str, Any] | None) -> Free | None:
+    return None if value is None else Free(value)

@@ -1,0 +1,61 @@
+"""Several folds as one: one pass over the log, one snapshot, one cut for all of them (spec §0).
+
+Overlays compose by what they declare: the schemas that a fold reads and the state class that it makes. What needs the
+states of several overlays, such as who may spend from a wallet, is a function of their views at the same cut.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from veen.core import cbor
+from veen.core.errors import MalformedError
+from veen.core.event import Event
+from veen.overlays.decode import Issue
+from veen.overlays.fold import AnyFold, Fold
+from veen.overlays.schema import SchemaSet
+from veen.overlays.state import state_bytes
+
+__all__ = ["Joined"]
+
+Summaries = tuple[Any, ...]  # in the order of the folds
+
+
+class Joined(Fold[Summaries, dict[str, Any]]):
+    """The views of some folds by their names. Each keeps its own mirrors."""
+
+    def __init__(self, folds: Iterable[AnyFold]) -> None:
+        super().__init__()
+        self._folds = sorted(folds, key=lambda fold: fold.name)
+        self.name = "+".join(fold.name for fold in self._folds)
+        self.schemas = SchemaSet()
+        for fold in self._folds:
+            self.schemas |= fold.schemas
+
+    def settings(self) -> Mapping[str, bytes]:
+        return {fold.name: state_bytes((fold.mirrors, fold.settings())) for fold in self._folds}
+
+    def summarize(self, events: Iterable[Event]) -> Summaries:
+        held = list(events)
+        return tuple(fold.summarize(held) for fold in self._folds)
+
+    def combine(self, parts: Iterable[Summaries]) -> Summaries:
+        held = list(parts)
+        return tuple(fold.combine(part[i] for part in held) for i, fold in enumerate(self._folds))
+
+    def seal(self, summary: Summaries) -> Summaries:
+        return tuple(fold.seal(part) for fold, part in zip(self._folds, summary, strict=True))
+
+    def view(self, summary: Summaries, as_of: int | None = None) -> dict[str, Any]:
+        return {fold.name: fold.view(part, as_of) for fold, part in zip(self._folds, summary, strict=True)}
+
+    def issues(self, summary: Summaries) -> tuple[Issue, ...]:
+        found = {issue for fold, part in zip(self._folds, summary, strict=True) for issue in fold.issues(part)}
+        return tuple(sorted(found))
+
+    def dump(self, summary: Summaries) -> cbor.Item:
+        return [fold.dump(part) for fold, part in zip(self._folds, summary, strict=True)]
+
+    def load(self, tree: cbor.Item) -> Summaries:
+        if type(tree) is not list or len(tree) != len(self._folds):
+            raise MalformedError("a summary of other folds", self.name)
+        return tuple(fold.load(part) for fold, part in zip(self._folds, tree, strict=True))

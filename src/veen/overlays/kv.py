@@ -1,0 +1,123 @@
+"""KV: values by key, the last writer wins (spec §11.4, D-84).
+
+Writes are ordered by (ts, logical order). A write without `ts` has the hub's: ts*, so that writers need no clock. A
+value that expires (payload_hdr.expires_at) is gone afterwards; the value before it does not come back.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from veen.core import cbor
+from veen.core.event import Order
+from veen.core.wire import Fields
+from veen.overlays.body import Body, Draft, InvalidBody
+from veen.overlays.decode import Typed
+from veen.overlays.fold import Compact
+from veen.overlays.schema import Schema, SchemaSet
+from veen.overlays.state import Free
+
+__all__ = ["KV", "Entry", "Kv", "KvFold", "delete", "put"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kv(Body):
+    """veen.kv.v1"""
+
+    KIND: ClassVar[str] = "veen.kv.v1"
+
+    op: str
+    key: str
+    value: Any = None  # free-form, but not null
+    ts: int | None = None
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        body = cls(
+            op=f.choice("op", ("put", "del")),
+            key=f.text("key"),
+            value=f.optional(f.anything, "value"),
+            ts=f.optional(f.uint, "ts"),
+        )
+        if (body.op == "put") != (body.value is not None):
+            raise InvalidBody("KV.VALUE", "put needs a value, del has none")
+        return body
+
+    def _write(self) -> dict[str, Any]:
+        return {"op": self.op, "key": self.key, "value": cbor.sort_keys(self.value), "ts": self.ts}
+
+
+KV: Final = Schema("veen.kv.v1", Kv)
+
+
+def put(key: str, value: Any, *, ts: int | None = None, expires_at: int | None = None) -> Draft:
+    return KV.draft(Kv(op="put", key=key, value=value, ts=ts), expires_at=expires_at)
+
+
+def delete(key: str, *, ts: int | None = None) -> Draft:
+    return KV.draft(Kv(op="del", key=key, ts=ts))
+
+
+class Write(NamedTuple):
+    """The last write to a key. Tuples compare from the left, and no two events have the same order."""
+
+    ts: int
+    order: Order
+    msg_id: bytes
+    client_id: bytes
+    value: Free | None  # None: deleted
+    expires_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One key's value, and the message that set it."""
+
+    value: Free
+    ts: int
+    msg_id: bytes
+    client_id: bytes
+    expires_at: int | None = None
+
+
+class KvFold(Compact[dict[str, Write], dict[str, Entry]]):
+    """The values by key."""
+
+    name = "kv"
+    schemas = SchemaSet([KV])
+    SUMMARY = dict[str, Write]
+
+    def start(self) -> dict[str, Write]:
+        return {}
+
+    def add(self, into: dict[str, Write], event: Typed[Kv]) -> None:
+        e, body = event
+        ts = e.ts if body.ts is None else body.ts
+        known = into.get(body.key)
+        if known is not None and known.ts > ts:
+            return
+        value = None if body.value is None else Free(body.value)
+        write = Write(ts, e.order, e.leaf_hash, e.client_id, value, e.hdr.expires_at)
+        if known is None or write[:3] > known[:3]:
+            into[body.key] = write
+
+    def absorb(self, into: dict[str, Write], other: dict[str, Write]) -> None:
+        if not into:
+            into.update(other)
+            return
+        for key, write in other.items():
+            known = into.get(key)
+            if known is None or write[:3] > known[:3]:
+                into[key] = write
+
+    def show(self, state: dict[str, Write], as_of: int) -> dict[str, Entry]:
+        return {
+            key: Entry(
+                value=write.value,
+                ts=write.ts,
+                msg_id=write.msg_id,
+                client_id=write.client_id,
+                expires_at=write.expires_at,
+            )
+            for key, write in sorted(state.items())
+            if write.value is not None and (write.expires_at is None or as_of <= write.expires_at)
+        }

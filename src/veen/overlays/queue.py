@@ -1,0 +1,212 @@
+"""Queue: items in stream order, delivered at least once to every group of consumers (spec §11.4, D-84).
+
+An item is pending for a group until the group acknowledges it by its msg_id; who has the receipt of an item knows that
+no reader can miss it. nack gives an item back: it stays at its place in the order, and how often that happened is there
+for everyone to see. Two consumers of a group may both take an item, as at-least-once means; the second ack says nothing
+new. What breaks a rule changes nothing and is reported:
+
+    QUEUE.UNKNOWN   ack or nack of something that is no item before it
+    QUEUE.DONE      nack of an item that the group has acknowledged
+    QUEUE.GROUP     a group that the queue does not have, where groups are configured
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Self
+
+from veen.core import cbor
+from veen.core.event import Order
+from veen.core.hashing import Ht
+from veen.core.wire import Fields
+from veen.overlays.body import Body, Draft, InvalidBody
+from veen.overlays.decode import Typed, Violation
+from veen.overlays.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.ordered import Ordered, Table
+from veen.overlays.schema import Schema, SchemaSet
+from veen.overlays.state import Free
+
+__all__ = ["QUEUE", "Delivery", "Pending", "Queue", "QueueFold", "QueueItem", "QueueView", "ack", "enqueue", "nack"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue(Body):
+    """veen.queue.v1"""
+
+    KIND: ClassVar[str] = "veen.queue.v1"
+
+    op: str
+    item: Any = None  # free-form, but not null
+    ref: bytes | None = None  # msg_id of the enqueue
+    group: str | None = None  # absent: the group without a name
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        body = cls(
+            op=f.choice("op", ("enqueue", "ack", "nack")),
+            item=f.optional(f.anything, "item"),
+            ref=f.optional(f.bstr, "ref", 32),
+            group=f.optional(f.text, "group"),
+        )
+        if body.op == "enqueue":
+            if body.item is None or body.ref is not None or body.group is not None:
+                raise InvalidBody("QUEUE.SHAPE", "enqueue has an item, and neither ref nor group")
+        elif body.item is not None or body.ref is None:
+            raise InvalidBody("QUEUE.SHAPE", "ack and nack have a ref and no item")
+        return body
+
+    def _write(self) -> dict[str, Any]:
+        return {"op": self.op, "item": cbor.sort_keys(self.item), "ref": self.ref, "group": self.group}
+
+
+QUEUE: Final = Schema("veen.queue.v1", Queue)
+
+
+def enqueue(item: Any, *, expires_at: int | None = None) -> Draft:
+    """An item that nobody took until `expires_at` is not delivered any more."""
+    return QUEUE.draft(Queue(op="enqueue", item=item), expires_at=expires_at)
+
+
+def ack(msg_id: bytes, *, group: str = "") -> Draft:
+    return QUEUE.draft(Queue(op="ack", ref=msg_id, group=group or None))
+
+
+def nack(msg_id: bytes, *, group: str = "") -> Draft:
+    return QUEUE.draft(Queue(op="nack", ref=msg_id, group=group or None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueItem:
+    """What was enqueued, and where it stands."""
+
+    order: Order
+    value: Free
+    client_id: bytes
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What a group has said of an item."""
+
+    acked: bool
+    nacks: int
+    last_by: bytes  # client_id
+    last_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An item that a group still has to acknowledge; `attempt` counts from 1 and grows with every nack."""
+
+    msg_id: bytes
+    value: Free
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """The queue at one moment: what may be delivered, in stream order, and what was said of it."""
+
+    items: dict[bytes, QueueItem]  # by msg_id, in logical order
+    deliveries: dict[tuple[str, bytes], Delivery]  # by group and msg_id
+
+    def pending(self, group: str = "", *, max_attempts: int | None = None) -> list[Pending]:
+        """What the group still has to do, first things first; without those given back `max_attempts` times."""
+        return [p for p in self._open(group) if max_attempts is None or p.attempt <= max_attempts]
+
+    def dead(self, group: str = "", *, max_attempts: int) -> list[Pending]:
+        """What the group has given back `max_attempts` times: for a person to look at."""
+        return [p for p in self._open(group) if p.attempt > max_attempts]
+
+    def share(self, group: str, consumer: str, consumers: Iterable[str], **kwargs: Any) -> list[Pending]:
+        """The part of `pending` that one of several consumers takes, so that they rarely take the same.
+
+        Each item goes to the consumer with the highest hash: when one leaves, only its own items move.
+        """
+        others = sorted({*consumers, consumer})
+        return [p for p in self.pending(group, **kwargs) if max(others, key=lambda c: _weight(c, p.msg_id)) == consumer]
+
+    def _open(self, group: str) -> list[Pending]:
+        found = []
+        for msg_id, item in self.items.items():
+            delivery = self.deliveries.get((group, msg_id))
+            if delivery is None or not delivery.acked:
+                nacks = 0 if delivery is None else delivery.nacks
+                found.append(Pending(msg_id=msg_id, value=item.value, attempt=nacks + 1))
+        return found
+
+
+def _weight(consumer: str, msg_id: bytes) -> bytes:
+    return Ht("veen/queue-share", msg_id + consumer.encode())
+
+
+Key = bytes | tuple[str, bytes]  # an item, or a delivery to a group
+
+
+class QueueFold(Ordered[Key, QueueItem | Delivery, QueueView]):
+    """Items and what groups said of them.
+
+    With `groups`, these are all there are: an item that each of them acknowledged is forgotten, so the state is as
+    large as the work that is left; what is said of it later is QUEUE.UNKNOWN. Without, a group may begin at any time,
+    and all items stay.
+    """
+
+    name = "queue"
+    schemas = SchemaSet([QUEUE])
+    TABLE = dict[Key, QueueItem | Delivery]
+
+    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, groups: Iterable[str] | None = None) -> None:
+        super().__init__(mirrors=mirrors)
+        self.groups = None if groups is None else frozenset(groups)
+
+    def settings(self) -> frozenset[str] | None:
+        return self.groups
+
+    def step(self, state: Table[Key, QueueItem | Delivery], event: Typed[Queue]) -> None:
+        e, body = event
+        if body.op == "enqueue":
+            identity = self.mirrors.identity(e)  # consumers refer to the original, wherever they saw the item
+            state[identity] = QueueItem(
+                order=e.order, value=Free(body.item), client_id=e.client_id, expires_at=e.hdr.expires_at
+            )
+            return
+        assert body.ref is not None  # noqa: S101 - Queue._read refuses anything else
+        group = body.group or ""
+        if self.groups is not None and group not in self.groups:
+            raise Violation("QUEUE.GROUP", f"group {group!r} is none of this queue")
+        known = state.get((group, body.ref))
+        delivery = known if isinstance(known, Delivery) else None
+        acked = delivery is not None and delivery.acked
+        if body.ref not in state:
+            raise Violation("QUEUE.UNKNOWN", f"no item {body.ref.hex()}")
+        if acked:
+            if body.op == "nack":
+                raise Violation("QUEUE.DONE", f"item {body.ref.hex()} has been acknowledged")
+            return
+        if delivery is None:
+            delivery = Delivery(acked=False, nacks=0, last_by=e.client_id, last_ts=e.ts)
+        nacks = delivery.nacks + (body.op == "nack")
+        state[group, body.ref] = replace(
+            delivery, acked=body.op == "ack", nacks=nacks, last_by=e.client_id, last_ts=e.ts
+        )
+        if self.groups is not None and all(_has_acked(state.get((g, body.ref))) for g in self.groups):
+            del state[body.ref]
+            for g in self.groups:
+                del state[g, body.ref]
+
+    def show(self, state: Table[Key, QueueItem | Delivery], as_of: int) -> QueueView:
+        items: dict[bytes, QueueItem] = {}
+        deliveries: dict[tuple[str, bytes], Delivery] = {}
+        for key, record in state.items():
+            if isinstance(record, Delivery):
+                assert isinstance(key, tuple)  # noqa: S101 - keys and records come in pairs
+                deliveries[key] = record
+            elif record.expires_at is None or as_of <= record.expires_at:
+                assert isinstance(key, bytes)  # noqa: S101 - as above
+                items[key] = record
+        in_order = dict(sorted(items.items(), key=lambda pair: pair[1].order))
+        return QueueView(items=in_order, deliveries=deliveries)
+
+
+def _has_acked(record: QueueItem | Delivery | None) -> bool:
+    return isinstance(record, Delivery) and record.acked

@@ -1,0 +1,17 @@
+"""The wallet layer: accounts, payments and bridges as a pure fold (WAL v0.0.1, WALBR0; docs/overlays-wallet.md).
+
+ids, bodies, codes   names, the nine bodies, why an event counts for nothing
+rules                what one event changes
+policy, ledger       who may do what; all wallets, folded together
+flows                the same ledger, settled in parallel
+drafts, approvals    what producers need
+statements           what owners and auditors need
+bridge               copies from hub to hub
+conformance          the sets of WAL §14
+"""
+
+from veen.overlays.wallet.ledger import Ledger, LedgerFold
+from veen.overlays.wallet.policy import Grant, Policy
+from veen.overlays.wallet.rules import Wallet
+
+__all__ = ["Grant", "Ledger", "LedgerFold", "Policy", "Wallet"]

@@ -1,0 +1,116 @@
+"""m-of-n approvals of transfers (WAL §9): collected before, kept in the transfer's metadata, auditable afterwards.
+
+Folding does not depend on metadata (WAL §10), so approvals never decide whether a transfer counts. They decide whether
+the execution key sends it: `Quorum.check` before sending, `unapproved` when auditing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from veen.core import ed25519
+from veen.core.errors import VerifyError
+from veen.overlays.decode import Typed
+from veen.overlays.wallet.bodies import Transfer
+from veen.overlays.wallet.ids import approval_hash
+
+__all__ = ["Approval", "NotApproved", "Quorum", "attach", "attached", "digest_of", "unapproved"]
+
+METADATA_KEY: Final = "approvals"  # an array of [approver, signature]
+_MAX_ATTACHED: Final = 1_024
+
+
+class NotApproved(VerifyError):
+    """Fewer approvers than required have signed this very transfer."""
+
+    hint = "Collect the missing approvals for exactly these fields, then send the transfer."
+
+
+def digest_of(transfer: Transfer) -> bytes:
+    """approval_hash of the transfer: source, destination, amount, time and transfer_id."""
+    return approval_hash(
+        wallet_id=transfer.wallet_id,
+        to_wallet_id=transfer.to_wallet_id,
+        amount=transfer.amount,
+        ts=transfer.ts,
+        transfer_id=transfer.transfer_id,
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Approval:
+    """One approver's signature of one transfer."""
+
+    approver: bytes  # Ed25519 public key
+    signature: bytes
+
+    @classmethod
+    def sign(cls, key: ed25519.SigningKey, transfer: Transfer) -> Self:
+        return cls(key.public, key.sign(digest_of(transfer)))
+
+    def holds_for(self, transfer: Transfer) -> bool:
+        return ed25519.verify(self.approver, digest_of(transfer), self.signature)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quorum:
+    """`threshold` of `approvers`, for transfers of at least `from_amount`."""
+
+    threshold: int
+    approvers: frozenset[bytes]
+    from_amount: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threshold <= len(self.approvers):
+            raise ValueError(f"{self.threshold} of {len(self.approvers)} approvers can never or always approve")
+
+    def approved_by(self, transfer: Transfer, approvals: Iterable[Approval]) -> frozenset[bytes]:
+        """The approvers whose signatures hold, each counted once."""
+        found: set[bytes] = set()
+        for approval in approvals:
+            known = approval.approver in self.approvers and approval.approver not in found
+            if known and approval.holds_for(transfer):
+                found.add(approval.approver)
+        return frozenset(found)
+
+    def is_met(self, transfer: Transfer, approvals: Iterable[Approval]) -> bool:
+        if transfer.amount < self.from_amount:
+            return True
+        return len(self.approved_by(transfer, approvals)) >= self.threshold
+
+    def check(self, transfer: Transfer, approvals: Iterable[Approval]) -> None:
+        """NotApproved unless the transfer may be sent."""
+        approvals = tuple(approvals)
+        if not self.is_met(transfer, approvals):
+            count = len(self.approved_by(transfer, approvals))
+            raise NotApproved(f"transfer {transfer.transfer_id.hex()}: {count} of {self.threshold} approvals")
+
+
+def attach(transfer: Transfer, approvals: Iterable[Approval]) -> Transfer:
+    """The transfer with its approvals in the metadata, each once and in one order. What was signed stays the same."""
+    rows = [[approval.approver, approval.signature] for approval in sorted(set(approvals))]
+    return replace(transfer, metadata={**(transfer.metadata or {}), METADATA_KEY: rows})
+
+
+def attached(transfer: Transfer) -> tuple[Approval, ...]:
+    """The approvals in the metadata. Metadata is free-form: what is not of the right shape is no approval."""
+    rows: Any = (transfer.metadata or {}).get(METADATA_KEY)
+    if type(rows) is not list:
+        return ()
+    return tuple(Approval(row[0], row[1]) for row in rows[:_MAX_ATTACHED] if _is_pair(row))
+
+
+def _is_pair(row: Any) -> bool:
+    return (
+        type(row) is list
+        and len(row) == 2
+        and all(type(part) is bytes for part in row)
+        and (len(row[0]), len(row[1])) == (ed25519.PUBLIC_BYTES, ed25519.SIGNATURE_BYTES)
+    )
+
+
+def unapproved(quorum: Quorum, events: Iterable[Typed[Any]]) -> Iterator[Typed[Transfer]]:
+    """The transfers that were sent without the approvals they needed: for auditors."""
+    for event in events:
+        if isinstance(event.body, Transfer) and not quorum.is_met(event.body, attached(event.body)):
+            yield event

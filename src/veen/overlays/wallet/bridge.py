@@ -1,0 +1,138 @@
+"""WALBR0, the pure part of a bridge: what to check, what to copy, what to leave out (WAL §11, D-85).
+
+A bridge reads wallet streams of hub A with proofs and sends copies to hub B. A copy has the schema and the very bytes
+of the body; its parent_id is the msg_id of the original, also when what was read is itself a copy: so a chain or a ring
+of bridges carries every event once. wallet_id and currency stand in the body, and nothing here can change them.
+
+The state on B follows the order on B. Within one stream that is the order of sending; across streams of one second it
+is not (D-27). A replica that must show the balances of A in every case takes all copies on one stream, sent in logical
+order, from a key that readers register as a bridge. Such a key is trusted with everything, because the copy no longer
+shows who sent the original: so a bridge carries only what counts under the policy of A.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from veen.core.errors import SignatureError, VeenError, VerifyError
+from veen.core.event import Event
+from veen.core.msg import Msg
+from veen.core.proof import MmrProof
+from veen.core.receipt import Receipt
+from veen.overlays.body import Draft
+from veen.overlays.decode import Issue, Violation, decode
+from veen.overlays.wallet.bodies import SCHEMAS
+from veen.overlays.wallet.ledger import LedgerFold
+from veen.overlays.wallet.policy import WalletMirrors
+
+__all__ = ["Authorities", "NotAuthoritative", "Seen", "copy_of", "verify_entry"]
+
+
+def verify_entry(
+    msg: Msg, receipt: Receipt, *, hub_pks: Iterable[bytes], proof: MmrProof | None = None, event: Event | None = None
+) -> None:
+    """A VerifyError unless the sender signed `msg`, the hub gave it this receipt, and the proof leads to its root.
+
+    `event` is what was opened from `msg`: it must be of this entry, and what it says is then as good as the receipt.
+    """
+    msg.verify()
+    leaf_hash = msg.leaf_hash()
+    if receipt.label != msg.label or receipt.leaf_hash != leaf_hash:
+        raise VerifyError("the RECEIPT is for another message: its leaf_hash is not that of this MSG (I2)")
+    _check_hub_sig(receipt, hub_pks)
+    if proof is not None:
+        proof.verify(leaf_hash=leaf_hash, stream_seq=receipt.stream_seq, expected_root=receipt.mmr_root)
+    if event is not None:
+        place = (receipt.label, receipt.stream_seq, leaf_hash, msg.client_id)
+        if (event.label, event.stream_seq, event.leaf_hash, event.client_id) != place:
+            raise VerifyError("the event was not opened from this message")
+
+
+def _check_hub_sig(receipt: Receipt, hub_pks: Iterable[bytes]) -> None:
+    for hub_pk in hub_pks:
+        try:
+            receipt.verify(hub_pk)
+        except SignatureError:
+            continue
+        return
+    raise SignatureError(f"RECEIPT {receipt.stream_seq}: hub_sig does not verify under any key of the hub")
+
+
+def copy_of(event: Event, mirrors: WalletMirrors) -> Draft:
+    """What a bridge sends for `event`: its schema, the body byte for byte, and the original as parent.
+
+    `mirrors` is that of the ledger on hub A: it tells whether the event is a copy itself.
+    """
+    parent_id = mirrors.original_of(event) or event.msg_id
+    return Draft(schema=event.hdr.schema, body=event.body, parent_id=parent_id, expires_at=event.hdr.expires_at)
+
+
+@dataclass(slots=True)
+class Seen:
+    """Which events hub B holds, as originals or as copies. Begin with a read of B: then a restart sends nothing twice.
+
+    `fold` is the ledger of hub A, with its policy and with the bridges of both hubs.
+    """
+
+    fold: LedgerFold
+    identities: set[bytes] = field(default_factory=set)
+
+    def note(self, events: Iterable[Event]) -> None:
+        """Events that are on B."""
+        self.identities.update(self.fold.mirrors.identity(event) for event in events if event.hdr.schema in SCHEMAS)
+
+    def missing(self, events: Iterable[Event]) -> Iterator[tuple[Event, Draft]]:
+        """The wallet events of A that B lacks, in logical order, each once, with its copy.
+
+        What the policy of A refuses stays on A: under the bridge's key it would count on B. A copy counts as seen only
+        when it is noted: what fails on the way to B is missing again the next time.
+        """
+        given: set[bytes] = set()
+        for event in sorted(events, key=lambda e: e.order):
+            if not self._may_cross(event):
+                continue
+            identity = self.fold.mirrors.identity(event)
+            if identity not in self.identities and identity not in given:
+                given.add(identity)
+                yield event, copy_of(event, self.fold.copies)
+
+    def _may_cross(self, event: Event) -> bool:
+        schema = SCHEMAS.get(event.hdr.schema)
+        typed = None if schema is None else decode(event, schema)
+        if typed is None or isinstance(typed, Issue):
+            return False
+        try:
+            return self.fold.screen(typed)
+        except Violation:
+            return False
+
+
+class NotAuthoritative(VeenError):
+    """Another hub has the authority over this wallet; this one only holds copies."""
+
+    hint = "Send the event to the authoritative hub; a bridge brings the copy here."
+
+    def __init__(self, wallet_id: bytes, authority: bytes) -> None:
+        super().__init__(wallet_id, authority)
+        self.wallet_id, self.authority = wallet_id, authority
+
+    def __str__(self) -> str:
+        return f"wallet {self.wallet_id.hex()}: changes are made on hub {self.authority.hex()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorities:
+    """Which hub may originate changes of which wallet (WAL §11.2): by wallet, else by realm, else one for all."""
+
+    by_wallet: Mapping[bytes, bytes] = field(default_factory=dict)  # hub_id by wallet_id
+    by_realm: Mapping[bytes, bytes] = field(default_factory=dict)
+    default: bytes | None = None  # None: any hub
+
+    def of(self, wallet_id: bytes, realm_id: bytes | None = None) -> bytes | None:
+        by_realm = None if realm_id is None else self.by_realm.get(realm_id)
+        return self.by_wallet.get(wallet_id) or by_realm or self.default
+
+    def check(self, hub_id: bytes, wallet_id: bytes, realm_id: bytes | None = None) -> None:
+        """NotAuthoritative unless `hub_id` may originate changes of the wallet. Producers ask before they send."""
+        authority = self.of(wallet_id, realm_id)
+        if authority is not None and authority != hub_id:
+            raise NotAuthoritative(wallet_id, authority)

@@ -1,0 +1,132 @@
+"""Builders of wallet events, and the check that a producer makes before it sends one (WAL §5).
+
+Send a draft on `wallet_stream(wallet_id)`. No draft has a parent_id: on wallet schemas that marks a copy (D-85). Times
+are those of the caller, and so is the randomness behind a transfer_id.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from veen.overlays.body import Draft
+from veen.overlays.decode import Violation
+from veen.overlays.wallet import codes
+from veen.overlays.wallet.bodies import (
+    ADJUST,
+    CLOSE,
+    DEPOSIT,
+    FREEZE,
+    LIMIT,
+    OPEN,
+    SCHEMAS,
+    TRANSFER,
+    UNFREEZE,
+    WITHDRAW,
+    Adjust,
+    Close,
+    Deposit,
+    Freeze,
+    Limit,
+    Open,
+    Transfer,
+    Unfreeze,
+    WalletBody,
+    Withdraw,
+)
+from veen.overlays.wallet.ids import transfer_id_of, wallet_id_of
+from veen.overlays.wallet.rules import Changes, State, Wallet, apply
+
+__all__ = [
+    "adjust",
+    "body_of",
+    "check",
+    "close",
+    "deposit",
+    "freeze",
+    "limit",
+    "open_wallet",
+    "transfer",
+    "unfreeze",
+    "withdraw",
+]
+
+
+def open_wallet(*, realm_id: bytes, ctx_id: bytes, currency: str, created_at: int) -> Draft:
+    wallet_id = wallet_id_of(realm_id, ctx_id, currency)
+    return OPEN.draft(
+        Open(wallet_id=wallet_id, realm_id=realm_id, ctx_id=ctx_id, currency=currency, created_at=created_at)
+    )
+
+
+def close(wallet_id: bytes, *, ts: int) -> Draft:
+    return CLOSE.draft(Close(wallet_id=wallet_id, ts=ts))
+
+
+def deposit(wallet_id: bytes, amount: int, *, ts: int, ref: bytes | None = None) -> Draft:
+    """With a `ref`, a retry cannot count twice."""
+    return DEPOSIT.draft(Deposit(wallet_id=wallet_id, amount=amount, ts=ts, ref=ref))
+
+
+def withdraw(wallet_id: bytes, amount: int, *, ts: int, ref: bytes | None = None) -> Draft:
+    return WITHDRAW.draft(Withdraw(wallet_id=wallet_id, amount=amount, ts=ts, ref=ref))
+
+
+def transfer(
+    wallet_id: bytes,
+    to_wallet_id: bytes,
+    amount: int,
+    *,
+    ts: int,
+    nonce: bytes | None = None,
+    transfer_id: bytes | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Either `nonce`, 16 random bytes from which the default transfer_id is made (D-97), or the id itself.
+
+    Retries must send the same transfer_id: keep the draft.
+    """
+    if (nonce is None) == (transfer_id is None):
+        raise ValueError("a transfer needs either a nonce or a transfer_id")
+    if transfer_id is None:
+        assert nonce is not None  # noqa: S101 - one of the two is there
+        transfer_id = transfer_id_of(wallet_id=wallet_id, to_wallet_id=to_wallet_id, amount=amount, ts=ts, nonce=nonce)
+    body = Transfer(
+        wallet_id=wallet_id, to_wallet_id=to_wallet_id, amount=amount, ts=ts, transfer_id=transfer_id, metadata=metadata
+    )
+    return TRANSFER.draft(body)
+
+
+def adjust(wallet_id: bytes, delta: int, *, ts: int, reason: str, ref: bytes | None = None) -> Draft:
+    return ADJUST.draft(Adjust(wallet_id=wallet_id, delta=delta, ts=ts, reason=reason, ref=ref))
+
+
+def limit(wallet_id: bytes, daily_limit: int | None, *, ts: int) -> Draft:
+    """None clears the limit."""
+    return LIMIT.draft(Limit(wallet_id=wallet_id, daily_limit=daily_limit, ts=ts))
+
+
+def freeze(wallet_id: bytes, *, ts: int, reason: str | None = None) -> Draft:
+    return FREEZE.draft(Freeze(wallet_id=wallet_id, ts=ts, reason=reason))
+
+
+def unfreeze(wallet_id: bytes, *, ts: int, reason: str | None = None) -> Draft:
+    return UNFREEZE.draft(Unfreeze(wallet_id=wallet_id, ts=ts, reason=reason))
+
+
+def body_of(draft: Draft) -> WalletBody:
+    """The body that a draft was made from; KeyError if it is none of a wallet."""
+    body: WalletBody = SCHEMAS[draft.schema].body.from_bytes(draft.body)
+    return body
+
+
+def check(state: State, draft: Draft) -> Changes:
+    """What the draft would change if it were the next event; the Violation for which it would count for nothing.
+
+    "Producers MUST NOT emit" such events (WAL §5). One rule is for producers only: a wallet is closed when it is empty.
+    Others may write meanwhile, so this is advice, and the fold has the last word.
+    """
+    body = body_of(draft)
+    changes = apply(state, body)
+    wallet = state.get(body.wallet_id)
+    if type(body) is Close and isinstance(wallet, Wallet) and wallet.balance:
+        raise Violation(codes.BALANCE_LEFT, f"wallet {body.wallet_id.hex()} still holds {wallet.balance}")
+    return changes

@@ -1,0 +1,181 @@
+"""The ledger in parallel: assume that every event counts, and look closer only where that may be wrong.
+
+A window of events is summarized per wallet: how its balance moves and how low it gets on the way. Windows merge
+(associative), so many machines can summarize many cuts of the log. `settle` then compares with the state before the
+window. A wallet is calm if nothing in the window could be refused: it is open, unfrozen and without limit, no event
+changes that, no id is used twice, and its lowest balance is not negative. A wallet that is not calm draws in all that
+it trades with, and they draw in others. What remains is settled by addition; the events of the others are replayed in
+order, by the same rules. The result is byte for byte that of folding one event after another, because an event reads
+and writes only the wallets that it names and its own mark.
+
+Events must have passed `LedgerFold.screen` and been freed of copies before: neither depends on balances.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from veen.overlays.wallet.bodies import Adjust, Deposit, Transfer, WalletBody, Withdraw
+from veen.overlays.wallet.rules import Changes, State, Wallet, mark_of
+
+__all__ = ["Flow", "Settled", "Window", "settle", "summarize"]
+
+
+class Flow(NamedTuple):
+    """How one wallet moves through a window, if nothing is refused."""
+
+    net: int = 0
+    low: int = 0  # the lowest sum on the way, at most 0: the balance before must not be less than -low
+    deposited: int = 0
+    withdrawn: int = 0
+    adjusted: int = 0
+    received: int = 0
+    sent: int = 0
+
+    def then(self, later: "Flow") -> "Flow":
+        return Flow(
+            self.net + later.net,
+            min(self.low, self.net + later.low),
+            self.deposited + later.deposited,
+            self.withdrawn + later.withdrawn,
+            self.adjusted + later.adjusted,
+            self.received + later.received,
+            self.sent + later.sent,
+        )
+
+
+_STILL: Final = Flow()
+
+Mark = tuple[bytes, bytes]  # what an id was used for, and by which wallet
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a run of events would do."""
+
+    flows: Mapping[bytes, Flow] = field(default_factory=dict)  # by wallet_id
+    trades: frozenset[tuple[bytes, bytes]] = frozenset()  # who sends to whom
+    marks: Mapping[bytes, Mark] = field(default_factory=dict)  # by key, the first in order
+    uneasy: frozenset[bytes] = frozenset()  # wallets of which the window alone cannot tell
+
+    def then(self, later: "Window") -> "Window":
+        flows, marks, uneasy = dict(self.flows), dict(self.marks), set(self.uneasy | later.uneasy)
+        for wallet_id, flow in later.flows.items():
+            flows[wallet_id] = flows.get(wallet_id, _STILL).then(flow)
+        for key, mark in later.marks.items():
+            _note(marks, uneasy, key, mark)
+        return Window(flows, self.trades | later.trades, marks, frozenset(uneasy))
+
+
+def summarize(bodies: Iterable[WalletBody]) -> Window:
+    """The window of `bodies`, which stand in logical order."""
+    flows: dict[bytes, Flow] = {}
+    trades: set[tuple[bytes, bytes]] = set()
+    marks: dict[bytes, Mark] = {}
+    uneasy: set[bytes] = set()
+    for body in bodies:
+        moves = _moves(body)
+        if not moves:
+            uneasy.add(body.wallet_id)
+        for wallet_id, flow in moves:
+            flows[wallet_id] = flows.get(wallet_id, _STILL).then(flow)
+        if type(body) is Transfer:
+            trades.add((body.wallet_id, body.to_wallet_id))
+        mark = mark_of(body)
+        if mark is not None:
+            _note(marks, uneasy, mark[0], (mark[1], body.wallet_id))
+    return Window(flows, frozenset(trades), marks, frozenset(uneasy))
+
+
+def _note(marks: dict[bytes, Mark], uneasy: set[bytes], key: bytes, mark: Mark) -> None:
+    if key in marks:
+        uneasy |= {marks[key][1], mark[1]}
+    else:
+        marks[key] = mark
+
+
+def _moves(body: WalletBody) -> tuple[tuple[bytes, Flow], ...]:
+    """The wallets that the event moves; none if it does more than that, or if it moves nothing (D-99)."""
+    match body:
+        case Deposit(wallet_id=wallet_id, amount=amount):
+            return ((wallet_id, Flow(net=amount, deposited=amount)),)
+        case Withdraw(wallet_id=wallet_id, amount=amount):
+            return ((wallet_id, Flow(net=-amount, low=-amount, withdrawn=amount)),)
+        case Adjust(wallet_id=wallet_id, delta=delta):
+            return ((wallet_id, Flow(net=delta, low=min(0, delta), adjusted=delta)),)
+        case Transfer(wallet_id=wallet_id, to_wallet_id=to, amount=amount) if wallet_id != to:
+            sent = Flow(net=-amount, low=-amount, sent=amount)
+            return (wallet_id, sent), (to, Flow(net=amount, received=amount))
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What addition has settled, and the wallets whose events have to be replayed.
+
+    Either both wallets of a transfer are to be replayed or neither is.
+    """
+
+    changes: Changes
+    replay: frozenset[bytes]
+
+    def is_done(self, body: WalletBody) -> bool:
+        return body.wallet_id not in self.replay
+
+
+def settle(state: State, window: Window) -> Settled:
+    """The window applied to the state before it."""
+    uneasy = set(window.uneasy)
+    for key, (_, wallet_id) in window.marks.items():
+        if state.get(key) is not None:
+            uneasy.add(wallet_id)
+    uneasy |= {wallet_id for wallet_id, flow in window.flows.items() if not _is_calm(state.get(wallet_id), flow)}
+    for source, to in window.trades:
+        if _currency(state, source) != _currency(state, to):
+            uneasy.add(source)
+    replay = _closure(uneasy, window.trades)
+    changes: Changes = {key: use for key, (use, wallet_id) in window.marks.items() if wallet_id not in replay}
+    for wallet_id, flow in window.flows.items():
+        wallet = state.get(wallet_id)
+        if wallet_id not in replay and isinstance(wallet, Wallet):
+            changes[wallet_id] = wallet._replace(
+                balance=wallet.balance + flow.net,
+                deposited=wallet.deposited + flow.deposited,
+                withdrawn=wallet.withdrawn + flow.withdrawn,
+                adjusted=wallet.adjusted + flow.adjusted,
+                received=wallet.received + flow.received,
+                sent=wallet.sent + flow.sent,
+            )
+    return Settled(changes, replay)
+
+
+def _is_calm(wallet: object, flow: Flow) -> bool:
+    return (
+        isinstance(wallet, Wallet)
+        and wallet.exists
+        and not wallet.closed
+        and not wallet.frozen
+        and wallet.daily_limit is None
+        and wallet.balance + flow.low >= 0
+    )
+
+
+def _currency(state: State, wallet_id: bytes) -> str | None:
+    wallet = state.get(wallet_id)
+    return wallet.currency if isinstance(wallet, Wallet) else None
+
+
+def _closure(uneasy: Iterable[bytes], trades: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """All wallets that are connected with an uneasy one by trades."""
+    partners: dict[bytes, set[bytes]] = {}
+    for source, to in trades:
+        partners.setdefault(source, set()).add(to)
+        partners.setdefault(to, set()).add(source)
+    found, waiting = set(uneasy), list(uneasy)
+    while waiting:
+        for partner in partners.get(waiting.pop(), ()):
+            if partner not in found:
+                found.add(partner)
+                waiting.append(partner)
+    return frozenset(found)

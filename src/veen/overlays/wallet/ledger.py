@@ -1,0 +1,99 @@
+"""The ledger: all wallets, folded from all their streams in logical order (WAL §6, D-27, D-100).
+
+A transfer touches two wallets on two streams, so no wallet can be folded alone: a destination could not tell a transfer
+that its source refused. The ledger therefore folds all streams together and applies debit and credit at the event of
+the source. `step` is `rules.apply` behind the policy: pure, and it reads and writes the records of the wallets that the
+event names and no others, so wallets that never trade with each other can be folded apart
+(`veen.overlays.wallet.flows`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from veen.overlays.decode import Typed
+from veen.overlays.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.ordered import Ordered, Table
+from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
+from veen.overlays.wallet.policy import UNRESTRICTED, Policy, WalletMirrors
+from veen.overlays.wallet.rules import UNOPENED, Record, Wallet, apply
+
+__all__ = ["Ledger", "LedgerFold", "Supply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """All money of one currency. `balance = deposited - withdrawn + adjusted`, or money appeared or disappeared."""
+
+    deposited: int = 0
+    withdrawn: int = 0
+    adjusted: int = 0
+    balance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Every wallet that an event has changed, by wallet_id."""
+
+    wallets: Mapping[bytes, Wallet]
+
+    def wallet(self, wallet_id: bytes) -> Wallet:
+        """The wallet; an unopened one, if nothing is known of it."""
+        return self.wallets.get(wallet_id, UNOPENED)
+
+    def balance(self, wallet_id: bytes) -> int:
+        return self.wallet(wallet_id).balance
+
+    def get(self, key: bytes) -> Wallet | None:
+        """A ledger is a state that rules can be applied to; it does not know which transfer_ids and refs were used."""
+        return self.wallets.get(key)
+
+    def supply(self) -> dict[str, Supply]:
+        """The control sums of each currency."""
+        sums: dict[str, Supply] = {}
+        for wallet in self.wallets.values():
+            if wallet.currency is not None:
+                total = sums.get(wallet.currency, Supply())
+                sums[wallet.currency] = Supply(
+                    deposited=total.deposited + wallet.deposited,
+                    withdrawn=total.withdrawn + wallet.withdrawn,
+                    adjusted=total.adjusted + wallet.adjusted,
+                    balance=total.balance + wallet.balance,
+                )
+        return dict(sorted(sums.items()))
+
+
+class LedgerFold(Ordered[bytes, Record, Ledger]):
+    """All wallets. `mirrors` names the bridges; what they bring has been judged where it came from."""
+
+    name = "wallet.ledger"
+    schemas = SCHEMAS
+    TABLE = dict[bytes, Record]
+
+    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, policy: Policy = UNRESTRICTED) -> None:
+        self.policy = policy
+        self.copies = WalletMirrors.under(policy, mirrors)
+        super().__init__(mirrors=self.copies)  # `settings` need not repeat the policy: it is part of the mirrors
+
+    def screen(self, event: Typed[WalletBody]) -> bool:
+        """Whether the event may count at all, whatever the balances are; a Violation if the policy forbids it."""
+        e, body = event
+        if e.hdr.parent_id is None:
+            self.policy.check(e, body)
+        elif e.client_id not in self.copies.bridges:
+            if self.copies.is_echo(e, body):
+                return False
+            self.policy.check(e, body)
+        if type(body) is Open:
+            self.policy.check_currency(body.currency)
+        return True
+
+    def step(self, state: Table[bytes, Record], event: Typed[Any]) -> None:
+        if self.screen(event):
+            for key, record in apply(state, event.body).items():
+                state[key] = record
+
+    def show(self, state: Table[bytes, Record], as_of: int) -> Ledger:
+        """No balance depends on the time of the question."""
+        wallets = {key: record for key, record in state.items() if type(record) is Wallet}
+        return Ledger(dict(sorted(wallets.items())))
