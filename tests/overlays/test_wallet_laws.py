@@ -12,6 +12,7 @@ from veen.core.hashing import H
 from veen.overlays.decode import Violation
 from veen.overlays.dedup import Mirrors
 from veen.overlays.ordered import Table
+from veen.overlays.runner import MemorySource, Runner
 from veen.overlays.state import state_bytes
 from veen.overlays.wallet import LedgerFold, Policy, flows
 from veen.overlays.wallet.bodies import Adjust, Deposit, Transfer, WalletBody, Withdraw
@@ -270,3 +271,14 @@ def test_another_currency_and_a_used_id_are_doubtful():
     assert flows.settle({**state, **apply(state, pay)}, flows.summarize([pay])).replay == {a, b}
     again = flows.summarize([pay])
     assert again.then(again).uneasy == {a}
+
+
+@pytest.mark.req("WAL-21")
+@settings(max_examples=60)
+@given(worlds(), st.integers(1, 5), st.data())
+def test_a_runner_shows_the_ledger_as_of_any_moment(world, interval, data):
+    fold = LedgerFold(mirrors=BY_BRIDGE)
+    runner = Runner(fold, MemorySource(world.all()), interval=interval, fanout=2)
+    ts = data.draw(st.integers(999, world.now + 1))
+    assert runner.view_at(ts) == fold.view(fold.summarize([event for event in world.all() if event.ts <= ts]))
+    assert runner.issues() == fold.issues(fold.summarize(world.all()))

@@ -10,7 +10,7 @@ from veen.core.payload_hdr import PayloadHdr
 
 __all__ = ["Event", "Order"]
 
-Order = tuple[int, bytes, int, int]
+Order = tuple[int, bytes, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,5 +36,8 @@ class Event:
 
     @property
     def order(self) -> Order:
-        """The place in the one logical order of all streams and labels (D-27)."""
-        return self.ts, self.stream_id, self.epoch, self.stream_seq
+        """The place in the one logical order of all streams and labels (D-27).
+
+        Two hubs may give a stream the same epoch, position and time; leaf_hash then decides, so that no two events tie.
+        """
+        return self.ts, self.stream_id, self.epoch, self.stream_seq, self.leaf_hash

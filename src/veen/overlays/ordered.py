@@ -204,7 +204,7 @@ class Ordered(Fold[Progress[K, R], V]):
     def advance(self, prefix: Prefix[K, R] | None, events: Iterable[Typed[Any]]) -> Prefix[K, R]:
         """The prefix after `events`, which come after it and stand in logical order."""
         if prefix is None:
-            prefix = Prefix(Table(), Table(), {}, (0, b"", 0, 0), Table())
+            prefix = Prefix(Table(), Table(), {}, (0, b"", 0, 0, b""), Table())
         table, seen, violations = prefix.table.fork(), prefix.seen.fork(), prefix.violations.fork()
         upto, last, mirrors = dict(prefix.upto), prefix.last, self.mirrors
         for typed in events:
