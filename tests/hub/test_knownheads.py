@@ -40,10 +40,11 @@ BODIES = (
 )
 
 
-class FakeTransport:
+class FakeTransport(asyncio.Transport):
     """What a connection may do with its transport, kept in memory."""
 
     def __init__(self):
+        super().__init__()
         self.written, self.closed = b"", False
 
     def write(self, data):
@@ -63,7 +64,7 @@ class FakeTransport:
     def can_write_eof(self):
         return False
 
-    def get_extra_info(self, name):
+    def get_extra_info(self, name, default=None):
         return None
 
     def pause_reading(self): ...
@@ -115,6 +116,7 @@ def hub(tmp_path_factory):
         yield hub
 
 
+@pytest.mark.req("GEN-26")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -138,6 +140,7 @@ def test_a_head_is_known_after_its_first_request(hub):
     assert (first[0], again[0]) == (b"HTTP/1.1 200", b"HTTP/1.1 409")
 
 
+@pytest.mark.req("GEN-26")
 def test_known_heads_are_bounded(hub):
     server = HttpServer(hub.api)
     talk = [

@@ -12,6 +12,7 @@ from veen.pipeline import bronze
 from veen.pipeline.columns import ENTRIES, chosen, ddl
 from veen.pipeline.errors import OptionError, SourceDamaged
 from veen.pipeline.inventory import pin
+from veen.pipeline.vector import Departs
 from veen.storage.fs import OsFs
 
 
@@ -61,7 +62,7 @@ def test_the_strict_reader_gives_the_same_rows(world, tmp_path, monkeypatch):
     fast = rows_of(tmp_path)
 
     def departs(*_, **__):
-        raise bronze.Departs
+        raise Departs
 
     monkeypatch.setattr(bronze, "decode", departs)
     assert rows_of(tmp_path) == fast
