@@ -1,35 +1,88 @@
-"""`veen demo`: short, true, and the same facts in both forms."""
+"""`veen demo`: short, true, the same facts in both forms; and what it prints as next works as printed."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.cli import world
 
 from veen.cli.app import cli
-from veen.cli.tree import proof_tree
-from veen.core.proof import prove_inclusion
+from veen.cli.demoplay import BODIES, STEPS
+from veen.cli.output import Exit
+from veen.core.evidence import Equivocation
+from veen.core.receipt import Receipt
 
 
-def test_the_demo_catches_every_attempt():
-    result = CliRunner().invoke(cli, ["demo", "--json"])
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """One run whose directory stays, and its facts."""
+    root = tmp_path_factory.mktemp("demo") / "kept"
+    result = CliRunner().invoke(cli, ["demo", "--keep", str(root), "--json"])
     assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
+    return root, json.loads(result.stdout)
+
+
+@pytest.mark.req("RCPT-07", "OUT-01")
+def test_the_demo_catches_both_and_proves_it(kept):
+    root, facts = kept
     assert facts["plaintext_at_hub"] == 0
-    assert len(facts["caught"]) == 4
-    assert all(reason.startswith("caught: ") for reason in facts["caught"].values())
+    assert facts["finding"]["path"] == facts["tampered"]["path"]
+    assert facts["finding"]["offset"] <= facts["tampered"]["offset"]
+    assert "entry 3" in facts["finding"]["message"]
+    assert facts["restored"]["entries"] == len(BODIES)
+    assert facts["caught"] == "E.DIVERGED.EQUIVOCATION"
     assert facts["evidence_bytes"] <= 512
+    evidence = Equivocation.from_bytes((root / "evidence.cbor").read_bytes())
+    evidence.verify()
+    assert [f"ed25519:{key.hex()}" for key in evidence.hub_pks] == [facts["hub_pk"]]
+    receipt = Receipt.from_bytes((root / "receipt.cbor").read_bytes())
+    receipt.verify(evidence.hub_pks[0])
+    assert any("<- this message" in line for line in facts["tree"])
 
 
-def test_the_demo_tells_each_step():
+def test_what_is_kept_is_small_private_and_holds_no_second_hub(kept):
+    root, _ = kept
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 3_000_000
+    assert sorted(path.name for path in root.iterdir()) == [
+        "evidence.cbor", "home", "hub", "passphrase", "proof.svg", "receipt.cbor",
+    ]  # fmt: skip
+    assert (root / "passphrase").stat().st_mode & 0o077 == 0
+    stored = b"".join(path.read_bytes() for path in (root / "hub").rglob("*") if path.is_file())
+    assert not any(body in stored for body in BODIES)
+
+
+def test_the_next_commands_work_as_they_are_printed(kept):
+    root, facts = kept
+    veen = Path(sys.executable).with_name("veen")
+    script = "\n".join(["set -e", f'veen() {{ "{veen}" "$@"; }}', *facts["next"]])
+    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, timeout=120, env=env, cwd=root
+    )
+    try:
+        assert done.returncode == 0, done.stderr
+    finally:
+        if done.returncode:
+            subprocess.run([veen, "hub", "stop", "--data-dir", root / "hub"], check=False, capture_output=True)
+    assert all(body.decode() in done.stdout for body in BODIES)
+    assert "<- this message" in done.stdout
+    assert "differs" in done.stdout
+    assert (root / "files" / "0000-plan.txt").exists()
+
+
+def test_the_demo_tells_each_step_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     lines = CliRunner().invoke(cli, ["demo"]).stdout.splitlines()
-    assert [line[:3] for line in lines if line[1:2] == "/"] == [f"{step}/6" for step in range(1, 7)]
+    assert [line[:3] for line in lines if line[1:2] == "/"] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", range(1, 6))
-def test_the_drawn_tree_shows_exactly_the_hashes_of_the_proof(size):
-    for seq in range(1, size + 1):
-        proof = prove_inclusion(world.TREE.node_at, seq, size)
-        lines = proof_tree(seq, size)
-        assert sum("in the proof" in line for line in lines) == len(proof.path) + len(proof.peaks_after)
-        assert sum("your message" in line for line in lines) == 1
+def test_a_directory_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("keep me")
+    result = CliRunner().invoke(cli, ["demo", "--keep", str(tmp_path), "--json"])
+    assert result.exit_code == Exit.LOCAL
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

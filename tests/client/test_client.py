@@ -13,14 +13,16 @@ from tests.client.hubs import (
     bodies,
     client_at,
     connected,
+    copy_of,
     hub_at,
     person,
     pin_of,
     run,
     token_for,
+    visiting,
 )
 
-from veen.client.errors import HubRefused, IdentityInUse, LocalError, RotationDue, TokenExpired, Unreachable
+from veen.client.errors import HubRefused, IdentityInUse, LocalError, Rewound, RotationDue, TokenExpired, Unreachable
 from veen.client.home import Home
 from veen.client.inprocess import InProcess
 from veen.client.keyring import StreamKeys
@@ -41,7 +43,7 @@ MODES = pytest.mark.parametrize("mode", ["full", "light"])
 
 
 @MODES
-@pytest.mark.req("CLNT-01", "CLNT-03", "RES-05")
+@pytest.mark.req("CLNT-01", "CLNT-03", "RES-05", "MSG-07", "MSG-08")
 def test_a_sent_message_has_a_receipt_that_proves_its_place(tmp_path, mode):
     async def check():
         async with connected(tmp_path, mode=mode) as (_, _, client):
@@ -251,7 +253,7 @@ def test_a_message_that_never_reached_the_hub_is_sent_by_the_next_run(tmp_path):
 
 
 @MODES
-@pytest.mark.req("CLNT-04", "RES-02")
+@pytest.mark.req("CLNT-04", "RES-02", "MSG-07")
 def test_lost_state_comes_back_from_the_log(tmp_path, mode):
     """client_seq, prev_ack and peaks are all in the log, the first two under our own signature."""
 
@@ -282,6 +284,35 @@ def test_a_client_that_does_not_know_it_lost_its_state_finds_out_by_itself(tmp_p
             async with client_at(InProcess(hub.api), pin_of(hub), who, tmp_path / "two", mode=mode) as client:
                 assert (await client.send("orders", b"five")).seq == 6
                 assert await bodies(client) == [b"0", b"1", b"2", b"3", b"4", b"five"]
+
+    run(check())
+
+
+@MODES
+@pytest.mark.req("RES-03", "MSG-08")
+def test_after_a_divergence_the_state_is_rebuilt_from_the_checkpoint_and_the_log_before_it(tmp_path, mode):
+    """The hub came back from an old backup. Nobody follows it unasked; asked to, a client begins anew and goes on."""
+
+    async def check():
+        who, home, hub = person("alice"), tmp_path / "home", tmp_path / "hub"
+        async with visiting(hub, who, home, mode=mode) as client:
+            await client.send_many("orders", [b"one", b"two", b"three"])
+        backup = copy_of(hub, tmp_path / "backup")
+        async with visiting(hub, who, home, mode=mode) as client:
+            await client.send("orders", b"lost")
+        async with hub_at(backup) as restored:
+            wire = HostileHub(InProcess(restored.api))
+            async with client_at(wire, pin_of(restored), who, home, mode=mode) as client:
+                for _ in range(2):
+                    with pytest.raises(Rewound):
+                        await client.resync("orders")
+                wire.calls.clear()
+                report = await client.resync("orders", from_scratch=True)
+                assert (report.read, report.stream_seq, report.client_seq) == (3, 3, 3)
+                assert "tooling/checkpoint_latest" in {operation for operation, _ in wire.calls}
+                sent = await client.send("orders", b"again")
+                assert (sent.seq, sent.msg.client_seq, sent.msg.prev_ack) == (4, 4, 3)
+                assert await bodies(client) == [b"one", b"two", b"three", b"again"]
 
     run(check())
 
@@ -368,6 +399,7 @@ def test_a_client_key_at_its_bounds_signs_no_more(tmp_path):
     run(check())
 
 
+@pytest.mark.req("SH1-05")
 def test_proof_of_work_is_paid_where_a_hub_asks_for_it(tmp_path):
     async def check():
         async with connected(tmp_path, settings={**OPEN, "admission.pow_difficulty": "6"}) as (_, _, client):
@@ -383,7 +415,7 @@ def test_proof_of_work_is_paid_where_a_hub_asks_for_it(tmp_path):
 ROTATING = {**GATED, "admission.profiles": "rotating"}
 
 
-@pytest.mark.req("CLNT-06", "CLNT-07")
+@pytest.mark.req("CLNT-06", "CLNT-07", "RCPT-08")
 def test_a_submit_outside_the_epoch_goes_to_the_one_the_hub_is_in(tmp_path):
     """The client's clock stands still while the hub's goes on: the refusal is answered with the hub's own time."""
     hub_clock, own_clock = Clock(1_800_000_000 - 1_800_000_000 % 3600 + 10), Clock(1_234)

@@ -36,7 +36,7 @@ def everything_in(directory):
     return {path: path.read_bytes() for path in sorted(Path(directory).rglob("*")) if path.is_file()}
 
 
-@pytest.mark.req("CLNT-01", "CLNT-02", "CLNT-12", "GEN-06")
+@pytest.mark.req("CLNT-01", "CLNT-02", "CLNT-12", "GEN-06", "PHDR-03", "GEN-35")
 def test_a_hub_that_is_killed_and_restarted_loses_and_doubles_nothing_and_learns_nothing(tmp_path):
     count, kills = 60, (12, 31, 44)
 

@@ -154,7 +154,7 @@ def test_a_full_writer_catches_a_hole_in_what_others_wrote(tmp_path):
 
 
 @MODES
-@pytest.mark.req("HID-02", "HID-12", "CLNT-05", "KEX0-01")
+@pytest.mark.req("HID-02", "HID-12", "CLNT-05", "KEX0-01", "CRY-20")
 def test_a_foreign_key_is_caught_by_every_verb(tmp_path, mode):
     async def check():
         async with connected(tmp_path, mode=mode) as (_, wire, client):
@@ -270,7 +270,7 @@ def test_two_receipts_for_one_place_are_evidence(tmp_path, mode):
 
 
 @MODES
-@pytest.mark.req("RCPT-07", "CLNT-04")
+@pytest.mark.req("RCPT-07", "CLNT-04", "HID-14")
 def test_a_forked_history_is_caught_with_evidence(tmp_path, mode):
     """A copy of the hub goes on without us and admits another's message where ours stood."""
     verbs_by_name = {

@@ -36,7 +36,7 @@ def test_rotation_gives_a_new_client_key_and_keeps_who_we_are():
     assert rotated.client_key_of(bytes(32)) is None
 
 
-@pytest.mark.req("KEX0-04")
+@pytest.mark.req("KEX0-04", "CRY-19")
 def test_a_message_carries_the_client_key_and_nothing_of_the_identity_or_of_the_key_before():
     rotated = ALICE.rotated(NOW, random=seeded("next"))
     label = HubLog().label("room")

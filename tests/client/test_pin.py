@@ -56,7 +56,7 @@ def test_a_pin_is_a_key_in_either_writing():
             HubPin.parse(text)
 
 
-@pytest.mark.req("HID-01", "HID-02", "HID-13")
+@pytest.mark.req("HID-01", "HID-02", "HID-13", "CRY-20")
 def test_a_hub_that_does_not_have_the_pinned_key_is_another_hub():
     pin = HubPin.of_key(ONE.public).learn(told(FIRST))
     assert pin.hub_id == FIRST.hub_id

@@ -125,7 +125,7 @@ def test_a_set_carries_everything_to_another_home(world, tmp_path):
     assert elsewhere.exposed() == []
 
 
-@pytest.mark.req("CLNT-11")
+@pytest.mark.req("CLNT-11", "OP0-07")
 def test_the_set_has_the_files_that_the_spec_names(good):
     """spec-1 §15, D-72"""
     assert {path for path in good if not path.startswith("attachments/")} == {

@@ -29,7 +29,12 @@ from veen.client.errors import LocalError, NoReaderKey, Rewound, UnknownStream
 from veen.client.inprocess import InProcess
 from veen.client.keyring import Keyring, StreamKeys
 from veen.client.session import OutsideEpoch
+from veen.core.ciphertext import Binding, seal
+from veen.core.envelopes import SubmitRequest
 from veen.core.labels import epoch_at
+from veen.core.msg import Msg
+from veen.core.payload_hdr import PayloadHdr
+from veen.core.profile import PRESETS
 from veen.core.receipt import Receipt
 from veen.testing import hostile
 from veen.testing.hostile import HostileHub, Truncates
@@ -173,6 +178,47 @@ def test_where_the_hub_does_not_scope_tokens_the_reader_does(tmp_path):
             assert first.event is None
             assert (first.error or "").startswith("E.CAP")
             assert second.body == b"in scope"
+
+    run(check())
+
+
+@pytest.mark.req("PHDR-05")
+def test_a_header_that_claims_another_capability_than_the_message_is_refused(tmp_path):
+    """The hub cannot see cap_ref; whoever opens the message compares it with auth_ref."""
+    profile, key = PRESETS["messaging"], person("mallory").client_key.key
+
+    def sealed(label, client_seq, cap_ref):
+        fields = {"profile_id": profile.profile_id(), "label": label, "client_seq": client_seq, "prev_ack": 0}
+        binding = Binding(client_id=key.public, auth_ref=None, **fields)
+        hdr = PayloadHdr(schema=bytes(32), cap_ref=cap_ref)
+        made = seal(ORDERS.reader_pk, binding, hdr, b"body", ikm=bytes([client_seq]) * 32, pad_block=profile.pad_block)
+        return Msg.compose(key, auth_ref=None, ciphertext=made.ciphertext, **fields)
+
+    async def check():
+        async with connected(tmp_path) as (_, wire, client):
+            for client_seq, cap_ref in ((1, b"c" * 32), (2, None)):
+                request = SubmitRequest(msg=sealed(client.label("orders"), client_seq, cap_ref))
+                assert (await wire.call("v1/submit", request.to_bytes())).ok
+            claims, plain = await all_of(client.read("orders"))
+            assert claims.event is None
+            assert "cap_ref" in (claims.error or "")
+            assert plain.body == b"body"
+
+    run(check())
+
+
+@pytest.mark.req("CAP-19")
+def test_a_token_is_asked_for_and_verified_once_however_many_messages_name_it(tmp_path):
+    settings = {**GATED, "admission.stream_scope": "open"}
+
+    async def check():
+        async with connected(tmp_path, settings=settings) as (_, wire, client):
+            await client.authorize(token_for(client.client_id))
+            await client.send_many("orders", [b"%d" % number for number in range(20)])
+            wire.calls.clear()
+            for _ in range(2):
+                assert len(await bodies(client)) == 20
+            assert [operation for operation, _ in wire.calls].count("tooling/cap_status") == 1
 
     run(check())
 

@@ -11,6 +11,7 @@ import click
 from veen.cli.authority import CAP, authority
 from veen.cli.clictx import Session, client_options
 from veen.cli.lazy import LazyGroup, Table
+from veen.cli.names import STREAM
 from veen.cli.output import Exit, Fail, Output, output_options
 from veen.cli.send import FILES, attached, sent_data, told_sent
 from veen.cli.streamargs import EPOCH, SEQ, stream_argument
@@ -36,18 +37,32 @@ def attachment() -> None:
 
 
 @click.command()
-@click.argument("stream", type=click.STRING)
-@click.argument("files", type=FILES, nargs=-1, required=True)
+@click.argument("stream", type=STREAM, required=False)
+@click.argument("files", type=FILES, nargs=-1)
+@click.option("--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM.")
 @click.option("--body", default="", help="The body of the message that carries them.")
 @CAP
 @output_options
 @client_options
-def put(output: Output, session: Session, stream: str, files: tuple[Path, ...], body: str, cap: Path | None) -> None:
+def put(
+    output: Output,
+    session: Session,
+    stream: str | None,
+    files: tuple[Path, ...],
+    stream_option: str | None,
+    body: str,
+    cap: Path | None,
+) -> None:
     """Send FILES to STREAM as the attachments of one message. Their keys are made with it: there is none without.
 
     \b
     veen attachment put record/app/http photo.jpg report.pdf --body "both of them"
     """
+    if stream_option is not None:
+        files = (*(() if stream is None else (FILES.convert(stream, None, None),)), *files)
+        stream = stream_option
+    if stream is None or not files:
+        raise click.UsageError("give a STREAM and at least one file")
     token = authority(session, stream, cap)
     started = time.perf_counter()
     with output.progress(f"sending {len(files)} files"):
@@ -85,9 +100,7 @@ def _entry(session: Session, stream: str, seq: int, epoch: int | None) -> "Entry
 
 
 @click.command()
-@stream_argument(seq=SEQ, which=click.STRING)
-@click.argument("seq", type=SEQ, required=False)
-@click.argument("which", required=False)
+@stream_argument("which", seq=SEQ, which=click.STRING)
 @EPOCH
 @click.option("--out", type=click.Path(path_type=Path), help="A file for one, a directory for several; - for stdout.")
 @output_options
@@ -160,7 +173,6 @@ def _file_name(index: int, declared: "Attachment") -> str:
 
 @click.command()
 @stream_argument(seq=SEQ)
-@click.argument("seq", type=SEQ, required=False)
 @EPOCH
 @output_options
 @client_options

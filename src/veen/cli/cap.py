@@ -213,7 +213,7 @@ def _granted(grant: "Grant") -> dict[str, Any]:
         "issued_at": grant.issued_at,
         "expires_at": grant.expires_at,
         "expires": when(grant.expires_at),
-        "live": time.time() <= grant.expires_at,
+        "live": int(time.time()) <= grant.expires_at,  # inclusive (D-48)
     }
 
 

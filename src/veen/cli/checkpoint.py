@@ -96,7 +96,7 @@ def verify(
     output: Output,
     session: Session,
     file: Path,
-    hub_pk: tuple[bytes, ...],
+    trusted: tuple[bytes, ...],
     witness: tuple[bytes, ...],
     stream: str | None,
 ) -> None:
@@ -105,7 +105,7 @@ def verify(
     from veen.core.checks import Given
 
     data, obj = read_as(file, Checkpoint)
-    keys = trusted_keys(session, hub_pk)
+    keys = trusted_keys(session, trusted)
     checks = verified(file, obj, Given(hub_pks=keys, witness_pks=witness))
     assert isinstance(obj, Checkpoint)  # noqa: S101 - read_as made sure
     if stream is not None:

@@ -1,22 +1,71 @@
-"""`veen demo`."""
+"""`veen demo`: the whole idea at work, with a real hub, real keys and real files."""
 
+import shlex
+import shutil
+import tempfile
 import time
+from pathlib import Path
 
 import click
 
-from veen.cli.output import Output, output_options
+from veen.cli.output import Exit, Fail, Output, output_options
 
 __all__ = ["demo"]
 
 
 @click.command()
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Play in this new directory, and leave it there."
+)
 @output_options
-def demo(output: Output) -> None:
-    """Seal, sign, order, prove and verify five messages; then tamper with them and watch each attempt fail."""
+def demo(output: Output, keep: Path | None) -> None:
+    """Send, prove, tamper, detect: a hub, two people, five sealed messages, and two ways to be caught.
+
+    Everything is done for real, on loopback and in a directory of its own; every line is computed. With --keep the
+    directory stays, and the commands to explore it are printed.
+    """
     from veen.cli.demoplay import play
 
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise Fail(
+            Exit.LOCAL, f"{keep}: not empty", "the demo wants a directory of its own", "veen demo --keep DIR", "E.LOCAL"
+        )
     started = time.perf_counter()
-    facts = play(quiet=output.as_json)
+    root = Path(tempfile.mkdtemp(prefix="veen-demo-")) if keep is None else keep.absolute()
+    try:
+        with output.progress("playing"):
+            facts = play(root, output)
+    finally:
+        if keep is None:
+            shutil.rmtree(root, ignore_errors=True)
     seconds = time.perf_counter() - started
     facts["seconds"] = round(seconds, 3)
-    output.result(facts, lambda: click.echo(f"done in {seconds * 1000:.0f} ms; next: veen verify --help"))
+    facts["directory"] = None if keep is None else str(root)
+    facts["next"] = _next(root, facts) if keep is not None else ["veen demo --keep DIR", "veen help tour"]
+
+    def human() -> None:
+        click.echo(f"done in {seconds:.1f} s; next:")
+        for command in facts["next"]:
+            click.echo(f"  {command}")
+
+    output.result(facts, human)
+
+
+def _next(root: Path, facts: dict[str, object]) -> list[str]:
+    """Commands that work as they are printed, in this order."""
+    from veen.cli.demoplay import STREAM
+
+    def at(name: str) -> str:
+        return shlex.quote(str(root / name))
+
+    return [
+        f"export VEEN_HOME={at('home')} VEEN_PASSPHRASE_FILE={at('passphrase')}",
+        f"veen hub start --dev --data-dir {at('hub')} --port {facts['port']} --detach",
+        f"veen stream {STREAM} --identity bob",
+        f"veen attachment get {STREAM} 2 --identity bob --out {at('files')}",
+        f"veen proof show {STREAM} 3 --size 5 --identity bob",
+        f'veen send {STREAM} "the valve is open again" --identity alice',
+        f"veen equivocation show {at('evidence.cbor')}",
+        f"veen verify {at('hub')}",
+        f"veen hub stop --data-dir {at('hub')}",
+    ]

@@ -1,217 +1,203 @@
-"""The core at work, in memory. Every line is computed; nothing is told that was not done."""
+"""The demo, step by step: a real hub, two people, and what they can prove. Nothing is told that was not done."""
 
-import os
+import asyncio
+import contextlib
+import re
+import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-import click
+from veen.cli.configedit import change
+from veen.cli.output import Exit, Fail, Output
+from veen.cli.text import short
+from veen.client.client import Client
+from veen.client.home import Home, PrivateFs
+from veen.client.keyring import Keyring, StreamKeys
+from veen.client.keystore import Kdf, Keystore, create_identity
+from veen.client.picture import Picture, text
+from veen.client.pin import HubPin
+from veen.client.sealing import Attach
+from veen.client.svg import to_svg
+from veen.hub.config import load
+from veen.hub.runtime import Hub
+from veen.storage.fs import OsFs
+from veen.storage.outcomes import clone
 
-from veen.cli.output import Exit, Fail
-from veen.cli.tree import proof_tree
-from veen.core import cbor, hpke
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, open_msg, seal
-from veen.core.ed25519 import SigningKey
-from veen.core.errors import VeenError
-from veen.core.evidence import Equivocation
-from veen.core.hashing import H
-from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
-from veen.core.mmr import MmrTree
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import PRESETS
-from veen.core.proof import prove_consistency, prove_inclusion
-from veen.core.receipt import Receipt
+__all__ = ["BODIES", "PLAN", "STREAM", "TARGET", "Story", "connect", "expect", "play", "running", "shortened"]
 
-__all__ = ["play"]
-
-BODIES = (b"hello", b"the valve is open", b"transfer 40 to carol", b"the valve is shut", b"good night")
-STREAM = "demo/control-room"
-STEPS = 6
-TAMPERED = 3  # the stream_seq that the demo goes for
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The parties and the log."""
-
-    hub: SigningKey
-    alice: SigningKey
-    bob_sk: bytes
-    bob_pk: bytes
-    label: bytes
-    msgs: list[Msg]
-    receipts: list[Receipt]
-    tree: MmrTree
+STREAM: Final = "demo/control-room"
+BODIES: Final = (b"hello bob", b"the valve is open", b"transfer 40 to carol", b"the valve is shut", b"good night")
+PLAN: Final = b"valve 7: open at 06:00, shut at 22:00, never both\n" * 20
+STEPS: Final = 8
+TARGET: Final = 3  # the entry that is proven, and later tampered with
+_KEPT_BEFORE: Final = 5  # a copy of the hub is taken before this entry
 
 
-def play(*, quiet: bool) -> dict[str, Any]:
-    """Run all steps; the facts of each."""
-    facts: dict[str, Any] = {}
-    say = _narrator(quiet=quiet)
-    world = _build(say, facts)
-    _prove(world, say, facts)
-    _tamper(world, say, facts)
-    _equivocate(world, say, facts)
-    return facts
+@dataclass
+class Story:
+    """Who and what is there, and what was found out so far."""
+
+    root: Path
+    output: Output
+    facts: dict[str, Any] = field(default_factory=dict)
+    hub_pk: bytes = b""
+    ciphertext: bytes = b""  # of the target, as the hub stores it
+    people: dict[str, Keystore] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Home:
+        return Home.at(self.root / "home")
+
+    def step(self, number: int, name: str, line: str) -> None:
+        self.output.line(f"{number}/{STEPS} {name:<8}{line}")
+
+    def more(self, line: str) -> None:
+        self.output.line(f"            {line}")
 
 
-def _narrator(*, quiet: bool) -> Callable[..., None]:
-    def say(text: str, step: int | None = None) -> None:
-        if not quiet:
-            click.echo(f"{step}/{STEPS} {text}" if step else f"    {text}")
+def play(root: Path, output: Output) -> dict[str, Any]:
+    """Run all steps below `root`; the facts of each."""
+    from veen.cli.demobreak import fork, tamper_and_repair
 
-    return say
+    root.mkdir(parents=True, exist_ok=True)
+    story = Story(root, output)
 
+    async def all_steps() -> None:
+        await _live(story)
+        await asyncio.to_thread(tamper_and_repair, story)
+        await fork(story)
 
-def _build(say: Callable[..., None], facts: dict[str, Any]) -> World:
-    hub, alice = SigningKey(os.urandom(32)), SigningKey(os.urandom(32))
-    bob_sk, bob_pk = hpke.derive_key_pair(os.urandom(32))
-    label = label_of(routing_key_of(hub_id_of(hub.public)), stream_id_of(STREAM), 0)
-    say(f"keys      hub {_short(hub.public)}, alice {_short(alice.public)}, reader bob {_short(bob_pk)}", 1)
-    say(f"stream {STREAM!r} is label {_short(label)} to the hub")
-
-    world = World(hub, alice, bob_sk, bob_pk, label, [], [], MmrTree())
-    hub_ts = int(time.time())
-    for body in BODIES:
-        msg = _send(world, body)
-        world.tree.append(msg.leaf_hash())
-        world.msgs.append(msg)
-        world.receipts.append(
-            Receipt.issue(
-                hub,
-                label=label,
-                stream_seq=world.tree.size,
-                leaf_hash=msg.leaf_hash(),
-                mmr_root=world.tree.root(),
-                hub_ts=hub_ts,
-            )
-        )
-    seen_by_hub = b"".join(msg.to_bytes() for msg in world.msgs)
-    leaked = [body for body in (*BODIES, STREAM.encode()) if body in seen_by_hub]
-    _expect(not leaked, "plaintext reached the hub")
-    say(f"send      {len(BODIES)} messages sealed for bob, signed by alice, ordered by the hub", 2)
-    say(f"the hub saw {len(seen_by_hub)} bytes; none of the bodies and not the stream's name is among them")
-    say("seq  bytes  msg_id     receipt   opened by bob")
-    for msg, receipt, body in zip(world.msgs, world.receipts, BODIES, strict=True):
-        msg.verify()
-        receipt.verify(hub.public)
-        opened = open_msg(bob_sk, msg)
-        _expect(opened.body == body, "bob read something else")
-        text = opened.body.decode()
-        say(f"{receipt.stream_seq:<3}  {len(msg.to_bytes()):<5}  {_short(msg.leaf_hash())}  verified  {text!r}")
-    facts |= {"messages": len(BODIES), "hub_bytes": len(seen_by_hub), "plaintext_at_hub": len(leaked)}
-    return world
+    asyncio.run(all_steps())
+    return story.facts
 
 
-def _send(world: World, body: bytes) -> Msg:
-    sent = len(world.msgs)
-    profile = PRESETS["messaging"]
-    binding = Binding(
-        profile_id=profile.profile_id(),
-        label=world.label,
-        client_id=world.alice.public,
-        client_seq=sent + 1,
-        prev_ack=sent,
-        auth_ref=None,
-    )
-    hdr = PayloadHdr(schema=H(b"demo.text.v1"))
-    sealed = seal(world.bob_pk, binding, hdr, body, ikm=os.urandom(32), pad_block=profile.pad_block)
-    return Msg.compose(
-        world.alice,
-        profile_id=binding.profile_id,
-        label=binding.label,
-        client_seq=binding.client_seq,
-        prev_ack=binding.prev_ack,
-        auth_ref=None,
-        ciphertext=sealed.ciphertext,
-    )
-
-
-def _prove(world: World, say: Callable[..., None], facts: dict[str, Any]) -> None:
-    size = world.tree.size
-    root = world.tree.root()
-    checkpoint = Checkpoint.issue(
-        world.hub, label_prev=world.label, label_curr=world.label, upto_seq=size, mmr_root=root, epoch=0
-    )
-    checkpoint.verify(world.hub.public)
-    proof = prove_inclusion(world.tree.node_at, TAMPERED, size)
-    proof.verify(
-        leaf_hash=world.msgs[TAMPERED - 1].leaf_hash(), stream_seq=TAMPERED, tree_size=size, expected_root=root
-    )
-    hashes = len(proof.path) + len(proof.peaks_after)
-    say(f"proof     message {TAMPERED} of {size}: {hashes} hashes lead to root {_short(root)} of the CHECKPOINT", 3)
-    for line in proof_tree(TAMPERED, size):
-        say(f"  {line}")
-    consistency = prove_consistency(world.tree.node_at, TAMPERED, size)
-    consistency.verify(
-        from_size=TAMPERED,
-        from_root=world.receipts[TAMPERED - 1].mmr_root,
-        to_size=size,
-        to_root=checkpoint.mmr_root,
-    )
-    say(f"append    the log of {size} only adds to the log of {TAMPERED}: verified from {TAMPERED}'s receipt", 4)
-    facts |= {"root": root.hex(), "proof_hashes": hashes, "proof_bytes": len(proof.to_bytes())}
-
-
-def _tamper(world: World, say: Callable[..., None], facts: dict[str, Any]) -> None:
-    msg, receipt = world.msgs[TAMPERED - 1], world.receipts[TAMPERED - 1]
-    flipped = bytearray(msg.ciphertext)
-    flipped[100] ^= 0x01
-    forged = replace(msg, ciphertext=bytes(flipped))
-    say(f"tamper    message {TAMPERED}, one bit flipped; then the forger tries to cover it up", 5)
-    caught = {"flip one bit of the ciphertext": _caught(forged.verify)}
-    forged = replace(forged, ct_hash=H(forged.ciphertext))
-    caught["correct ct_hash as well"] = _caught(forged.verify)
-    mallory = SigningKey(os.urandom(32))
-    forged = replace(forged, client_id=mallory.public)
-    forged = replace(forged, sig=mallory.sign(forged.signing_digest()))
-    forged.verify()  # mallory's own signature is good: that is why the leaf must be checked too
-    proof = prove_inclusion(world.tree.node_at, TAMPERED)
-    caught["sign it with another key"] = _caught(
-        lambda: proof.verify(leaf_hash=forged.leaf_hash(), stream_seq=TAMPERED, expected_root=receipt.mmr_root)
-    )
-    caught["and have bob open it"] = _caught(lambda: open_msg(world.bob_sk, forged))
-    for attempt, reason in caught.items():
-        say(f"{attempt:<31} {reason}")
-    facts["caught"] = caught
-
-
-def _equivocate(world: World, say: Callable[..., None], facts: dict[str, Any]) -> None:
-    honest = world.receipts[TAMPERED - 1]
-    other = _send(world, b"transfer 4000 to mallory")
-    second = Receipt.issue(
-        world.hub,
-        label=world.label,
-        stream_seq=TAMPERED,
-        leaf_hash=other.leaf_hash(),
-        mmr_root=other.leaf_hash(),
-        hub_ts=honest.hub_ts,
-    )
-    evidence = Equivocation.of(honest, second, one_pk=world.hub.public)
-    packed = evidence.to_bytes()
-    Equivocation.from_bytes(packed).verify()
-    _expect(cbor.encode(evidence.to_tree()) == packed, "evidence is not canonical")
-    say(f"fork      the hub signs a second story for message {TAMPERED}: two receipts convict it", 6)
-    say(f"evidence of {len(packed)} bytes, verified with nothing but the hub's public key")
-    facts["evidence_bytes"] = len(packed)
-
-
-def _caught(attempt: Callable[[], Any]) -> str:
-    try:
-        attempt()
-    except VeenError as exc:
-        return f"caught: {exc}"
-    raise Fail(Exit.BAD_EVIDENCE, "the demo's forgery was not detected", "a check is broken", "report this", "E.DEMO")
-
-
-def _expect(condition: bool, what: str) -> None:
+def expect(condition: object, what: str) -> None:
+    """The demo claims nothing that it did not see."""
     if not condition:
         raise Fail(Exit.BAD_EVIDENCE, "the demo went wrong", what, "report this", "E.DEMO")
 
 
-def _short(data: bytes) -> str:
-    text = data.hex()
-    return f"{text[:4]}…{text[-4:]}"
+@contextlib.asynccontextmanager
+async def running(data_dir: Path) -> AsyncIterator[Hub]:
+    """A hub on a free port of loopback, as `veen hub start --dev` runs it."""
+    settings = {
+        "data_dir": str(data_dir),
+        "listen.port": "0",
+        "engine.workers": "0",  # five messages need no verifier processes
+        "log.level": "error",
+        "admission.capability_gating": "false",
+        "admission.stream_scope": "open",
+    }
+    async with Hub.running(load(None, {}, settings)) as hub:
+        yield hub
+
+
+async def _live(story: Story) -> None:
+    """Steps 1 to 4, while the hub runs."""
+    async with running(story.root / "hub") as hub:
+        story.hub_pk = hub.identity.current_pk
+        port = urlsplit(hub.url).port
+        story.facts |= {"url": hub.url, "port": port, "hub_pk": f"ed25519:{story.hub_pk.hex()}", "stream": STREAM}
+        story.step(1, "hub", f"listens on {hub.url}, key ed25519:{short(story.hub_pk)}")
+        await _make_people(story)
+        change(
+            story.home.config_file,
+            {"context.demo.hub": hub.url, "context.demo.hub_pk": story.facts["hub_pk"], "current_context": "demo"},
+        )
+        await _send(story, hub.url)
+        async with await connect(story, hub.url, "bob") as reader:
+            await _read(story, reader)
+            await _prove(story, reader)
+
+
+async def connect(story: Story, url: str, name: str) -> Client:
+    pin, who = HubPin.of_key(story.hub_pk), story.people[name]
+    return await Client.connect(url, pin=pin, identity=who.identity, keyring=who.secrets.keyring, home=story.home)
+
+
+async def _make_people(story: Story) -> None:
+    passphrase = secrets.token_hex(16)
+    PrivateFs(story.root).replace("passphrase", f"{passphrase}\n".encode())
+    now = int(time.time())
+    alice, bob = await asyncio.gather(
+        *(asyncio.to_thread(create_identity, story.home, name, passphrase, now=now) for name in ("alice", "bob"))
+    )
+    story.people = {"alice": alice, "bob": bob}
+    keys = StreamKeys.create(STREAM)
+    for keystore, held in ((alice, keys.for_writers()), (bob, keys)):
+        with story.home.lock(keystore.identity.name):
+            keystore.save(replace(keystore.secrets, keyring=Keyring().with_keys(held)))
+    kdf = Kdf()
+    story.step(2, "keys", f"alice {short(alice.identity.client_id)} and bob {short(bob.identity.client_id)}")
+    story.more(f"keystores sealed under a passphrase (argon2id, {kdf.memory_kib // 1024} MiB, {kdf.passes} passes)")
+    story.more("bob made the keys of the stream; alice has the one that seals, not the one that opens")
+    expect(not alice.secrets.keyring.for_stream(STREAM).can_read, "alice can read")
+
+
+async def _send(story: Story, url: str) -> None:
+    """Alice sends; before the last message somebody takes a copy of the running hub."""
+    sizes = []
+    async with await connect(story, url, "alice") as writer:
+        label = writer.label(STREAM)
+        for number, body in enumerate(BODIES, start=1):
+            if number == _KEPT_BEFORE:
+                source, target = OsFs(story.root / "hub"), PrivateFs(story.root / "earlier")
+                target.make_dir("")
+                await asyncio.to_thread(clone, source, target, with_keys=True)
+            files = [Attach(data=PLAN, name="plan.txt", media_type="text/plain")] if number == 2 else []
+            sent = await writer.send(STREAM, body, attachments=files)
+            expect(sent.seq == number, "the hub gave another number")
+            sizes.append(len(sent.raw))
+            if number == TARGET:
+                story.ciphertext = sent.msg.ciphertext
+                PrivateFs(story.root).replace("receipt.cbor", sent.receipt.to_bytes())
+    story.facts |= {"messages": len(BODIES), "label": label.hex(), "message_bytes": sizes}
+    story.step(3, "send", f"{len(BODIES)} messages and a file from alice, each receipt verified before the next")
+    story.more(f"to the hub the stream {STREAM!r} is label {short(label)}")
+
+
+async def _read(story: Story, reader: Client) -> None:
+    story.more("seq  msg_id     bytes  opened by bob")
+    count = 0
+    async for entry in reader.read(STREAM):
+        count += 1
+        expect(entry.body == BODIES[entry.seq - 1], "bob read something else")
+        line = f"{entry.seq:<3}  {short(entry.msg_id)}  {len(entry.msg.to_bytes()):<5}  {entry.body.decode()!r}"
+        for index, declared in enumerate(entry.attachments):
+            expect(await reader.attachments.get(entry, index) == PLAN, "the attachment is another one")
+            line += f" + {declared.name}, {declared.size} bytes"
+        story.more(line)
+    expect(count == len(BODIES), "bob did not read everything")
+    stored = b"".join(path.read_bytes() for path in sorted((story.root / "hub").rglob("*")) if path.is_file())
+    words = (*BODIES, STREAM.encode(), PLAN[:32], b"plan.txt")
+    leaked = [word for word in words if word in stored]
+    expect(not leaked, "plaintext reached the hub")
+    story.facts |= {"hub_bytes": len(stored), "plaintext_at_hub": len(leaked)}
+    story.more(f"the hub stored {len(stored)} bytes: no body, no file, no name of the stream is among them")
+
+
+async def _prove(story: Story, reader: Client) -> None:
+    size = len(BODIES)
+    proven = await reader.proof(STREAM, TARGET, tree_size=size)
+    picture = Picture.of(proven.proof, stream_seq=TARGET, root=proven.root, tree_size=size)
+    story.step(4, "proof", f"message {TARGET} of {size}: {picture.hashes} hashes lead to a root that the hub signed")
+    for line in text(picture):
+        story.more(line)
+    await reader.consistency(STREAM, TARGET, size)  # raises unless it holds
+    story.more(f"and the log of {size} only adds to the log of {TARGET}: verified")
+    PrivateFs(story.root).replace("proof.svg", to_svg(picture).encode())
+    story.facts |= {
+        "root": proven.root.hex(),
+        "proof_hashes": picture.hashes,
+        "proof_bytes": len(proven.proof.to_bytes()),
+        "tree": list(text(picture)),
+    }
+
+
+def shortened(path: str) -> str:
+    """A path for people: labels in it are 64 digits long."""
+    return re.sub(r"[0-9a-f]{64}", lambda found: short(bytes.fromhex(found[0])), path)

@@ -32,35 +32,18 @@ def when(seconds: int) -> str:
 
 def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     """All that is known of an entry. `body` is its text; of a body that is no text, `body_hex` holds the bytes."""
-    msg, receipt, event = entry.msg, entry.receipt, entry.event
-    body, body_hex = _text(entry.body) if event is not None else (None, None)
-    data: dict[str, Any] = {
-        "seq": entry.seq,
-        "epoch": entry.epoch,
-        "label": msg.label.hex(),
-        "msg_id": entry.msg_id.hex(),
-        "client_id": msg.client_id.hex(),
-        "client_seq": msg.client_seq,
-        "hub_ts": receipt.hub_ts,
-        "ts": entry.ts,
-        "time": when(entry.ts),
-        "schema": _hex(event.hdr.schema) if event else None,
-        "parent_id": _hex(event.hdr.parent_id) if event else None,
-        "auth_ref": _hex(msg.auth_ref),
-        "expires_at": event.hdr.expires_at if event else None,
-        "body": body,
-        "body_hex": body_hex,
-        "attachments": [one.to_json() for one in entry.attachments],
-        "error": entry.error,
-        "mmr_root": receipt.mmr_root.hex(),
-    }
+    from veen.client.frames import row_of
+
+    row = row_of(entry)
+    body = row.pop("body")
+    data = {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
+    data["time"] = when(entry.ts)
+    data["body"], data["body_hex"] = (None, None) if body is None else _text(body)
+    data["attachments"] = [one.to_json() for one in entry.attachments]
+    data = {name: data[name] for name in FIELDS}
     if with_proof:
-        data |= {"receipt": receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
+        data |= {"receipt": entry.receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
     return data
-
-
-def _hex(value: bytes | None) -> str | None:
-    return None if value is None else value.hex()
 
 
 def _text(body: bytes) -> tuple[str | None, str | None]:

@@ -36,7 +36,7 @@ def equivocation() -> None:
 @HUB_PK
 @output_options
 @client_options
-def show(output: Output, session: Session, file: Path, hub_pk: tuple[bytes, ...]) -> None:
+def show(output: Output, session: Session, file: Path, trusted: tuple[bytes, ...]) -> None:
     """Check the evidence in FILE, and show its two statements side by side. No hub is needed.
 
     With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
@@ -47,7 +47,7 @@ def show(output: Output, session: Session, file: Path, hub_pk: tuple[bytes, ...]
 
     data, evidence = read_as(file, Equivocation)
     assert isinstance(evidence, Equivocation)  # noqa: S101 - read_as made sure
-    checks = verified(file, evidence, Given(hub_pks=trusted_keys(session, hub_pk)))
+    checks = verified(file, evidence, Given(hub_pks=trusted_keys(session, trusted)))
     rows = list(_compared(evidence))
     document = {
         "ok": True,

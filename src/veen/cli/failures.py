@@ -46,10 +46,23 @@ FAMILIES: Final[dict[str, Family]] = {
     "veen.core.errors.InvalidKeyError": Family(Exit.LOCAL, "E.LOCAL.KEY", "this is not a usable key"),
     "veen.core.errors.Refused": Family(Exit.REFUSED, "E.BAD_REQUEST", "the message was refused"),
     "veen.core.errors.VeenError": Family(Exit.LOCAL, "E.LOCAL", "this cannot be done"),
+    # overlays
+    "veen.overlays.rpccaller.NoAnswer": Family(Exit.NETWORK, "RPC.NO_ANSWER", "nobody answered the call"),
+    "veen.overlays.rpccaller.RpcFailed": Family(Exit.REFUSED, "RPC.INTERNAL", "the server refused the call"),
+    "veen.overlays.decode.Violation": Family(Exit.POLICY, "OVL.BODY", "this would count for nothing"),
+    "veen.overlays.snapshot.SnapshotRefused": Family(Exit.BAD_EVIDENCE, "E.SNAPSHOT", "the snapshot was refused"),
+    "veen.overlays.id.delegation.DelegationRefused": Family(
+        Exit.POLICY, "ID.DELEGATION", "no token can be given to this key"
+    ),
     # storage and the hub
     "veen.storage.errors.LockedError": Family(Exit.LOCAL, "E.LOCKED", "the data directory is in use"),
     "veen.storage.errors.StorageError": Family(Exit.LOCAL, "E.STORAGE", "the data directory cannot be used"),
     "veen.hub.config.ConfigError": Family(Exit.LOCAL, "E.CONFIG", "the configuration cannot be used"),
+    # queries
+    "veen.pipeline.query.errors.InvalidJson": Family(Exit.USAGE, "E.USAGE", "the query is not JSON"),
+    "veen.pipeline.query.errors.InvalidDescriptor": Family(Exit.USAGE, "E.USAGE", "the query cannot be understood"),
+    "veen.pipeline.query.errors.UnsupportedVersion": Family(Exit.USAGE, "E.USAGE", "the query is of another version"),
+    "veen.pipeline.query.errors.QueryError": Family(Exit.LOCAL, "E.LOCAL", "the query cannot be answered"),
     # Python and what we build on
     "builtins.ConnectionError": Family(Exit.NETWORK, "E.NET.UNREACHABLE", "the hub did not answer", _REACH),
     "builtins.TimeoutError": Family(Exit.NETWORK, "E.NET.TIMEOUT", "the hub did not answer in time", _REACH),

@@ -13,7 +13,7 @@ from veen.cli.output import Exit, Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.storage.fsck import Report
 
-__all__ = ["clone", "fork", "rebuild_index", "verify_data"]
+__all__ = ["check_data", "clone", "fork", "rebuild_index", "verify_data"]
 
 
 @click.command("verify-data")
@@ -26,6 +26,11 @@ def verify_data(output: Output, data_dir: Path, structure: bool) -> None:
     The hub may run meanwhile, and no key is needed. Exit code 1 means that evidence is bad and names where. What can
     be made again from the log (index, node store) is told, and is exit code 6.
     """
+    check_data(output, data_dir, structure=structure)
+
+
+def check_data(output: Output, data_dir: Path, *, structure: bool = False) -> None:
+    """What `hub verify-data` does, and `verify` on a data directory."""
     from veen.hub.forking import verify_all
 
     with told(f"{data_dir}: verification FAILED"), output.progress("verifying") as progress:

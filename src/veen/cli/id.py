@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from veen.cli.clictx import Session, identity_options
+from veen.cli.clictx import Session, client_options, identity_options
 from veen.cli.lazy import LazyGroup, Table
-from veen.cli.names import IDENTITY
+from veen.cli.names import IDENTITY, STREAM
 from veen.cli.output import Output, output_options
 
 if TYPE_CHECKING:
@@ -22,6 +22,17 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 class _IdGroup(LazyGroup):
     table: ClassVar[Table] = {
+        "context": ("veen.cli.idnouns:context", "Accounts of principals in realms."),
+        "delegate": ("veen.cli.idauthority:delegate", "Let a device act for you, by a token that you sign."),
+        "device": ("veen.cli.idnouns:device", "Keys that act for a principal."),
+        "external": ("veen.cli.idnouns:external", "Links to accounts elsewhere."),
+        "graph": ("veen.cli.idgraph:graph", "Who belongs to whom: principals, devices, accounts, groups, roles."),
+        "group": ("veen.cli.idnouns:group", "Groups of accounts within an organization."),
+        "handle": ("veen.cli.idnouns:handle", "Names of a realm for accounts and organizations."),
+        "org": ("veen.cli.idnouns:org", "Organizations."),
+        "principal": ("veen.cli.idnouns:principal", "Root identities."),
+        "resolve": ("veen.cli.idauthority:resolve", "Whom a handle or an external account means."),
+        "role": ("veen.cli.idnouns:role", "Roles that an organization gives."),
         "card": ("veen.cli.id:card", "The public card of an identity, one line; or check one."),
         "export": ("veen.cli.id:export", "Write an identity and all it holds into a directory."),
         "import": ("veen.cli.id:import_", "Take in what `id export` wrote, after checking all of it."),
@@ -32,6 +43,14 @@ class _IdGroup(LazyGroup):
         "rotate": ("veen.cli.id:rotate", "Go on with a new client key."),
         "show": ("veen.cli.id:show", "What is known of an identity; no secrets."),
     }
+    sections: ClassVar = (
+        (
+            "Keys on this machine",
+            ("new", "list", "show", "card", "rotate", "passphrase", "export", "import", "keyring"),
+        ),
+        ("Identities in the log", ("principal", "device", "context", "org", "group", "role", "handle", "external")),
+        ("Questions", ("delegate", "resolve", "graph")),
+    )
 
 
 @click.group("id", cls=_IdGroup)
@@ -239,23 +258,48 @@ def passphrase(
 
 @click.command()
 @click.argument("directory", type=_DIRECTORY)
+@click.option(
+    "--stream", "streams", type=STREAM, multiple=True, help="With this stream, read from the hub. Repeatable."
+)
 @output_options
-@identity_options
-def export(output: Output, session: Session, directory: Path) -> None:
+@client_options
+def export(output: Output, session: Session, directory: Path, streams: tuple[str, ...]) -> None:
     """Write the identity in use into the empty DIRECTORY: card, sealed keystore, tokens, state (D-72).
 
-    The keystore stays sealed with its passphrase. Choose the identity by --identity.
+    With --stream also its receipts, messages, checkpoints and attachments, verified; messages stay sealed. The
+    keystore stays sealed with its passphrase. Choose the identity by --identity.
     """
+    from tempfile import TemporaryDirectory
+
+    from veen.cli.exporting import Gathered
     from veen.client.home import PrivateFs
     from veen.client.portability import export_identity
 
     keystore = session.keystore
     target = PrivateFs(directory.absolute())
-    with output.progress("exporting"):
-        export_identity(session.home, keystore, target, now=int(time.time()))
-    data = {"name": keystore.identity.name, "card_id": keystore.identity.card_id, "directory": str(directory)}
+    with TemporaryDirectory(prefix="veen-export-") as waiting, output.progress("exporting"):
+        gathered = Gathered(PrivateFs(Path(waiting)))
+        if streams:
+            gathered.gather(session.client(), streams)
+            session.close()  # the export wants the identity for itself
+        manifest = export_identity(
+            session.home,
+            keystore,
+            target,
+            now=int(time.time()),
+            entries=gathered.entries() if streams else (),
+            checkpoints=gathered.checkpoints,
+            attachments=gathered.attachments(),
+        )
+    data = {
+        "name": keystore.identity.name,
+        "card_id": keystore.identity.card_id,
+        "directory": str(directory),
+        "files": len(manifest.files),
+        "checkpoints": len(gathered.checkpoints),
+    }
     output.result(data, lambda: output.fields(data.items()))
-    output.next(f"veen id import {directory}")
+    output.next(f"veen verify {directory}")
 
 
 @click.command("import")

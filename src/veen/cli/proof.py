@@ -37,7 +37,6 @@ def proof() -> None:
 
 @click.command()
 @stream_argument(seq=SEQ)
-@click.argument("seq", type=SEQ, required=False)
 @_SIZE
 @EPOCH
 @OUT
@@ -95,7 +94,6 @@ def proof_data(proven: "Proven") -> dict[str, Any]:
 
 @click.command()
 @stream_argument(seq=SEQ)
-@click.argument("seq", type=SEQ, required=False)
 @_SIZE
 @EPOCH
 @click.option("--tree", is_flag=True, help="Draw it as text: this is also the default.")
@@ -173,7 +171,7 @@ def verify(
     output: Output,
     session: Session,
     file: Path,
-    hub_pk: tuple[bytes, ...],
+    trusted: tuple[bytes, ...],
     related: tuple[Path, ...],
     root: bytes | None,
     size: int | None,
@@ -184,4 +182,4 @@ def verify(
 
     if (root is None) != (size is None):
         raise click.UsageError("--root and --size go together")
-    verify_file(output, session, file, MmrProof, hub_pk, related, root=root, tree_size=size, stream_seq=seq)
+    verify_file(output, session, file, MmrProof, trusted, related, root=root, tree_size=size, stream_seq=seq)

@@ -35,7 +35,6 @@ def receipt() -> None:
 
 @click.command()
 @stream_argument(seq=SEQ)
-@click.argument("seq", type=SEQ, required=False)
 @EPOCH
 @OUT
 @output_options
@@ -76,8 +75,8 @@ def receipt_data(found: "Receipt") -> dict[str, Any]:
 @click.option("--msg", type=OBJECT_FILE, help="The MSG that it must be for.")
 @output_options
 @client_options
-def verify(output: Output, session: Session, file: Path, hub_pk: tuple[bytes, ...], msg: Path | None) -> None:
+def verify(output: Output, session: Session, file: Path, trusted: tuple[bytes, ...], msg: Path | None) -> None:
     """Check the RECEIPT in FILE ("-": standard input) against the hub's key. Nothing is asked of any hub."""
     from veen.core.receipt import Receipt
 
-    verify_file(output, session, file, Receipt, hub_pk, () if msg is None else (msg,))
+    verify_file(output, session, file, Receipt, trusted, () if msg is None else (msg,))

@@ -26,8 +26,7 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 
 
 @click.command()
-@stream_argument(body=click.STRING)
-@click.argument("body", required=False)
+@stream_argument("body", body=click.STRING)
 @click.option("--body", "body_option", help="The body as text, instead of the argument BODY.")
 @click.option("--file", "-f", "file", type=FILES, help="Send the bytes of this file.")
 @click.option("--attach", type=FILES, multiple=True, help="A file to go with the message, sealed like it. Repeatable.")

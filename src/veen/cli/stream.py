@@ -1,7 +1,7 @@
 """`veen stream` and `veen tail`: read a stream, every entry verified before it is opened and shown."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +14,8 @@ from veen.cli.values import MOMENT, RANGE
 
 if TYPE_CHECKING:
     from veen.client.reading import Entry
+
+    Entries = Generator[Entry, None, None]
 
 __all__ = ["stream", "tail"]
 
@@ -149,11 +151,12 @@ def _follow(
     _show(output, session, stream, _upto(entries, last), proofs, layout)
 
 
-def _upto(entries: "Iterator[Entry]", last: int | None) -> "Iterator[Entry]":
-    for entry in entries:
-        yield entry
-        if last is not None and entry.seq >= last:
-            return
+def _upto(entries: "Entries", last: int | None) -> "Entries":
+    with contextlib.closing(entries):
+        for entry in entries:
+            yield entry
+            if last is not None and entry.seq >= last:
+                return
 
 
 def _before_end(session: Session, stream: str, count: int, first: int | None) -> int:
@@ -171,15 +174,12 @@ def _before_end(session: Session, stream: str, count: int, first: int | None) ->
         return 1  # nobody wrote to it yet
 
 
-def _show(
-    output: Output, session: Session, stream: str, entries: "Iterator[Entry]", proofs: bool, layout: str | None
-) -> None:
+def _show(output: Output, session: Session, stream: str, entries: "Entries", proofs: bool, layout: str | None) -> None:
     session.remember_stream(stream)
     parts = None if layout is None else parse_format(layout)
     columns = (*COLUMNS, "proof") if proofs else COLUMNS
     with contextlib.ExitStack() as closing:
-        if hasattr(entries, "close"):
-            closing.callback(entries.close)
+        closing.callback(entries.close)
         if parts is not None and not output.as_json:
             for entry in entries:
                 click.echo(line_of(parts, data_of(entry)))

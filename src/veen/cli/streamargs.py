@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from veen.cli.names import STREAM
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["EPOCH", "SEQ", "stream_argument"]
 
@@ -18,28 +21,35 @@ EPOCH: Final = click.option(
 )
 
 
-def stream_argument(**following: click.ParamType[Any]) -> Callable[[F], F]:
-    """Give a command its `stream`. `following` names the arguments behind it, which move up if --stream is given."""
+def stream_argument(*optional: str, **following: click.ParamType[Any]) -> Callable[[F], F]:
+    """Give a command its `stream`, and the arguments behind it, which move up if --stream is given.
+
+    click sees all of them as optional text: only after they have moved is it known which is which, and what is missing.
+    """
 
     def decorate(command: F) -> F:
-        @click.argument("stream", type=STREAM, required=False)
-        @click.option("--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM.")
         @wraps(command)
         def run(*args: Any, stream: str | None, stream_option: str | None, **kwargs: Any) -> Any:
+            given = [stream, *(kwargs.pop(name) for name in following)]
             if stream_option is not None:
-                given: list[Any] = [stream, *(kwargs[name] for name in following)]
                 if given.pop() is not None:
-                    raise click.UsageError("the stream is given twice: as an argument and as --stream")
-                for (name, kind), value in zip(following.items(), given, strict=True):
-                    kwargs[name] = value if not isinstance(value, str) else kind.convert(value, None, None)
-                stream = stream_option
-            if stream is None:
-                raise click.UsageError("Missing argument 'STREAM'.")
-            for name in following:
-                if kwargs[name] is None and name == "seq":
-                    raise click.UsageError("Missing argument 'SEQ'.")
-            return command(*args, stream=stream, **kwargs)
+                    raise click.UsageError("too many arguments, as the stream is given by --stream")
+                given.insert(0, stream_option)
+            for (name, kind), value in zip({"stream": STREAM, **following}.items(), given, strict=True):
+                if value is None and name not in optional:
+                    raise click.UsageError(f"Missing argument '{name.upper()}'.")
+                kwargs[name] = None if value is None else kind.convert(value, None, None)
+            return command(*args, **kwargs)
 
-        return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
+        decorated: Any = click.option(
+            "--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM."
+        )(run)
+        for name in reversed(following):
+            decorated = click.argument(name, required=False)(decorated)
+        return click.argument("stream", required=False, shell_complete=_complete)(decorated)  # type: ignore[no-any-return]  # click's decorators keep the type
 
     return decorate
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    return STREAM.shell_complete(ctx, param, incomplete)

@@ -90,6 +90,11 @@ Keys, and the hub under a name, with its key pinned:
 A stream of your own; its read key stays with you:
   veen id keyring new record/app/http
 
+Send, read, and see why the message cannot be taken away any more:
+  veen send record/app/http "the valve is open"
+  veen stream record/app/http
+  veen proof show record/app/http 1 --tree
+
 What the hub makes of that name, and what it never sees:
   veen label derive record/app/http
 

@@ -13,11 +13,11 @@ import click
 __all__ = ["MOMENT", "RANGE", "RATE", "SIZE", "SPAN"]
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPAN: Final = re.compile(r"(\d{1,12})([smhdw]?)")
+_SPAN: Final = re.compile(r"(\d{1,12})([smhdw]?)", re.ASCII)
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2}
-_SIZE: Final = re.compile(r"(\d{1,12})([A-Za-z]*)")
-_RANGE: Final = re.compile(r"(\d{0,18})\.\.(\d{0,18})")
-_RATE: Final = re.compile(r"(\d{1,12}),(\d{1,12})")
+_SIZE: Final = re.compile(r"(\d{1,12})([A-Za-z]*)", re.ASCII)
+_RANGE: Final = re.compile(r"(\d{0,18})\.\.(\d{0,18})", re.ASCII)
+_RATE: Final = re.compile(r"(\d{1,12}),(\d{1,12})", re.ASCII)
 
 
 class _Span(click.ParamType[int]):
@@ -30,7 +30,7 @@ class _Span(click.ParamType[int]):
             return value
         if found := _SPAN.fullmatch(value):
             return int(found[1]) * _UNITS[found[2] or "s"]
-        self.fail(f"{value!r} is no span of time such as 90s, 10m, 2h or 7d", param, ctx)
+        raise click.BadParameter(f"{value!r} is no span of time such as 90s, 10m, 2h or 7d", ctx=ctx, param=param)
 
 
 class _Moment(click.ParamType[int]):
@@ -50,8 +50,9 @@ class _Moment(click.ParamType[int]):
         try:
             parsed = datetime.fromisoformat(value)
             return max(int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()), 0)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time such as 2026-11-16T10:00:00Z or -15m", param, ctx)
+        except (ValueError, OverflowError) as exc:
+            told = f"{value!r} is no time such as 2026-11-16T10:00:00Z or -15m"
+            raise click.BadParameter(told, ctx=ctx, param=param) from exc
 
 
 class _Size(click.ParamType[int]):
@@ -65,7 +66,7 @@ class _Size(click.ParamType[int]):
         found = _SIZE.fullmatch(value)
         if found and found[2] in _SIZES:
             return int(found[1]) * _SIZES[found[2]]
-        self.fail(f"{value!r} is no size such as 512, 64KiB or 1MiB", param, ctx)
+        raise click.BadParameter(f"{value!r} is no size such as 512, 64KiB or 1MiB", ctx=ctx, param=param)
 
 
 class _Range(click.ParamType[tuple[int | None, int | None]]):
@@ -80,10 +81,10 @@ class _Range(click.ParamType[tuple[int | None, int | None]]):
             return value
         found = _RANGE.fullmatch(value)
         if found is None or not (found[1] or found[2]):
-            self.fail(f"{value!r} is no range such as 10..20", param, ctx)
+            raise click.BadParameter(f"{value!r} is no range such as 10..20", ctx=ctx, param=param)
         first, last = (int(end) if end else None for end in found.groups())
         if first is not None and last is not None and last < first:
-            self.fail(f"{value!r} ends before it begins", param, ctx)
+            raise click.BadParameter(f"{value!r} ends before it begins", ctx=ctx, param=param)
         return first, last
 
 
@@ -99,7 +100,7 @@ class _Rate(click.ParamType[tuple[int, int]]):
             return value
         if found := _RATE.fullmatch(value):
             return int(found[1]), int(found[2])
-        self.fail(f"{value!r} is no rate such as 100,200 (a second, at once)", param, ctx)
+        raise click.BadParameter(f"{value!r} is no rate such as 100,200 (a second, at once)", ctx=ctx, param=param)
 
 
 SPAN: Final = _Span()

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["HUB_PK", "told_checks", "trusted_keys", "verified", "verify_file"]
 
 HUB_PK = click.option(
-    "--hub-pk", type=hex32, multiple=True, help="A hub key you trust; default: the pinned one. Repeat after a rotation."
+    "--hub-pk",
+    "trusted",  # `hub_pk` is the pin
+    type=hex32,
+    multiple=True,
+    help="A hub key you trust; default: the pinned one. Repeat after a rotation.",
 )
 
 
@@ -67,7 +71,7 @@ def verify_file(
     session: "Session",
     file: Path,
     kind: "type[Wire]",
-    hub_pk: tuple[bytes, ...],
+    trusted: tuple[bytes, ...],
     related: tuple[Path, ...] = (),
     **given: Any,
 ) -> None:
@@ -76,5 +80,5 @@ def verify_file(
 
     data, obj = read_as(file, kind)
     others = tuple(read_as(path, None)[1] for path in related)
-    checks = verified(file, obj, Given(hub_pks=trusted_keys(session, hub_pk), related=others, **given))
+    checks = verified(file, obj, Given(hub_pks=trusted_keys(session, trusted), related=others, **given))
     told_checks(output, file, data, obj, checks)

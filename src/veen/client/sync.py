@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from veen.client.client import Client
 from veen.client.evidence import Proven
@@ -38,6 +38,8 @@ __all__ = ["SyncClient"]
 
 T = TypeVar("T")
 
+_PATIENCE_SECONDS: Final = 5.0
+
 
 class _Loop:
     """An event loop in a thread."""
@@ -48,11 +50,20 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        ended = threading.Event()
+
+        async def whole() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future: Future[T] = asyncio.run_coroutine_threadsafe(whole(), self._loop)
         try:
             return future.result()
         except BaseException:  # an interrupt must not leave the work running behind the caller's back
-            future.cancel()
+            if future.cancel():
+                ended.wait(_PATIENCE_SECONDS)  # what is being cancelled must not meet what the caller does next
             raise
 
     def close(self) -> None:
@@ -223,6 +234,10 @@ class SyncClient:
 
     def attachment(self, entry: Entry, index: int) -> bytes:
         return self._loop.run(self._client.attachments.get(entry, index))
+
+    def sealed_attachment(self, coid: bytes) -> bytes:
+        """As the hub stores it; its hash is its name."""
+        return self._loop.run(self._client.attachments.fetch(coid))
 
     def authorize(self, token: CapToken) -> Grant:
         return self._loop.run(self._client.authorize(token))

@@ -318,6 +318,12 @@ class Wire(ABC):
     def to_json(self) -> Json:
         return _json(self)
 
+    def _repr_html_(self) -> str:
+        """For notebooks. What `repr` hides stays hidden."""
+        from veen.core.html import of_wire
+
+        return of_wire(self)
+
 
 _LEAVES: Final = frozenset((bytes, int, str, bool, type(None)))
 

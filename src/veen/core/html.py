@@ -1,0 +1,62 @@
+"""A wire object as a small HTML table, for notebooks: names of the spec, short hashes, everything escaped.
+
+What `repr` hides is hidden here too: a class or a field with `repr=False` holds a secret, and notebooks are saved and
+shared.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from html import escape
+from typing import Any, Final
+
+from veen.core.wire import Wire
+
+__all__ = ["of_wire", "shown", "table"]
+
+_MAX_ELEMENTS: Final = 16
+_MAX_CHARS: Final = 200
+_STYLE: Final = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
+
+
+def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Names, which are escaped, and values, which are HTML already."""
+    lines = (
+        f'<tr><th style="{_STYLE}">{escape(name)}</th><td style="{_STYLE}">{html}</td></tr>' for name, html in rows
+    )
+    return f'<table class="veen"><caption>{escape(title)}</caption>{"".join(lines)}</table>'
+
+
+def of_wire(obj: Wire) -> str:
+    """The fields of `obj` by name, or its `repr` if that is all it tells of itself."""
+    if not _tells(obj):
+        return f"<code>{escape(repr(obj))}</code>"
+    hidden = {field.name for field in fields(obj) if not field.repr}  # type: ignore[arg-type]  # every one is a dataclass
+    return table(obj.KIND, [(name, shown(value)) for name, value in obj.named() if name not in hidden])
+
+
+def _tells(obj: Wire) -> bool:
+    parameters = getattr(type(obj), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.repr)
+
+
+def shown(value: Any) -> str:
+    """One value as HTML. Hashes are short; all of them is in the title."""
+    if isinstance(value, Wire):
+        return of_wire(value)
+    if isinstance(value, bytes):
+        digits = value.hex()
+        if len(digits) <= 16:
+            return f"<code>{digits}</code>"
+        size = "" if len(value) in (32, 64) else f" ({len(value)} bytes)"
+        title = digits if len(value) <= 64 else f"{digits[:128]}…"
+        return f'<code title="{title}">{digits[:4]}…{digits[-4:]}</code>{size}'
+    if isinstance(value, Mapping):
+        return table("", [(str(name), shown(element)) for name, element in value.items()])
+    if isinstance(value, (list, tuple)):
+        parts = [shown(element) for element in value[:_MAX_ELEMENTS]]
+        more = len(value) - len(parts)
+        return "<br>".join(parts + ([f"… {more} more"] if more else [])) or "none"
+    if value is None:
+        return "none"
+    text = str(value)
+    return escape(text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}… ({len(text)} characters)")

@@ -1,0 +1,72 @@
+"""`veen verify` on directories: what is in it decides what is checked."""
+
+import pytest
+from tests.cli.homes import Cli
+
+from veen.cli.output import Exit
+
+
+@pytest.mark.req("CLNT-11")
+def test_an_exported_identity_is_verified_without_its_passphrase(talk, tmp_path):
+    stream = talk.new_stream("verify/export")
+    talk.say(stream, "a", "b")
+    talk.run("id", "export", tmp_path / "set")
+    found = talk.json("verify", tmp_path / "set")
+    assert (found["kind"], found["name"], found["labels"], found["hub_sigs_checked"]) == (
+        "exported identity", "alice", 1, True,
+    )  # fmt: skip
+    assert talk.run("verify", tmp_path / "set", "-o", "human").stdout.startswith("exported identity verified")
+    for path in sorted((tmp_path / "set").iterdir()):
+        data = path.read_bytes()
+        if not data:
+            continue
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        told = talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)
+        assert told["code"] == "E.VERIFY"
+        path.write_bytes(data)
+    assert talk.json("verify", tmp_path / "set")["ok"]
+
+
+@pytest.mark.req("CLNT-11")
+def test_streams_go_along_verified_and_sealed(talk, tmp_path):
+    """D-72: receipts, messages, checkpoints and attachments, by label and number; readable where it arrives."""
+    first, second = talk.new_stream("export/one"), talk.new_stream("export/two")
+    (tmp_path / "file.bin").write_bytes(b"attached and sealed" * 10)
+    talk.say(first, "a", "b")
+    talk.json("attachment", "put", second, tmp_path / "file.bin", "--body", "with a file")
+    talk.json("attachment", "put", second, tmp_path / "file.bin")
+    made = talk.json("id", "export", tmp_path / "set", "--stream", first, "--stream", second)
+    assert made["checkpoints"] == 2
+    found = talk.json("verify", tmp_path / "set")
+    assert (found["entries"], found["checkpoints"], found["attachments"], found["hub_sigs_checked"]) == (4, 2, 2, True)
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file())
+    assert b"attached and sealed" not in stored
+    assert b"with a file" not in stored
+    elsewhere = Cli(tmp_path / "elsewhere")
+    assert elsewhere.json("id", "import", tmp_path / "set")["entries"] == 4
+    elsewhere.run("context", "add", "dev", "--hub", talk.hub.url, "--pin", talk.hub.about["hub_pk"], "--use")
+    assert [entry["body"] for entry in elsewhere.json("stream", first)["entries"]] == ["a", "b"]
+    assert elsewhere.json("send", first, "c")["client_seq"] == 3
+    payloads = tmp_path / "set" / "payloads.cborseq"
+    payloads.write_bytes(payloads.read_bytes()[:-1] + b"\x00")
+    assert "payloads" in talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)["cause"]
+
+
+def test_a_data_directory_is_verified_as_verify_data_does(talk, tmp_path):
+    stream = talk.new_stream("verify/data")
+    talk.say(stream, "a", "b")
+    talk.run("hub", "clone", talk.hub.data_dir, tmp_path / "copy")
+    assert talk.json("verify", tmp_path / "copy") == talk.json("hub", "verify-data", tmp_path / "copy")
+    files = [path for name in ("log", "journal") for path in (tmp_path / "copy" / name).iterdir()]
+    log = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(bytes(data))
+    failed = talk.run("verify", tmp_path / "copy", code=Exit.BAD_EVIDENCE)
+    assert log.name in failed.stderr
+
+
+def test_any_other_directory_and_options_that_do_not_fit_are_usage_errors(talk, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert talk.json("verify", tmp_path / "empty", code=Exit.USAGE)["code"] == "E.USAGE"
+    talk.run("verify", tmp_path / "empty", "--hub-pk", "0" * 64, code=Exit.USAGE)
