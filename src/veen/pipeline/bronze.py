@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from veen.core import ed25519
-from veen.core.errors import FormatError, VerifyError
+from veen.core.errors import FormatError, VeenError, VerifyError
 from veen.core.hashing import tag_prefix, u64be
 from veen.core.hubkeys import HubIdentity
 from veen.core.limits import DEFAULT_LIMITS
@@ -24,7 +24,7 @@ from veen.pipeline.errors import SourceDamaged
 from veen.pipeline.inventory import ChunkRef, read_chunk
 from veen.pipeline.vector import Departs, Vector, decode
 from veen.storage import archive, frame
-from veen.storage.errors import CorruptError, StorageError
+from veen.storage.errors import CorruptError
 from veen.storage.fs import Fs
 from veen.storage.scan import item_of
 
@@ -83,7 +83,7 @@ def _tables(
         return
     try:
         data = read_chunk(fs, ref)
-    except (StorageError, OSError) as exc:
+    except (VeenError, OSError) as exc:
         yield _from_rows(_lost(ref, ref.start_seq, 0, str(exc)), ref, wanted)
         return
     try:
@@ -298,7 +298,7 @@ def _erased(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
                 "reason": "erased under the retention policy",
             }
             seq = item.stream_seq + 1
-    except (StorageError, OSError) as exc:
+    except (VeenError, OSError) as exc:
         yield from _lost(ref, seq, 0, str(exc))
 
 

@@ -11,13 +11,12 @@ from typing import Final, Literal
 
 from veen.core import cbor
 from veen.core.control import ControlRecord, LabelOpen
-from veen.core.errors import FormatError
+from veen.core.errors import FormatError, VeenError
 from veen.core.hubkeys import HubIdentity
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.receipt import Receipt
 from veen.pipeline.files import open_fs
 from veen.storage import frame, identity, journal, layout
-from veen.storage.errors import StorageError
 from veen.storage.frame import HEADER_BYTES
 from veen.storage.fs import Fs
 from veen.storage.reader import inflate
@@ -89,7 +88,7 @@ def pin(uri: str, labels: Collection[bytes] | None = None) -> Pinned:
             found[label] = _pin_label(fs, label, files, opened.get(label))
     try:
         who = identity.read_identity(fs, key_map=False)
-    except (StorageError, FormatError):
+    except VeenError:
         who = None  # the audit says what is wrong with it
     return Pinned(uri=uri, identity=who, labels=found)
 
@@ -120,8 +119,8 @@ def _controls(fs: Fs) -> Iterator[ControlRecord]:
         for record in journal.replay(fs, numbers[0]):
             if isinstance(record, ControlRecord):
                 yield record
-    except (StorageError, FileNotFoundError):
-        return  # a segment was let go while we looked: what it held is in the control journal by now
+    except (VeenError, FileNotFoundError):
+        return  # damaged, as the audit will say; or let go while we looked: then the control journal has it by now
 
 
 def _pin_label(fs: Fs, label: bytes, files: Iterable[layout.LogFile], opened: LabelOpen | None) -> LabelPin:
@@ -230,7 +229,7 @@ def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
             return None
         data = file.read_at(0, frame.wanted(head, 0))
         return Receipt.from_bytes(frame.read(data, 0)[0].receipt).hub_ts
-    except (StorageError, FormatError):
+    except VeenError:
         return None
     finally:
         file.close()
