@@ -4,6 +4,7 @@ import pytest
 from tests.storage.driver import STREAMS
 from tests.storage.world import LABELS, World, fill
 
+from veen.core.checkpoint import Checkpoint
 from veen.pipeline.columns import ENTRIES
 from veen.storage.fs import OsFs
 
@@ -62,6 +63,17 @@ def test_options_choose_a_stream_and_a_range(spark, log):
         spark.read.format("veen").option("stream", f"hex:{STREAMS[1].hex()}").option("FROMSEQ", 2).option("toSeq", 3)
     )
     assert places(reader.load(str(path)).collect()) == [(LABELS[1], 2), (LABELS[1], 3)]
+
+
+def test_receipts_and_checkpoints_are_formats_of_their_own(spark, log):
+    world, path = log
+    receipts = spark.read.format("veen.receipts").load(str(path)).collect()
+    assert {bytes(row.receipt) for row in receipts} == {f.receipt for f in world.frames}
+    checkpoints = spark.read.format("veen.checkpoints").load(str(path)).collect()
+    assert len(checkpoints) == len(list((path / "log").glob("checkpoint-*-*.cbor"))) - len(LABELS[:2])
+    for row in checkpoints:
+        assert row.ok
+        Checkpoint.from_bytes(bytes(row.checkpoint)).verify(world.keys.identity.keys[0].hub_pk)
 
 
 def test_only_the_asked_columns_are_made(spark, log):

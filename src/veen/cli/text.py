@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from typing import Any, Final
 
-__all__ = ["block", "cell", "compact", "pretty", "safe", "short"]
+__all__ = ["block", "cell", "compact", "harmless", "pretty", "safe", "short"]
 
 # Cc: control; Cf: format, among them the marks that reverse the direction of text; Cs: halves of pairs from argv;
 # Zl and Zp: separators of lines that are not "\n".
@@ -51,15 +51,15 @@ def short(data: bytes) -> str:
 
 def compact(value: Any) -> str:
     """JSON on one line."""
-    return _harmless(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain))
+    return harmless(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain))
 
 
 def pretty(value: Any) -> str:
     """JSON for eyes."""
-    return _harmless(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
+    return harmless(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """JSON that says the same to a program and steers no terminal: readable where it can be, escaped where it must."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself has escaped what is below the space

@@ -11,9 +11,9 @@ from veen.pipeline.bronze import LEVELS, Level
 from veen.pipeline.errors import OptionError
 from veen.pipeline.plan import Selection
 
-__all__ = ["Options", "seconds_of"]
+__all__ = ["KNOWN", "Options", "seconds_of"]
 
-_KNOWN: Final = {
+KNOWN: Final = {
     "path": "the data directory: a path, or a URL that Arrow can read",
     "stream": "one stream: its name, or its id as hex:…",
     "label": "one label, in hex",
@@ -45,8 +45,8 @@ class Options:
     def of(cls, given: Mapping[str, str]) -> Self:
         """Names in any case; a name that is not known is refused, since it would silently change nothing."""
         options = {name.lower(): value for name, value in given.items()}
-        if unknown := sorted(set(options) - set(_KNOWN)):
-            raise OptionError(f"there is no option {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN))}")
+        if unknown := sorted(set(options) - set(KNOWN)):
+            raise OptionError(f"there is no option {', '.join(unknown)}; known are {', '.join(sorted(KNOWN))}")
         if "path" not in options:
             raise OptionError("give the data directory: .load(PATH) or .option('path', PATH)")
         level = options.get("verify", "hash")

@@ -87,6 +87,10 @@ def spark_session(
         session = builder.getOrCreate()
     for name, value in _REQUIRED.items():
         session.conf.set(name, value)
+    from veen.pipeline.source import CheckpointSource, ReceiptSource
+
+    for source in (ReceiptSource, CheckpointSource):  # Spark finds `veen` by itself, but only one format per module
+        session.dataSource.register(source)
     return session
 
 

@@ -1,0 +1,59 @@
+"""Reader keys for those who open entries: by a path, never by value (D-120).
+
+Tasks are pickled, shown in plans and logged; so a task carries the path of a key file, and the file is read where
+the task runs. One line per key, as `veen id keyring` prints them: `veen-stream1…`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from veen.client.errors import ClientError
+from veen.client.home import PrivateFs
+from veen.client.keyring import Keyring, StreamKeys
+from veen.pipeline.errors import OptionError
+
+__all__ = ["KeyFile", "write_keys"]
+
+_MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of stream keys on a path that every executor can read."""
+
+    path: str
+
+    def load(self) -> Keyring:
+        """The keys; read once per process and version of the file."""
+        try:
+            stat = Path(self.path).stat()
+        except OSError as exc:
+            raise OptionError(f"key file {self.path}: {exc.strerror}") from exc
+        return _load(self.path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, _changed: int, size: int) -> Keyring:
+    if size > _MAX_BYTES:
+        raise OptionError(f"key file {path}: {size} bytes are more than a key file has")
+    try:
+        lines = Path(path).read_text("ascii").split()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise OptionError(f"key file {path}: cannot be read") from exc
+    keys = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            keys.append(StreamKeys.from_text(line))
+        except ClientError:
+            raise OptionError(f"key file {path}: word {number} is no stream key") from None  # its text is a secret
+    return Keyring(tuple(keys))
+
+
+def write_keys(directory: Path, keys: Iterable[StreamKeys]) -> KeyFile:
+    """Put keys into a file that only its owner can read; the caller removes it when the work is done."""
+    text = "".join(f"{one.to_text()}\n" for one in keys)
+    PrivateFs(directory).replace("reader.keys", text.encode("ascii"))
+    return KeyFile(str(directory / "reader.keys"))

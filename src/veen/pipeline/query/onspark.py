@@ -1,0 +1,165 @@
+"""The Spark engine: the same bytes as one process, for any partitioning (D-120).
+
+Two jobs. The first looks at the times of every part of the log, from which ts* and a division of the logical order
+into buckets follow. The second opens, filters and projects, moves each item to its bucket, sorts there, and streams
+the buckets one after another to the driver, which hashes them once and holds none of them.
+
+Partition numbers are computed, not sampled: a sample would open every entry twice.
+"""
+
+import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+
+from veen.pipeline.columns import ddl
+from veen.pipeline.query.aggregate import Partial
+from veen.pipeline.query.coverage import Skips
+from veen.pipeline.query.descriptor import QueryDescriptor
+from veen.pipeline.query.errors import ExecutionFailed
+from veen.pipeline.query.items import Item
+from veen.pipeline.query.keys import KeyFile
+from veen.pipeline.query.planning import Plan
+from veen.pipeline.query.tasks import (
+    GROUPS,
+    ITEMS,
+    SORT_KEYS,
+    TIMES,
+    Job,
+    Times,
+    Work,
+    boundaries,
+    cut,
+    group_batches,
+    item_batches,
+    item_of,
+    merged_batches,
+    skips_of,
+    survey_batches,
+    timed,
+)
+from veen.pipeline.session import described
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkSource"]
+
+_TASK_BYTES: Final = 8 << 20  # opening costs far more than reading: smaller tasks than those of the source
+_MAX_TASKS: Final = 10_000
+_MAX_BUCKETS: Final = 256
+
+
+class SparkSource:
+    """Matching events of one plan, found by a cluster or by all cores."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        plan: Plan,
+        descriptor: QueryDescriptor,
+        keys: KeyFile,
+        *,
+        parts: int | None = None,
+    ) -> None:
+        self._spark = spark
+        self._job = Job(uri=plan.uri, descriptor=descriptor, identity=plan.identity, keys=keys)
+        size = sum(piece.size for one in plan.labels for piece in one.pieces)
+        self._parts = parts or min(_MAX_TASKS, max(_cores(spark), size // _TASK_BYTES))
+        self._tasks = cut(plan, self._parts)
+        self._times: list[Times | None] | None = None
+
+    def items(self, skips: Skips) -> Iterator[Item]:
+        if not self._tasks:
+            return
+        job, tasks, buckets = self._prepared()
+        found = self._over(tasks, lambda number: item_batches(job, tasks[number]), ddl(ITEMS))
+        ordered = found.repartitionById(buckets, found["bucket"]).sortWithinPartitions(*SORT_KEYS)
+        for row in self._rows(ordered, "query: open, filter and sort"):
+            if row["ts"] < 0:
+                skips_of(bytes(row["row"]), skips)
+            else:
+                yield item_of(row)
+
+    def groups(self, skips: Skips) -> Iterator[tuple[bytes, Partial]]:
+        if not self._tasks:
+            return
+        job, tasks, _ = self._prepared()
+        descriptor = job.descriptor
+
+        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            pairs = (
+                pair
+                for batch in batches
+                for pair in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+            )
+            return merged_batches(descriptor, pairs)
+
+        found = self._over(tasks, lambda number: group_batches(job, tasks[number]), ddl(GROUPS))
+        merged = found.repartition(self._parts, "key").sortWithinPartitions("key").mapInArrow(merge, ddl(GROUPS))
+        for row in self._rows(merged.orderBy("key", "partial"), "query: open, filter and aggregate"):
+            if row["key"]:
+                yield bytes(row["key"]), Partial.from_bytes(bytes(row["partial"]))
+            else:
+                skips_of(bytes(row["partial"]), skips)
+
+    def _prepared(self) -> tuple[Job, list[list[Work]], int]:
+        """The job and its works, each with the time before it."""
+        if self._times is None:
+            self._times = self._surveyed()
+        tasks = timed(self._tasks, self._times)
+        bounds = boundaries(tasks, self._times, min(self._parts, _MAX_BUCKETS))
+        job = Job(
+            uri=self._job.uri,
+            descriptor=self._job.descriptor,
+            identity=self._job.identity,
+            keys=self._job.keys,
+            bounds=bounds,
+        )
+        return job, tasks, len(bounds) + 1
+
+    def _surveyed(self) -> list[Times | None]:
+        tasks, uri = self._tasks, self._job.uri
+        begins = [0]
+        for task in tasks:
+            begins.append(begins[-1] + len(task))
+        found = self._over(
+            tasks, lambda number: survey_batches(uri, enumerate(tasks[number], start=begins[number])), ddl(TIMES)
+        )
+        times: list[Times | None] = [None] * begins[-1]
+        for row in self._rows(found, "query: look at times"):
+            times[row["work"]] = Times(row["first_ts"], row["last_ts"])
+        return times
+
+    def _over(self, tasks: list[list[Work]], run: Any, schema: str) -> "DataFrame":
+        """One task per list of works. What the function closes over is all that travels: paths and ranges."""
+
+        def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow each time
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from run(number)
+
+        count = len(tasks)
+        return self._spark.range(0, count, 1, count).mapInArrow(each, schema)
+
+    def _rows(self, frame: "DataFrame", what: str) -> Iterator[Any]:
+        try:
+            with described(self._spark, what):
+                yield from frame.toLocalIterator(prefetchPartitions=True)
+        except (PySparkException, Py4JError) as exc:  # a local iterator passes on what the JVM threw as it is
+            raise ExecutionFailed(_words(str(exc))) from None  # its text can be pages long
+
+
+def _cores(spark: "SparkSession") -> int:
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def _words(text: str) -> str:
+    """The line of ours in the traceback of a worker, or the first line there is."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("veen.") and ": " in line]
+    return ours[-1].partition(": ")[2] if ours else lines[0] if lines else "the job failed"

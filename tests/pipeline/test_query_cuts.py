@@ -1,0 +1,222 @@
+"""The tasks of a parallel execution give the bytes of one process, however the log is cut (D-120). No Spark here."""
+
+import pickle
+import random
+
+import pytest
+from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
+from tests.storage.driver import START
+
+from veen.pipeline.errors import OptionError
+from veen.pipeline.query.aggregate import Partial
+from veen.pipeline.query.coverage import Skips
+from veen.pipeline.query.descriptor import normalise
+from veen.pipeline.query.engine import LocalSource, execute
+from veen.pipeline.query.keys import KeyFile, write_keys
+from veen.pipeline.query.planning import make_plan
+from veen.pipeline.query.tasks import (
+    SORT_KEYS,
+    Job,
+    Times,
+    boundaries,
+    cut,
+    group_batches,
+    item_batches,
+    item_of,
+    merged_batches,
+    skips_of,
+    survey_batches,
+    timed,
+)
+from veen.pipeline.query.times import timestamp
+
+CUTS = (1, 2, 7, 64)
+
+
+class Collected:
+    def __init__(self):
+        self.rows, self.entries = [], []
+
+    def row(self, row):
+        self.rows.append(row)
+
+    def verified(self, entry):
+        self.entries.append(entry)
+
+
+class Cut:
+    """A source that works like a cluster: tasks one by one in any order, some of them twice, then a sort."""
+
+    def __init__(self, plan, asked, keys, parts, rng):
+        self.plan, self.asked, self.keys, self.parts, self.rng = plan, asked, keys, parts, rng
+
+    def prepared(self):
+        tasks = cut(self.plan, self.parts)
+        works = [work for task in tasks for work in task]
+        times: list[Times | None] = [None] * len(works)
+        for batch in survey_batches(self.plan.uri, enumerate(works)):
+            for row in batch.to_pylist():
+                times[row["work"]] = Times(row["first_ts"], row["last_ts"])
+        tasks = timed(tasks, times)
+        bounds = boundaries(tasks, times, 5)
+        assert list(bounds) == sorted(bounds)
+        job = Job(uri=self.plan.uri, descriptor=self.asked, identity=self.plan.identity, keys=self.keys, bounds=bounds)
+        return pickle.loads(pickle.dumps((job, tasks)))  # noqa: S301 - as Spark does to tasks
+
+    def shuffled(self, run):
+        job, tasks = self.prepared()
+        self.rng.shuffle(tasks)
+        for task in tasks:
+            if self.rng.random() < 0.3:
+                list(run(job, task))  # an attempt whose result is thrown away
+            for batch in run(job, task):
+                yield from batch.to_pylist()
+
+    def items(self, skips):
+        rows = list(self.shuffled(item_batches))
+        keyed = sorted(
+            rows, key=lambda row: tuple(row[key] or b"" if key == "leaf_hash" else row[key] for key in SORT_KEYS)
+        )
+        buckets = [row["bucket"] for row in keyed]
+        assert buckets == sorted(buckets)  # buckets follow the order, so sorting inside of each is enough
+        for row in keyed:
+            if row["ts"] < 0:
+                skips_of(row["row"], skips)
+            else:
+                yield item_of(row)
+
+    def groups(self, skips):
+        pairs = sorted((row["key"], row["partial"]) for row in self.shuffled(group_batches))
+        for batch in merged_batches(self.asked, pairs):
+            for row in batch.to_pylist():
+                if row["key"]:
+                    yield row["key"], Partial.from_bytes(row["partial"])
+                else:
+                    skips_of(row["partial"], skips)
+
+
+def answer(plan, asked, source):
+    sink = Collected()
+    outcome = execute(plan, asked, "r-1", source, sink, now=lambda: 0)
+    return outcome.digest, outcome.coverage, sink.rows, sink.entries
+
+
+def random_query(rng, number):
+    given = descriptor(query_id=f"q-{number}", scope=rng.sample(STREAMS, rng.randint(1, 3)))
+    given["projection"] = rng.choice((["*"], ["payload.where.rack", "receipt_id"], ["subject_id", "payload.price"]))
+    if rng.random() < 0.4:
+        given["filter"]["subject_id"] = rng.choice(SUBJECTS)
+    if rng.random() < 0.4:
+        given["filter"]["event_type"] = rng.sample(TYPES, rng.randint(1, 2))
+    if rng.random() < 0.4:
+        first = START + rng.randrange(60)
+        given["filter"]["time"] = {"from": timestamp(first), "to": timestamp(first + rng.randrange(60))}
+    given["evidence"] = rng.choice(
+        (
+            {"mode": "none"},
+            {"mode": "none"},
+            {"mode": "full"},
+            {"mode": "spot", "sample_rate": rng.choice((0.1, 0.5, 1))},
+        )
+    )
+    if rng.random() < 0.5:
+        metrics = [
+            "count",
+            "sum(payload.price)",
+            "avg(payload.price)",
+            "max(payload.amount)",
+            "min(event_time)",
+            "sum(payload.amount)",
+        ]
+        groups = ["origin", "payload.where.rack", "stream", "event_type"]
+        given["aggregate"] = {
+            "group_by": rng.sample(groups, rng.randint(0, 2)),
+            "metrics": rng.sample(metrics, rng.randint(1, 4)),
+        }
+    return normalise(given).descriptor
+
+
+@pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
+@pytest.mark.parametrize("seed", range(4))
+def test_any_cut_gives_the_bytes_of_one_process(tmp_path, seed):
+    path = filled(tmp_path, 70, seed).done()
+    keys = write_keys(tmp_path / "keys", KEYS.values())
+    rng = random.Random(seed)
+    for number in range(13):  # with four cuts each, 208 executions of 52 queries over four logs
+        asked = random_query(rng, number)
+        plan = make_plan(path, asked)
+        expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
+        for parts in CUTS:
+            assert answer(plan, asked, Cut(plan, asked, keys, parts, rng)) == expected
+
+
+def test_time_that_runs_backwards_does_not_let_a_cut_change_the_order(tmp_path):
+    """ts* is the running maximum of the label (D-27): a task must know what came before it."""
+    world = Recorder(tmp_path)
+    steps = (0, 9, -5, 1, 1, -3, 8, -2, 0, 1)
+    for step in steps:
+        world.now += step
+        world.emit(STREAMS[0])
+        world.emit(STREAMS[1])
+    path = world.done()
+    keys = write_keys(tmp_path / "keys", KEYS.values())
+    asked = normalise(descriptor(query_id="q-1", scope=list(STREAMS[:2]))).descriptor
+    plan = make_plan(path, asked)
+    expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
+    assert len(expected[2]) == 2 * len(steps)
+    for parts in (*CUTS, 20):
+        assert answer(plan, asked, Cut(plan, asked, keys, parts, random.Random(parts))) == expected
+
+
+@pytest.mark.parametrize("parts", CUTS)
+def test_works_cover_every_entry_once_and_are_of_similar_size(tmp_path, parts):
+    path = filled(tmp_path, 50).done()
+    plan = make_plan(path, normalise(descriptor()).descriptor)
+    tasks = cut(plan, parts)
+    assert len(tasks) <= parts
+    found = [(w.plan.label, seq) for task in tasks for w in task for seq in range(w.piece.first, w.piece.last + 1)]
+    assert sorted(found) == sorted((one.label, seq) for one in plan.labels for seq in range(1, one.head + 1))
+    sizes = [sum(w.piece.last - w.piece.first + 1 for w in task) for task in tasks]
+    assert max(sizes) == -(-50 // parts)
+    assert not any(w.plan.chunks or w.plan.pieces for task in tasks for w in task)  # what travels is small
+
+
+def test_no_key_travels_with_a_task(tmp_path):
+    path = filled(tmp_path, 20).done()
+    keys = write_keys(tmp_path / "keys", KEYS.values())
+    asked = normalise(descriptor()).descriptor
+    plan = make_plan(path, asked)
+    job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).prepared()
+    travelling = pickle.dumps((job, tasks)) + repr((job, tasks)).encode()
+    for one in KEYS.values():
+        for secret in (one.secret(), one.secret().hex().encode(), one.to_text().encode()):
+            assert secret not in travelling
+    assert (tmp_path / "keys" / "reader.keys").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_file_that_cannot_be_used_is_named_without_its_contents(tmp_path):
+    path = tmp_path / "keys"
+    with pytest.raises(OptionError, match="No such file"):
+        KeyFile(str(path)).load()
+    text = KEYS[STREAMS[0]].to_text()
+    path.write_text(f"{text}\n{text[:-1]}\n")
+    with pytest.raises(OptionError, match="word 2 is no stream key") as caught:
+        KeyFile(str(path)).load()
+    assert text[12:-1] not in str(caught.value)
+    assert caught.value.__cause__ is None
+    path.write_text(f"{text}\n\n")
+    assert KeyFile(str(path)).load().entries == (KEYS[STREAMS[0]],)
+    path.write_bytes(b"\xff")
+    with pytest.raises(OptionError, match="cannot be read"):
+        KeyFile(str(path)).load()
+
+
+def test_skips_merge_in_any_order():
+    parts = [(b"l", "sealed", 5, 2), (b"l", "sealed", 3, 1), (b"m", "erased", 9, 4)]
+    one, other = Skips(), Skips()
+    for part in parts:
+        one.add(*part)
+    for part in reversed(parts):
+        other.add(*part)
+    assert one == other
+    assert one.totals() == {"erased": 4, "sealed": 3}

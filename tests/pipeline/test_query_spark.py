@@ -1,0 +1,100 @@
+"""The Spark engine gives the bytes of the reference, for any number of tasks."""
+
+import random
+
+import pytest
+from tests.pipeline.queryworld import KEYRING, KEYS, descriptor, filled
+from tests.pipeline.test_query_cuts import answer, random_query
+
+from veen.pipeline.query import api
+from veen.pipeline.query.coverage import Skips
+from veen.pipeline.query.descriptor import normalise
+from veen.pipeline.query.engine import LocalSource
+from veen.pipeline.query.errors import EvidenceFailed, ExecutionFailed
+from veen.pipeline.query.keys import KeyFile, write_keys
+from veen.pipeline.query.onspark import SparkSource
+from veen.pipeline.query.planning import make_plan
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+GROUPED = {"group_by": ["payload.where.rack"], "metrics": ["count", "avg(payload.price)"]}
+COUNTED = {"metrics": ["count"]}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return filled(tmp_path_factory.mktemp("log"), 80).done()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 64])
+def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, parts):
+    rng = random.Random(parts)
+    for number in range(2):
+        asked = random_query(rng, number)
+        plan = make_plan(log, asked)
+        expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
+        assert answer(plan, asked, SparkSource(spark, plan, asked, keys, parts=parts)) == expected
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        descriptor(query_id="q-1", evidence={"mode": "full"}),
+        descriptor(query_id="q-1", evidence={"mode": "spot", "sample_rate": 0.3}),
+        descriptor(query_id="q-1", projection=["origin"], aggregate=GROUPED),
+        descriptor(query_id="q-1", filter={"subject_id": "nobody"}, projection=["origin"], aggregate=COUNTED),
+    ],
+    ids=["full", "spot", "groups", "nothing"],
+)  # fmt: skip
+def test_both_engines_give_one_digest_through_the_api(spark, log, asked):
+    one = api.run(log, asked, keys=KEYRING, result_id="r-1", now=lambda: 7)
+    other = api.run(log, asked, keys=KEYRING, result_id="r-1", now=lambda: 7, engine="spark", spark=spark)
+    assert (one.digest, one.coverage, list(one.rows())) == (other.digest, other.coverage, list(other.rows()))
+    assert api.verify(log, one, keys=KEYRING, engine="spark", spark=spark).ok
+
+
+def test_adaptive_plans_change_nothing(spark, log, keys):
+    asked = normalise(descriptor(query_id="q-1")).descriptor
+    plan = make_plan(log, asked)
+    expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        assert answer(plan, asked, SparkSource(spark, plan, asked, keys, parts=7)) == expected
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
+
+
+def test_no_key_is_in_a_plan(spark, log, keys):
+    asked = normalise(descriptor()).descriptor
+    source = SparkSource(spark, make_plan(log, asked), asked, keys, parts=2)
+    job, tasks, _ = source._prepared()
+    shown = source._over(tasks, lambda number: iter(()), "a INT")._jdf.queryExecution().toString() + repr((job, tasks))
+    for one in KEYS.values():
+        assert one.to_text() not in shown
+        assert one.secret().hex() not in shown
+
+
+def test_a_task_that_cannot_read_its_keys_ends_the_query_by_name(spark, log, tmp_path):
+    asked = normalise(descriptor()).descriptor
+    source = SparkSource(spark, make_plan(log, asked), asked, KeyFile(str(tmp_path / "gone")), parts=2)
+    with pytest.raises(ExecutionFailed, match=r"key file .*gone: No such file"):
+        list(source.items(Skips()))
+
+
+def test_evidence_fails_on_spark_as_it_does_in_one_process(spark, tmp_path, keys):
+    path = filled(tmp_path, 20).done()
+    (tmp_path / "hub-identity.json").unlink()
+    asked = normalise(descriptor(evidence={"mode": "full"})).descriptor
+    plan = make_plan(path, asked)
+    words = []
+    for source in (LocalSource(plan, asked, KEYRING), SparkSource(spark, plan, asked, keys)):
+        with pytest.raises(EvidenceFailed) as caught:
+            answer(plan, asked, source)
+        words.append(str(caught.value))
+    assert words[0] == words[1]
