@@ -149,7 +149,7 @@ except SystemExit as exc:
 # What it says
 
 
-@pytest.mark.req("TS0-01", "TS0-06", "MMR-06")
+@pytest.mark.req("TS0-01", "TS0-06", "MMR-06", "GEN-09")
 def test_it_agrees_with_every_vector():
     """TS0.4: two implementations, one file, all bytes equal"""
     status, said = verify("vectors", VECTOR_FILE)

@@ -113,6 +113,7 @@ def hub_key_at(scenario, time):
 # The file
 
 
+@pytest.mark.req("GEN-08")
 def test_the_file_is_what_the_generator_writes_byte_for_byte():
     """D-118: fixed seeds, fixed times, so a fixed file"""
     assert make_vectors.OUTPUT.read_text("utf-8") == make_vectors.render()
@@ -207,7 +208,7 @@ def test_every_link_signs_the_token_and_the_link_before(row):
 # Scenarios: each message on its own
 
 
-@pytest.mark.req("TS0-01", "TS0-06", "CT-02", "CT-03", "CT-04", "CT-05", "CT-06", "CT-07", "CT-08", "MSG-04")
+@pytest.mark.req("TS0-01", "TS0-06", "CT-02", "CT-03", "CT-04", "CT-05", "CT-06", "CT-07", "CT-08", "MSG-04", "GEN-08")
 @steps("submit")
 def test_a_message_can_be_sealed_again_to_the_same_bytes(scenario, step):
     """TS0.4: byte-for-byte equality, from the inputs that the file lists"""
@@ -306,7 +307,7 @@ def test_a_refusal_names_a_row_of_the_admission_table(scenario, step):
 # Scenarios: the log
 
 
-@pytest.mark.req("TS0-01", "TS0-06", "INV-02", "INV-03", "RCPT-02", "RCPT-03", "RCPT-04", "MSG-09")
+@pytest.mark.req("TS0-01", "TS0-06", "INV-02", "INV-03", "RCPT-02", "RCPT-03", "RCPT-04", "MSG-09", "GEN-09")
 @pytest.mark.parametrize("scenario", "ABCD")
 def test_the_receipts_are_those_of_the_log(scenario):
     """A fold over the accepted messages gives every receipt, byte for byte"""

@@ -29,7 +29,7 @@ def take(path: Path) -> cbor.Item | None:
 
 
 async def taken(path: Path) -> cbor.Item:
-    while (item := take(path)) is None:
+    while (item := take(path)) is None:  # noqa: ASYNC110 - a directory tells nobody
         await asyncio.sleep(0.001)
     return item
 

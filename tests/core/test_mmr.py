@@ -159,7 +159,7 @@ def test_another_order_of_the_same_leaves_is_another_root():
             assert Span.of(0, swapped).root() != folded(0, size).root()
 
 
-@pytest.mark.req("MMR-05")
+@pytest.mark.req("MMR-05", "GEN-20")
 def test_appending_is_constant_on_average_and_keeps_only_the_peaks():
     """001 spec-1 §17: fewer than two nodes per leaf in total, at most one peak per bit of the size."""
     mmr, made = Mmr(), 0

@@ -81,6 +81,7 @@ def test_neither_rotation_nor_padding_has_a_default():
             Profile(**fields)
 
 
+@pytest.mark.req("OP0-09")
 def test_the_presets_are_those_of_the_decision():
     """D-25"""
     assert {name: (preset.epoch_sec, preset.pad_block) for name, preset in PRESETS.items()} == {

@@ -89,11 +89,12 @@ class LiveHub:
         max_queue=4096,
         attach=True,
         new_loop=asyncio.new_event_loop,
+        open_fs=OsFs,
     ):
         self.directory, self.limits, self.settings, self.clock = directory, limits, settings, clock
         self.policy = policy or w.policy(preloaded={w.FREE_TOKEN.auth_ref(): w.FREE_TOKEN})
         self.access, self.workers, self.tls, self.max_queue = access or Access(), workers, tls, max_queue
-        self.resolver, self.attach = resolver or w.resolver(), attach
+        self.resolver, self.attach, self.open_fs = resolver or w.resolver(), attach, open_fs
         self.loop = new_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
@@ -107,7 +108,7 @@ class LiveHub:
         return self.run(call())
 
     async def _start(self):
-        fs = OsFs(self.directory)
+        fs = self.open_fs(self.directory)
         store = Store.open(fs, self.limits, w.seal)
         pipeline = Pipeline(
             store,

@@ -81,6 +81,7 @@ def test_wrong_sizes_are_field_size():
     assert isinstance(structure(w.msg().to_bytes(), Limits(max_hdr_bytes=20, max_body_bytes=24)), Msg)
 
 
+@pytest.mark.req("CRY-10", "ADM-03")
 def test_version_profile_hash_and_padding_each_have_their_own_answer():
     """SPEC-DECISIONS §7, structural rows."""
     items = cbor2.loads(w.msg().to_bytes())
@@ -91,7 +92,7 @@ def test_version_profile_hash_and_padding_each_have_their_own_answer():
     assert isinstance(structure(w.msg(ciphertext=w.CIPHERTEXT + bytes(9)).to_bytes()), Msg)
 
 
-@pytest.mark.req("ADM-01", "ADM-06")
+@pytest.mark.req("ADM-01", "ADM-06", "OP0-01", "SH1-02")
 def test_the_first_structural_fault_in_the_order_of_the_table_wins():
     bad = w.msg(
         profile=PRESETS["rotating"], ciphertext=w.CIPHERTEXT + b"\x01", ct_hash=bytes(32)
@@ -213,7 +214,7 @@ def test_a_preloaded_token_counts_from_its_first_message():
 # --- commit ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("INV-06", "ADM-09")
+@pytest.mark.req("INV-06", "ADM-09", "GEN-18")
 def test_prev_ack_lies_between_the_clients_last_and_the_head():
     state = w.state(w.FREE_TOKEN)
     assert why(judge(w.msg(token=w.FREE_TOKEN, ack=1), state)) is Refusal.PREV_ACK
@@ -224,7 +225,7 @@ def test_prev_ack_lies_between_the_clients_last_and_the_head():
     assert isinstance(judge(w.msg(token=w.FREE_TOKEN, seq=3, ack=2), state), Accept)
 
 
-@pytest.mark.req("INV-08", "INV-09", "MSG-06")
+@pytest.mark.req("INV-08", "INV-09", "MSG-06", "GEN-18")
 def test_client_seq_goes_up_by_one_from_one():
     state = w.state(w.FREE_TOKEN)
     for wrong in (0, 2, 7):
@@ -286,7 +287,7 @@ def test_without_rotation_only_epoch_zero_exists():
     assert why(judge(w.msg(label=label))) is Refusal.CAP_SCOPE
 
 
-@pytest.mark.req("ADM-01", "ADM-06")
+@pytest.mark.req("ADM-01", "ADM-06", "ADM-04", "OP0-01", "SH1-02")
 def test_the_first_fault_in_the_order_of_the_table_wins():
     """Each step mends the first fault of a message that has all of them."""
     other = label_of(w.ROUTING_KEY, w.OTHER_STREAM, 0)
@@ -331,7 +332,7 @@ TOKENS = {
 
 
 @given(steps)
-@pytest.mark.req("INV-13", "GEN-04", "CAP-10")
+@pytest.mark.req("INV-13", "GEN-04", "CAP-10", "GEN-28")
 def test_replaying_what_was_accepted_accepts_all_of_it_again(plan):
     """D-60: decisions are a function of the log, the journal, the limits and hub_ts."""
     state, now = w.state(*TOKENS.values()), w.NOW

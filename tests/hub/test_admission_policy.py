@@ -59,6 +59,7 @@ EVERY_REVOCATION = {
 # --- off by default --------------------------------------------------------------------------------------
 
 
+@pytest.mark.req("CAP-14")
 def test_the_core_hub_holds_nobody_to_any_of_it():
     """D-51: off by default, whatever the journal says."""
     state = state_with(ELSEWHERE, *(revoked(kind, target) for kind, target in EVERY_REVOCATION.items()))

@@ -171,7 +171,7 @@ def test_pages_follow_each_other_by_cursor(log):
     assert seen == list(range(1, COUNT + 1))
 
 
-@pytest.mark.req("API-13", "API-14", "API-15")
+@pytest.mark.req("API-13", "API-14", "API-15", "API-16")
 @pytest.mark.parametrize(
     ("asked", "seqs", "effective", "following"),
     [
@@ -421,7 +421,7 @@ def strict(tmp_path_factory):
         yield hub
 
 
-@pytest.mark.req("ERR-01", "ERR-02", "ERR-04", "ERR-07")
+@pytest.mark.req("ERR-01", "ERR-02", "ERR-04", "ERR-07", "GEN-28", "ADM-04")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("detail_enum", REFUSALS)
 def test_every_refusal_has_its_code_stage_and_status(strict, detail_enum, form):
@@ -512,7 +512,7 @@ def test_an_epoch_outside_the_window_is_refused(tmp_path):
 # --- the first stage, and what is no admission at all -----------------------------------------------------
 
 
-@pytest.mark.req("SH0-04", "SH1-01", "SH1-06", "ERR-02")
+@pytest.mark.req("SH0-04", "SH1-01", "SH1-06", "ERR-02", "ADM-02", "ADM-07")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_message_above_the_limit_is_refused_by_its_size_alone(tmp_path, form):
     with LiveHub(tmp_path, limits=Limits(max_msg_bytes=1000)) as hub:
@@ -540,7 +540,7 @@ def test_proof_of_work_is_asked_for_before_anything_else(tmp_path, form):
         assert submit(hub, message(), form, headers={HEADER: cookie}).stream_seq == 1
 
 
-@pytest.mark.req("SH1-01")
+@pytest.mark.req("SH1-01", "ADM-02")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_client_on_the_deny_list_is_refused_before_its_signature_is_looked_at(tmp_path, form):
     policy = w.policy(denied_clients=frozenset((w.ALICE.public,)))

@@ -253,6 +253,7 @@ def test_url_and_headers_have_bounds(hub, what):
     assert split_answers(hub.raw(data, expect=1))[0][0] == status
 
 
+@pytest.mark.req("SH1-03")
 def test_bodies_of_all_connections_together_are_bounded(tmp_path):
     """A body that would not fit is refused; room comes back when a connection goes."""
     settings = HttpSettings(max_buffered_bytes=1_500_000)
@@ -268,6 +269,7 @@ def test_bodies_of_all_connections_together_are_bounded(tmp_path):
         assert split_answers(hub.raw(post("/v1/submit", body), expect=1))[0][0] == 200
 
 
+@pytest.mark.req("SH1-03")
 def test_connections_are_bounded(tmp_path):
     with LiveHub(tmp_path, settings=HttpSettings(max_connections=2)) as hub:
         held = [socket.create_connection((hub.host, hub.port)) for _ in range(2)]

@@ -9,14 +9,22 @@ import pytest
 import yaml
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
+from tests.client.hubs import GATED, Clock, client_at, hub_at, person, pin_of, run, token_for
+from tests.hub import hubworld as w
 
+from veen.client.inprocess import InProcess
 from veen.core.errors import ApiCode, Refusal
+from veen.core.limits import DEFAULT_LIMITS
 from veen.core.mmr import Mmr
+from veen.hub.admission import Refuse
 from veen.hub.config import HubConfig, load
 from veen.hub.logs import Log
 from veen.hub.metrics import Histogram
 from veen.hub.observe import GAUGES, HubObserver, NullObserver, Observer
+from veen.hub.pipeline import Pipeline
 from veen.storage.state import Admitted, Label
+from veen.storage.store import Store
+from veen.testing.memfs import MemFs
 
 LABEL, CLIENT, LEAF = b"\x11" * 32, b"\x22" * 32, b"\x33" * 32
 ALWAYS = {"ts", "level", "component", "role", "operation"}
@@ -291,3 +299,50 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_hub(tmp_path):
         assert value(families(HubObserver(log).render({})), "veen_log_lines_dropped_total") == 1
     finally:
         os.close(fd)
+
+
+@pytest.mark.req("OP0-10")
+def test_a_clock_that_runs_away_shows_as_an_error_a_metric_and_an_alert(tmp_path, request):
+    """The client's idea of time is an epoch behind: E.TIME, which it mends by itself and which the operator sees."""
+    hub_clock, own_clock = Clock(1_800_000_000), Clock(1_800_000_000)
+    settings = {**GATED, "admission.profiles": "rotating"}
+
+    async def scenario():
+        async with hub_at(tmp_path / "hub", clock=hub_clock, settings=settings) as hub:
+            who = person("alice", 1_800_000_000)
+            async with client_at(InProcess(hub.api), pin_of(hub), who, tmp_path / "home", clock=own_clock) as client:
+                await client.authorize(token_for(client.client_id))
+                await client.send("orders", b"in time")
+                before = value(families(hub.metrics_text()), "veen_submit_err_total", code="E.TIME")
+                hub_clock.now += 2 * 3600
+                await client.send("orders", b"late")
+                return before, value(families(hub.metrics_text()), "veen_submit_err_total", code="E.TIME")
+
+    assert run(scenario()) == (0, 1)
+    rules = yaml.safe_load((Path(request.config.rootpath) / "deploy" / "alerts" / "veen-hub.yml").read_text())
+    watched = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    assert any('veen_submit_err_total{code="E.TIME"}' in expression for expression in watched)
+
+
+# Accepted and refused: in order, a duplicate, a gap, an acknowledgement of the future, one that goes back.
+PLAN = [(1, 0), (2, 1), (2, 1), (9, 1), (3, 7), (3, 2), (4, 0), (4, 3), (5, 4), (6, 5)]
+
+
+@pytest.mark.req("GEN-13")
+def test_who_watches_changes_nothing(tmp_path):
+    """The same messages get the same answers to the byte, and leave the same files."""
+
+    async def served(observer):
+        fs = MemFs()
+        policy = w.policy(preloaded={w.TOKEN.auth_ref(): w.TOKEN})
+        store = Store.open(fs, DEFAULT_LIMITS, w.seal)
+        line = Pipeline(store, w.Signer(), policy, w.resolver(), workers=0, clock=lambda: w.NOW, observer=observer)
+        answers = [await line.submit(w.msg(seq=seq, ack=ack).to_bytes()) for seq, ack in PLAN]
+        await line.close()
+        return answers, {path: data for path, data in fs.files().items() if path.startswith("log/")}
+
+    watched = []
+    lines = logged(tmp_path, lambda log: watched.append(run(served(HubObserver(log)))))
+    assert len(lines) >= len(PLAN)
+    assert watched == [run(served(NullObserver()))]
+    assert {type(answer) for answer in watched[0][0]} == {bytes, Refuse}

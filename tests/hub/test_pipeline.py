@@ -36,7 +36,7 @@ def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario, 30))
 
 
-@pytest.mark.req("GEN-02", "ADM-05", "RCPT-03", "RCPT-04", "RCPT-05", "RCPT-06")
+@pytest.mark.req("GEN-02", "ADM-05", "RCPT-03", "RCPT-04", "RCPT-05", "RCPT-06", "OP0-05")
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_messages_get_receipts_in_the_order_of_arrival(tmp_path, workers):
     async def scenario():
@@ -110,7 +110,7 @@ def test_a_clock_before_the_hubs_first_key_waits_for_it(tmp_path):
     assert run(scenario()) == w.NOW
 
 
-@pytest.mark.req("OP0-06")
+@pytest.mark.req("OP0-06", "SH1-03")
 def test_a_full_queue_refuses_before_anything_is_decided(tmp_path):
     async def scenario():
         line = pipeline(open_store(OsFs(tmp_path)), workers=1, max_queue=3)
@@ -124,6 +124,7 @@ def test_a_full_queue_refuses_before_anything_is_decided(tmp_path):
     run(scenario())
 
 
+@pytest.mark.req("OP0-08")
 def test_no_receipt_leaves_when_the_sync_fails_and_the_hub_stops():
     """DESIGN §9.1: after a failed sync the page cache may lie."""
     fs = MemFs()
@@ -175,6 +176,7 @@ def test_a_full_disk_without_a_way_back_stops_the_hub():
     assert isinstance(failures[0], NoSpaceError)
 
 
+@pytest.mark.req("OP0-05")
 def test_a_dead_verifier_stops_the_hub(tmp_path):
     failures: list[BaseException] = []
 
@@ -254,3 +256,37 @@ def test_a_change_of_limits_gets_a_second_of_its_own(tmp_path):
     before, record, after = run(scenario())
     assert record is not None
     assert before < record.hub_ts <= after
+
+
+@pytest.mark.req("LIM-01")
+def test_a_message_of_exactly_a_mebibyte_is_admitted_and_one_byte_more_is_not(tmp_path):
+    """spec §14, with the limits as they are by default; padding counts (LIM-10)."""
+    around = len(message(1, ciphertext=w.CIPHERTEXT + bytes(1 << 19))) - (1 << 19)
+
+    async def scenario():
+        line = pipeline(open_store(OsFs(tmp_path)))
+        exact = message(1, ciphertext=w.CIPHERTEXT + bytes(1_048_576 - around))
+        assert len(exact) == 1_048_576
+        assert isinstance(await line.submit(exact), bytes)
+        above = message(2, ciphertext=w.CIPHERTEXT + bytes(1_048_577 - around))
+        assert (await line.submit(above)).refusal is Refusal.SIZE_PREFILTER
+        await line.close()
+
+    run(scenario())
+
+
+@pytest.mark.req("GEN-27")
+def test_no_old_message_is_taken_for_new_and_no_new_one_for_old(tmp_path):
+    """Whatever may be guessed on the way: what decides are cursors and the index, which do not guess (D-56)."""
+
+    async def scenario():
+        line = pipeline(open_store(OsFs(tmp_path)))
+        messages = [message(seq) for seq in range(1, 401)]
+        for raw in messages:
+            assert isinstance(await line.submit(raw), bytes)
+        for seq, raw in enumerate(messages, start=1):
+            again = await line.submit(raw)
+            assert (again.refusal, again.detail["stream_seq"]) == (Refusal.DUPLICATE, seq)
+        await line.close()
+
+    run(scenario())

@@ -120,6 +120,28 @@ def test_both_views_and_the_age_of_keys_survive_a_restart(enforcing, clock, tmp_
     assert report.ok, report.errors
 
 
+@pytest.mark.req("GEN-10")
+def test_a_change_of_policy_leaves_the_log_as_it_would_have_been(tmp_path, clock):
+    """Control and data are apart: other rules decide who may write, never what is written for those who may."""
+    knobs = {"kex1": Kex1(), "auth1": AUTH1, "preloaded": {w.FREE_TOKEN.auth_ref(): w.FREE_TOKEN}}
+    others = tuple(replace(ALICE, target=bytes([number]) * 32) for number in range(9))
+    receipts = []
+    for name, rules, views in (
+        ("plain", w.policy(preloaded=knobs["preloaded"]), False),
+        ("ruled", w.policy(**knobs), True),
+    ):
+        with LiveHub(tmp_path / name, policy=rules, access=Access.of(admin_tokens=[ADMIN]), clock=clock) as hub:
+            clock.now = w.NOW
+            made = []
+            for seq in range(1, 7):
+                clock.now += 1
+                if views and seq == 3:
+                    push(hub, revocations=others, authorities=(replace(ELSEWHERE, stream_id=w.OTHER_STREAM),))
+                made.append(submit(hub, message(seq)).to_bytes())
+            receipts.append(made)
+    assert receipts[0] == receipts[1]
+
+
 def test_the_same_view_again_adds_nothing(enforcing, clock):
     with enforcing() as hub:
         assert len(push(hub, revocations=(ALICE, ALICE), authorities=(ELSEWHERE,))) == 2

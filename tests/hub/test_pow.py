@@ -27,7 +27,7 @@ def test_a_solution_holds_for_its_request_and_begins_with_zero_bits(request_, di
     assert PowCookie.from_bytes(cookie.to_bytes()) == cookie
 
 
-@pytest.mark.req("SH1-04")
+@pytest.mark.req("SH1-04", "ADM-02")
 def test_it_pays_for_one_request_only_and_not_less_than_asked():
     cookie = solve(b"request", 8)
     cookie.verify(b"request", 3)

@@ -22,6 +22,7 @@ from veen.core.checkpoint import Checkpoint
 from veen.core.control import KeyRotate, LimitsSet
 from veen.core.ed25519 import SigningKey
 from veen.core.evidence import Equivocation
+from veen.core.hashing import H
 from veen.core.labels import label_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.profile import PRESETS
@@ -33,6 +34,7 @@ from veen.hub.runtime import Hub
 from veen.hub.tls import TlsError
 from veen.storage import identity as identities
 from veen.storage import layout
+from veen.storage.anchors import AnchorError
 from veen.storage.controlfold import control_records
 from veen.storage.errors import LockedError
 from veen.storage.fs import OsFs
@@ -247,7 +249,7 @@ def limits_in(tmp_path):
     ]
 
 
-@pytest.mark.req("LIM-05")
+@pytest.mark.req("LIM-05", "GEN-28")
 def test_limits_are_written_journaled_and_fixed_while_the_hub_runs(tmp_path):
     """D-75 and spec §14.1."""
 
@@ -491,6 +493,46 @@ def test_reported_evidence_is_kept_once_and_in_bounded_space(tmp_path):
 
     run(scenario())
     assert len(list((tmp_path / "hub" / "evidence").iterdir())) == 64
+
+
+@pytest.mark.req("AUTH-06")
+def test_proof_of_equivocation_is_told_loudly_and_anchored(tmp_path):
+    """001 spec-2 §3.4: high severity, and somebody outside the log remembers it; a backend that fails stops nothing."""
+    log = tmp_path / "log"
+
+    def evidence(leaf):
+        one, two = (
+            Receipt.issue(w.HUB, label=w.LABEL, stream_seq=1, leaf_hash=each, mmr_root=each, hub_ts=1)
+            for each in (bytes(32), leaf)
+        )
+        return Equivocation.of(one, two, one_pk=w.HUB.public)
+
+    class Full:
+        name = "full"
+
+        def publish(self, root, epoch, ts, nonce):
+            raise AnchorError("no room")
+
+    async def scenario():
+        flags = {"log.file": str(log), "log.format": "json", "log.level": "info"}
+        async with running(tmp_path, **flags) as hub:
+            found = evidence(b"x" * 32)
+            hub.keep_evidence(found)
+            hub.keep_evidence(found)  # known already
+            entries = list((tmp_path / "hub" / "evidence").iterdir())
+            anchored = (tmp_path / "hub" / layout.ANCHORS).read_bytes()
+            hub.anchors = Full()
+            hub.keep_evidence(evidence(b"y" * 32))
+            return H(found.to_bytes()), entries, anchored
+
+    root, entries, anchored = run(scenario())
+    assert len(entries) == 1
+    assert anchored.count(root) == 1
+    assert_whole(tmp_path)
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    loud = [line["level"] for line in said if line["operation"] == "equivocation"]
+    assert loud == ["error"] * 4
+    assert len(list((tmp_path / "hub" / "evidence").iterdir())) == 2
 
 
 def test_a_port_in_use_and_a_directory_that_cannot_be_made(tmp_path):

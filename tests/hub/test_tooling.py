@@ -330,7 +330,7 @@ def checkpoints(hub, form="cbor", **fields):
     return [Checkpoint.from_bytes(item) for item in cbor.sequence(data)]
 
 
-@pytest.mark.req("API-19", "DR0-01")
+@pytest.mark.req("API-19", "DR0-01", "GEN-25")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_range_of_checkpoints_is_ordered_by_epoch_and_label(tmp_path, form):
     """D-65."""
@@ -573,7 +573,7 @@ def test_a_strange_event_id_is_refused(log, headers):
 # --- the hub itself ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("API-17", "CAP-13", "OP0-03")
+@pytest.mark.req("API-17", "CAP-13", "OP0-03", "CRY-10")
 @pytest.mark.parametrize("form", FORMS)
 def test_status_tells_clients_what_they_need(tmp_path, form):
     for scope in ("enforced", "open"):

@@ -77,7 +77,7 @@ def test_a_good_body_is_read_and_written_as_it_was():
     assert found.body.to_bytes() == cbor2.dumps(GOOD)
 
 
-@pytest.mark.req("OVL-08")
+@pytest.mark.req("OVL-08", "PHDR-06")
 @pytest.mark.parametrize(
     ("tree", "code"),
     [
@@ -119,6 +119,7 @@ def test_null_on_an_optional_field_is_absence_and_is_never_written():
     assert list(found.body.to_tree()) == ["word", "number", "names", "free"]
 
 
+@pytest.mark.req("CBOR-12")
 def test_free_form_parts_are_read_in_any_order_and_written_sorted():
     """D-03; the raw body stays for hashing."""
     tree = {**GOOD, "free": {"b": {"d": 1, "c": 2}, "a": True}}
@@ -180,7 +181,7 @@ ITEMS = st.recursive(
 )
 
 
-@pytest.mark.req("OVL-08")
+@pytest.mark.req("OVL-08", "PHDR-06")
 @given(st.sampled_from(sorted(BUILTIN.schemas)), st.binary(max_size=60) | ITEMS.map(cbor2.dumps))
 def test_decoding_is_total_for_every_schema(schema_id, body):
     """spec §4.7: a typed event or a deterministic error, whatever the bytes are."""

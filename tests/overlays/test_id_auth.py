@@ -157,7 +157,7 @@ def after(*messages, ts: int = 2_000):
     return log.state()
 
 
-@pytest.mark.req("ID-18", "ID-23")
+@pytest.mark.req("ID-18", "ID-23", "CAP-14")
 @pytest.mark.parametrize(
     ("message", "codes"),
     [

@@ -38,6 +38,7 @@ def test_a_write_without_a_timestamp_has_the_time_of_the_hub():
     assert values(log) == {"a": "later"}
 
 
+@pytest.mark.req("PHDR-04")
 def test_a_value_that_expired_is_gone_and_the_one_before_does_not_come_back():
     """D-80: against as_of, never against a clock."""
     log = FakeLog()

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from veen.overlays import crdt, crud, kv, queue, rpc
+from veen.core.hashing import H
+from veen.core.policies import Authority
+from veen.overlays import crdt, crud, kv, queue, realm, rpc
 from veen.overlays.joined import Joined
 from veen.testing.laws import check_laws
 
@@ -82,6 +84,21 @@ def queue_of_two_groups(**kwargs):
     return queue.QueueFold(groups=["a", "b"], **kwargs)
 
 
+def write_realm(draw, log):
+    ts, ttl = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    if draw(st.booleans()):
+        return realm.revoke(draw(st.sampled_from(["client-id", "auth-ref"])), draw(IDS), ts=ts, ttl=ttl or None)
+    fields = {"realm_id": realm.DEFAULT_REALM, "stream_id": draw(IDS), "primary_hub": draw(IDS), "replica_hubs": ()}
+    return realm.assign(Authority(**fields, policy="single-primary", ts=ts, ttl=ttl))
+
+
+def realm_of_two_streams(**kwargs):
+    """The streams of the histories in place of the realm's own, so that some records stand on the right one."""
+    north, south = H(b"north"), H(b"south")
+    streams = realm.AdminStreams(fed_admin=north, revocation=south, label_class=north, schema_meta=south)
+    return realm.RealmFold(streams=streams, emitters=[H(b"alice"), H(b"bridge")], **kwargs)
+
+
 OVERLAYS = {
     "kv": (kv.KvFold, write_kv),
     "crud": (crud.CrudFold, write_crud),
@@ -91,6 +108,7 @@ OVERLAYS = {
     "crdt.orset": (crdt.OrSetFold, write_orset),
     "crdt.gcnt": (crdt.CounterFold, write_counter),
     "rpc": (rpc.RpcFold, write_rpc),
+    "realm": (realm_of_two_streams, write_realm),
     "kv and queue": (kv_and_queue, write_either),
 }
 

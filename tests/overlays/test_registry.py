@@ -36,6 +36,7 @@ def test_both_id_rules_give_the_published_values():
     assert paid.id.hex() == "e7ca17e7da0f5539e02fb89a234c58e8808d84e832a97e7c70d95fa4376469a5"
 
 
+@pytest.mark.req("PHDR-07")
 def test_versions_are_schemas_of_their_own_in_the_order_of_their_numbers():
     schemas = SchemaSet([NEW, OLD])
     assert schemas.versions("test.thing") == [OLD, NEW]

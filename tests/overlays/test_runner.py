@@ -169,6 +169,7 @@ def test_what_lies_beyond_the_log_cannot_be_asked_for():
         Runner(crud.CrudFold(), FakeLog(), fanout=1)
 
 
+@pytest.mark.req("GEN-16")
 @given(st.integers(2, 5), st.integers(0, 70), st.data())
 def test_the_tree_covers_every_range_in_order_with_few_nodes(fanout, count, data):
     tree: MergeTree[list[int]] = MergeTree(lambda nodes: [n for node in nodes for n in node], fanout=fanout)

@@ -106,6 +106,7 @@ def test_a_body_has_exactly_its_keys_in_the_listed_order(draft, keys):
         schema.body.from_bytes(cbor2.dumps({key: tree[key] for key in keys[1:]}))
 
 
+@pytest.mark.req("CBOR-12")
 def test_metadata_is_written_sorted_and_read_in_any_order():
     """D-03"""
     draft = drafts.transfer(ANN, BOB, 1, ts=1, transfer_id=xfer(1), metadata={"zz": 1, "a": {"y": 1, "b": 2}})

@@ -36,6 +36,7 @@ def test_the_least_recently_used_file_is_closed_first():
     assert cache.get("a") is first
 
 
+@pytest.mark.req("GEN-26")
 def test_what_is_kept_is_bounded():
     kept = Kept(capacity=100)
     for number in range(1000):
@@ -44,6 +45,7 @@ def test_what_is_kept_is_bounded():
     assert sum(kept.get((LABEL, 0, number)) is not None for number in range(1000)) <= 100
 
 
+@pytest.mark.req("GEN-26")
 def test_high_nodes_are_read_once_and_are_the_same():
     """Nodes never change, so one that was read need not be read again."""
     mmr, nodes = Mmr(), []

@@ -173,7 +173,7 @@ def test_creation_and_rotation_are_whole_or_not_at_all():
             assert identity.load(fs).identity.current.hub_pk == SigningKey(NEXT).public
 
 
-@pytest.mark.req("HID-06", "HID-07", "HID-12")
+@pytest.mark.req("HID-06", "HID-07", "HID-12", "GEN-09")
 def test_a_log_over_a_rotation_verifies_from_the_directory_alone():
     """spec §8.4: a complete, verifiable chain from the anchored identity to every signature."""
     world = World()

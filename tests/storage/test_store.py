@@ -36,7 +36,8 @@ def by_label(released):
     return labels
 
 
-@pytest.mark.req("STOR-07", "STOR-09", "STOR-10", "STOR-11", "STOR-12", "STOR-13", "STOR-14", "CKPT-04")
+@pytest.mark.req("STOR-07", "STOR-09", "STOR-10", "STOR-11", "STOR-12", "STOR-13", "STOR-14")
+@pytest.mark.req("CKPT-04", "GEN-16", "OP0-08")
 def test_each_seal_leaves_the_files_of_the_spec(filled):
     fs, store, released = filled
     store.close()
@@ -75,7 +76,7 @@ def test_each_seal_leaves_the_files_of_the_spec(filled):
             assert active == b"".join(framed.to_bytes() for framed in frames[-rest:])
 
 
-@pytest.mark.req("STOR-08")
+@pytest.mark.req("STOR-08", "COMP-02")
 def test_a_chunk_never_exceeds_its_bytes():
     limits = Limits(max_msg_bytes=400, max_chunk_bytes=1_000)
     fs = MemFs()
@@ -100,6 +101,65 @@ def test_the_directory_does_not_depend_on_how_messages_were_grouped(filled):
         assert same == {path: data for path, data in fs.files().items() if not path.startswith("journal/")}
 
 
+class _Growing:
+    """A file of entries that may only grow; recovery may write the same bytes to the same place again."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def write_at(self, offset, data):
+        assert offset <= self._file.size()
+        there = self._file.read_at(offset, len(data))
+        assert there == data[: len(there)]
+        self._file.write_at(offset, data)
+
+    def truncate(self, size):
+        assert size >= self._file.size()
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+class _AppendOnly(MemFs):
+    @staticmethod
+    def _has_entries(path):
+        return path.startswith(("log/chunk-", "log/active-")) and path.endswith(".log")
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        return _Growing(file) if self._has_entries(path) else file
+
+    def replace(self, path, data, *, private=False):
+        assert not self._has_entries(path)
+        super().replace(path, data, private=private)
+
+    def remove(self, path):
+        assert not self._has_entries(path)
+        super().remove(path)
+
+
+@pytest.mark.req("STOR-05")
+def test_entries_are_appended_and_never_written_over():
+    """Sealing renames, recovery writes what is missing: no byte of an entry ever changes."""
+    fs, released = _AppendOnly(), list[Frame]()
+    for part in range(1, 5):
+        store = driver.open_store(fs)
+        rest = driver.remaining(store)
+        for step in rest[: len(rest) * part // 4]:
+            group = Group()
+            released.append(driver.stage(store, group, step))
+            store.journal.write(group.payload())
+            store.apply(group)
+            if store.journal_is_full:
+                store.retire()
+        store.abandon()  # without a farewell
+    store = driver.open_store(fs)
+    assert len(released) == len(driver.SCRIPT)
+    driver.check_released(store, released)
+    assert any(path.startswith("log/chunk-") for path in fs.files())
+
+
+@pytest.mark.req("COMP-02")
 def test_ranges_read_back_what_was_written(filled):
     _, store, released = filled
     rng = random.Random(1)
@@ -146,6 +206,7 @@ def test_each_message_is_found_by_its_writers_own_number(filled):
         assert store.stream_seq_of(1, 10_000) is None
 
 
+@pytest.mark.req("GEN-25")
 def test_entries_are_found_by_time(filled):
     fs, store, released = filled
     store.close()
@@ -159,7 +220,7 @@ def test_entries_are_found_by_time(filled):
             assert store.first_at(files, hub_ts) == expected
 
 
-@pytest.mark.req("STOR-22", "GEN-19")
+@pytest.mark.req("STOR-22", "GEN-19", "GEN-16")
 def test_a_restart_restores_every_cursor(filled):
     fs, store, _ = filled
 

@@ -1,6 +1,7 @@
 """Capabilities at a hub: authorise a token, know which one to use for which stream (spec §6, D-46 … D-49)."""
 
 from dataclasses import dataclass
+from hmac import compare_digest
 
 from veen.client.calls import read
 from veen.client.errors import ProofInvalid, TokenExpired, TokenMissing
@@ -39,7 +40,8 @@ class Grants:
         self._session.pin.check_control(told.record)
         body = told.record.body
         try:
-            if not isinstance(body, CapAuthorize) or body.check() != token or told.auth_ref != token.auth_ref():
+            is_ours = isinstance(body, CapAuthorize) and body.check() == token
+            if not (is_ours and compare_digest(told.auth_ref, token.auth_ref())):
                 raise VerifyError("the record is about another token")
             if told.expires_at != told.record.hub_ts + token.allow.ttl:
                 raise VerifyError("the time of expiry does not follow from the record")
@@ -55,7 +57,7 @@ class Grants:
         try:
             token = CapToken.from_bytes(told.token)
             token.verify()
-            if token.auth_ref() != auth_ref:
+            if not compare_digest(token.auth_ref(), auth_ref):
                 raise VerifyError("the hub answers with another token")
         except (FormatError, VerifyError) as exc:
             raise ProofInvalid(f"cap_status: {exc}", expected=auth_ref) from exc

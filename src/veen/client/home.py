@@ -6,6 +6,7 @@
     data/identities/NAME/tokens/AUTH_REF.cbor   capability tokens
     data/identities/NAME/archive/               what an imported set brought along (D-72)
     state/identities/NAME/state.db, lock        what is known of labels; who uses the identity now
+    cache/folds/NAME/                           summaries of folded streams, sealed
 
 The four directories are those of the XDG base directory specification (or of the platform); VEEN_HOME puts all below
 one. Everything is for the owner only: directories 0700, files 0600.

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 from typing import Final
 
 from veen.client.advance import accuse, receipt_of, run
@@ -334,7 +335,7 @@ class LabelReader:
 
 def _judge(msg: Msg, opened: Opened) -> tuple[Attached | None, str | None]:
     """What only a reader can judge: cap_ref (CLNT-13), and the declared attachments (ATT-08). The list, or a fault."""
-    if opened.hdr.cap_ref is not None and opened.hdr.cap_ref != msg.auth_ref:
+    if opened.hdr.cap_ref is not None and not compare_digest(opened.hdr.cap_ref, msg.auth_ref or b""):
         return None, "E.CAP: cap_ref is not the auth_ref of the message"
     if opened.hdr.schema != ATTACHED_SCHEMA:
         return None, None

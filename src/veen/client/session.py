@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from hmac import compare_digest
 from typing import Any, Final
 
 from veen.client import calls as wire_calls
@@ -312,7 +313,7 @@ class Session:
             raise
         except (FormatError, VerifyError):
             return None
-        return token if token.auth_ref() == auth_ref else None
+        return token if compare_digest(token.auth_ref(), auth_ref) else None
 
     async def page(self, label: bytes, first: int, last: int | None, max_items: int) -> StreamResponse:
         """Entries with their receipts, as the hub tells them: for the caller to verify."""

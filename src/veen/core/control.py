@@ -5,6 +5,7 @@ one hash chain, each signed by the hub. Label logs and this journal together are
 """
 
 from dataclasses import dataclass, replace
+from hmac import compare_digest
 from typing import Any, ClassVar, Final, Self
 
 from veen.core import cbor, ed25519
@@ -57,7 +58,7 @@ class CapAuthorize(Wire):
     def check(self) -> CapToken:
         """The token, after checking that the record is about exactly these bytes."""
         token = CapToken.from_bytes(self.token)
-        if H(self.token) != self.token_hash or token.auth_ref() != self.auth_ref:
+        if H(self.token) != self.token_hash or not compare_digest(token.auth_ref(), self.auth_ref):
             raise VerifyError("control record: auth_ref or token_hash does not match the token")
         return token
 

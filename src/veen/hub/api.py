@@ -21,7 +21,6 @@ from veen.core.envelopes import (
     StreamResponse,
 )
 from veen.core.errors import ApiCode
-from veen.core.proof import prove_inclusion
 from veen.core.receipt import Receipt
 from veen.core.wire import Wire
 from veen.hub.access import ANYBODY, Denied, Principal, Role
@@ -137,7 +136,7 @@ class Api:
             to_seq=request.to_seq,
             items=(),
             next_cursor=page.next_cursor,
-            mmr_proof=page.proof(files) if request.with_mmr_proof else None,
+            mmr_proof=page.proof(self.context, files) if request.with_mmr_proof else None,
             server_version=self.services.server_version,
         )
         return await encode_page(head, page.frames, call.answer, with_receipts=bool(request.with_receipts))
@@ -152,7 +151,7 @@ class Api:
         request = self.context.read(call, ProofRequest)
         files = self.context.entry(request.label, request.stream_seq)
         started = time.perf_counter()
-        proof = prove_inclusion(files.node_at, request.stream_seq)
+        proof = self.context.proofs.prove(files, request.stream_seq)
         self.services.observer.proved(time.perf_counter() - started)
         return self._ok(ProofResponse(mmr_proof=proof, server_version=self.services.server_version), call)
 

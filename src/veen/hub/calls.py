@@ -21,6 +21,7 @@ from veen.hub.controlindex import ControlIndex
 from veen.hub.observe import Observer
 from veen.hub.pipeline import Pipeline
 from veen.hub.policy import Policy
+from veen.hub.recentproofs import RecentProofs
 from veen.hub.reply import ApiError, Form
 from veen.hub.resolver import Resolver
 from veen.storage.anchors import AnchorBackend
@@ -137,6 +138,7 @@ class Context:
     def __init__(self, services: Services) -> None:
         self.services = services
         self._control = ControlIndex()
+        self.proofs = RecentProofs()
 
     @property
     def control(self) -> ControlIndex:

@@ -12,7 +12,7 @@ from typing import Final
 from veen.core import cbor
 from veen.core.envelopes import MAX_PAGE_ITEMS, StreamItem, StreamResponse
 from veen.core.msg import Msg
-from veen.core.proof import MmrProof, prove_inclusion
+from veen.core.proof import MmrProof
 from veen.core.receipt import Receipt
 from veen.hub.calls import Context, bad_request
 from veen.hub.reply import JSON, Form, Reply, dump_json
@@ -35,9 +35,9 @@ class Page:
     frames: list[Frame]
     next_cursor: int | None
 
-    def proof(self, files: LabelFiles) -> MmrProof | None:
+    def proof(self, context: Context, files: LabelFiles) -> MmrProof | None:
         """For the last entry, under the root of its own receipt (D-33)."""
-        return prove_inclusion(files.node_at, self.frames[-1].stream_seq) if self.frames else None
+        return context.proofs.prove(files, self.frames[-1].stream_seq) if self.frames else None
 
 
 def page_bounds(files: LabelFiles, first_seq: int, to_seq: int | None, max_items: int | None) -> tuple[int, int, int]:

@@ -46,7 +46,7 @@ from veen.hub.tls import Tls
 from veen.hub.tooling import Tooling
 from veen.storage import identity as identities
 from veen.storage import layout
-from veen.storage.anchors import AnchorBackend, AnchorFile
+from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError, AnchorFile
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.errors import LockedError
 from veen.storage.fs import OsFs
@@ -297,8 +297,13 @@ class Hub:
         self.log.event("error", "equivocation", "somebody proved that this hub signed two different histories")
         self.fs.make_dir(layout.EVIDENCE)
         path = layout.evidence(H(data))
-        if not self.fs.exists(path) and len(self.fs.list(layout.EVIDENCE)) < _MAX_EVIDENCE:
-            self.fs.replace(path, data)
+        if self.fs.exists(path) or len(self.fs.list(layout.EVIDENCE)) >= _MAX_EVIDENCE:
+            return
+        self.fs.replace(path, data)
+        try:  # somebody outside should remember it, lest it vanish with this machine (AUTH1 §3.4)
+            self.anchors.publish(H(data), 0, self.pipeline.now(), os.urandom(NONCE_BYTES))
+        except (AnchorError, OSError) as exc:
+            self.log.event("error", "equivocation", f"the proof could not be anchored: {exc}")
 
     # --- watching --------------------------------------------------------------------------------------
 

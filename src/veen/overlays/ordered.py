@@ -88,7 +88,11 @@ class Table(Generic[K, R]):
         self._top[key] = _GONE
 
     def __contains__(self, key: object) -> bool:
-        return self.get(cast(K, key)) is not None
+        for layer in (self._top, *self._below) if self._below else (self._top,):
+            record = layer.get(key)  # type: ignore[arg-type]  # any object may be asked for
+            if record is not None:
+                return record is not _GONE
+        return False
 
     def items(self) -> Iterator[tuple[K, R]]:
         """All records, in no particular order; nothing may be written meanwhile."""
@@ -206,11 +210,12 @@ class Ordered(Fold[Progress[K, R], V]):
         if prefix is None:
             prefix = Prefix(Table(), Table(), {}, (0, b"", 0, 0, b""), Table())
         table, seen, violations = prefix.table.fork(), prefix.seen.fork(), prefix.violations.fork()
-        upto, last, mirrors = dict(prefix.upto), prefix.last, self.mirrors
+        upto, mirrors, event = dict(prefix.upto), self.mirrors, None
+        copies = bool(mirrors)
         for typed in events:
             event = typed.event
-            upto[event.label], last = event.stream_seq, event.order
-            if mirrors:
+            upto[event.label] = event.stream_seq
+            if copies:
                 identity = mirrors.identity(event)
                 if identity in seen:
                     continue
@@ -219,7 +224,7 @@ class Ordered(Fold[Progress[K, R], V]):
                 self.step(table, typed)
             except Violation as exc:
                 violations[typed.place] = Issue(*typed.place, exc.code, exc.what)
-        return Prefix(table, seen, upto, last, violations)
+        return Prefix(table, seen, upto, prefix.last if event is None else event.order, violations)
 
     def view(self, summary: Progress[K, R], as_of: int | None = None) -> V:
         prefix = self.seal(summary).prefix

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import crdt, crud, kv, queue, rpc
+from veen.overlays import crdt, crud, kv, queue, realm, rpc
 from veen.overlays.fold import AnyFold
 from veen.overlays.id import bodies as identity
 from veen.overlays.id.fold import IdFold
@@ -144,6 +144,12 @@ BUILTIN: Final = Registry(
             about="accounts and the transfers between them (WAL)",
             schemas=tuple(wallet.SCHEMAS.values()),
             folds={"wallet.ledger": LedgerFold},
+        ),
+        Overlay(
+            name="realm",
+            about="authority over streams, and revocations (FED1, KEX1+)",
+            schemas=(realm.AUTHORITY, realm.REVOCATION),
+            folds={"realm": realm.RealmFold},
         ),
     ]
 )

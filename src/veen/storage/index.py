@@ -313,6 +313,17 @@ class Index:
         row = self._one(query, (label_row, start_seq))
         return ChunkRow(*row) if row else None
 
+    def manifest(self) -> Iterator[tuple[bytes, int, int | None, int | None]]:
+        """(label, where its active chunk begins, start_seq, end_seq) of every sealed chunk, by epoch, label and range.
+
+        One statement sees one moment, and the key of `chunks_by_epoch` holds all that is asked.
+        """
+        query = (
+            "SELECT l.label, l.active_start, c.start_seq, c.end_seq FROM labels l"
+            " LEFT JOIN chunks c ON c.epoch = l.epoch AND c.label_row = l.row ORDER BY l.epoch, l.row, c.start_seq"
+        )
+        yield from self._run(query, ())
+
     def label_of(self, label_row: int) -> bytes:
         row = self._one("SELECT label FROM labels WHERE row = ?", (label_row,))
         if row is None:

@@ -1,7 +1,8 @@
 """The scrubber: reads sealed chunks again, slowly and for ever, to find damage before a reader does (DESIGN §3).
 
 `scrub_step` is the whole of it: given where it stands and how many bytes it may read, it says what it found and
-where it stands then. The thread only adds the clock.
+where it stands then. The thread only adds the clock. Each round begins with the manifest, which tells of chunks that
+are not listed and so would not be missed.
 """
 
 import threading
@@ -17,6 +18,7 @@ from veen.storage.errors import CorruptError
 from veen.storage.findings import Finding
 from veen.storage.fs import Fs
 from veen.storage.index import ChunkRow, Index
+from veen.storage.manifest import check_manifest
 from veen.storage.scan import chunk_frames
 
 __all__ = ["ScrubState", "Scrubber", "scrub_step"]
@@ -41,6 +43,8 @@ class ScrubState:
 def scrub_step(fs: Fs, index: Index, state: ScrubState, budget: int) -> tuple[ScrubState, list[Finding]]:
     """Go on for about `budget` bytes, or to the end of a round. A compressed chunk can only be read as a whole."""
     findings: list[Finding] = []
+    if not (state.label_row or state.offset):  # a round begins
+        findings += check_manifest(index)
     end = state.bytes + budget
     while state.bytes < end:
         chunk = index.chunk_after(state.label_row, state.start_seq)

@@ -20,6 +20,7 @@ that has nothing to look at is skipped; a verdict is good only if the token was 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from hmac import compare_digest
 from typing import Self
 
 from veen.core.captoken import Allow, CapToken
@@ -211,7 +212,8 @@ def _token(token: CapToken | None, facts: MessageFacts) -> Check:
         return _check("TOKEN", False, "", "the message names no token")
     if token is None:
         return _check("TOKEN", False, "", "the token that the message names is not known")
-    return _check("TOKEN", token.auth_ref() == facts.auth_ref, "auth_ref names this token", "auth_ref names another")
+    same = compare_digest(token.auth_ref(), facts.auth_ref)
+    return _check("TOKEN", same, "auth_ref names this token", "auth_ref names another")
 
 
 def _chain(token: CapToken) -> Check:

@@ -1,0 +1,35 @@
+"""The manifest: which entries of which label and epoch lie in sealed chunks, told by keys alone (spec §3.4.1, STOR-19).
+
+Its leaves are the rows of the index that are keyed (epoch, label, start_seq, end_seq). The key says everything that
+completeness is about, so no segment is opened, however large the log is.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from veen.storage import layout
+from veen.storage.findings import Finding
+from veen.storage.index import Index
+
+__all__ = ["check_manifest"]
+
+
+def check_manifest(index: Index) -> Iterator[Finding]:
+    """Ranges that no chunk holds, or that two hold, up to where each label's active chunk begins."""
+    for (label, active_start), leaves in groupby(index.manifest(), key=lambda leaf: leaf[:2]):
+        following = 1
+        for _, _, start_seq, end_seq in leaves:
+            if start_seq is None or end_seq is None:  # a label without sealed chunks
+                break
+            if start_seq != following:
+                yield _gap(label, following, start_seq)
+            following = end_seq + 1
+        if following != active_start:
+            yield _gap(label, following, active_start)
+
+
+def _gap(label: bytes, expected: int, found: int) -> Finding:
+    what = (
+        f"entries {expected} to {found - 1} are in no chunk" if found > expected else f"entry {found} is in two chunks"
+    )
+    return Finding(layout.INDEX, 0, "gap", f"label {label.hex()}: {what}")

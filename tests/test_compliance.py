@@ -1,0 +1,48 @@
+"""docs/compliance.md and docs/requirements-open.md say what docs/conformance.md shows."""
+
+import re
+from fnmatch import fnmatchcase
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+ROW = re.compile(r"^\| ([A-Z][A-Z0-9]*-[0-9]+[a-z]?) \| (MUST|SHOULD|MAY) \| .* \| (.*) \|$", re.MULTILINE)
+
+
+def cells(page, heading):
+    """The rows of the table that begins with `heading`, without it and its rule."""
+    lines = (DOCS / page).read_text("utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |")) + 2
+    rows = takewhile(lambda line: line.startswith("|"), lines[start:])
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """id -> (level, whether a test demonstrates it)"""
+    found = ROW.findall((DOCS / "conformance.md").read_text("utf-8"))
+    assert len(found) > 600
+    return {identifier: (level, tests != "open") for identifier, level, tests in found}
+
+
+@pytest.mark.req("TS0-07")
+def test_every_must_of_a_claim_is_demonstrated_but_for_the_exceptions_beside_it(shown):
+    claims = cells("compliance.md", "claim")
+    assert len(claims) > 10
+    for claim, groups, exceptions in claims:
+        prefixes = groups.split(", ")
+        ids = [identifier for identifier in shown if identifier.rpartition("-")[0] in prefixes]
+        assert {identifier.rpartition("-")[0] for identifier in ids} == set(prefixes), claim
+        missing = [identifier for identifier in ids if shown[identifier] == ("MUST", False)]
+        assert missing == [exception for exception in exceptions.split(", ") if exception], claim
+
+
+def test_what_is_open_is_explained_and_what_is_explained_is_open(shown):
+    listed = [row[0] for row in cells("requirements-open.md", "id")]
+    patterns = [pattern for row in cells("requirements-open.md", "group") for pattern in row[1].split(", ")]
+    still_open = {identifier for identifier, (_, done) in shown.items() if not done}
+    assert set(listed) <= still_open
+    grouped = {i for i in still_open if any(fnmatchcase(i, pattern) for pattern in patterns)}
+    assert still_open == set(listed) | grouped
