@@ -82,6 +82,7 @@ bench: $(STAMP) $(VENV)/.stamp-bench ## measure: core, hub, peers, growth (some 
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
 	@$(BIN)/python -m benchmarks.hub
 	@$(BIN)/python -m benchmarks.client
+	@$(BIN)/python -m benchmarks.overlays
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
 
 coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %

@@ -13,6 +13,7 @@ from veen.cli.output import Exit, Fail, Output, report, sniff_mode
 __all__ = ["COMMANDS", "SECTIONS", "LazyGroup", "cli", "main"]
 
 COMMANDS: Table = {
+    "audit": ("veen.cli.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
     "attachment": ("veen.cli.attachment:attachment", "Files that travel with a message, sealed like it."),
     "authorize": ("veen.cli.cap:authorize", "Show a capability token to the hub."),
     "bench": ("veen.cli.bench:bench", "How fast a hub takes messages from here."),
@@ -20,12 +21,21 @@ COMMANDS: Table = {
     "checkpoint": ("veen.cli.checkpoint:checkpoint", "What the hub signed about a whole log."),
     "equivocation": ("veen.cli.equivocation:equivocation", "Proof that a hub told two stories."),
     "proof": ("veen.cli.proof:proof", "That an entry stands in the log; also as a picture."),
+    "query": ("veen.cli.query:query", "Ask recorder events; results that anyone can check."),
     "receipt": ("veen.cli.receipt:receipt", "The hub's signed word about one entry."),
     "resync": ("veen.cli.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
     "send": ("veen.cli.send:send", "Seal a message, send it, verify its receipt."),
     "stream": ("veen.cli.stream:stream", "Read a stream, every entry verified."),
     "tail": ("veen.cli.stream:tail", "Show what is written to a stream from now on."),
     "verify-state": ("veen.cli.resync:verify_state", "Check what this machine remembers of logs."),
+    "crdt": ("veen.cli.crdt:crdt", "Registers, sets and counters that writers agree on (CRDT0)."),
+    "crud": ("veen.cli.crud:crud", "Records by entity and id, with revisions."),
+    "fold": ("veen.cli.fold:fold", "What streams amount to: the state of any overlay, at any moment."),
+    "kv": ("veen.cli.kv:kv", "Values by key, the last writer wins."),
+    "queue": ("veen.cli.queue:queue", "Work items, delivered at least once to every group."),
+    "rpc": ("veen.cli.rpc:rpc", "Calls and answers as messages."),
+    "selftest": ("veen.cli.selftest:selftest", "Try end to end what a hub and its clients promise."),
+    "wallet": ("veen.cli.wallet:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
     "completion": ("veen.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("veen.cli.config:config", "Show and change settings, and where each value comes from."),
     "context": ("veen.cli.context:context", "Name hubs, pin their keys, and choose one."),
@@ -40,17 +50,18 @@ COMMANDS: Table = {
     "label": ("veen.cli.label:label", "What a hub sees of a stream."),
     "pow": ("veen.cli.pow:pow_", "The price that a hub puts on requests."),
     "schema": ("veen.cli.label:schema", "The ids of payload schemas."),
-    "verify": ("veen.cli.verify:verify", "Check any wire object: signatures, hashes, proofs."),
+    "verify": ("veen.cli.verify:verify", "Check any artefact: an object, a data directory, an exported identity."),
     "version": ("veen.cli.version:version", "Print the version."),
 }
 
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
-    ("Evidence", ("receipt", "proof", "checkpoint", "verify", "inspect", "equivocation")),
+    ("Evidence", ("receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
     ("Keys and authority", ("id", "cap", "authorize", "pow")),
+    ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "fold")),
     ("Names", ("label", "schema")),
-    ("Hub", ("hub", "bench")),
+    ("Hub", ("hub", "selftest", "bench")),
     ("Setting up", ("context", "config", "completion", "version")),
 )
 

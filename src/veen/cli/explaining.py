@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["SOURCES", "Explanation", "explanation_of", "explanations", "part_of"]
 
-SOURCES: Final = ("veen.cli.explained_hub", "veen.cli.explained_local")
+SOURCES: Final = ("veen.cli.explained_hub", "veen.cli.explained_local", "veen.cli.explained_overlays")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ schema      it is no recorder event
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from typing import Final, NamedTuple
 
 from veen.client.keyring import Keyring, StreamKeys
@@ -84,7 +85,7 @@ class Reader:
                 continue
             except VeenError:  # sealed to us by a writer who breaks the rules
                 return "malformed"
-            if opened.hdr.cap_ref is not None and opened.hdr.cap_ref != msg.auth_ref:
+            if opened.hdr.cap_ref is not None and not compare_digest(opened.hdr.cap_ref, msg.auth_ref or b""):
                 return "malformed"  # CLNT-13
             return opened
         return "sealed"

@@ -1,0 +1,190 @@
+"""`veen fold`: the state that any overlay makes of streams, also one that another package brings."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from veen.cli.asof import AS_OF, AsOf, View, view_options
+from veen.cli.clictx import Session, client_options
+from veen.cli.lazy import LazyGroup, Table
+from veen.cli.names import STREAM
+from veen.cli.output import Output, output_options
+from veen.cli.overlaycmd import show_folded
+from veen.cli.overlayvalues import plain
+from veen.cli.text import pretty
+
+if TYPE_CHECKING:
+    from veen.overlays.fold import AnyFold
+    from veen.overlays.runner import Runner
+
+__all__ = ["fold", "fold_named", "list_", "run", "show"]
+
+
+class _FoldGroup(LazyGroup):
+    table: ClassVar[Table] = {
+        "list": ("veen.cli.fold:list_", "The overlays that are installed."),
+        "run": ("veen.cli.fold:run", "Fold a stream once and tell its state at many moments."),
+        "show": ("veen.cli.fold:show", "The state that an overlay makes of streams."),
+    }
+
+
+@click.group(cls=_FoldGroup)
+def fold() -> None:
+    """What streams amount to: any overlay, recomputed from the log, at any moment of it."""
+
+
+_OVERLAY = click.option("--overlay", required=True, metavar="NAME", help="Which one: see `veen fold list`.")
+
+
+def fold_named(name: str) -> "AnyFold":
+    """The fold of an overlay, or all of them if it has several; also by the name of a single fold."""
+    from veen.overlays.joined import Joined
+    from veen.overlays.registry import BUILTIN
+
+    registry = BUILTIN.with_installed()
+    if (overlay := registry.get(name)) is not None:
+        made = [make() for make in overlay.folds.values()]
+        return made[0] if len(made) == 1 else Joined(made)
+    if (single := registry.folds.get(name)) is not None:
+        return single()
+    if (broken := next((one for one in registry.broken if one.name == name), None)) is not None:
+        raise click.UsageError(f"the overlay {name!r} cannot be used: {broken.reason}")
+    raise click.UsageError(f"there is no overlay {name!r}: `veen fold list` shows which there are")
+
+
+@click.command("list")
+@output_options
+def list_(output: Output) -> None:
+    """The overlays that are built in or installed, and those that cannot be used."""
+    from veen.overlays.registry import BUILTIN
+
+    registry = BUILTIN.with_installed()
+    overlays = [
+        {
+            "name": overlay.name,
+            "about": overlay.about,
+            "schemas": {schema.name: schema.id for schema in overlay.schemas},
+            "folds": list(overlay.folds),
+            "builtin": overlay.name in BUILTIN,
+        }
+        for overlay in registry.values()
+    ]
+    broken = [{"name": one.name, "reason": one.reason} for one in registry.broken]
+    columns = ("name", "about", "folds")
+    rows = [(one["name"], one["about"], ", ".join(one["folds"])) for one in overlays]  # type: ignore[arg-type]  # a list
+    output.result({"overlays": plain(overlays), "broken": broken}, lambda: output.table(columns, rows))
+    for one in broken:
+        output.note(f"{one['name']} cannot be used: {one['reason']}")
+
+
+@click.command()
+@click.argument("streams", metavar="STREAM...", type=STREAM, nargs=-1, required=True)
+@_OVERLAY
+@view_options
+@output_options
+@client_options
+def show(output: Output, session: Session, streams: tuple[str, ...], overlay: str, view: View) -> None:
+    """The state that an overlay makes of STREAM, its state_hash, and the messages that counted for nothing.
+
+    What expires is judged at the time of the last entry, so that everyone with the same log gets the same state_hash.
+
+    \b
+    veen fold show app/settings --overlay kv
+    veen fold show app/settings --overlay kv --as-of 120
+    """
+    from veen.cli.folding import fold_streams
+
+    if len(streams) > 1 and view.moment is not None and view.moment.position is not None:
+        raise click.UsageError("a position is one of a single stream: give a time instead")
+    folded = fold_streams(session, fold_named(overlay), streams, moment=view.moment, keep=view.keep)
+    state = plain(folded.state)
+
+    def human() -> None:
+        output.fields([("overlay", folded.name), ("state_hash", folded.state_hash), ("as_of", folded.as_of)])
+        output.fields(("upto", f"{cut.label.hex()} {cut.upto_seq} {cut.mmr_root.hex()}") for cut in folded.cuts)
+        for issue in folded.issues:
+            output.line(f"{issue.code} at {issue.stream_seq}: {issue.what}", "warn")
+        click.echo(pretty(state))  # JSON that steers no terminal
+
+    show_folded(output, folded, {"state": state}, human)
+
+
+@click.command()
+@click.argument("stream", type=STREAM)
+@_OVERLAY
+@click.option("--every", type=click.IntRange(min=1), help="After every so many entries, and at the end.")
+@click.option("--as-of", "moments", type=AS_OF, multiple=True, help="At this position or time. Repeatable.")
+@click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries of a block.")
+@output_options
+@client_options
+def run(
+    output: Output,
+    session: Session,
+    stream: str,
+    overlay: str,
+    every: int | None,
+    moments: tuple[AsOf, ...],
+    interval: int,
+) -> None:
+    """Fold STREAM once and tell the state_hash at many moments: what two readers compare, and where they part.
+
+    The log is read once; each further moment costs a few summaries and at most one block of entries.
+
+    \b
+    veen fold run app/settings --overlay kv --every 1000
+    veen fold run app/settings --overlay kv --as-of 120 --as-of -15m
+    """
+    from veen.cli.folding import events_of
+    from veen.overlays.runner import MemorySource, Runner
+
+    with output.progress("reading and folding"):
+        runner = Runner(fold_named(overlay), MemorySource(events_of(session, [stream])), interval=interval)
+        runner.refresh()
+    session.remember_stream(stream)
+    columns = ("upto", "as_of", "state_hash", "issues", "summaries", "events")
+    with output.records("moments", columns, widths=(8, 10, 64)) as records:
+        for heads, as_of in _cuts(runner, every, moments):
+            told = _told(runner, heads, as_of)
+            records.add(told, [told[column] for column in columns])
+        records.summary({"stream": stream, "overlay": runner.fold.name, "entries": _size(runner)})
+
+
+def _size(runner: "Runner[Any, Any]") -> int:
+    return sum(runner.source.heads().values())
+
+
+def _cuts(
+    runner: "Runner[Any, Any]", every: int | None, moments: tuple[AsOf, ...]
+) -> "list[tuple[dict[bytes, int], int | None]]":
+    from veen.overlays.runner import cut_at
+
+    heads = dict(runner.source.heads())
+    found: list[tuple[dict[bytes, int], int | None]] = []
+    positions = [moment.position for moment in moments if moment.position is not None]
+    if every is not None:
+        positions += range(every, max(heads.values(), default=0), every)
+    if positions and len(heads) > 1:
+        raise click.UsageError("the labels of this stream rotate, and positions count within one: give times")
+    for position in sorted(positions):
+        found.append(({label: min(position, head) for label, head in heads.items()}, None))
+    for moment in moments:
+        if moment.time is not None:
+            found.append((cut_at(runner.source, moment.time), moment.time))
+    if every is not None or not found:
+        found.append((heads, None))
+    return found
+
+
+def _told(runner: "Runner[Any, Any]", heads: dict[bytes, int], as_of: int | None) -> dict[str, Any]:
+    from veen.overlays.state import state_hash
+
+    summary = runner.summary(heads)
+    cost = runner.cost
+    return {
+        "upto": sum(heads.values()),
+        "as_of": as_of,
+        "state_hash": state_hash(runner.fold.name, runner.fold.view(summary, as_of)).hex(),
+        "issues": len(runner.fold.issues(summary)),
+        "summaries": cost.summaries,
+        "events": cost.events,
+    }

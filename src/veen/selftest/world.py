@@ -1,0 +1,163 @@
+"""What self-tests run in: hubs as processes of their own, or one that somebody else runs, and people with keys."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from veen.client.client import Client
+from veen.client.home import Home
+from veen.client.identity import Identity
+from veen.client.keyring import Keyring, StreamKeys
+from veen.client.pin import HubPin
+
+__all__ = ["HubAt", "HubFailed", "World"]
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubAt:
+    """A hub to talk to, and the key it is known by."""
+
+    url: str
+    hub_pk: bytes
+
+
+class HubFailed(Exception):
+    """A hub process did not start."""
+
+
+class _OwnHub:
+    """A hub of ours: a process and its data directory."""
+
+    def __init__(self, data_dir: Path, settings: tuple[str, ...]) -> None:
+        self._data_dir, self._settings = data_dir, settings
+        self._process: asyncio.subprocess.Process | None = None
+        self.at = HubAt(url="", hub_pk=b"")
+
+    async def start(self) -> None:
+        command = [sys.executable, "-m", "veen", "hub", "start", "--dev", "--data-dir", str(self._data_dir), "--json"]
+        for setting in self._settings:
+            command += ["--set", setting]
+        log = self._data_dir.with_suffix(".log")
+        with log.open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=errors, stdin=asyncio.subprocess.DEVNULL
+            )
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                about = await self._greeting()
+        except (TimeoutError, ValueError) as exc:
+            await self.stop(kill=True)
+            raise HubFailed(f"the hub did not start: {log.read_text(errors='replace')[-500:]}") from exc
+        self.at = HubAt(url=about["url"], hub_pk=bytes.fromhex(about["hub_pk"].removeprefix("ed25519:")))
+
+    async def _greeting(self) -> dict[str, str]:
+        """What a hub says on its standard output once it listens: one JSON object."""
+        assert self._process is not None  # noqa: S101 - `start` has made it
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        said = b""
+        while not said.rstrip().endswith(b"}"):
+            line = await self._process.stdout.readline()
+            if not line:
+                raise ValueError("it ended")
+            said += line
+        found: dict[str, str] = json.loads(said)
+        return found
+
+    async def stop(self, *, kill: bool = False) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill() if kill else process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def crash(self) -> None:
+        """End it as a power failure would, and start it again on the same data."""
+        await self.stop(kill=True)
+        await self.start()
+
+
+class World:
+    """Hubs by number, and people. Streams get a suffix of their own in each run: a hub may see many of them."""
+
+    def __init__(self, root: Path, hub: HubAt | None) -> None:
+        self._root, self._given = root, hub
+        self._hubs: dict[int, _OwnHub] = {}
+        self._parts = 0
+        self._open = contextlib.AsyncExitStack()
+        self._suffix = os.urandom(6).hex()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def made(cls, hub: HubAt | None) -> AsyncIterator[Self]:
+        """In a directory of its own, which is gone afterwards."""
+        root = Path(tempfile.mkdtemp(prefix="veen-selftest-"))
+        world = cls(root, hub)
+        try:
+            yield world
+        finally:
+            for own in world._hubs.values():
+                await own.stop()
+            shutil.rmtree(root, ignore_errors=True)
+
+    @contextlib.asynccontextmanager
+    async def part(self) -> AsyncIterator[None]:
+        """One check: its clients are closed at its end."""
+        self._parts += 1
+        async with contextlib.AsyncExitStack() as opened:
+            self._open = opened
+            yield
+
+    @property
+    def owns_hubs(self) -> bool:
+        """Whether the first hub is ours to crash."""
+        return self._given is None
+
+    async def hub(self, number: int = 0, *settings: str) -> HubAt:
+        """The hub with this number; 0 is the one that was named, all others are ours and start with `settings`."""
+        if number == 0 and self._given is not None:
+            return self._given
+        own = self._hubs.get(number)
+        if own is None:
+            own = self._hubs[number] = _OwnHub(self._root / f"hub-{number}", settings)
+            await own.start()
+        return own.at
+
+    async def crash(self, number: int = 0) -> None:
+        await self.hub(number)
+        await self._hubs[number].crash()
+
+    def keys(self, stream: str) -> StreamKeys:
+        """Keys of a stream that nobody else uses."""
+        return StreamKeys.create(f"selftest/{self._suffix}/{self._parts}/{stream}")
+
+    def person(self, name: str) -> Identity:
+        """Somebody new."""
+        return Identity.create(name, now=int(time.time()))
+
+    async def client(self, who: Identity | str, *keys: StreamKeys, hub: int = 0) -> Client:
+        """A client of a person, new or known, with keys of streams; closed at the end of the check."""
+        identity = self.person(who) if isinstance(who, str) else who
+        at = await self.hub(hub)
+        home = Home.at(self._root / f"part-{self._parts}" / f"{identity.name}-at-{hub}")
+        client = await Client.connect(
+            at.url, pin=HubPin.of_key(at.hub_pk), identity=identity, keyring=Keyring.of(keys), home=home
+        )
+        return await self._open.enter_async_context(client)
