@@ -54,7 +54,7 @@ test-slow: $(STAMP) java $(VENV)/.stamp-spark $(VENV)/.stamp-fuzz ## the slow te
 	@$(PYTEST) -q -n $(JOBS) --dist loadgroup --benchmark-disable --hypothesis-profile=thorough -m slow || [ $$? -eq 5 ]
 	@if [ -f tests/fuzz/run.py ]; then $(BIN)/python tests/fuzz/run.py $(FUZZ_ARGS); else echo "no fuzz targets yet"; fi
 
-lint: $(STAMP) ## formatting, ruff, mypy, import layers, conformance table
+lint: $(STAMP) $(VENV)/.stamp-spark ## formatting, ruff, mypy, import layers, conformance table
 	@echo "ruff format"; $(BIN)/ruff format --check --quiet $(CODE) || { echo "run make format"; exit 1; }
 	@echo "ruff check"; $(BIN)/ruff check --quiet $(CODE)
 	@echo "mypy"; $(BIN)/mypy --no-error-summary $(CODE)
@@ -88,7 +88,7 @@ bench: $(STAMP) $(VENV)/.stamp-bench ## measure: core, hub, peers, growth (some 
 coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %
 	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
-conformance: $(STAMP) ## write docs/conformance.md from the req marks of the tests
+conformance: $(STAMP) $(VENV)/.stamp-spark ## write docs/conformance.md from the req marks of the tests
 	@$(BIN)/python tools/conformance.py
 
 mutation: $(STAMP) ## change the code of the core and see whether a test notices

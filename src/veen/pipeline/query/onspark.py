@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from veen.pipeline.columns import ddl
