@@ -10,6 +10,7 @@ import time
 import click
 import pytest
 from tests.cli.homes import Cli
+from tests.cli.interrupts import interruptible
 from tests.cli.tree import COMING, check_line, command_lines, commands, exists, groups
 
 from veen.cli.app import COMMANDS, SECTIONS, cli
@@ -213,6 +214,7 @@ def test_an_interrupt_is_told_and_has_its_own_exit_code(tmp_path):
         [sys.executable, "-X", "importtime", "-m", "veen", "pow", "solve", tmp_path / "body", "--difficulty", "64"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=interruptible,
     ) as process:
         assert process.stderr is not None
         while b"veen.core.pow" not in process.stderr.readline():  # it has begun to look for zero bits

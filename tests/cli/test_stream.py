@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.cli.interrupts import interruptible
 
 from veen.cli.output import Exit
 from veen.core.proof import MmrProof
@@ -135,7 +136,11 @@ def test_tail_delivers_while_others_write(talk, stream):
 def test_ctrl_c_ends_a_tail_with_130_and_the_next_command_goes_on(talk, stream):
     command = [sys.executable, "-m", "veen", "tail", stream, "--from", "5", "--ndjson"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **talk.env}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **talk.env},
+        preexec_fn=interruptible,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
