@@ -104,12 +104,20 @@ class LabelCheck:
             self.findings.error(exc.path, exc.offset, code, exc.what)
         except FileNotFoundError:
             if not retried:  # a running hub renames what it seals and removes what it erases: look again
-                return self._run(run, retried=True)
+                return self._run(self._erased_since(run) or run, retried=True)
             self.findings.error(path, 0, "missing", "the file is missing")
         else:
             return True
         self._skip(run)
         return False
+
+    def _erased_since(self, run: Run) -> Run | None:
+        """The growing chunk, if it was sealed and erased while we read what is before it."""
+        for name in self.judge.fs.list(layout.LOG) if run.kind == "active" else ():
+            file = layout.log_file(name)
+            if file and (file.kind, file.label, file.start_seq) == ("heads", self.label, run.start_seq):
+                return Run("chunk", file.start_seq, file.end_seq)
+        return None
 
     def _items(self, run: Run) -> Iterator[Item]:
         fs, label, path = self.judge.fs, self.label, run_path(self.label, run)
