@@ -90,7 +90,7 @@ async def in_process(messages: list[bytes], key: SigningKey, root: Path) -> dict
     tokens = {token.auth_ref(): token for token in map(load.token, range(CLIENTS))}
     policy = Policy(trust_any_issuer=True, preloaded=tokens)
     resolver = Resolver(routing_key_of(hub_id_of(key.public)), 0, 60)
-    workers = os.cpu_count() or 1
+    workers = max(1, (os.cpu_count() or 2) - 1)
     pipeline = Pipeline(Store.open(OsFs(root), LIMITS, seal), _Signer(key), policy, resolver, workers=workers)
     await asyncio.sleep(0.5)  # the verifier processes start
     waiting: deque[asyncio.Future[Any]] = deque()

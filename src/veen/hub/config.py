@@ -141,7 +141,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    workers: Annotated[int | None, Key(WORKERS, "Verifier processes: auto is one per core, 0 none.")] = None
+    workers: Annotated[int | None, Key(WORKERS, "Verifier processes: auto is one per spare core, 0 none.")] = None
     max_queue: Annotated[int, Key(integer(1, 1_000_000), "Messages in flight before the hub answers 503.")] = 4_096
     min_free_bytes: Annotated[int, Key(SIZE, "Free disk space below which submits are answered 503.")] = 256 << 20
     retire_seconds: Annotated[int, Key(DURATION, "Empty the journal into the chunks after this long; 0: never.")] = 30
@@ -222,7 +222,7 @@ class HubConfig:
             yield setting.key, _show(self.value_of(setting.key)), self.origins.get(setting.key, "default")
 
     def worker_count(self) -> int:
-        return (os.cpu_count() or 1) if self.engine.workers is None else self.engine.workers
+        return max(1, (os.cpu_count() or 2) - 1) if self.engine.workers is None else self.engine.workers
 
     def policy(self, hub_id: bytes = b"") -> Policy:
         """What admission needs, with the token files read; `hub_id` is who this hub is, once that is known."""
