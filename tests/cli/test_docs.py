@@ -10,6 +10,7 @@ import pytest
 from tests.cli.tree import check_line, command_lines, exists
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = (DOCS.parent / "README.md").read_text("utf-8")
 CLI, CLIENT = ((DOCS / name).read_text("utf-8") for name in ("cli.md", "client.md"))
 
 
@@ -27,6 +28,25 @@ def test_every_line_of_the_walk_works_and_prints_what_is_shown(hub, tmp_path):
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         if shown.strip():
             assert done.stdout == shown
+
+
+def test_every_line_of_the_readme_works(hub, tmp_path):
+    """As a reader would type them, with what the hub printed in place of URL and KEY."""
+    lines = re.findall(
+        r"^\$ (veen .*?)(?:  #.*)?$", README.partition("## Try it")[2].partition("```python")[0], re.MULTILINE
+    )
+    assert lines[0].startswith("veen hub start")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
+    env |= {"VEEN_HOME": str(tmp_path / "home"), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
+    for line in lines[1:]:
+        command = line.replace(" URL ", f" {hub.url} ").replace(" KEY ", f" {hub.about['hub_pk']} ")
+        command = command.replace("./hub", hub.about["data_dir"]).replace(" orders", " readme")  # others write orders
+        if command.startswith("veen keygen"):
+            command += " --insecure-plain-keystore"  # nobody is here to be asked for a passphrase
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60, env=env, cwd=tmp_path
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
 def test_the_examples_of_the_library_run(hub, tmp_path, monkeypatch, capsys):
