@@ -49,6 +49,10 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="veen-client", daemon=True)
         self._thread.start()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         ended = threading.Event()
 
@@ -210,9 +214,13 @@ class SyncClient:
             return await anext(entries, None)
 
         with contextlib.ExitStack() as closing:
-            closing.callback(lambda: self._loop.run(entries.aclose()))
+            closing.callback(self._end, entries)
             while (entry := self._loop.run(next_entry())) is not None:
                 yield entry
+
+    def _end(self, entries: AsyncGenerator[Entry, None]) -> None:
+        if not self._loop.is_closed:  # a reader that was left unfinished may outlive its client
+            self._loop.run(entries.aclose())
 
     def receipt(self, stream: Stream, seq: int, *, epoch: int | None = None) -> Receipt:
         return self._loop.run(self._client.receipt(stream, seq, epoch=epoch))
