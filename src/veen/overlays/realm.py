@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from veen.core.hashing import Ht
-from veen.core.policies import AUTHORITY_POLICIES, REVOCATION_KINDS, Authority, Revocation, realm_id_of
-from veen.core.wire import Fields
+from veen.core.policies import REVOCATION_KINDS, Authority, Revocation, realm_id_of
+from veen.core.wire import Fields, Form
 from veen.overlays.body import Body, Draft
 from veen.overlays.decode import Typed, Violation
 from veen.overlays.dedup import NO_MIRRORS, Mirrors
@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 DEFAULT_REALM: Final = realm_id_of("default")  # of deployments without realms (§1.3)
-_MAX_REPLICAS: Final = 16
 
 
 class AdminStreams(NamedTuple):
@@ -51,41 +50,11 @@ def admin_streams(realm_id: bytes = DEFAULT_REALM) -> AdminStreams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorityRecord(Body):
-    """veen.fed.authority.v1"""
+class AuthorityRecord(Authority, Body):
+    """veen.fed.authority.v1: what a hub is told of it (`veen.core.policies`), as a body."""
 
     KIND: ClassVar[str] = "veen.fed.authority.v1"
-
-    realm_id: bytes
-    stream_id: bytes
-    primary_hub: bytes
-    replica_hubs: tuple[bytes, ...]
-    policy: str
-    ts: int
-    ttl: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            realm_id=f.bstr("realm_id", 32),
-            stream_id=f.bstr("stream_id", 32),
-            primary_hub=f.bstr("primary_hub", 32),
-            replica_hubs=f.bstrs("replica_hubs", 32, at_most=_MAX_REPLICAS),
-            policy=f.choice("policy", AUTHORITY_POLICIES),
-            ts=f.uint("ts"),
-            ttl=f.uint("ttl"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "realm_id": self.realm_id,
-            "stream_id": self.stream_id,
-            "primary_hub": self.primary_hub,
-            "replica_hubs": self.replica_hubs,
-            "policy": self.policy,
-            "ts": self.ts,
-            "ttl": self.ttl,
-        }
+    FORM: ClassVar[Form] = "body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

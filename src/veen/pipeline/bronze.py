@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from veen.core import ed25519
-from veen.core.errors import FormatError, VeenError, VerifyError
+from veen.core.errors import VeenError, VerifyError
 from veen.core.hashing import tag_prefix, u64be
 from veen.core.hubkeys import HubIdentity
 from veen.core.limits import DEFAULT_LIMITS
@@ -249,10 +249,7 @@ def _checked(data: bytes, ref: ChunkRef, seq: int, pos: int, level: Level, ident
     assert receipt is not None  # noqa: S101 - as above
     reason = None
     if level in ("receipt", "full"):
-        try:
-            reason = _signature_fault(found.msg, found.receipt, level, identity)
-        except FormatError as exc:  # pragma: no cover - item_of has read the same bytes
-            reason = str(exc)
+        reason = _signature_fault(found.msg, found.receipt, level, identity)  # item_of has read the same bytes
     return row | {
         "hub_ts": receipt.hub_ts,
         "leaf_hash": receipt.leaf_hash,

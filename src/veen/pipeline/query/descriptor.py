@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple, Self, cast
 
-from veen.core.errors import VeenError
-from veen.core.labels import stream_id_of
 from veen.pipeline.query import canonical
 from veen.pipeline.query.canonical import Json
 from veen.pipeline.query.errors import InvalidDescriptor, UnsupportedVersion
@@ -265,10 +263,6 @@ class _Object:
 def _scope(top: _Object) -> tuple[str, ...]:
     names = top.texts("scope")
     for name in names:
-        try:
-            stream_id_of(name)
-        except VeenError as exc:  # pragma: no cover - text that parsed as JSON can be a name
-            raise InvalidDescriptor("scope", f"{name!r}: {exc}") from exc
         if any(character in name for character in "*?["):
             raise InvalidDescriptor(
                 "scope", f"{name!r} is a pattern; streams are hashes of names, so name each of them"
