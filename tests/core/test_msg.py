@@ -7,6 +7,7 @@ from typing import Any
 import cbor2
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from nacl.signing import VerifyKey
 from tests.core import strategies
 from tests.core.strategies import single_bit_flips
@@ -14,7 +15,7 @@ from tests.core.strategies import single_bit_flips
 from veen.core import cbor
 from veen.core.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError, VerifyError
-from veen.core.msg import Msg, leaf_hash_of
+from veen.core.msg import Msg, end_of, leaf_hash_of
 
 KEY = SigningKey(b"\x01" * 32)
 PROFILE_ID, LABEL, AUTH_REF = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
@@ -223,3 +224,18 @@ def test_a_million_tiny_items_are_not_read_before_they_are_refused():
     """Linear is not enough when each byte costs a microsecond."""
     with pytest.raises(MalformedError, match="items"):
         Msg.from_bytes(b"\x9a\x00\x0f\x00\x00" + bytes(0xF0000))
+
+
+@given(st.data())
+def test_end_of_agrees_with_the_general_walk(data):
+    """The short way and the long way cut a batch at the same places, or the short way declines."""
+    raw = data.draw(strategies.MSG).to_bytes()
+    damaged = bytearray(raw)
+    for _ in range(data.draw(st.integers(0, 2))):
+        damaged[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    before = data.draw(st.binary(max_size=3))
+    found = end_of(before + bytes(damaged) + raw[: data.draw(st.integers(0, 80))], len(before))
+    if bytes(damaged) == raw:
+        assert found == len(before) + len(raw)
+    if found is not None:
+        assert found == cbor.item_end(before + bytes(damaged) + raw, len(before))

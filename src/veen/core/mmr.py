@@ -122,9 +122,10 @@ class Mmr:
         return tuple(reversed(self._stack))
 
     def root(self) -> bytes:
-        if len(self._stack) == 1 and not self._tags.hash_single_peak:
-            return self._stack[0]
-        return root_of(self.peaks(), self._tags)
+        stack, tags = self._stack, self._tags
+        if len(stack) < 2:
+            return root_of(stack, tags)
+        return sha256(tags.root_prefix + b"".join(stack[::-1])).digest()
 
     def copy(self) -> "Mmr":
         return Mmr(self.size, self.peaks(), tags=self._tags)

@@ -1,5 +1,7 @@
 """MSG, the signed and sealed message a client submits (spec §4.1)."""
 
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, ClassVar, Final, Self
@@ -9,13 +11,14 @@ from veen.core.errors import SignatureError, VerifyError
 from veen.core.hashing import H, tag_prefix, u64be
 from veen.core.wire import Fields, Form, Wire
 
-__all__ = ["Msg", "leaf_hash_of"]
+__all__ = ["Msg", "end_of", "leaf_hash_of"]
 
 _SIG_TAG: Final = tag_prefix("veen/sig")
 _LEAF_TAG: Final = tag_prefix("veen/leaf")
 _BSTR32: Final = b"\x58\x20"
 _BSTR64: Final = b"\x58\x40"
 _NULL: Final = b"\xf6"
+_FIXED: Final = struct.Struct("4s32s2s32s2s32s")  # up to client_id every MSG has the same layout
 
 
 def leaf_hash_of(*, label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
@@ -168,10 +171,11 @@ class Msg(Wire):
 
 def _parse(cls: type[Msg], data: bytes) -> Any:
     """The message in `data`, or None if it departs from the canonical layout anywhere."""
-    if data[:4] != b"\x8a\x01\x58\x20" or data[36:38] != _BSTR32 or data[70:72] != _BSTR32:
-        return None
     try:
-        client_seq, pos = cbor.uint_at(data, 104)
+        head, profile_id, second, label, third, client_id = _FIXED.unpack_from(data)
+        if head != b"\x8a\x01\x58\x20" or second != _BSTR32 or third != _BSTR32:
+            return None
+        client_seq, pos = cbor.uint_at(data, _FIXED.size)
         prev_ack, pos = cbor.uint_at(data, pos)
         if data[pos] == 0xF6:
             auth_ref = None
@@ -181,23 +185,56 @@ def _parse(cls: type[Msg], data: bytes) -> Any:
             pos += 34
         else:
             return None
-        ct_hash = data[pos + 2 : pos + 34]
         if data[pos : pos + 2] != _BSTR32:
             return None
+        ct_hash = data[pos + 2 : pos + 34]
         length, start = cbor.uint_at(data, pos + 34, 0x40)
-    except (IndexError, ValueError):
+    except (struct.error, IndexError, ValueError):
         return None
     end = start + length
     if len(data) != end + 66 or data[end : end + 2] != _BSTR64:
         return None
-    return cls(
-        profile_id=data[4:36],
-        label=data[38:70],
-        client_id=data[72:104],
-        client_seq=client_seq,
-        prev_ack=prev_ack,
-        auth_ref=auth_ref,
-        ct_hash=ct_hash,
-        ciphertext=data[start:end],
-        sig=data[end + 2 :],
-    )
+    # Filled by its slots: the __init__ of a frozen dataclass costs as much as all of the above.
+    msg = cls.__new__(cls)
+    _set_profile_id(msg, profile_id)
+    _set_label(msg, label)
+    _set_client_id(msg, client_id)
+    _set_client_seq(msg, client_seq)
+    _set_prev_ack(msg, prev_ack)
+    _set_auth_ref(msg, auth_ref)
+    _set_ct_hash(msg, ct_hash)
+    _set_ciphertext(msg, data[start:end])
+    _set_sig(msg, data[end + 2 :])
+    return msg
+
+
+def end_of(data: bytes, start: int) -> int | None:
+    """Where the MSG that begins at `start` ends, if it follows the canonical layout: `cbor.item_end`, but faster."""
+    if data[start : start + 4] != b"\x8a\x01\x58\x20" or data[start + 36 : start + 38] != _BSTR32:
+        return None
+    try:
+        _, pos = cbor.uint_at(data, start + _FIXED.size)
+        _, pos = cbor.uint_at(data, pos)
+        if data[pos] == 0xF6:
+            pos += 1
+        elif data[pos : pos + 2] == _BSTR32:
+            pos += 34
+        else:
+            return None
+        length, body = cbor.uint_at(data, pos + 34, 0x40)
+    except (IndexError, ValueError):
+        return None
+    end = body + length
+    if data[start + 70 : start + 72] != _BSTR32 or data[pos : pos + 2] != _BSTR32 or data[end : end + 2] != _BSTR64:
+        return None
+    return end + 66 if end + 66 <= len(data) else None
+
+
+def _setter(name: str) -> Callable[[Msg, Any], None]:
+    setter: Callable[[Msg, Any], None] = getattr(Msg, name).__set__
+    return setter
+
+
+_set_profile_id, _set_label, _set_client_id = _setter("profile_id"), _setter("label"), _setter("client_id")
+_set_client_seq, _set_prev_ack, _set_auth_ref = _setter("client_seq"), _setter("prev_ack"), _setter("auth_ref")
+_set_ct_hash, _set_ciphertext, _set_sig = _setter("ct_hash"), _setter("ciphertext"), _setter("sig")

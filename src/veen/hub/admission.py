@@ -98,7 +98,8 @@ def decide(
 ) -> Accept | Refuse:
     """The auth stage after the signature, and the commit stage."""
     label = state.labels.get(msg.label)
-    place = _resolve(label, resolver, msg, hub_ts, policy)
+    # (stream_id, epoch) of the message's label; an empty stream_id where the hub does not know it (D-24).
+    place = (label.stream_id or b"", label.epoch) if label else _resolve(resolver, msg, hub_ts, policy)
     records: list[Wire] = []
     kex1 = policy.kex1
 
@@ -139,19 +140,16 @@ def decide(
     if refused := _check_sequence(state, label, msg, find_entry):
         return refused
     stream_id, epoch = place
-    if abs(epoch - resolver.current_epoch(hub_ts)) > resolver.window:
-        return Refuse(Refusal.EPOCH, {"expected": resolver.current_epoch(hub_ts), "actual": epoch})
+    current = resolver.current_epoch(hub_ts)
+    if abs(epoch - current) > resolver.window:
+        return Refuse(Refusal.EPOCH, {"expected": current, "actual": epoch})
     if label is None:
         records.append(LabelOpen(label=msg.label, epoch=epoch, stream_id=stream_id or None))
     return Accept(tuple(records)) if records else _ACCEPT
 
 
-def _resolve(
-    label: Label | None, resolver: Resolver, msg: Msg, hub_ts: int, policy: Policy
-) -> tuple[bytes, int] | None:
-    """(stream_id, epoch) of the message's label; an empty stream_id where the hub does not know it (D-24)."""
-    if label is not None:
-        return label.stream_id or b"", label.epoch
+def _resolve(resolver: Resolver, msg: Msg, hub_ts: int, policy: Policy) -> tuple[bytes, int] | None:
+    """What a label stands for that has no entry yet."""
     place = resolver.resolve(msg.label, hub_ts)
     if place is None and policy.stream_scope == "open":
         return b"", 0
@@ -213,9 +211,12 @@ def _in_scope(token: CapToken, place: tuple[bytes, int], policy: Policy) -> bool
 
 def _check_sequence(state: State, label: Label | None, msg: Msg, find_entry: FindEntry) -> Refuse | None:
     """I6, I8 and I9, each against a cursor."""
-    head = label.size if label else 0
-    cursor = state.client(label, msg.client_id) if label else None
-    last, acked = (cursor.client_seq, cursor.prev_ack) if cursor else (0, 0)
+    head = last = acked = 0
+    cursor = None
+    if label is not None:
+        head, cursor = label.mmr.size, state.client(label, msg.client_id)
+        if cursor is not None:
+            last, acked = cursor.client_seq, cursor.prev_ack
     if not acked <= msg.prev_ack <= head:
         return Refuse(Refusal.PREV_ACK, {"field": "prev_ack", "actual": msg.prev_ack, "expected": f"{acked}..{head}"})
     if 1 <= msg.client_seq <= last:

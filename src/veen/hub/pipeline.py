@@ -115,6 +115,7 @@ class Pipeline:
         self._clock, self._max_queue, self._failed, self._reopen = clock, max_queue, failed, reopen
         self._profiles = frozenset(profile.profile_id() for profile in policy.profiles)
         self._loop = asyncio.get_running_loop()
+        self.depth = 0  # messages that were taken in and not answered yet
         self._verifying: deque[_Job] = deque()
         self._open = _OpenGroup()
         self._writing: _OpenGroup | None = None
@@ -146,12 +147,6 @@ class Pipeline:
 
     # --- in ----------------------------------------------------------------------------------------------
 
-    @property
-    def depth(self) -> int:
-        """Messages that were taken in and not answered yet."""
-        writing = len(self._writing) if self._writing else 0
-        return len(self._verifying) + len(self._open) + writing
-
     def admit(self, raw: bytes, done: Done) -> Refuse | None:
         """Take in one MSG; `done` is told what became of it, or the answer is a refusal at once.
 
@@ -172,7 +167,9 @@ class Pipeline:
             self.observer.refused(checked.refusal, len(raw), total_s=time.perf_counter() - started)
             return checked
         assert type(checked) is Msg  # noqa: S101 - for mypy
-        self._idle.clear()
+        if not self.depth:
+            self._idle.clear()
+        self.depth += 1
         self._verifying.append(_Job(raw, checked, done, started))
         self._verifier.submit(checked.sig + Msg.digest_of(raw) + checked.client_id)
         return None
@@ -226,22 +223,22 @@ class Pipeline:
 
     def _verified(self, verdicts: bytes) -> None:
         """One byte each, in the order of submission; 1 is a good signature."""
-        now = time.perf_counter()
+        now, hub_ts = time.perf_counter(), self._now()
+        key = self._signer.signing_key_at(hub_ts)
         for verdict in verdicts:
             job = self._verifying.popleft()
             job.verified = now
             if self._stopped is not None:
-                _tell(job, None)
+                self._tell(job, None)
             elif verdict == 1:
-                self._sequence(job)
+                self._sequence(job, hub_ts, key)
             else:
                 self._refuse(job, Refuse(Refusal.SIG_INVALID, {"field": "sig"}))
         self._commit()
 
-    def _sequence(self, job: _Job) -> None:
+    def _sequence(self, job: _Job, hub_ts: int, key: SigningKey) -> None:
         """The one place where order is made."""
-        msg, state = job.msg, self.store.state
-        hub_ts = self._now()
+        msg, state, opened = job.msg, self.store.state, self._open
         decision = decide(state, self.policy, self._resolver, msg, hub_ts, self._find_entry)
         if isinstance(decision, Refuse):
             self._refuse(job, decision)
@@ -257,19 +254,13 @@ class Pipeline:
             leaf_hash=msg.leaf_hash(),
             hub_ts=hub_ts,
         )
-        receipt = signed_bytes(
-            self._signer.signing_key_at(hub_ts),
-            msg.label,
-            admitted.stream_seq,
-            admitted.leaf_hash,
-            admitted.mmr_root,
-            hub_ts,
-        )
-        self._open.group.add_entry(admitted, frame.encode(msg.label, admitted.stream_seq, job.raw, receipt))
-        self._open.answers.append((job, admitted, receipt))
+        stream_seq = admitted.stream_seq
+        receipt = signed_bytes(key, msg.label, stream_seq, admitted.leaf_hash, admitted.mmr_root, hub_ts)
+        opened.group.add_entry(admitted, frame.encode(msg.label, stream_seq, job.raw, receipt))
+        opened.answers.append((job, admitted, receipt))
 
     def _refuse(self, job: _Job, refuse: Refuse) -> None:
-        _tell(job, refuse)
+        self._tell(job, refuse)
         msg, verify_s, total_s = job.msg, job.verified - job.started, time.perf_counter() - job.started
         self.observer.refused(refuse.refusal, len(job.raw), verify_s, total_s, msg.label, msg.client_id)
 
@@ -332,7 +323,7 @@ class Pipeline:
             for listener in self._listeners:
                 listener(labels)
         for job, _, receipt in writing.answers:
-            _tell(job, receipt)
+            self._tell(job, receipt)
         if len(writing):
             self.observer.group(len(writing), sync_s)
         now = time.perf_counter()
@@ -381,7 +372,7 @@ class Pipeline:
         for group in (writing, self._open):
             if group is not None:
                 for job, _, _ in group.answers:
-                    _tell(job, None)
+                    self._tell(job, None)
                 for done, _ in group.controls:
                     done.cancel()
         self._open = _OpenGroup()
@@ -398,6 +389,13 @@ class Pipeline:
     def _verifier_died(self) -> None:
         if self._stopped is None:
             self._fail(StorageError("a verifier process ended unexpectedly"), self._writing)
+
+    def _tell(self, job: _Job, outcome: Outcome | None) -> None:
+        self.depth -= 1
+        try:
+            job.done(outcome)
+        except Exception:  # a defect of whoever waits must not keep the others of its group waiting
+            _log.exception("an answer could not be delivered")
 
     # --- threads -----------------------------------------------------------------------------------------
 
@@ -432,10 +430,3 @@ class Pipeline:
             self.store.close()
         else:
             self.store.abandon()
-
-
-def _tell(job: _Job, outcome: Outcome | None) -> None:
-    try:
-        job.done(outcome)
-    except Exception:  # a defect of whoever waits must not keep the others of its group waiting
-        _log.exception("an answer could not be delivered")

@@ -4,7 +4,7 @@ A message that reaches the pipeline is reported by the pipeline; what is refused
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from veen.core import cbor
 from veen.core.envelopes import SUBMIT_PREFIX, SubmitRequest, SubmitResponse
 from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
-from veen.core.msg import Msg
+from veen.core.msg import Msg, end_of
 from veen.core.objects import parse_json
 from veen.core.receipt import Receipt
 from veen.core.tooling import MAX_BATCH_ITEMS
@@ -297,11 +297,20 @@ async def _aside(read: Callable[[], T], body: bytes) -> T:
 
 def _batch_items(call: Call) -> list[bytes | Refuse]:
     if call.form == "cbor":
-        return list(islice(cbor.sequence(call.body, what="batch", max_items=_MAX_ITEMS), MAX_BATCH_ITEMS + 1))
+        return list(islice(_messages(call.body), MAX_BATCH_ITEMS + 1))
     tree = parse_json(call.body)
     if type(tree) is not list:
         raise FieldSizeError("messages", "an array", 0)
     return list(_json_items(tree[: MAX_BATCH_ITEMS + 1]))
+
+
+def _messages(data: bytes) -> Iterator[bytes]:
+    """The items of a CBOR sequence, most of which are messages."""
+    start = 0
+    while start < len(data):
+        end = end_of(data, start) or cbor.item_end(data, start, what="batch", max_items=_MAX_ITEMS)
+        yield data[start:end]
+        start = end
 
 
 def _json_items(tree: list[Any]) -> Iterable[bytes | Refuse]:

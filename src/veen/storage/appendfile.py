@@ -65,22 +65,20 @@ class Kept:
 class AppendFile:
     """One growing file."""
 
-    __slots__ = ("_cache", "_flushed", "_tail", "path")
+    __slots__ = ("_cache", "_flushed", "_tail", "path", "size")
 
     def __init__(self, cache: FileCache, path: str, size: int) -> None:
         """`size` is how much of the file counts; what lies behind it is overwritten."""
         self.path = path
         self._cache = cache
-        self._flushed = size
+        self.size = self._flushed = size
         self._tail = bytearray()
 
-    @property
-    def size(self) -> int:
-        return self._flushed + len(self._tail)
-
     def append(self, data: bytes) -> None:
-        self._tail += data
-        if len(self._tail) >= _FLUSH_BYTES:
+        tail = self._tail
+        tail += data
+        self.size += len(data)
+        if len(tail) >= _FLUSH_BYTES:
             self.flush()
 
     def read(self, offset: int, size: int) -> bytes:

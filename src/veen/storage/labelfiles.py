@@ -136,18 +136,20 @@ class LabelFiles:
     ) -> Sequence[ChunkRow]:
         """Add one framed entry; returns the chunks this sealed (D-70)."""
         sealed: Sequence[ChunkRow] = ()
-        if self._active.size + len(data) > self._max_bytes:
+        nodes, length = admitted.nodes, len(data)
+        if self._active.size + length > self._max_bytes:
             sealed = [self._seal(limits, seal)]
         if self.size < self.active_start:
             self.active_first_ts = admitted.hub_ts
-        self._locations.append(_LOCATION.pack(self.active_start, self._active.size, len(data)))
+        self._locations.append(_LOCATION.pack(self.active_start, self._active.size, length))
         self._active.append(data)
-        self._nodes.append(b"".join(admitted.nodes))
         self._entry_hashes.append(entry_hash)
-        joined = len(admitted.nodes) - 1  # as many peaks as the new leaf joined are gone
-        if joined:
-            del self._peaks[-joined:]
-        self._peaks.append(admitted.nodes[-1])
+        if len(nodes) == 1:
+            self._nodes.append(nodes[0])
+        else:
+            self._nodes.append(b"".join(nodes))
+            del self._peaks[1 - len(nodes) :]  # as many peaks as the new leaf joined are gone
+        self._peaks.append(nodes[-1])
         self.size, self.last_ts = admitted.stream_seq, admitted.hub_ts
         if self.size - self.active_start + 1 >= self._max_entries:
             sealed = [*sealed, self._seal(limits, seal)]

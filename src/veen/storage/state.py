@@ -53,6 +53,10 @@ class Cap:
     issued_at: int
     tokens: int
     bucket_ts: int
+    # The bucket under the limits that were asked about last: they hardly ever change, and every message asks twice.
+    _limits: Limits | None = field(default=None, repr=False, compare=False)
+    _per_sec: int = field(default=0, repr=False, compare=False)
+    _burst: int = field(default=0, repr=False, compare=False)
 
     @classmethod
     def begin(cls, token: CapToken, limits: Limits, issued_at: int) -> "Cap":
@@ -62,8 +66,10 @@ class Cap:
 
     def available(self, hub_ts: int, limits: Limits) -> int:
         """Whole tokens in the bucket at `hub_ts`, refilled each second up to the burst."""
-        per_sec, burst = self.token.allow.bucket(limits)
-        return min(burst, self.tokens + per_sec * (hub_ts - self.bucket_ts))
+        if limits is not self._limits:
+            self._per_sec, self._burst = self.token.allow.bucket(limits)
+            self._limits = limits
+        return min(self._burst, self.tokens + self._per_sec * (hub_ts - self.bucket_ts))
 
 
 class Admitted(NamedTuple):
@@ -154,17 +160,8 @@ class State:
             cap.bucket_ts = hub_ts
             spent = (auth_ref, cap.tokens, hub_ts)
         self.hub_ts = hub_ts
-        nodes = label.mmr.append(leaf_hash)
+        mmr = label.mmr
+        nodes = mmr.append(leaf_hash)
         return Admitted(
-            label=label,
-            stream_seq=label.mmr.size,
-            leaf_hash=leaf_hash,
-            mmr_root=label.mmr.root(),
-            hub_ts=hub_ts,
-            nodes=nodes,
-            client_id=client_id,
-            client_row=cursor.row,
-            client_seq=client_seq,
-            prev_ack=prev_ack,
-            cap=spent,
+            label, mmr.size, leaf_hash, mmr.root(), hub_ts, nodes, client_id, cursor.row, client_seq, prev_ack, spent
         )

@@ -286,18 +286,18 @@ class Store:
         self._pending.chunks.append(replace(chunk, dropped=chunk.dropped + 1))
 
     def _apply_entry(self, admitted: Admitted, data: bytes, entry_hash: bytes) -> None:
-        label, pending = admitted.label.label, self._pending
+        label, pending, client_row, cap = admitted.label.label, self._pending, admitted.client_row, admitted.cap
         files = self._files[label]
         for chunk in files.append(admitted, data, entry_hash, self._limits, self._seal):
             self._note_seal(files, chunk)
         pending.labels.add(label)
-        pending.clients[admitted.client_row] = admitted
-        pending.entries[admitted.client_row, admitted.client_seq] = admitted.stream_seq
-        if admitted.cap is not None:
-            pending.caps[admitted.cap[0]] = admitted.cap
+        pending.clients[client_row] = admitted
+        pending.entries[client_row, admitted.client_seq] = admitted.stream_seq
+        if cap is not None:
+            pending.caps[cap[0]] = cap
         self._ts = admitted.hub_ts
-        if admitted.client_row >= self._next_client_row:  # rows are given out in order, so it is new to this label
-            self._next_client_row = admitted.client_row + 1
+        if client_row >= self._next_client_row:  # rows are given out in order, so it is new to this label
+            self._next_client_row = client_row + 1
             pending.writers.setdefault(admitted.client_id, admitted.hub_ts)
 
     def _note_seal(self, files: LabelFiles, chunk: ChunkRow) -> None:
