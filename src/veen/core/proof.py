@@ -126,20 +126,15 @@ def prove_inclusion(node_at: NodeAt, stream_seq: int, tree_size: int | None = No
         raise ProofError(f"stream_seq {stream_seq} is not inside a tree of {size} leaves")
     pos = stream_seq - 1
     height = _peak_height(pos, size)
-    path, index = [], pos
+    path, index, new = [], pos, object.__new__
     for level in range(height):
-        path.append(_step(index & 1, node_at(level, index ^ 1)))
+        step = new(PathStep)  # filled by its slots: a third of what its own constructor takes, twenty times a proof
+        _set_dir(step, index & 1)
+        _set_sib(step, node_at(level, index ^ 1))
+        path.append(step)
         index >>= 1
     peaks = [node_at(*peak) for peak in peak_nodes(size) if peak[0] != height]
     return MmrProof(leaf_hash=node_at(0, pos), path=tuple(path), peaks_after=tuple(peaks))
-
-
-def _step(side: int, sib: bytes) -> PathStep:
-    """A PathStep, made in a third of the time its own constructor takes: a proof has twenty of them."""
-    step = object.__new__(PathStep)
-    _set_dir(step, side)
-    _set_sib(step, sib)
-    return step
 
 
 def _peak_height(pos: int, size: int) -> int:

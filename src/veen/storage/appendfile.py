@@ -15,7 +15,7 @@ __all__ = ["AppendFile", "FileCache", "Kept"]
 
 _FLUSH_BYTES: Final = 64 * 1024
 _OPEN_FILES: Final = 256
-_KEPT: Final = 16_384
+_KEPT: Final = 32_768
 
 
 class FileCache:
@@ -49,17 +49,23 @@ class FileCache:
 
 
 class Kept:
-    """Small pieces of files that never change, read often. Bounded: when it is full, it starts over."""
+    """Small pieces of files that never change, read often. Bounded for all files: when it is full, it starts over."""
 
     def __init__(self, capacity: int = _KEPT) -> None:
-        self._capacity = capacity
-        self._pieces: dict[tuple[bytes, int, int], bytes] = {}
-        self.get = self._pieces.get
+        self._capacity, self._count = capacity, 0
+        self._files: dict[str, dict[int, bytes]] = {}
 
-    def put(self, key: tuple[bytes, int, int], data: bytes) -> None:
-        if len(self._pieces) >= self._capacity:
-            self._pieces.clear()
-        self._pieces[key] = data
+    def of(self, path: str) -> dict[int, bytes]:
+        """The pieces of one file, to be read; they stay the same dict for good."""
+        return self._files.setdefault(path, {})
+
+    def put(self, path: str, key: int, data: bytes) -> None:
+        if self._count >= self._capacity:
+            for pieces in self._files.values():
+                pieces.clear()
+            self._count = 0
+        self._files[path][key] = data
+        self._count += 1
 
 
 class AppendFile:

@@ -80,6 +80,7 @@ class LabelFiles:
         self._entry_hashes = Mmr(in_active, split_hashes(row.active_hash_peaks))
         self._active = AppendFile(cache, layout.active(row.label, row.active_start), row.active_bytes)
         self._nodes = AppendFile(cache, layout.nodes(row.label), node_count(row.size) * HASH_BYTES)
+        self._kept = cache.kept.of(self._nodes.path)
         self._locations = AppendFile(cache, layout.locations(row.label), row.size * LOCATION_BYTES)
         self._checkpoints, self._checkpoints_bytes = row.checkpoints, row.checkpoints_bytes
 
@@ -233,13 +234,12 @@ class LabelFiles:
 
     def node_at(self, height: int, index: int) -> bytes:
         """A node of the tree. Few are high up and every proof needs some of them, so those are kept in memory."""
-        if height < _KEPT_HEIGHT:
-            return self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
-        key = (self.label, height, index)
-        node = self._cache.kept.get(key)
+        key = index << 6 | height
+        node = self._kept.get(key)
         if node is None:
             node = self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
-            self._cache.kept.put(key, node)
+            if height >= _KEPT_HEIGHT:
+                self._cache.kept.put(self._nodes.path, key, node)
         return node
 
     def read_active(self, offset: int, size: int) -> bytes:
