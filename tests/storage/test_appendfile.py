@@ -39,10 +39,12 @@ def test_the_least_recently_used_file_is_closed_first():
 @pytest.mark.req("GEN-26")
 def test_what_is_kept_is_bounded():
     kept = Kept(capacity=100)
+    files = {name: kept.of(name) for name in "abc"}
     for number in range(1000):
-        kept.put((LABEL, 0, number), b"%d" % number)
-        assert kept.get((LABEL, 0, number)) == b"%d" % number
-    assert sum(kept.get((LABEL, 0, number)) is not None for number in range(1000)) <= 100
+        name = "abc"[number % 3]
+        kept.put(name, number, b"%d" % number)
+        assert files[name][number] == b"%d" % number
+        assert sum(map(len, files.values())) <= 100
 
 
 @pytest.mark.req("GEN-26")
