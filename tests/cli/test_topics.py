@@ -78,6 +78,8 @@ def test_a_label_of_nonsense_is_a_usage_error(cli, line):
 
 def test_the_id_of_a_schema_is_the_hash_of_its_name(cli):
     assert cli.json("schema", "id", "recorder.event.v1")["schema_id"] == H(b"recorder.event.v1").hex()
+    operation = cli.json("schema", "id", "paid.operation.v1")["schema_id"]
+    assert operation == H(b"veen/schema:paid.operation.v1").hex()  # D-83
 
 
 # --- proof of work ---------------------------------------------------------------------------------------------

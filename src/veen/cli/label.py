@@ -88,7 +88,7 @@ def derive(
 @output_options
 def id_(output: Output, name: str) -> None:
     """The id under which payload headers name the schema NAME: its hash (spec §4.5, §4.7)."""
-    from veen.core.hashing import H
+    from veen.core.schemaid import schema_id
 
-    data = {"schema": name, "schema_id": H(name.encode("utf-8", "surrogateescape")).hex()}
+    data = {"schema": name, "schema_id": schema_id(name).hex()}
     output.result(data, lambda: output.fields(data.items()))

@@ -67,7 +67,8 @@ def send(
     echo '{"event":"login"}' | veen send record/app/http - --schema recorder.event.v1
     veen send record/app/http --file report.json --attach photo.jpg
     """
-    from veen.client.sealing import Draft, schema_id
+    from veen.client.sealing import Draft
+    from veen.core.schemaid import schema_id
 
     data = body_of(body, body_option, file)
     draft = Draft(

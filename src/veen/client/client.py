@@ -32,10 +32,11 @@ from veen.client.pin import HubPin
 from veen.client.reading import Entry, LabelReader
 from veen.client.resync import Resynced
 from veen.client.rotation import RotationBounds, check_bounds
-from veen.client.sealing import Attach, Draft, Prepared, schema_id
+from veen.client.sealing import Attach, Draft, Prepared
 from veen.client.session import Session
 from veen.client.state import Mode, StateStore
 from veen.client.streams import follow_labels, merged, seek
+from veen.client.submitting import MAX_BATCH_BYTES, batches
 from veen.client.transport import Transport
 from veen.client.writing import Outcome, Sent, Writer
 from veen.core.captoken import CapToken
@@ -43,6 +44,7 @@ from veen.core.errors import Refusal
 from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.profile import Profile
+from veen.core.schemaid import schema_id
 from veen.core.tooling import MAX_BATCH_ITEMS, IdentityResponse, StatusResponse
 
 if TYPE_CHECKING:
@@ -53,7 +55,6 @@ __all__ = ["Client"]
 
 _ROUNDS: Final = 4  # seals of one message before its refusal is final
 _BATCH: Final = 64
-_MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # what a hub takes in one request
 _BOUNDS: Final = RotationBounds()
 
 
@@ -234,7 +235,7 @@ class Client:
             async with writer.lock:
                 for message in messages:
                     await self.attachments.put_all(message)
-                outcomes += await writer.send_prepared(list(_batches(messages, batch)))
+                outcomes += await writer.send_prepared(list(batches(messages, batch)))
         return outcomes
 
     async def recover(self, stream: Stream) -> list[Sent]:
@@ -388,23 +389,10 @@ def _drafts(bodies: Iterable[bytes | Draft], schema: str | bytes | None) -> list
 
 def _fitting(drafts: Sequence[Draft], batch: int) -> int:
     """How many of these go into one request."""
-    room, count = _MAX_BATCH_BYTES, 0
+    room, count = MAX_BATCH_BYTES, 0
     for draft in drafts[: min(batch, MAX_BATCH_ITEMS)]:
         room -= len(draft.body) + 32 * 1024  # a header and padding at most
         if room < 0 and count:
             break
         count += 1
     return count
-
-
-def _batches(messages: Sequence[Prepared], batch: int) -> Iterable[list[Prepared]]:
-    group: list[Prepared] = []
-    size = 0
-    for message in messages:
-        if group and (len(group) >= min(batch, MAX_BATCH_ITEMS) or size + len(message.raw) > _MAX_BATCH_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(message)
-        size += len(message.raw)
-    if group:
-        yield group

@@ -4,7 +4,6 @@ Sealing is apart from sending, so it may run ahead, elsewhere, or in a thread. E
 that were sealed once are only ever sent again as they are.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,18 +20,10 @@ from veen.core.msg import Msg
 from veen.core.payload_hdr import PayloadHdr
 from veen.core.profile import Profile
 
-__all__ = ["BYTES_SCHEMA", "Attach", "Draft", "Prepared", "Sealer", "schema_id"]
+__all__ = ["BYTES_SCHEMA", "Attach", "Draft", "Prepared", "Sealer"]
 
 BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # a body about which nothing is said
-_HEX_ID: Final = re.compile(r"[0-9a-fA-F]{64}")
 _IKM_BYTES: Final = 32
-
-
-def schema_id(schema: str | bytes) -> bytes:
-    """An id as bytes or 64 hex digits, or the hash of a name (D-83)."""
-    if isinstance(schema, bytes):
-        return schema
-    return bytes.fromhex(schema) if _HEX_ID.fullmatch(schema) else H(schema.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -5,7 +5,7 @@ is the right one is judged by the writer, which knows what it sent.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from veen.client.calls import is_transient, refusal_of, refused
@@ -19,14 +19,30 @@ from veen.core.envelopes import SUBMIT_PREFIX, ErrorEnvelope, SubmitResponse
 from veen.core.errors import FormatError, Refusal
 from veen.core.pow import solve
 from veen.core.receipt import Receipt
+from veen.core.tooling import MAX_BATCH_ITEMS
 
-__all__ = ["Delivered", "Submitter"]
+__all__ = ["MAX_BATCH_BYTES", "Delivered", "Submitter", "batches"]
 
 _RECEIPT: Final = b"\x87\x01\x58\x20"
 _SUBMIT, _BATCH = "v1/submit", "tooling/submit_batch"
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # what a hub takes in one request
 MAX_POW_BITS: Final = 24  # more than a minute of one core; a hub that asks for more is not worth it
 
 Told = Receipt | HubRefused
+
+
+def batches(messages: Iterable[Prepared], most: int) -> Iterator[list[Prepared]]:
+    """Messages in order, as many in one request as the caller and a hub allow."""
+    group: list[Prepared] = []
+    size = 0
+    for message in messages:
+        if group and (len(group) >= min(most, MAX_BATCH_ITEMS) or size + len(message.raw) > MAX_BATCH_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += len(message.raw)
+    if group:
+        yield group
 
 
 class Delivered:

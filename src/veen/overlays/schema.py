@@ -7,24 +7,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from veen.core.attached import Attachment
 from veen.core.errors import VeenError
-from veen.core.hashing import H
+from veen.core.schemaid import schema_id
 from veen.overlays.body import Body, Draft
 
-__all__ = ["AnySchema", "Schema", "SchemaClash", "SchemaSet", "operation_id_rule", "plain_id_rule"]
+__all__ = ["AnySchema", "Schema", "SchemaClash", "SchemaSet"]
 
 B = TypeVar("B", bound=Body)
 
 _NAME: Final = re.compile(r"(?P<family>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)\.v(?P<version>[1-9][0-9]{0,3})")
-
-
-def plain_id_rule(name: str) -> bytes:
-    """H(name): spec-1, spec-2, spec-5, ID, WAL and ours."""
-    return H(name.encode("ascii"))
-
-
-def operation_id_rule(name: str) -> bytes:
-    """H("veen/schema:" || name): the operation profiles of spec-3."""
-    return H(b"veen/schema:" + name.encode("ascii"))
 
 
 class SchemaClash(VeenError):
@@ -50,7 +40,6 @@ class Schema(Generic[B]):
 
     name: str  # "family.vN"
     body: type[B]
-    id_rule: Callable[[str], bytes] = plain_id_rule
     needs_parent: bool = False  # payload_hdr.parent_id must be there
     attachments_of: Callable[[B], Sequence[Attachment]] | None = None  # what the body declares (D-16)
     id: bytes = field(init=False)
@@ -58,7 +47,7 @@ class Schema(Generic[B]):
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
             raise ValueError(f"{self.name!r} is not a schema name: expected family.vN")
-        object.__setattr__(self, "id", self.id_rule(self.name))
+        object.__setattr__(self, "id", schema_id(self.name))
 
     @property
     def family(self) -> str:

@@ -1,0 +1,42 @@
+"""The ids under which payload headers name schemas (spec §4.5, §4.7, D-83).
+
+Most documents take the hash of the name; the operation profiles of spec-3 put a prefix before it. Names tell which is
+which, so that everyone who hears a name comes to the same id.
+"""
+
+import re
+from typing import Final
+
+from veen.core.hashing import H
+
+__all__ = ["OPERATIONS", "schema_id"]
+
+# The profiles of 001 spec-3, §2 to §10.
+OPERATIONS: Final = frozenset(
+    {
+        "paid.operation.v1",
+        "access.grant.v1",
+        "access.revoke.v1",
+        "delegated.execution.v1",
+        "agreement.definition.v1",
+        "agreement.confirmation.v1",
+        "data.publication.v1",
+        "state.checkpoint.v1",
+        "recovery.request.v1",
+        "recovery.approval.v1",
+        "recovery.execution.v1",
+        "query.audit.v1",
+        "federation.mirror.v1",
+    }
+)
+_HEX_ID: Final = re.compile("[0-9a-fA-F]{64}")
+
+
+def schema_id(schema: str | bytes) -> bytes:
+    """An id as bytes or 64 hex digits, or that of a name: H(name), for operations H("veen/schema:" || name)."""
+    if isinstance(schema, bytes):
+        return schema
+    if _HEX_ID.fullmatch(schema):
+        return bytes.fromhex(schema)
+    prefix = b"veen/schema:" if schema in OPERATIONS else b""
+    return H(prefix + schema.encode("utf-8", "surrogateescape"))
