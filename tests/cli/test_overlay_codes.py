@@ -11,7 +11,7 @@ from veen.cli.explaining import explanation_of
 from veen.overlays.id import auth
 from veen.overlays.wallet import codes
 
-CODE = re.compile(r"(OVL|KV|CRUD|QUEUE|CRDT|RPC|ID|WAL)\.[A-Z_]+")
+CODE = re.compile(r"(OVL|KV|CRUD|QUEUE|CRDT|RPC|ID|WAL|STATE)\.[A-Z_]+")
 SOURCE = Path(veen.__file__).parent
 
 

@@ -76,6 +76,14 @@ EXPLANATIONS: Final = (
     _body("OVL.SIZE", "a part of the body has a size that the schema does not allow", "Ids and hashes have 32 bytes."),
     _body("OVL.VERSION", "the body speaks an unknown version", "A newer producer may have written it."),
     _body("OVL.PARENT", "the schema needs a parent_id and the header has none", "A reply must name what it answers."),
+    _body(
+        "STATE.CLASS", "the checkpoint does not say which fold its state is of", "state_class is the name of a fold."
+    ),
+    _body(
+        "STATE.CUTS",
+        "the cuts of a checkpoint say nothing",
+        "They are [label, upto_seq, mmr_root], sorted by label, one of them at upto_stream_seq with mmr_root.",
+    ),
     _code(
         "KV.VALUE",
         "a put needs a value, and a del has none",

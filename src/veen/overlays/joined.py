@@ -4,7 +4,7 @@ Overlays compose by what they declare: the schemas that a fold reads and the sta
 states of several overlays, such as who may spend from a wallet, is a function of their views at the same cut.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from veen.core import cbor
@@ -30,6 +30,11 @@ class Joined(Fold[Summaries, dict[str, Any]]):
         self.schemas = SchemaSet()
         for fold in self._folds:
             self.schemas |= fold.schemas
+
+    @property
+    def folds(self) -> Sequence[AnyFold]:
+        """By name, in the order of their summaries: for those who fold each by itself."""
+        return self._folds
 
     def settings(self) -> Mapping[str, bytes]:
         return {fold.name: state_bytes((fold.mirrors, fold.settings())) for fold in self._folds}

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import crdt, crud, kv, queue, realm, rpc
+from veen.overlays import crdt, crud, kv, queue, realm, rpc, statecheckpoint
 from veen.overlays.fold import AnyFold
 from veen.overlays.id import bodies as identity
 from veen.overlays.id.fold import IdFold
+from veen.overlays.joined import Joined
 from veen.overlays.schema import AnySchema, SchemaClash, SchemaSet
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet.ledger import LedgerFold
@@ -74,6 +75,25 @@ class Registry(Mapping[str, Overlay]):
             except SchemaClash as exc:
                 registry.broken.append(Broken(overlay.name, str(exc)))
         return registry
+
+    def make_fold(self, name: str) -> AnyFold | None:
+        """The fold of an overlay, or all of them as one if it has several; also by the name of a fold. None: unknown.
+
+        "a+b" is both as one, as the name of such a state says.
+        """
+        parts = name.split("+")
+        if len(parts) > 1:
+            made = [self.make_fold(part) for part in parts]
+            known = [fold for fold in made if fold is not None]
+            return Joined(known) if len(known) == len(parts) else None
+        if (overlay := self.get(name)) is not None:
+            folds = [make() for make in overlay.folds.values()]
+            return folds[0] if len(folds) == 1 else Joined(folds)
+        return self.folds[name]() if name in self.folds else None
+
+    def why_not(self, name: str) -> str | None:
+        """Why the overlay of this name cannot be used, if it is installed at all."""
+        return next((one.reason for one in self.broken if one.name == name), None)
 
     def __getitem__(self, name: str) -> Overlay:
         return self._overlays[name]
@@ -150,6 +170,12 @@ BUILTIN: Final = Registry(
             about="authority over streams, and revocations (FED1, KEX1+)",
             schemas=(realm.AUTHORITY, realm.REVOCATION),
             folds={"realm": realm.RealmFold},
+        ),
+        Overlay(
+            name="state",
+            about="what someone says a state is, for others to verify (001 spec-3 §7)",
+            schemas=(statecheckpoint.CHECKPOINT,),
+            folds={"state.checkpoint": statecheckpoint.StateCheckpointFold},
         ),
     ]
 )

@@ -25,9 +25,13 @@ _LEAVES: Final = frozenset((bytes, str, bool, type(None)))
 _KEYS: Final = (int, str, bytes)
 
 
+class _Unread:
+    """In place of a value: not decoded yet. A class, so that it stays itself when pickled."""
+
+
 class Free:
     """A free-form value inside a state, equal by its one encoding (D-03). Most are overwritten before anyone asks for
-    it, so it is made on demand."""
+    it, so it is made on demand; and so is the value, where only the encoding is known."""
 
     __slots__ = ("_data", "_value")
 
@@ -39,8 +43,15 @@ class Free:
         value = cbor.decode(data)
         return cls(value, cbor.encode_sorted(value))
 
+    @classmethod
+    def canonical(cls, data: bytes) -> Self:
+        """From bytes that `data` of another one gave: nothing has to be checked."""
+        return cls(_Unread, data)
+
     @property
     def value(self) -> cbor.Item:
+        if self._value is _Unread:
+            self._value = cbor.decode(self.data)
         return self._value
 
     @property
@@ -56,7 +67,7 @@ class Free:
         return hash(self.data)
 
     def __repr__(self) -> str:
-        return f"Free({self._value!r})"
+        return f"Free({self.value!r})"
 
 
 def state_bytes(state: Any) -> bytes:

@@ -2,11 +2,11 @@
 
 A window of events is summarized per wallet: how its balance moves and how low it gets on the way. Windows merge
 (associative), so many machines can summarize many cuts of the log. `settle` then compares with the state before the
-window. A wallet is calm if nothing in the window could be refused: it is open, unfrozen and without limit, no event
-changes that, no id is used twice, and its lowest balance is not negative. A wallet that is not calm draws in all that
-it trades with, and they draw in others. What remains is settled by addition; the events of the others are replayed in
-order, by the same rules. The result is byte for byte that of folding one event after another, because an event reads
-and writes only the wallets that it names and its own mark.
+window. A wallet is calm if nothing in the window could be refused: it is open or the window opens it before all else,
+it is unfrozen and without limit, no event changes that, no id is used twice, and its lowest balance is not negative. A
+wallet that is not calm draws in all that it trades with, and they draw in others. What remains is settled by addition;
+the events of the others are replayed in order, by the same rules. The result is byte for byte that of folding one event
+after another, because an event reads and writes only the wallets that it names and its own mark.
 
 Events must have passed `LedgerFold.screen` and been freed of copies before: neither depends on balances.
 """
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from veen.overlays.wallet.bodies import Adjust, Deposit, Transfer, WalletBody, Withdraw
-from veen.overlays.wallet.rules import Changes, State, Wallet, mark_of
+from veen.overlays.wallet.bodies import Adjust, Deposit, Open, Transfer, WalletBody, Withdraw
+from veen.overlays.wallet.rules import Changes, State, Wallet, apply, mark_of
 
 __all__ = ["Flow", "Settled", "Window", "settle", "summarize"]
 
@@ -57,14 +57,18 @@ class Window:
     trades: frozenset[tuple[bytes, bytes]] = frozenset()  # who sends to whom
     marks: Mapping[bytes, Mark] = field(default_factory=dict)  # by key, the first in order
     uneasy: frozenset[bytes] = frozenset()  # wallets of which the window alone cannot tell
+    opened: Mapping[bytes, Open] = field(default_factory=dict)  # by wallet_id: opened before anything moves it
 
     def then(self, later: "Window") -> "Window":
         flows, marks, uneasy = dict(self.flows), dict(self.marks), set(self.uneasy | later.uneasy)
+        opened = dict(self.opened)
+        for body in later.opened.values():
+            _open(opened, self.flows, body)
         for wallet_id, flow in later.flows.items():
             flows[wallet_id] = flows.get(wallet_id, _STILL).then(flow)
         for key, mark in later.marks.items():
             _note(marks, uneasy, key, mark)
-        return Window(flows, self.trades | later.trades, marks, frozenset(uneasy))
+        return Window(flows, self.trades | later.trades, marks, frozenset(uneasy), opened)
 
 
 def summarize(bodies: Iterable[WalletBody]) -> Window:
@@ -73,7 +77,11 @@ def summarize(bodies: Iterable[WalletBody]) -> Window:
     trades: set[tuple[bytes, bytes]] = set()
     marks: dict[bytes, Mark] = {}
     uneasy: set[bytes] = set()
+    opened: dict[bytes, Open] = {}
     for body in bodies:
+        if type(body) is Open:
+            _open(opened, flows, body)
+            continue
         moves = _moves(body)
         if not moves:
             uneasy.add(body.wallet_id)
@@ -84,7 +92,13 @@ def summarize(bodies: Iterable[WalletBody]) -> Window:
         mark = mark_of(body)
         if mark is not None:
             _note(marks, uneasy, mark[0], (mark[1], body.wallet_id))
-    return Window(flows, frozenset(trades), marks, frozenset(uneasy))
+    return Window(flows, frozenset(trades), marks, frozenset(uneasy), opened)
+
+
+def _open(opened: dict[bytes, Open], flows: Mapping[bytes, Flow], body: Open) -> None:
+    """Only the first one counts (D-99), and one after a move only tells that the wallet was not open before it."""
+    if body.wallet_id not in flows:
+        opened.setdefault(body.wallet_id, body)
 
 
 def _note(marks: dict[bytes, Mark], uneasy: set[bytes], key: bytes, mark: Mark) -> None:
@@ -126,19 +140,20 @@ class Settled:
 
 def settle(state: State, window: Window) -> Settled:
     """The window applied to the state before it."""
+    before = {wallet_id: _before(state, window, wallet_id) for wallet_id in {*window.flows, *window.opened}}
     uneasy = set(window.uneasy)
     for key, (_, wallet_id) in window.marks.items():
         if state.get(key) is not None:
             uneasy.add(wallet_id)
-    uneasy |= {wallet_id for wallet_id, flow in window.flows.items() if not _is_calm(state.get(wallet_id), flow)}
+    uneasy |= {wallet_id for wallet_id, flow in window.flows.items() if not _is_calm(before[wallet_id], flow)}
     for source, to in window.trades:
-        if _currency(state, source) != _currency(state, to):
+        if _currency(before.get(source)) != _currency(before.get(to)):
             uneasy.add(source)
     replay = _closure(uneasy, window.trades)
     changes: Changes = {key: use for key, (use, wallet_id) in window.marks.items() if wallet_id not in replay}
-    for wallet_id, flow in window.flows.items():
-        wallet = state.get(wallet_id)
-        if wallet_id not in replay and isinstance(wallet, Wallet):
+    for wallet_id, wallet in before.items():
+        if wallet_id not in replay and wallet is not None:
+            flow = window.flows.get(wallet_id, _STILL)
             changes[wallet_id] = wallet._replace(
                 balance=wallet.balance + flow.net,
                 deposited=wallet.deposited + flow.deposited,
@@ -150,9 +165,20 @@ def settle(state: State, window: Window) -> Settled:
     return Settled(changes, replay)
 
 
-def _is_calm(wallet: object, flow: Flow) -> bool:
+def _before(state: State, window: Window, wallet_id: bytes) -> Wallet | None:
+    """The wallet as the first move of the window finds it; None if it is not there."""
+    record = state.get(wallet_id)
+    wallet = record if isinstance(record, Wallet) else None
+    body = window.opened.get(wallet_id)
+    if body is None or (wallet is not None and wallet.exists):
+        return wallet
+    opened = apply(state, body)[wallet_id]
+    return opened if isinstance(opened, Wallet) else None
+
+
+def _is_calm(wallet: Wallet | None, flow: Flow) -> bool:
     return (
-        isinstance(wallet, Wallet)
+        wallet is not None
         and wallet.exists
         and not wallet.closed
         and not wallet.frozen
@@ -161,9 +187,8 @@ def _is_calm(wallet: object, flow: Flow) -> bool:
     )
 
 
-def _currency(state: State, wallet_id: bytes) -> str | None:
-    wallet = state.get(wallet_id)
-    return wallet.currency if isinstance(wallet, Wallet) else None
+def _currency(wallet: Wallet | None) -> str | None:
+    return None if wallet is None else wallet.currency
 
 
 def _closure(uneasy: Iterable[bytes], trades: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
