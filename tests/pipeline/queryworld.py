@@ -34,11 +34,14 @@ class Recorder(World):
     """A hub without admission, and writers of recorder events."""
 
     def __init__(self, path, **settings):
-        super().__init__(OsFs(path), **settings)
+        super().__init__(OsFs(path) if path is not None else None, **settings)  # None: in memory
         self.path = path
         self.sent = 0
 
-    def emit(self, stream=STREAMS[0], *, client=0, epoch=0, schema=None, body=None, keys=None, cap_ref=None, **fields):
+    def emit(
+        self, stream=STREAMS[0], *, client=0, epoch=0, profile="bulk", schema=None, body=None, keys=None, cap_ref=None,
+        **fields,
+    ):  # fmt: skip
         """One event; what is not given is a function of how many came before."""
         number = self.sent
         self.sent += 1
@@ -60,7 +63,7 @@ class Recorder(World):
         known = state.labels[label]
         cursor = state.client(known, writer.public)
         place: dict[str, Any] = {
-            "profile_id": PRESETS["bulk"].profile_id(),
+            "profile_id": PRESETS[profile].profile_id(),
             "label": label,
             "client_seq": cursor.client_seq + 1 if cursor else 1,
             "prev_ack": known.size // 2,
@@ -72,7 +75,7 @@ class Recorder(World):
             PayloadHdr(schema=schema or sdr.EVENT.id, cap_ref=cap_ref),
             body,
             ikm=sha256(b"ikm" + number.to_bytes(8, "big")).digest(),
-            pad_block=0,
+            pad_block=PRESETS[profile].pad_block,
         )
         msg = Msg.compose(writer, ciphertext=sealed.ciphertext, **place)
         admitted = state.admit(

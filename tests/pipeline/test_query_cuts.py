@@ -17,7 +17,6 @@ from veen.pipeline.query.planning import make_plan
 from veen.pipeline.query.tasks import (
     SORT_KEYS,
     Job,
-    Times,
     boundaries,
     cut,
     group_batches,
@@ -25,10 +24,9 @@ from veen.pipeline.query.tasks import (
     item_of,
     merged_batches,
     skips_of,
-    survey_batches,
-    timed,
 )
 from veen.pipeline.query.times import timestamp
+from veen.pipeline.works import Times, survey_batches, timed
 
 CUTS = (1, 2, 7, 64)
 

@@ -33,11 +33,11 @@ from veen.core.labels import stream_id_of
 from veen.core.msg import Msg
 from veen.core.receipt import Receipt
 from veen.overlays import sdr
+from veen.pipeline.opening import readers_of
 from veen.pipeline.query import api, canonical
 from veen.pipeline.query.descriptor import normalise
 from veen.pipeline.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope
 from veen.pipeline.query.fields import payload_of
-from veen.pipeline.query.opening import readers_of
 from veen.pipeline.query.planning import make_plan
 from veen.pipeline.query.times import timestamp
 from veen.storage import frame as framing

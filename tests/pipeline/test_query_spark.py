@@ -14,6 +14,8 @@ from veen.pipeline.query.errors import EvidenceFailed, ExecutionFailed
 from veen.pipeline.query.keys import KeyFile, write_keys
 from veen.pipeline.query.onspark import SparkSource
 from veen.pipeline.query.planning import make_plan
+from veen.pipeline.query.tasks import ITEMS, item_batches
+from veen.pipeline.works import over
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -74,7 +76,8 @@ def test_no_key_is_in_a_plan(spark, log, keys):
     asked = normalise(descriptor()).descriptor
     source = SparkSource(spark, make_plan(log, asked), asked, keys, parts=2)
     job, tasks, _ = source._prepared()
-    shown = source._over(tasks, lambda number: iter(()), "a INT")._jdf.queryExecution().toString() + repr((job, tasks))
+    frame = over(spark, len(tasks), lambda number: item_batches(job, tasks[number]), ITEMS)
+    shown = frame._jdf.queryExecution().toString() + repr((job, tasks))
     for one in KEYS.values():
         assert one.to_text() not in shown
         assert one.secret().hex() not in shown

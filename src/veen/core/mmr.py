@@ -145,12 +145,21 @@ class Span:
     @classmethod
     def of(cls, start: int, leaves: Iterable[bytes]) -> Self:
         """Fold leaves, the first of which is at `start`. Needs nothing from before it."""
-        builder = _SpanBuilder(start)
-        for leaf in leaves:
-            if len(leaf) != 32:
-                raise ProofError("a leaf is not a hash of 32 bytes")
-            builder.push(0, leaf)
-        return cls(start, builder.end, tuple(builder.hashes))
+        level, first, prefix = list(leaves), start, LABEL_TAGS.node_prefix
+        if not are_hashes(level):
+            raise ProofError("a leaf is not a hash of 32 bytes")
+        end = start + len(level)
+        left: list[bytes] = []
+        right: list[bytes] = []
+        while level:  # height by height: a node without its sibling stays as it is, at one end or the other
+            if first & 1:
+                left.append(level.pop(0))
+                first += 1
+            if len(level) & 1:
+                right.append(level.pop())
+            level = [sha256(prefix + a + b).digest() for a, b in zip(level[::2], level[1::2], strict=True)]
+            first >>= 1
+        return cls(start, end, (*left, *reversed(right)))
 
     @classmethod
     def from_peaks(cls, size: int, peaks: Sequence[bytes]) -> Self:

@@ -2,7 +2,17 @@
 
 from veen.core.errors import VeenError
 
-__all__ = ["JavaMissing", "OptionError", "PipelineError", "SourceDamaged", "SparkMissing"]
+__all__ = [
+    "ConnectUnsupported",
+    "ExecutorUnfit",
+    "JavaMissing",
+    "OptionError",
+    "PipelineError",
+    "PlaceMissing",
+    "SourceDamaged",
+    "SparkMissing",
+    "SubmitFailed",
+]
 
 
 class PipelineError(VeenError):
@@ -28,6 +38,32 @@ class JavaMissing(PipelineError):
     """No Java, or one that Spark cannot use."""
 
     hint = "Install a JRE of version 17 or newer (apt install openjdk-17-jre-headless) and set JAVA_HOME if need be."
+
+
+class ConnectUnsupported(PipelineError):
+    """Spark Connect gives its clients no SparkContext: no parallelism, no job descriptions, no status."""
+
+    hint = "Use a classic session (unset SPARK_REMOTE), or `--engine python`, which needs none."
+
+
+class ExecutorUnfit(PipelineError):
+    """The Python of an executor lacks what tasks need, or is another one than the driver's."""
+
+    hint = (
+        "Install veen[spark] where executors run, or let it travel: veen spark submit --master URL --ship all COMMAND"
+    )
+
+
+class SubmitFailed(PipelineError):
+    """spark-submit ended before the command that it was given did."""
+
+    hint = "Read what spark-submit printed; `veen spark check --master URL` tries the cluster."
+
+
+class PlaceMissing(PipelineError):
+    """There is no directory or bucket of this name, or it may not be read."""
+
+    hint = "Check the URL, its bucket and the credentials in the environment; docs/spark-cluster.md names them."
 
 
 class OptionError(PipelineError):

@@ -15,7 +15,7 @@ from veen.core.errors import FormatError, VeenError
 from veen.core.hubkeys import HubIdentity
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.receipt import Receipt
-from veen.pipeline.files import open_fs
+from veen.pipeline.files import open_place
 from veen.storage import frame, identity, journal, layout
 from veen.storage.frame import HEADER_BYTES
 from veen.storage.fs import Fs
@@ -24,7 +24,8 @@ from veen.storage.scan import inventory, read_file
 
 __all__ = ["ChunkRef", "Kind", "LabelPin", "Pinned", "first_ts", "pin", "read_chunk"]
 
-Kind = Literal["sealed", "active", "receipts", "heads"]
+# missing: no file has the entries; hub: they are asked for by HTTP
+Kind = Literal["sealed", "active", "receipts", "heads", "missing", "hub"]
 _RANKS: Final = {"sealed": 0, "receipts": 1, "heads": 2}  # a chunk that is there twice is read from its fullest form
 
 
@@ -80,7 +81,7 @@ class Pinned:
 
 def pin(uri: str, labels: Collection[bytes] | None = None) -> Pinned:
     """The directory at `uri` as it is now, or only some of its labels."""
-    fs = open_fs(uri)
+    fs = open_place(uri)
     opened = _opened(fs)
     found: dict[bytes, LabelPin] = {}
     for label, files in inventory(fs).items():

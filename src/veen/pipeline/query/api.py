@@ -23,6 +23,7 @@ from veen.client.keyring import Keyring
 from veen.core.errors import VeenError
 from veen.core.hubkeys import HubIdentity
 from veen.core.labels import stream_id_of
+from veen.pipeline.opening import readers_of
 from veen.pipeline.query import canonical
 from veen.pipeline.query.canonical import Json
 from veen.pipeline.query.coverage import heads_of
@@ -31,7 +32,6 @@ from veen.pipeline.query.digest import ResultDigest
 from veen.pipeline.query.engine import LocalSource, Outcome, Sink, Source, execute
 from veen.pipeline.query.errors import ForbiddenScope, InvalidDescriptor, QueryError
 from veen.pipeline.query.keys import KeyFile, write_keys
-from veen.pipeline.query.opening import readers_of
 from veen.pipeline.query.planning import Plan, make_plan
 from veen.pipeline.query.store import Store
 

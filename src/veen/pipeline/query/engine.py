@@ -6,14 +6,12 @@ process, one entry after another, no Spark.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Final, Protocol
 
 from veen.client.keyring import Keyring
-from veen.core.event import Order
 from veen.pipeline.files import open_fs
 from veen.pipeline.inventory import first_ts
+from veen.pipeline.opening import Clock, in_order, readers_of
 from veen.pipeline.query import canonical
 from veen.pipeline.query.aggregate import GroupReceipts, Partial, row_of, total_ignored
 from veen.pipeline.query.coverage import Coverage, Skips
@@ -22,7 +20,7 @@ from veen.pipeline.query.digest import EvidenceHash, ResultDigest, RowsHash
 from veen.pipeline.query.errors import EvidenceFailed
 from veen.pipeline.query.evidence import Prover
 from veen.pipeline.query.items import Item, Shaper
-from veen.pipeline.query.opening import Clock, Skipped, entries, readers_of
+from veen.pipeline.query.opening import Skipped, entries
 from veen.pipeline.query.planning import LabelPlan, Plan
 from veen.pipeline.query.sampling import sampler
 from veen.pipeline.query.times import timestamp
@@ -180,23 +178,11 @@ class LocalSource:
         return None
 
     def items(self, skips: Skips) -> Iterator[Item]:
-        ticket = count()
-        heap: list[tuple[Order, int, Item | None, Iterator[Item]]] = [
-            (self._begin(one), next(ticket), None, self._label_items(one, skips)) for one in self._plan.labels
-        ]
-        heapify(heap)
-        while heap:
-            _, _, item, rest = heappop(heap)
-            if item is not None:
-                yield item
-            following = next(rest, None)
-            if following is not None:
-                heappush(heap, (following.order, next(ticket), following, rest))
+        return in_order((self._begin(one), self._label_items(one, skips)) for one in self._plan.labels)
 
-    def _begin(self, plan: LabelPlan) -> Order:
-        """Not behind the first item of the label, so that labels far ahead stay closed."""
-        begin = first_ts(self._fs, plan.pieces[0].ref) if plan.pieces else None
-        return begin or 0, b"", 0, 0, b""
+    def _begin(self, plan: LabelPlan) -> int:
+        """Not after the first item of the label, so that labels far ahead stay closed."""
+        return (first_ts(self._fs, plan.pieces[0].ref) if plan.pieces else None) or 0
 
     def _label_items(self, plan: LabelPlan, skips: Skips) -> Iterator[Item]:
         clock, reader = Clock(), self._readers[plan.stream_id]

@@ -4,7 +4,9 @@ Tasks are pickled, shown in plans and logged; so a task carries the path of a ke
 the task runs. One line per key, as `veen id keyring` prints them: `veen-stream1…`.
 """
 
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +17,7 @@ from veen.client.home import PrivateFs
 from veen.client.keyring import Keyring, StreamKeys
 from veen.pipeline.errors import OptionError
 
-__all__ = ["KeyFile", "write_keys"]
+__all__ = ["KeyFile", "keys_on_disk", "write_keys"]
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 
@@ -25,6 +27,10 @@ class KeyFile:
     """A file of stream keys on a path that every executor can read."""
 
     path: str
+
+    def absolute(self) -> "KeyFile":
+        """The same file for a task, which runs in another directory."""
+        return KeyFile(str(Path(self.path).absolute()))
 
     def load(self) -> Keyring:
         """The keys; read once per process and version of the file."""
@@ -57,3 +63,13 @@ def write_keys(directory: Path, keys: Iterable[StreamKeys]) -> KeyFile:
     text = "".join(f"{one.to_text()}\n" for one in keys)
     PrivateFs(directory).replace("reader.keys", text.encode("ascii"))
     return KeyFile(str(directory / "reader.keys"))
+
+
+@contextmanager
+def keys_on_disk(keys: KeyFile | Keyring) -> Iterator[KeyFile]:
+    """Executors of this machine read keys from a file that is gone afterwards; a cluster is given a KeyFile."""
+    if isinstance(keys, KeyFile):
+        yield keys
+        return
+    with tempfile.TemporaryDirectory(prefix="veen-keys-") as directory:
+        yield write_keys(Path(directory), [one for one in keys.entries if one.can_read])

@@ -7,7 +7,6 @@ the buckets one after another to the driver, which hashes them once and holds no
 Partition numbers are computed, not sampled: a sample would open every entry twice.
 """
 
-import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,10 +26,8 @@ from veen.pipeline.query.tasks import (
     GROUPS,
     ITEMS,
     SORT_KEYS,
-    TIMES,
     Job,
-    Times,
-    Work,
+    QueryWork,
     boundaries,
     cut,
     group_batches,
@@ -38,18 +35,15 @@ from veen.pipeline.query.tasks import (
     item_of,
     merged_batches,
     skips_of,
-    survey_batches,
-    timed,
 )
 from veen.pipeline.session import described
+from veen.pipeline.works import Times, over, parts_for, surveyed, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkSource"]
+__all__ = ["SparkSource", "words_of"]
 
-_TASK_BYTES: Final = 8 << 20  # opening costs far more than reading: smaller tasks than those of the source
-_MAX_TASKS: Final = 10_000
 _MAX_BUCKETS: Final = 256
 
 
@@ -67,8 +61,7 @@ class SparkSource:
     ) -> None:
         self._spark = spark
         self._job = Job(uri=plan.uri, descriptor=descriptor, identity=plan.identity, keys=keys)
-        size = sum(piece.size for one in plan.labels for piece in one.pieces)
-        self._parts = parts or min(_MAX_TASKS, max(_cores(spark), size // _TASK_BYTES))
+        self._parts = parts or parts_for(spark, sum(piece.size for one in plan.labels for piece in one.pieces))
         self._tasks = cut(plan, self._parts)
         self._times: list[Times | None] | None = None
 
@@ -76,7 +69,7 @@ class SparkSource:
         if not self._tasks:
             return
         job, tasks, buckets = self._prepared()
-        found = self._over(tasks, lambda number: item_batches(job, tasks[number]), ddl(ITEMS))
+        found = over(self._spark, len(tasks), lambda number: item_batches(job, tasks[number]), ITEMS)
         ordered = found.repartitionById(buckets, found["bucket"]).sortWithinPartitions(*SORT_KEYS)
         for row in self._rows(ordered, "query: open, filter and sort"):
             if row["ts"] < 0:
@@ -98,7 +91,7 @@ class SparkSource:
             )
             return merged_batches(descriptor, pairs)
 
-        found = self._over(tasks, lambda number: group_batches(job, tasks[number]), ddl(GROUPS))
+        found = over(self._spark, len(tasks), lambda number: group_batches(job, tasks[number]), GROUPS)
         merged = found.repartition(self._parts, "key").sortWithinPartitions("key").mapInArrow(merge, ddl(GROUPS))
         for row in self._rows(merged.orderBy("key", "partial"), "query: open, filter and aggregate"):
             if row["key"]:
@@ -106,10 +99,12 @@ class SparkSource:
             else:
                 skips_of(bytes(row["partial"]), skips)
 
-    def _prepared(self) -> tuple[Job, list[list[Work]], int]:
+    def _prepared(self) -> tuple[Job, list[list[QueryWork]], int]:
         """The job and its works, each with the time before it."""
         if self._times is None:
-            self._times = self._surveyed()
+            self._times = surveyed(
+                self._spark, self._job.uri, self._tasks, lambda found: self._rows(found, "query: look at times")
+            )
         tasks = timed(self._tasks, self._times)
         bounds = boundaries(tasks, self._times, min(self._parts, _MAX_BUCKETS))
         job = Job(
@@ -121,44 +116,15 @@ class SparkSource:
         )
         return job, tasks, len(bounds) + 1
 
-    def _surveyed(self) -> list[Times | None]:
-        tasks, uri = self._tasks, self._job.uri
-        begins = [0]
-        for task in tasks:
-            begins.append(begins[-1] + len(task))
-        found = self._over(
-            tasks, lambda number: survey_batches(uri, enumerate(tasks[number], start=begins[number])), ddl(TIMES)
-        )
-        times: list[Times | None] = [None] * begins[-1]
-        for row in self._rows(found, "query: look at times"):
-            times[row["work"]] = Times(row["first_ts"], row["last_ts"])
-        return times
-
-    def _over(self, tasks: list[list[Work]], run: Any, schema: str) -> "DataFrame":
-        """One task per list of works. What the function closes over is all that travels: paths and ranges."""
-
-        def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow each time
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from run(number)
-
-        count = len(tasks)
-        return self._spark.range(0, count, 1, count).mapInArrow(each, schema)
-
     def _rows(self, frame: "DataFrame", what: str) -> Iterator[Any]:
         try:
             with described(self._spark, what):
                 yield from frame.toLocalIterator(prefetchPartitions=True)
         except (PySparkException, Py4JError) as exc:  # a local iterator passes on what the JVM threw as it is
-            raise ExecutionFailed(_words(str(exc))) from None  # its text can be pages long
+            raise ExecutionFailed(words_of(str(exc))) from None  # its text can be pages long
 
 
-def _cores(spark: "SparkSession") -> int:
-    return int(spark.sparkContext.defaultParallelism)
-
-
-def _words(text: str) -> str:
+def words_of(text: str) -> str:
     """The line of ours in the traceback of a worker, or the first line there is."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("veen.") and ": " in line]

@@ -6,26 +6,19 @@ one execution sees one prefix; an execution that is repeated is given the heads 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
-from veen.core.errors import VeenError
 from veen.core.hubkeys import HubIdentity
-from veen.core.labels import epoch_at, label_of, routing_key_of, stream_id_of
-from veen.core.profile import PRESETS
+from veen.core.labels import stream_id_of
 from veen.core.receipt import Receipt
-from veen.pipeline import bronze
-from veen.pipeline.columns import ENTRIES, chosen
 from veen.pipeline.files import open_fs
-from veen.pipeline.inventory import ChunkRef, LabelPin, Pinned, first_ts, pin
+from veen.pipeline.inventory import ChunkRef, LabelPin, Pinned, pin
 from veen.pipeline.plan import Piece, Selection, pieces
+from veen.pipeline.prefix import place_of, receipt_at, resolve
 from veen.pipeline.query.descriptor import QueryDescriptor
 from veen.pipeline.query.errors import EvidenceFailed, ExecutionFailed
 from veen.storage.fs import Fs
 
-__all__ = ["LabelPlan", "Plan", "make_plan", "receipt_at"]
-
-_RECEIPT: Final = chosen(["stream_seq", "receipt"], ENTRIES)
-_NEAR: Final = 2  # epochs around the time of an entry in which its label may lie
+__all__ = ["LabelPlan", "Plan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,37 +83,12 @@ def make_plan(
 
 
 def _labels_of(fs: Fs, pinned: Pinned, scope: Iterable[str]) -> Iterator[tuple[LabelPin, str, int]]:
-    """The labels of the streams, each with the name of its stream and its epoch.
-
-    The control journal says which stream a label is of; where the hub is known, the label itself proves it, and also
-    tells the stream of labels that the journal is silent about.
-    """
+    """The labels of the streams, each with the name of its stream and its epoch."""
     streams = {stream_id_of(name): name for name in scope}
-    routing_key = routing_key_of(pinned.identity.hub_id) if pinned.identity else None
-    for label, label_pin in sorted(pinned.labels.items()):
-        named = label_pin.stream_id
-        if named is not None:
-            proven = routing_key is None or label_of(routing_key, named, label_pin.epoch) == label
-            if named in streams and proven:
-                yield label_pin, streams[named], label_pin.epoch
-            continue
-        if routing_key is None:
-            continue
-        for epoch in _epochs(fs, label_pin):
-            for stream_id, name in streams.items():
-                if label_of(routing_key, stream_id, epoch) == label:
-                    yield label_pin, name, epoch
-
-
-def _epochs(fs: Fs, label_pin: LabelPin) -> list[int]:
-    """The epochs in which a label of unknown stream may lie, by the time of its first entry."""
-    begin = first_ts(fs, label_pin.chunks[0]) if label_pin.chunks else None
-    found = {label_pin.epoch}
-    if begin is not None:
-        for profile in PRESETS.values():
-            now = epoch_at(begin, profile.epoch_sec)
-            found |= {epoch for epoch in range(now - _NEAR, now + _NEAR + 1) if epoch >= 0}
-    return sorted(found)
+    for _, label_pin in sorted(pinned.labels.items()):
+        place = resolve(place_of(fs, label_pin, pinned.identity), streams)
+        if place is not None and place.stream_id is not None:
+            yield label_pin, streams[place.stream_id], place.epoch
 
 
 def _label_plan(
@@ -155,16 +123,3 @@ def _label_plan(
         pieces=tuple(pieces(fs, narrowed, wanted)),
         gaps=tuple((first, min(last, head)) for first, last in label_pin.gaps if first <= head),
     )
-
-
-def receipt_at(fs: Fs, chunks: tuple[ChunkRef, ...], stream_seq: int) -> Receipt | None:
-    """The receipt of one entry, as the directory has it; None if it cannot be read."""
-    for ref in reversed(chunks):
-        if ref.start_seq <= stream_seq <= ref.end_seq:
-            for batch in bronze.batches(fs, ref, _RECEIPT, level="none", first=stream_seq, last=stream_seq):
-                for row in batch.to_pylist():
-                    try:
-                        return Receipt.from_bytes(row["receipt"]) if row["receipt"] is not None else None
-                    except VeenError:
-                        return None
-    return None

@@ -7,33 +7,32 @@ end in, sorting what they give restores the one sequence of items that a single 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
 from veen.core.event import Order
 from veen.core.hubkeys import HubIdentity
-from veen.pipeline import bronze
-from veen.pipeline.columns import ENTRIES, Column, arrow_schema, chosen
+from veen.pipeline import works
+from veen.pipeline.columns import Column, arrow_schema
 from veen.pipeline.files import open_fs
-from veen.pipeline.plan import Piece
+from veen.pipeline.opening import Clock, Reader, readers_of
 from veen.pipeline.query import canonical
 from veen.pipeline.query.aggregate import Partial
 from veen.pipeline.query.coverage import Skips
 from veen.pipeline.query.descriptor import QueryDescriptor
 from veen.pipeline.query.items import Item, Shaper
 from veen.pipeline.query.keys import KeyFile
-from veen.pipeline.query.opening import Clock, Reader, Skipped, Witness, entries, readers_of
+from veen.pipeline.query.opening import Skipped, Witness, entries
 from veen.pipeline.query.planning import LabelPlan, Plan
+from veen.pipeline.works import Times, Work
 
 __all__ = [
     "GROUPS",
     "ITEMS",
     "SORT_KEYS",
-    "TIMES",
     "Job",
-    "Times",
-    "Work",
+    "QueryWork",
     "boundaries",
     "cut",
     "group_batches",
@@ -41,14 +40,11 @@ __all__ = [
     "item_of",
     "merged_batches",
     "skips_of",
-    "survey_batches",
-    "timed",
 ]
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 4 << 20
 _MAX_GROUPS: Final = 100_000  # held by a task before it lets go of what it has
-_HUB_TS: Final = chosen(["stream_seq", "hub_ts"], ENTRIES)
 
 
 def _column(name: str, sql: str, arrow: pa.DataType) -> Column:
@@ -70,22 +66,9 @@ ITEMS: Final = (
 )
 SORT_KEYS: Final = ("ts", "stream_id", "epoch", "stream_seq", "leaf_hash")
 GROUPS: Final = (_column("key", "BINARY", pa.binary()), _column("partial", "BINARY", pa.binary()))
-TIMES: Final = tuple(_column(name, "BIGINT", pa.int64()) for name in ("work", "first_ts", "last_ts"))
 
 
-class Times(NamedTuple):
-    """The first hub_ts of a work and the greatest one."""
-
-    first_ts: int
-    last_ts: int
-
-
-class Work(NamedTuple):
-    """A part of a chunk, and the greatest hub_ts of the label before it."""
-
-    plan: LabelPlan  # without its chunks and pieces
-    piece: Piece
-    before_ts: int = 0
+QueryWork = Work[LabelPlan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,68 +82,22 @@ class Job:
     bounds: tuple[Order, ...] = ()  # where buckets of the logical order begin
 
 
-def cut(plan: Plan, parts: int) -> list[list[Work]]:
+def cut(plan: Plan, parts: int) -> list[list[QueryWork]]:
     """About `parts` runs of works with about as many entries each, by label and position."""
-    total = sum(piece.last - piece.first + 1 for one in plan.labels for piece in one.pieces)
-    share = max(1, -(-total // parts))
-    tasks: list[list[Work]] = [[]]
-    room = share
-    for one in plan.labels:
-        slim = replace(one, chunks=(), pieces=(), gaps=(), head_receipt=None)
-        for ref, first, last in one.pieces:
-            while first <= last:
-                end = min(last, first + room - 1)
-                tasks[-1].append(Work(slim, Piece(ref, first, end)))
-                room -= end - first + 1
-                first = end + 1
-                if not room:
-                    tasks.append([])
-                    room = share
-    return [task for task in tasks if task]
+    return works.cut(((_slim(one), one.pieces) for one in plan.labels), parts)
 
 
-# --- first look: times ---------------------------------------------------------------------------------------
+def _slim(plan: LabelPlan) -> LabelPlan:
+    """What a task must know of a label: not its chunks."""
+    return replace(plan, chunks=(), pieces=(), gaps=(), head_receipt=None)
 
 
-def survey_batches(uri: str, numbered: Iterable[tuple[int, Work]]) -> Iterator[pa.RecordBatch]:
-    """The times of works, by number. Reads no more than frames: opening costs a hundred times as much."""
-    fs = open_fs(uri)
-    rows = []
-    for number, work in numbered:
-        times: list[int] = []
-        for batch in bronze.batches(
-            fs, work.piece.ref, _HUB_TS, level="none", first=work.piece.first, last=work.piece.last
-        ):
-            found = [ts for ts in batch.column(1).to_pylist() if ts is not None]
-            if found:
-                times += [found[0], max(found)]
-        if times:
-            rows.append({"work": number, "first_ts": times[0], "last_ts": max(times)})
-    yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(TIMES))
-
-
-def timed(tasks: Sequence[Sequence[Work]], times: Sequence[Times | None]) -> list[list[Work]]:
-    """Works that know the time before them: ts* does not depend on where the log was cut (D-27)."""
-    known: dict[bytes, int] = {}
-    found, number = [], 0
-    for task in tasks:  # works of a label stand in its order
-        made = []
-        for work in task:
-            label = work.plan.label
-            made.append(work._replace(before_ts=known.get(label, 0)))
-            if (seen := times[number]) is not None:
-                known[label] = max(known.get(label, 0), seen.last_ts)
-            number += 1
-        found.append(made)
-    return found
-
-
-def boundaries(tasks: Sequence[Sequence[Work]], times: Sequence[Times | None], buckets: int) -> tuple[Order, ...]:
+def boundaries(tasks: Sequence[Sequence[QueryWork]], times: Sequence[Times | None], buckets: int) -> tuple[Order, ...]:
     """Where to divide the logical order so that buckets are of similar size; any division gives the same result."""
-    works = [work for task in tasks for work in task]
+    flat = [work for task in tasks for work in task]
     starts = sorted(
         (max(work.before_ts, seen.first_ts), work.plan.stream_id, work.plan.epoch, work.piece.first, b"")
-        for work, seen in zip(works, times, strict=True)
+        for work, seen in zip(flat, times, strict=True)
         if seen is not None
     )
     step = max(1, -(-len(starts) // buckets))
@@ -170,29 +107,29 @@ def boundaries(tasks: Sequence[Sequence[Work]], times: Sequence[Times | None], b
 # --- items -----------------------------------------------------------------------------------------------------
 
 
-def _found(job: Job, works: Sequence[Work], skips: Skips) -> Iterator[Item]:
+def _found(job: Job, found: Sequence[QueryWork], skips: Skips) -> Iterator[Item]:
     fs, keyring = open_fs(job.uri), job.keys.load()
     readers: dict[bytes, Reader] = {}
     shaper = Shaper(job.descriptor, job.identity)
-    for plan, piece, before_ts in works:
+    for plan, piece, before_ts in found:
         reader = readers.get(plan.stream_id)
         if reader is None:
             reader = readers[plan.stream_id] = readers_of(keyring, plan.stream_id)
-        for found in entries(fs, plan, piece, Clock(before_ts), reader, job.descriptor.filter):
-            if isinstance(found, Skipped):
-                skips.add(plan.label, found.kind, found.stream_seq)
+        for one in entries(fs, plan, piece, Clock(before_ts), reader, job.descriptor.filter):
+            if isinstance(one, Skipped):
+                skips.add(plan.label, one.kind, one.stream_seq)
             else:
-                yield shaper.item(found)
+                yield shaper.item(one)
 
 
-def item_batches(job: Job, works: Sequence[Work]) -> Iterator[pa.RecordBatch]:
+def item_batches(job: Job, found: Sequence[QueryWork]) -> Iterator[pa.RecordBatch]:
     """The items of some works, then what was skipped in them."""
     skips = Skips()
     schema = arrow_schema(ITEMS)
     proven = job.descriptor.evidence.mode != "none"  # else what proves an item need not travel
 
     def rows() -> Iterator[dict[str, Any]]:
-        for item in _found(job, works, skips):
+        for item in _found(job, found, skips):
             ts, stream_id, epoch, stream_seq, leaf_hash = item.order
             row = {
                 "bucket": bisect_right(job.bounds, item.order),
@@ -256,7 +193,7 @@ def item_of(row: Any) -> Item:
 # --- groups ------------------------------------------------------------------------------------------------------
 
 
-def group_batches(job: Job, works: Sequence[Work]) -> Iterator[pa.RecordBatch]:
+def group_batches(job: Job, found: Sequence[QueryWork]) -> Iterator[pa.RecordBatch]:
     """What some works add to each group; the empty key carries what was skipped."""
     aggregate = job.descriptor.aggregate
     assert aggregate is not None  # noqa: S101 - only aggregates come here
@@ -264,7 +201,7 @@ def group_batches(job: Job, works: Sequence[Work]) -> Iterator[pa.RecordBatch]:
 
     def rows() -> Iterator[dict[str, Any]]:
         groups: dict[bytes, Partial] = {}
-        for item in _found(job, works, skips):
+        for item in _found(job, found, skips):
             assert item.partial is not None  # noqa: S101 - as above
             known = groups.setdefault(item.row, item.partial)
             if known is not item.partial:
