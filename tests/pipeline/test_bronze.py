@@ -10,8 +10,11 @@ from veen.core.msg import Msg
 from veen.core.receipt import Receipt
 from veen.pipeline import bronze
 from veen.pipeline.columns import ENTRIES, chosen, ddl
+from veen.pipeline.cut import Cut
 from veen.pipeline.errors import OptionError, SourceDamaged
 from veen.pipeline.inventory import pin
+from veen.pipeline.place import Directory
+from veen.pipeline.plan import Selection
 from veen.pipeline.vector import Departs
 from veen.storage.fs import OsFs
 
@@ -147,3 +150,13 @@ def test_a_pin_is_a_prefix_of_what_a_hub_goes_on_writing(tmp_path):
     strip = [{k: v for k, v in row.items() if k != "path"} for row in later]
     assert strip == [{k: v for k, v in row.items() if k != "path"} for row in before]
     world.store.close()
+
+
+def test_what_follows_the_last_entry_of_a_file_is_told_also_within_bounds(world, tmp_path):
+    chunk = min((tmp_path / "log").glob("chunk-*.log"))
+    chunk.write_bytes(chunk.read_bytes() + b"\x01 more")
+    place = Directory(str(tmp_path))
+    pinned = place.pin(Selection())
+    found = place.read(place.pieces(pinned, Selection()), Cut(columns=ENTRIES), "hash", pinned.identity)
+    (strange,) = [row for batch in found for row in batch.to_pylist() if not row["ok"]]
+    assert "bytes follow the last entry" in strange["reason"]

@@ -1,5 +1,7 @@
 """The data source, in Spark: discovered, pinned, pushed down, streamed."""
 
+import shutil
+
 import pytest
 from tests.storage.driver import STREAMS
 from tests.storage.world import LABELS, World, fill
@@ -44,17 +46,70 @@ def test_the_number_of_tasks_changes_nothing(spark, log, partition_bytes):
     assert len({(bytes(r.label), r.stream_seq, bytes(r.entry_hash)) for r in rows}) == len(rows) == 40
 
 
-def test_filters_choose_chunks(spark, log):
+def test_filters_choose_chunks_on_request(spark, log):
     _, path = log
-    frame = spark.read.format("veen").option("partitionBytes", 1).load(str(path))
-    everything = frame.rdd.getNumPartitions()
-    one = frame.where(frame.label == bytearray(LABELS[0])).where("stream_seq between 4 and 6")
+    everything = spark.read.format("veen").option("partitionBytes", 1).load(str(path)).rdd.getNumPartitions()
+
+    def chosen(condition):
+        reader = spark.read.format("veen").option("partitionBytes", 1).option("pushFilters", "true")
+        return reader.load(str(path)).where(condition)
+
+    one = chosen(f"label = X'{LABELS[0].hex()}' and stream_seq between 4 and 6")
     assert one.rdd.getNumPartitions() == 1 < everything
     assert [row.stream_seq for row in one.orderBy("stream_seq").collect()] == [4, 5, 6]
+    frame = spark.read.format("veen").load(str(path))
     latest = frame.selectExpr("max(hub_ts)").collect()[0][0]
-    late = frame.where(f"hub_ts >= {latest}")
+    late = chosen(f"hub_ts >= {latest}")
     assert late.rdd.getNumPartitions() < everything
     assert late.count() == frame.selectExpr(f"count_if(hub_ts >= {latest})").collect()[0][0] > 0
+
+
+def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(spark, log):
+    """Spark 4.3 keeps what one scan was narrowed to for every other scan of the DataFrame."""
+    _, path = log
+    frame = spark.read.format("veen").option("partitionBytes", 1).load(str(path))
+    few, others = frame.where("stream_seq between 4 and 6"), frame.where("stream_seq < 4")
+    assert few.count() == 6
+    assert frame.count() == 40
+    assert sorted(row.stream_seq for row in few.union(others).select("stream_seq").collect()) == [
+        seq for seq in range(1, 7) for _ in range(2)
+    ]
+
+
+def test_a_dataframe_is_one_prefix_also_of_a_directory_that_grows(spark, tmp_path):
+    world = World(OsFs(tmp_path))
+    fill(world, 10)
+    world.store.retire()
+    frame = spark.read.format("veen").load(str(tmp_path))
+    narrow = spark.read.format("veen").schema("stream_seq BIGINT").load(str(tmp_path))
+    assert narrow.count() == 10
+    fill(world, 10)
+    world.store.retire()
+    assert frame.where("ok").count() == frame.where("stream_seq > 0").count() == 10
+    assert narrow.where("stream_seq > 0").count() == narrow.count() == 10
+    assert spark.read.format("veen").load(str(tmp_path)).count() == 20
+    world.store.close()
+
+
+def test_an_option_of_time_leaves_out_the_other_rows_of_a_chunk(spark, log):
+    _, path = log
+    everything = spark.read.format("veen").load(str(path)).select("hub_ts").collect()
+    times = sorted({row.hub_ts for row in everything})
+    first, last = times[len(times) // 3], times[len(times) // 2]
+    frame = spark.read.format("veen").option("fromTime", first).option("toTime", last).load(str(path))
+    assert frame.count() == sum(first <= row.hub_ts <= last for row in everything)
+
+
+def test_entries_that_no_file_has_are_rows_that_say_so(spark, log, tmp_path):
+    _, path = log
+    copy = shutil.copytree(path, tmp_path / "copy")
+    gone = sorted((copy / "log").glob(f"chunk-{LABELS[0].hex()}-*.log"))[1]
+    first, last = (int(part) for part in gone.stem.split("-")[2:])
+    gone.unlink()
+    rows = spark.read.format("veen").load(str(copy)).collect()
+    assert len(rows) == 40
+    assert [row.stream_seq for row in rows if not row.ok] == list(range(first, last + 1))
+    assert {row.reason for row in rows if not row.ok} == {"no file has this entry"}
 
 
 def test_options_choose_a_stream_and_a_range(spark, log):

@@ -4,13 +4,12 @@ Every entry of a pinned chunk is one row. A row whose entry is damaged, erased o
 as many of its fields as can be trusted; none is left out and none stops the others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from veen.core import ed25519
 from veen.core.errors import VeenError, VerifyError
@@ -19,8 +18,8 @@ from veen.core.hubkeys import HubIdentity
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.msg import Msg
 from veen.core.receipt import Receipt
-from veen.pipeline.columns import ENTRIES, Column, arrow_schema
-from veen.pipeline.errors import SourceDamaged
+from veen.pipeline.columns import ENTRIES, Column
+from veen.pipeline.cut import Cut
 from veen.pipeline.inventory import ChunkRef, read_chunk
 from veen.pipeline.vector import Departs, Vector, decode
 from veen.storage import archive, frame
@@ -28,12 +27,12 @@ from veen.storage.errors import CorruptError
 from veen.storage.fs import Fs
 from veen.storage.scan import item_of
 
-__all__ = ["LEVELS", "Level", "batches"]
+__all__ = ["LEVELS", "Level", "Row", "batches", "from_frames", "from_rows", "lost"]
 
 Level = Literal["none", "hash", "receipt", "full"]
 LEVELS: Final[tuple[Level, ...]] = ("none", "hash", "receipt", "full")
 
-_MAX_ROWS: Final = 16_384
+_MAX_HOLE: Final = 1 << 20
 _LEAF: Final = tag_prefix("veen/leaf")
 
 Row = dict[str, Any]
@@ -48,44 +47,34 @@ def batches(
     identity: HubIdentity | None = None,
     first: int = 0,
     last: int | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
     fail_fast: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of `ref`, or of those first … last of them, checked as far as `level` says.
+    """The entries of `ref`, or those of them within the bounds, checked as far as `level` says.
 
     none: shape only. hash: entry_hash, I1, I2. receipt: the hub's signature as well. full: the writer's, too.
     """
-    schema = arrow_schema(columns)
-    for made in _tables(fs, ref, columns, level, identity):
-        part = made
-        if first > ref.start_seq or (last is not None and last < ref.end_seq):
-            seqs = part.column("stream_seq").to_numpy()
-            chosen = (seqs >= first) & (seqs <= (last if last is not None else ref.end_seq))
-            part = part.filter(pa.array(chosen))
-        if fail_fast:
-            _stop_at_damage(part)
-        for batch in part.select(schema.names).to_batches(max_chunksize=_MAX_ROWS):
-            yield batch.cast(schema) if batch.schema != schema else batch
+    if last is not None and last >= ref.end_seq:
+        last = None  # what a damaged file has behind its last entry is told as well
+    cut = Cut(columns=tuple(columns), first=first, last=last, first_ts=first_ts, last_ts=last_ts, fail_fast=fail_fast)
+    yield from cut.batches(_table(fs, ref, cut.wanted, level, identity))
 
 
-def _stop_at_damage(table: pa.Table) -> None:
-    bad = table.filter(pc.invert(table.column("ok")))
-    if bad.num_rows:
-        row = bad.slice(0, 1).to_pylist()[0]
-        raise SourceDamaged(f"{row['path']}: entry {row['stream_seq']}: {row['reason']}")
-
-
-def _tables(
-    fs: Fs, ref: ChunkRef, columns: Sequence[Column], level: Level, identity: HubIdentity | None
-) -> Iterator[pa.Table]:
-    wanted = {column.name for column in columns} | {"stream_seq", "ok", "reason", "path"}
+def _table(fs: Fs, ref: ChunkRef, wanted: set[str], level: Level, identity: HubIdentity | None) -> pa.Table:
     if ref.kind in ("receipts", "heads"):
-        yield _from_rows(_erased(fs, ref), ref, wanted)
-        return
+        return from_rows(_erased(fs, ref), ref, wanted)
+    if ref.kind == "missing":
+        return from_rows(_missing(ref), ref, wanted)
     try:
         data = read_chunk(fs, ref)
     except (VeenError, OSError) as exc:
-        yield _from_rows(_lost(ref, ref.start_seq, 0, str(exc)), ref, wanted)
-        return
+        return from_rows(lost(ref, ref.start_seq, 0, str(exc)), ref, wanted)
+    return from_frames(data, ref, wanted, level, identity)
+
+
+def from_frames(data: bytes, ref: ChunkRef, wanted: set[str], level: Level, identity: HubIdentity | None) -> pa.Table:
+    """The frames of `ref`, one row each, whatever is wrong with them."""
     try:
         vector = decode(data, ref.label, max_msg_bytes=DEFAULT_LIMITS.max_msg_bytes)
         expected = np.arange(ref.start_seq, ref.end_seq + 1)
@@ -94,9 +83,8 @@ def _tables(
         if _faults(data, vector, level, identity):
             raise Departs
     except Departs:
-        yield _from_rows(_one_by_one(data, ref, level, identity), ref, wanted)
-    else:
-        yield _from_vector(data, vector, ref, wanted)
+        return from_rows(_one_by_one(data, ref, level, identity), ref, wanted)
+    return _from_vector(data, vector, ref, wanted)
 
 
 # --- fast ----------------------------------------------------------------------------------------------------
@@ -218,7 +206,7 @@ def _one_by_one(data: bytes, ref: ChunkRef, level: Level, identity: HubIdentity 
     for seq in range(ref.start_seq, ref.end_seq + 1):
         wanted = frame.wanted(data, pos)
         if pos + wanted > len(data) or wanted == frame.HEADER_BYTES:
-            yield from _lost(ref, seq, pos, _why(data, pos, ref))
+            yield from lost(ref, seq, pos, _why(data, pos, ref))
             return
         yield _checked(data[pos : pos + wanted], ref, seq, pos, level, identity)
         pos += wanted
@@ -296,10 +284,20 @@ def _erased(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
             }
             seq = item.stream_seq + 1
     except (VeenError, OSError) as exc:
-        yield from _lost(ref, seq, 0, str(exc))
+        yield from lost(ref, seq, 0, str(exc))
 
 
-def _lost(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
+def _missing(ref: ChunkRef) -> Iterator[Row]:
+    """A row for each entry that no file has; a hole that only a file name claims to be huge is one row."""
+    if ref.entries > _MAX_HOLE:
+        reason = f"no file has this entry, nor those after it up to {ref.end_seq}"
+        yield {"stream_seq": ref.start_seq, "ok": False, "reason": reason}
+        return
+    for seq in range(ref.start_seq, ref.end_seq + 1):
+        yield {"stream_seq": seq, "ok": False, "reason": "no file has this entry"}
+
+
+def lost(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
     """A row for each entry that nothing is known of."""
     yield {"stream_seq": first, "frame_offset": offset, "ok": False, "reason": reason}
     behind = f"cannot be found behind the damage at entry {first}"
@@ -307,8 +305,9 @@ def _lost(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
         yield {"stream_seq": seq, "ok": False, "reason": behind}
 
 
-def _from_rows(rows: Iterator[Row], ref: ChunkRef, wanted: set[str]) -> pa.Table:
-    fixed = {"label": ref.label, "epoch": ref.epoch, "stream_id": ref.stream_id, "path": ref.path}
+def from_rows(rows: Iterable[Row], ref: ChunkRef, wanted: set[str]) -> pa.Table:
+    """A table of rows that have some of the columns each."""
+    fixed = {"label": ref.label, "epoch": ref.epoch, "stream_id": ref.stream_id, "path": ref.path or None}
     made = [fixed | row for row in rows]
     columns = [column for column in ENTRIES if column.name in wanted]
     return pa.table({column.name: pa.array([row.get(column.name) for row in made], column.arrow) for column in columns})

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from veen.pipeline.errors import OptionError
 
-__all__ = ["CHECKPOINTS", "ENTRIES", "RECEIPTS", "Column", "arrow_schema", "chosen", "ddl"]
+__all__ = ["CHECKPOINTS", "ENTRIES", "RECEIPTS", "SENT", "Column", "arrow_schema", "chosen", "ddl"]
 
 
 class Column(NamedTuple):
@@ -91,6 +91,17 @@ CHECKPOINTS: Final = (
     _text("path", "the file it was read from"),
     Column("ok", "BOOLEAN", pa.bool_(), "false if the file cannot be read"),
     _text("reason", "why not"),
+)
+SENT: Final = (
+    _text("write_id", "the write that sent the row"),
+    _long("partition", "of the DataFrame that was written"),
+    _long("row", "position in the partition, from 0"),
+    _text("key", "what the row called itself"),
+    _binary("stream_id", "the stream it was written to"),
+    *(column for column in RECEIPTS if column.name in {"label", "epoch", "stream_seq", "hub_ts", "leaf_hash"}),
+    _binary("client_id", "the key that signed the message"),
+    _long("client_seq", "of that key in the label"),
+    *(column for column in RECEIPTS if column.name in {"mmr_root", "receipt"}),
 )
 
 

@@ -49,6 +49,11 @@ class Selection:
             return False
         return ref.end_seq >= (self.first_seq or 1) and (self.last_seq is None or ref.start_seq <= self.last_seq)
 
+    def of(self, ref: ChunkRef) -> "Piece":
+        """The part of a chunk that lies within the positions."""
+        first = max(ref.start_seq, self.first_seq or 1)
+        return Piece(ref, first, ref.end_seq if self.last_seq is None else min(ref.end_seq, self.last_seq))
+
 
 def _both(a: frozenset[bytes] | None, b: Iterable[bytes] | None) -> frozenset[bytes] | None:
     if b is None:
@@ -82,9 +87,7 @@ def pieces(fs: Fs, pinned: Pinned, selection: Selection) -> Iterator[Piece]:
     for label in sorted(pinned.labels):
         refs = [ref for ref in pinned.labels[label].chunks if selection.takes(ref)]
         for ref in _in_time(fs, refs, selection):
-            first = max(ref.start_seq, selection.first_seq or 1)
-            last = ref.end_seq if selection.last_seq is None else min(ref.end_seq, selection.last_seq)
-            yield Piece(ref, first, last)
+            yield selection.of(ref)
 
 
 def _in_time(fs: Fs, refs: list[ChunkRef], selection: Selection) -> list[ChunkRef]:
