@@ -1,0 +1,584 @@
+"""Tables: loaded exactly once, restart safe, and readers see nothing but what a manifest names. No Spark here."""
+
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs as arrow_fs
+from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
+from tests.pipeline.tableworld import DAY, LABELS, copy_of, erase, grow, made, spoil
+
+from veen.core.labels import stream_id_of
+from veen.overlays import kv
+from veen.pipeline import folds, tables
+from veen.pipeline.events import make_prefix, read_events, rows_of, timed_tasks
+from veen.pipeline.prefix import Shortened
+from veen.pipeline.query.keys import write_keys
+from veen.pipeline.tables.errors import LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
+from veen.pipeline.tables.loading import LoadJob, load_task
+from veen.pipeline.tables.log import TableLog, manifest_path
+from veen.pipeline.tables.manifest import Change, manifest_of, read_manifest
+from veen.pipeline.tables.parts import write_part
+from veen.pipeline.tables.schema import day_of, group_of
+from veen.pipeline.tables.store import ArrowStore, LocalStore, open_store
+from veen.pipeline.tables.streaming import load_upto
+from veen.storage import identity
+from veen.storage.fs import OsFs
+
+NAMES = {one.stream_id: str(one.name) for one in KEYS.values()}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A directory that no test changes, over several days."""
+    path = tmp_path_factory.mktemp("tables") / "hub"
+    made(path, 60, step=(0, 1, 3000, 20_000)).done()
+    return path
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
+
+
+@pytest.fixture
+def to(tmp_path):
+    return str(tmp_path / "tables")
+
+
+def load(path, to, keys, **more):
+    return tables.load(str(path), to, keys=keys, engine="python", **more)
+
+
+def both(to, version=None):
+    """Every byte of data, whatever files it is in."""
+    return tables.digest(to, "bronze", version=version), tables.digest(to, "silver", version=version)
+
+
+def without_ts(found):
+    return [row | {"ts": None} for row in found]
+
+
+# --- loads ---------------------------------------------------------------------------------------------------------
+
+
+def test_silver_is_the_events_of_the_log_in_logical_order(log, keys, to):
+    loaded = load(log, to, keys)
+    assert (loaded.entries, loaded.commits, loaded.version) == (60, 1, 1)
+    assert list(tables.rows(to, "silver")) == list(rows_of(read_events(str(log), keys), NAMES))
+
+
+def test_bronze_has_every_entry_as_it_was_signed(log, keys, to):
+    load(log, to, keys)
+    events = list(read_events(str(log), KEYRING))
+    found = list(tables.rows(to, "bronze"))
+    assert [(row["label"], row["stream_seq"], row["leaf_hash"], row["ts"]) for row in found] == [
+        (one.label, one.stream_seq, one.leaf_hash, one.ts) for one in events
+    ]
+    assert all(row["ok"] and row["msg"] and row["receipt"] and row["mmr_root"] for row in found)
+
+
+@pytest.mark.parametrize("parts", [2, 7, 64])
+def test_however_it_is_cut_the_data_are_the_same_bytes(log, keys, to, tmp_path, parts):
+    """D-120. Files differ; the canonical row streams do not."""
+    load(log, to, keys)
+    other = str(tmp_path / "other")
+    load(log, other, keys, parts=parts, target_bytes=3000)
+    assert both(to) == both(other)
+
+
+def test_loading_again_writes_nothing(log, keys, to):
+    load(log, to, keys)
+    before = sorted(path for path, _ in open_store(to).walk(""))
+    again = load(log, to, keys)
+    assert (again.entries, again.commits, again.version) == (0, 0, 1)
+    assert sorted(path for path, _ in open_store(to).walk("")) == before
+
+
+def test_tables_of_an_empty_log_are_empty_tables(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+    assert load(world.path, to, keys).entries == 0
+    assert list(tables.rows(to, "silver")) == []
+    assert tables.refresh(to, "kv").changed
+    world.emit()
+    load(world.done(), to, keys)
+    assert len(list(tables.rows(to, "silver"))) == 1
+
+
+def test_a_log_that_grows_is_loaded_in_steps_to_the_same_data(tmp_path, keys, to):
+    rng = random.Random(4)
+    world = Recorder(tmp_path)
+    for _ in range(6):
+        grow(world, 20, rng, step=(0, 5, 4000))
+        world.now -= 7  # a clock that is set back: ts* must carry over from load to load (D-27)
+        world.store.retire()
+        load(world.path, to, keys)
+    path = world.done()
+    load(path, to, keys)
+    load(path, str(tmp_path / "whole"), keys)
+    assert both(to) == both(str(tmp_path / "whole"))
+    assert tables.show(to).heads == tables.show(str(tmp_path / "whole")).heads
+
+
+def test_a_load_may_take_several_commits(log, keys, to, tmp_path):
+    loaded = load(log, to, keys, max_entries=25)
+    assert loaded.commits == 3
+    assert loaded.entries == 60
+    load(log, str(tmp_path / "once"), keys)
+    assert both(to) == both(str(tmp_path / "once"))
+
+
+def test_micro_batches_give_the_bytes_of_a_batch_load(log, keys, to, tmp_path):
+    """Played in random steps, some of them twice, some behind the heads already."""
+    load(log, str(tmp_path / "batch"), keys)
+    heads = {bytes.fromhex(label): head.upto_seq for label, head in tables.show(str(tmp_path / "batch")).heads.items()}
+    rng, ends = random.Random(1), dict.fromkeys(heads, 0)
+    number = 0
+    while ends != heads:
+        ends = {label: min(heads[label], end + rng.randrange(4)) for label, end in ends.items()}
+        for _ in range(rng.choice((1, 1, 2))):
+            load_upto(str(log), to, ends, keys=keys, batch=("stream", number))
+        if rng.random() < 0.3:
+            load_upto(str(log), to, {label: end // 2 for label, end in ends.items()}, keys=keys)
+        number += 1
+    load_upto(str(log), to, {label: end + 1 for label, end in ends.items()}, keys=keys)  # stray bytes are no entry
+    assert both(to) == both(str(tmp_path / "batch"))
+
+
+def test_streams_can_be_chosen(log, keys, to):
+    chosen = stream_id_of(STREAMS[1])
+    load(log, to, keys, streams=[chosen])
+    found = list(tables.rows(to, "silver"))
+    assert found
+    assert {row["stream_id"] for row in found} == {chosen}
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------
+
+
+def test_damage_and_holes_are_rows_with_place_and_reason(log, keys, to, tmp_path):
+    copy = copy_of(log, tmp_path / "copy")
+    spoil(copy, random.Random(2))
+    assert load(copy, to, keys, parts=3).entries == 60
+    for table in ("bronze", "silver"):
+        found = list(tables.rows(to, table))
+        assert len({(row["label"], row["stream_seq"]) for row in found}) == 60
+        reasons = Counter(row["reason"] for row in found)
+        assert reasons["damaged"]
+        assert reasons["missing"] == 3
+        assert all(row["ok"] == (row["reason"] is None) for row in found)
+    assert list(tables.rows(to, "silver")) == list(rows_of(read_events(str(copy), keys), NAMES))
+
+
+def test_a_key_that_does_not_fit_leaves_rows_that_are_sealed(log, to, tmp_path):
+    none = write_keys(tmp_path / "none", [])
+    load(log, to, none)
+    assert {row["reason"] for row in tables.rows(to, "silver")} == {"sealed"}
+    assert all(row["body"] is None and row["client_id"] for row in tables.rows(to, "silver"))
+
+
+def test_tables_take_no_log_of_another_hub(log, keys, to, tmp_path):
+    load(log, to, keys)
+    other = tmp_path / "other"
+    other.mkdir()
+    identity.create(OsFs(other), bytes(31) + b"\x07", 0)
+    (other / "log").mkdir(exist_ok=True)
+    with pytest.raises(OtherHub, match="of hub"):
+        load(other, to, keys)
+
+
+def test_a_log_that_was_cut_is_not_loaded_over(log, keys, to, tmp_path):
+    copy = copy_of(log, tmp_path / "copy")
+    load(copy, to, keys)
+    for file in (copy / "log").glob(f"*{LABELS[0].hex()}*.log"):
+        file.unlink()
+    with pytest.raises(Shortened, match=LABELS[0].hex()):
+        load(copy, to, keys)
+    assert tables.show(to).version == 1
+
+
+def test_a_file_that_goes_while_it_is_loaded_is_no_damage(log, keys, to, tmp_path):
+    """Rows stay as they were loaded: what cannot be read just now is for the next load."""
+    copy = copy_of(log, tmp_path / "copy")
+    prefix = make_prefix(str(copy))
+    (work,) = timed_tasks(None, prefix, 1)
+    sealed = next(one for one in work if one.piece.ref.kind == "sealed")
+    (copy / sealed.piece.ref.path).unlink()
+    job = LoadJob(uri=str(copy), to=open_store(to), keys=keys)
+    with pytest.raises(LogMoved, match="a moment ago"):
+        list(load_task(job, work))
+    assert load(copy, to, keys).version == 1  # a new look: it is missing
+
+
+def test_bodies_that_do_not_decode_are_kept_as_they_are(log, keys, to):
+    """They are for folds to judge (D-81): silver has the bytes."""
+    load(log, to, keys)
+    assert any(row["body"] == b"not cbor" and row["ok"] for row in tables.rows(to, "silver"))
+
+
+def test_time_beyond_all_calendars_is_filed_on_the_last_day(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+    world.emit()
+    world.now = 1 << 50
+    world.emit(event_time=0)
+    load(world.done(), to, keys)
+    assert len(list(tables.rows(to, "silver"))) == 2
+    assert group_of(None, day_of(1 << 60)) == "sid=unknown/day=9999-12-31"
+
+
+# --- layout --------------------------------------------------------------------------------------------------------
+
+
+def test_a_selective_query_needs_few_files_and_row_groups(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+    for number in range(150):
+        world.now += DAY // 15
+        world.emit(STREAMS[number % 3], client=number % 3)
+    load(world.done(), to, keys)
+    state = TableLog(to).state()
+    everything = tables.chosen_files(state, "silver")
+    assert len({one.group for one in everything}) == len(everything) >= 30  # a stream and a day each
+    first = world.now - 3 * DAY
+    few = tables.chosen_files(state, "silver", streams=[stream_id_of(STREAMS[0])], first_ts=first, last_ts=first + 100)
+    assert len(few) == 1
+    for one in everything:
+        found = pq.read_table(f"{to}/{one.path}", partitioning=None)
+        times = found.column("ts").to_pylist()
+        hours = [ts // 3600 for ts in times]
+        assert hours == sorted(hours)
+        assert (min(times), max(times), found.num_rows) == (one.first_ts, one.last_ts, one.rows)
+        stats = pq.ParquetFile(f"{to}/{one.path}").metadata.row_group(0)
+        assert all(stats.column(at).statistics is not None for at in range(stats.num_columns) if times)
+
+
+def test_many_small_files_become_few_and_the_data_stay(log, keys, to):
+    load(log, to, keys, max_entries=10)
+    before, version = both(to), tables.show(to).version
+    count = {one.table: one.files for one in tables.show(to).tables}
+    done = tables.compact(to)
+    shown = {one.table: one for one in tables.show(to).tables}
+    assert done.files_before > done.files_after
+    assert all(shown[table].files == shown[table].groups < count[table] for table in ("bronze", "silver"))
+    assert both(to) == before
+    assert both(to, version=version) == before  # a reader of the version before is not disturbed
+    assert tables.compact(to) == type(done)(version=done.version)
+    time.sleep(0.01)
+    vacuumed = tables.vacuum(to, keep_sec=0)
+    assert vacuumed.replaced == done.files_before
+    assert both(to) == before
+    with pytest.raises(TableDamaged, match="gone"):
+        both(to, version=version)
+
+
+def test_compaction_packs_up_to_a_size(log, keys, to):
+    load(log, to, keys, max_entries=10)
+    files = TableLog(to).state().of("silver")
+    assert tables.compact(to, target_bytes=max(one.size for one in files)).files_before == 0
+    before = both(to)
+    tables.compact(to, target_bytes=5 * max(one.size for one in files))
+    assert both(to) == before
+
+
+# --- crashes -------------------------------------------------------------------------------------------------------
+
+
+class Flaky(LocalStore):
+    """Dies at the n-th write: before it, or after it was done."""
+
+    def __init__(self, root, at, *, done):
+        super().__init__(root)
+        self._left, self._done = at, done
+
+    def put(self, path, data):
+        self._left -= 1
+        if self._left < 0 and not self._done:
+            raise Killed
+        super().put(path, data)
+        if self._left < 0:
+            raise Killed
+
+    def remove(self, path):
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+        super().remove(path)
+
+
+class Killed(Exception):
+    pass
+
+
+def survives(to, step, settle, check):
+    """`step` is killed at each of its writes in turn; then `settle` runs in peace and `check` looks."""
+    for done in (False, True):
+        for at in range(200):
+            target = f"{to}-{at}-{done}"
+            shutil.copytree(to, target)
+            try:
+                step(Flaky(Path(target), at, done=done))
+                killed = False
+            except Killed:
+                killed = True
+            settle(target)
+            check(target)
+            shutil.rmtree(target)
+            if not killed:
+                assert at > 2
+                break
+        else:
+            raise AssertionError("never ran to its end")
+
+
+@pytest.fixture
+def little(tmp_path):
+    """A log of one stream with a few entries, so that every write of a step can be tried."""
+    world = Recorder(tmp_path / "little")
+    for number in range(8):
+        world.now += 1
+        world.emit(client=number % 2)
+    world.store.retire()
+    return world
+
+
+def test_a_load_that_is_killed_anywhere_is_finished_by_the_next(little, keys, to, tmp_path):
+    path = little.done()
+    load(path, str(tmp_path / "whole"), keys)
+    expected = both(str(tmp_path / "whole"))
+    load_upto(path, to, dict.fromkeys(LABELS[:1], 3), keys=keys)
+
+    def check(target):
+        assert both(target) == expected
+        tables.vacuum(target, keep_sec=0)
+        assert both(target) == expected
+        known = {path for found in TableLog(target).state().files.values() for path in found}
+        assert {path for name in ("bronze", "silver") for path, _ in open_store(target).walk(name)} == known
+
+    survives(to, lambda at: load(path, at, keys, max_entries=2), lambda at: load(path, at, keys), check)
+
+
+def test_a_compaction_that_is_killed_anywhere_changes_no_data(little, keys, to):
+    load(little.done(), to, keys, max_entries=2)
+    expected = both(to)
+
+    def check(target):
+        assert both(target) == expected
+        assert all(one.files == one.groups for one in tables.show(target).tables)
+
+    survives(to, tables.compact, tables.compact, check)
+
+
+def test_an_erasure_that_is_killed_anywhere_is_finished_by_the_next(little, keys, to, tmp_path):
+    load(little.path, to, keys)
+    erase(little)
+    path = little.done()
+    load(path, str(tmp_path / "fresh"), keys)
+    expected = both(str(tmp_path / "fresh"))
+
+    def check(target):
+        assert both(target) == expected
+        assert not TableLog(target).state().dead
+
+    survives(to, lambda at: tables.erase(path, at), lambda at: tables.erase(path, at), check)
+
+
+def test_two_writers_do_not_both_win(log, keys, to):
+    load(log, to, keys, max_entries=50)
+    one, other = TableLog(to), TableLog(to)
+    seen = other.state()
+    one.commit(one.state(), Change(kind="vacuum", at=0))
+    with pytest.raises(TableBusy, match="somebody else"):
+        other.commit(seen, Change(kind="vacuum", at=0))
+    assert one.state() == other.state()
+
+
+def test_an_attempt_that_does_not_count_leaves_no_row(log, keys, to, tmp_path):
+    """A task that Spark runs twice, or whose machine is lost after it has written."""
+    for task in timed_tasks(None, make_prefix(str(log)), 3):
+        list(load_task(LoadJob(uri=str(log), to=open_store(to), keys=keys), task))
+    load(log, to, keys)
+    load(log, str(tmp_path / "once"), keys)
+    assert both(to) == both(str(tmp_path / "once"))
+    assert tables.vacuum(to, keep_sec=0).orphans > 0
+    assert both(to) == both(str(tmp_path / "once"))
+
+
+# --- manifests -----------------------------------------------------------------------------------------------------
+
+
+def test_files_that_no_manifest_names_are_not_there(log, keys, to):
+    load(log, to, keys)
+    before = both(to)
+    state = TableLog(to).state()
+    one = state.of("silver")[0]
+    stray = f"{to}/{one.path.replace('.parquet', 'f.parquet')}"
+    shutil.copy(f"{to}/{one.path}", stray)
+    assert both(to) == before
+    assert tables.vacuum(to, keep_sec=3600).orphans == 0  # it may be of a load that runs now
+    assert tables.vacuum(to, keep_sec=0).orphans == 1
+    assert both(to) == before
+
+
+def test_half_a_manifest_is_none_and_the_next_writer_takes_its_place(log, keys, to):
+    load(log, to, keys, max_entries=50)
+    state = TableLog(to).state()
+    data = manifest_of(Change(kind="vacuum", at=0), version=state.version + 1, prev=state.digest)
+    store = open_store(to)
+    for cut in (0, 1, len(data) // 2, len(data) - 2):
+        store.put(manifest_path(state.version + 1), data[:cut])
+        assert TableLog(to).state() == state
+    after = TableLog(to).commit(state, Change(kind="vacuum", at=0))
+    assert after.version == state.version + 1
+    assert TableLog(to).state() == after
+
+
+def test_a_manifest_that_was_changed_is_named(log, keys, to):
+    load(log, to, keys, max_entries=20)
+    store = open_store(to)
+    earlier = read_manifest(store.get(manifest_path(2)), "")
+    assert earlier is not None
+    store.put(manifest_path(2), manifest_of(earlier.change, version=2, prev="0" * 64))
+    with pytest.raises(TableDamaged, match="manifest 2"):
+        TableLog(to).state()
+    store.put(manifest_path(2), manifest_of(earlier.change, version=7, prev=earlier.prev))
+    with pytest.raises(TableDamaged, match="says that it is version 7"):
+        TableLog(to).state()
+
+
+def test_a_file_that_was_changed_is_named(log, keys, to):
+    load(log, to, keys)
+    one = TableLog(to).state().of("silver")[0]
+    store = open_store(to)
+    data = bytearray(store.get(one.path))
+    data[len(data) // 2] ^= 1
+    store.put(one.path, bytes(data))
+    with pytest.raises(TableDamaged, match="not what was written"):
+        both(to)
+    with pytest.raises(NoTable, match="no table 'copper'"):
+        tables.digest(to, "copper")
+
+
+def test_reading_stays_short_and_old_manifests_can_go(log, keys, to):
+    load(log, to, keys)
+    state = TableLog(to).state()
+    for _ in range(70):
+        state = TableLog(to).commit(state, Change(kind="vacuum", at=0))
+
+    class Counting(LocalStore):
+        reads = 0
+
+        def get(self, path):
+            type(self).reads += 1
+            return super().get(path)
+
+    assert TableLog(Counting(Path(to))).state() == state
+    assert Counting.reads < 40
+    open_store(to).remove("manifests/latest")
+    assert TableLog(to).state() == state  # without the hint the names tell
+    assert tables.vacuum(to, keep_sec=0).manifests == 63
+    assert TableLog(to).state() == state
+    with pytest.raises(NoTable, match="no version 3"):
+        TableLog(to).state(3)
+    with pytest.raises(NoTable, match="no tables"):
+        tables.show(f"{to}-nowhere")
+
+
+# --- erasure -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, compacted):
+    """The same rows as a load would make now; and not a byte of an old payload in any file."""
+    world = made(tmp_path / "hub", 60)
+    world.store.retire()
+    load(world.path, to, keys, max_entries=20)
+    if compacted:
+        tables.compact(to)
+    assert tables.erase(str(world.path), to).rows == 0
+    for receipts in (False, True):
+        erase(world, receipts=receipts)
+        before = {row["leaf_hash"]: row["body"] for row in tables.rows(to, "silver") if row["body"]}
+        done = tables.erase(str(world.path), to)
+        fresh = str(tmp_path / f"fresh-{receipts}")
+        load(world.path, fresh, keys)
+        assert both(to) == both(fresh)
+        gone = [body for leaf, body in before.items() if leaf not in {
+            row["leaf_hash"] for row in tables.rows(to, "silver") if row["body"]}]  # fmt: skip
+        if not receipts:
+            assert done.rows == Counter(row["reason"] for row in tables.rows(to, "silver"))["erased"] > 0
+            assert gone
+        named = {path for found in TableLog(to).state().files.values() for path in found}
+        assert {path for name in ("bronze", "silver") for path, _ in open_store(to).walk(name)} == named
+        assert tables.erase(str(world.path), to).version == done.version  # nothing more to do
+    world.done()
+
+
+# --- elsewhere -----------------------------------------------------------------------------------------------------
+
+
+def test_a_place_behind_arrow_holds_the_same_tables(log, keys, to, tmp_path):
+    """No rename, no link: what an object store can do is enough."""
+    load(log, to, keys, max_entries=50)
+    (tmp_path / "bucket").mkdir()
+    store = ArrowStore("memory:///tables", arrow_fs.LocalFileSystem(), str(tmp_path / "bucket"))
+    load(log, store, keys, max_entries=50)
+    assert both(store) == both(to)
+    tables.compact(store)
+    tables.vacuum(store, keep_sec=0)
+    assert both(store) == both(to)
+    assert not store.put_new(manifest_path(TableLog(store).state().version), b"")
+
+
+def test_gold_is_replaced_in_one_commit(log, keys, to):
+    import pyarrow as pa
+
+    load(log, to, keys)
+    at = TableLog(to)
+    row = {"fold": "kv", "state_hash": b"h", "snapshot": b"s"}
+    for version in range(2):
+        table = pa.Table.from_pylist([row | {"snapshot": bytes([version])}])
+        tables.replace_gold(at, at.state(), "kv", {"gold_state": table}, {"state_hash": "00"})
+        assert [one["snapshot"] for one in tables.rows(to, "gold_state")] == [bytes([version])]
+    assert len(at.state().of("gold_state")) == 1
+    assert tables.show(to).states == {"kv": "00"}
+
+
+@pytest.mark.req("OVL-11")
+def test_a_state_goes_on_from_its_snapshot_and_is_bound_to_the_roots(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+
+    def step(numbers):
+        for number in numbers:
+            draft = kv.put(f"key-{number % 3}", number)
+            world.now += 1
+            world.emit(STREAMS[number % 2], schema=draft.schema, body=draft.body)
+        world.store.retire()
+        load(world.path, to, keys)
+        return tables.refresh(to, "kv", path=str(world.path), keys=keys)
+
+    assert not step(range(9)).resumed
+    second = step(range(9, 20))
+    assert second.resumed
+    expected = folds.run(str(world.path), "kv", keys=keys, engine="python")
+    assert second.state_hash == expected.state_hash.hex()
+    assert {
+        (row["schema"], row["label"], row["upto_seq"], row["mmr_root"], row["state_hash"])
+        for row in tables.rows(to, "gold")
+    } == {
+        (schema, cut.label, cut.upto_seq, cut.mmr_root, expected.state_hash)
+        for schema in expected.fold.schemas
+        for cut in expected.cuts
+    }
+    world.done()
+
+
+def test_write_part_never_uses_a_name_twice(log, keys, to):
+    load(log, to, keys)
+    state = TableLog(to).state()
+    found = pq.read_table(f"{to}/{state.of('silver')[0].path}", partitioning=None)
+    store = open_store(to)
+    names = {write_part(store, "silver", "sid=unknown/day=1970-01-01", found).path for _ in range(5)}
+    assert len(names) == 5

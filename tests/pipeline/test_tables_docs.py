@@ -1,0 +1,23 @@
+"""docs/tables.md says what the code does: columns, and examples that run."""
+
+import re
+from pathlib import Path
+
+from veen.pipeline.events import REASONS
+from veen.pipeline.tables import COLUMNS, ddl_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
+
+
+def test_the_columns_are_the_documented_ones():
+    (block,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    found = {}
+    for part in block.split("-- ")[1:]:
+        name, _, text = part.partition("\n")
+        found[name.strip()] = " ".join(text.split())
+    assert found == {table: ddl_of(table) for table in COLUMNS}
+
+
+def test_the_reasons_are_the_documented_ones():
+    table = PAGE.partition("| reason | |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == sorted(REASONS)

@@ -1,0 +1,252 @@
+"""Tables on Spark: the bytes of one process, few files for a selective query, streams that are exactly once."""
+
+import random
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.pipeline.queryworld import KEYS, STREAMS, Recorder
+from tests.pipeline.tableworld import DAY, erase, grow, made
+
+from veen.core.labels import stream_id_of
+from veen.overlays import kv
+from veen.pipeline import folds, tables
+from veen.pipeline.columns import ENTRIES
+from veen.pipeline.events import (
+    SILVER,
+    EventJob,
+    event_batches,
+    events_frame,
+    make_prefix,
+    read_events,
+    rows_of,
+    timed_tasks,
+)
+from veen.pipeline.options import Options
+from veen.pipeline.query.keys import KeyFile, write_keys
+from veen.pipeline.source import EntryStream
+from veen.pipeline.tables.errors import LoadFailed
+from veen.pipeline.tables.log import TableLog
+from veen.pipeline.works import over
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tables") / "hub"
+    made(path, 60, step=(0, 1, 9000)).done()
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
+
+
+@pytest.fixture(scope="module")
+def loaded(spark, log, keys, tmp_path_factory):
+    to = str(tmp_path_factory.mktemp("tables") / "tables")
+    tables.load(log, to, keys=keys, spark=spark, parts=5)
+    return to
+
+
+def here(path, to, keys):
+    tables.load(str(path), str(to), keys=keys, engine="python")
+    return both(str(to))
+
+
+def both(to):
+    return tables.digest(to, "bronze"), tables.digest(to, "silver")
+
+
+def told(world, number):
+    """One write of a key-value store."""
+    draft = kv.put("abc"[number % 3], number)
+    world.now += 1
+    world.emit(STREAMS[number % 2], client=number % 3, schema=draft.schema, body=draft.body)
+
+
+def test_the_program_of_the_documentation_runs(spark, log, keys, tmp_path, monkeypatch):
+    block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    (tmp_path / "hub").symlink_to(log)
+    (tmp_path / "reader.keys").symlink_to(keys.path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"spark": spark}
+    exec(block[1], names)  # noqa: S102 - our own page
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    assert tables.show("tables").version >= 2
+    assert list(tables.show("tables").states) == ["kv"]
+
+
+def test_a_log_with_nothing_in_it_is_an_empty_frame(spark, log, keys):
+    assert events_frame(spark, log, keys, labels=[]).collect() == []
+
+
+def test_a_frame_of_events_has_the_rows_of_one_process(spark, log, keys):
+    prefix = make_prefix(log)
+    frame = events_frame(spark, prefix, keys, parts=7)
+    rows = [row.asDict() for row in frame.orderBy("ts", "stream_id", "epoch", "stream_seq", "leaf_hash").collect()]
+    for row in rows:
+        row |= {name: bytes(value) for name, value in row.items() if isinstance(value, bytearray)}
+    names = {one.stream_id: str(one.name) for one in KEYS.values()}
+    assert rows == list(rows_of(read_events(prefix, keys), names))
+
+
+def test_spark_writes_and_reads_the_bytes_of_one_process(spark, log, keys, loaded, tmp_path):
+    assert both(loaded) == here(log, tmp_path / "here", keys)
+    frame = tables.read(spark, loaded, "silver")
+    assert frame.columns == [*(column.name for column in SILVER), "sid", "day"]
+    assert frame.count() == 60
+    found = frame.where("ok").groupBy("stream").count().collect()
+    assert sum(row["count"] for row in found) == sum(1 for row in tables.rows(loaded) if row["ok"])
+    assert tables.load(log, loaded, keys=keys, spark=spark).commits == 0
+
+
+def scanned(frame):
+    """How many files Spark has read for the rows."""
+    rows = frame.collect()
+    plan = frame._jdf.queryExecution().executedPlan()
+    scans = plan.collectLeaves()
+    return rows, sum(scans.apply(at).metrics().apply("numFiles").value() for at in range(scans.size()))
+
+
+def test_a_selective_query_reads_few_files(spark, loaded):
+    state = TableLog(loaded).state()
+    everything = len(state.of("silver"))
+    last = max(head.ts for head in state.heads.values())
+    day = datetime.fromtimestamp(last, UTC).date().isoformat()
+    sid = stream_id_of(STREAMS[0]).hex()
+    rows, files = scanned(tables.read(spark, loaded).where(f"sid = '{sid}' AND day = '{day}' AND ok").select("body"))
+    assert files <= 3 < 10 < everything  # files of that stream and day: one for each task that met it
+    assert rows
+    chosen = tables.read(spark, loaded, streams=[stream_id_of(STREAMS[0])], first_ts=last - last % DAY)
+    assert scanned(chosen.select("ts"))[1] <= 3
+
+
+def test_no_key_is_in_a_plan_a_table_or_a_manifest(spark, log, keys, loaded):
+    tasks = timed_tasks(None, make_prefix(log), 3)
+    job = EventJob(log, keys)
+    plans = [
+        over(spark, len(tasks), lambda number: event_batches(job, tasks[number]), SILVER),
+        tables.read(spark, loaded),
+    ]
+    shown = "".join(plan._jdf.queryExecution().toString() for plan in plans).encode()
+    stored = b"".join(store_bytes(loaded))
+    for one in KEYS.values():
+        for secret in (one.secret(), one.secret().hex().encode(), one.to_text().encode()):
+            assert secret not in shown + stored
+
+
+def test_a_task_that_fails_says_so_in_one_line(spark, log, tmp_path):
+    nowhere = KeyFile(str(tmp_path / "nowhere"))
+    with pytest.raises(LoadFailed, match=r"key file .*nowhere") as caught:
+        tables.load(log, str(tmp_path / "tables"), keys=nowhere, spark=spark)
+    assert "\n" not in str(caught.value)
+    assert TableLog(str(tmp_path / "tables")).state().version == 0
+
+
+def store_bytes(to):
+    store = TableLog(to).store
+    return [store.get(one.path) for one in store.walk("")]
+
+
+def test_compaction_and_erasure_on_spark(spark, keys, tmp_path):
+    world = made(tmp_path / "hub", 30)
+    world.store.retire()
+    to = str(tmp_path / "tables")
+    for _ in range(2):
+        tables.load(str(world.path), to, keys=keys, spark=spark, parts=4)
+        grow(world, 10, random.Random(1))
+        world.store.retire()
+    before = both(to)
+    assert tables.compact(to, spark=spark).files_after
+    assert both(to) == before
+    tables.vacuum(to, keep_sec=0)
+    plain = spark.read.parquet(f"{to}/silver")  # as somebody without our code does
+    assert sorted(plain.columns) == sorted(tables.read(spark, to).columns)
+    assert plain.count() == tables.read(spark, to).count() == 40
+    erase(world)
+    tables.load(str(world.path), to, keys=keys, spark=spark)
+    assert tables.erase(str(world.path), to, spark=spark).rows
+    assert both(to) == here(world.done(), tmp_path / "here", keys)
+
+
+def test_what_is_there_now_is_read_in_batches_and_nothing_that_comes_later(tmp_path):
+    """Trigger.AvailableNow, also of a stream that was killed in the middle of a batch."""
+    world = Recorder(tmp_path)
+    for number in range(12):
+        told(world, number)
+    world.store.retire()
+    reader = EntryStream(Options.of({"path": str(tmp_path)}), ENTRIES)
+    reader.prepareForTriggerAvailableNow()
+    there = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    told(world, 12)
+    world.done()
+    at, steps = reader.initialOffset(), 0
+    while (following := reader.latestOffset(at, ReadMaxRows(5))) != at:
+        at, steps = following, steps + 1
+    assert at == there
+    assert (steps, sum(at["heads"].values())) == (3, 12)
+
+
+@pytest.mark.req("OVL-11")
+def test_a_stream_fills_silver_and_gold_exactly_once_across_restarts(spark, keys, tmp_path):
+    """Also if Spark's own checkpoint is lost: the manifest knows what is there."""
+    world = Recorder(tmp_path)
+    path, to = str(tmp_path), str(tmp_path / "tables")
+
+    def run():
+        world.store.retire()
+        query = tables.stream(
+            spark, path, to, keys=keys, folds=["kv"], available_now=True, options={"maxEntriesPerTrigger": "9"}
+        )
+        query.awaitTermination()
+        assert query.exception() is None
+
+    for number in range(15):
+        told(world, number)
+    run()
+    for number in range(15, 24):
+        told(world, number)
+    run()
+    shutil.rmtree(tmp_path / "tables" / "stream")
+    told(world, 24)
+    run()
+    world.done()
+    assert both(to) == here(path, tmp_path / "here", keys)
+    expected = folds.run(path, "kv", keys=keys, engine="python")
+    assert tables.show(to).states == {"kv": expected.state_hash.hex()}
+    bindings = list(tables.rows(to, "gold"))
+    assert {(row["label"], row["upto_seq"], row["mmr_root"]) for row in bindings} == {
+        (cut.label, cut.upto_seq, cut.mmr_root) for cut in expected.cuts
+    }
+    assert {row["state_hash"] for row in bindings} == {expected.state_hash}
+    assert tables.show(to).version > 4
+
+
+def test_gold_from_silver_needs_no_keys_and_is_the_same_state(spark, keys, tmp_path):
+    world = Recorder(tmp_path)
+    for number in range(12):
+        told(world, number)
+    world.emit(STREAMS[0], schema=kv.put("a", 1).schema, body=b"not cbor")
+    path, to = world.done(), str(tmp_path / "tables")
+    here(path, to, keys)
+    expected = folds.run(path, "kv", keys=keys, engine="python")
+    made_here = tables.refresh(to, "kv")
+    assert made_here.state_hash == expected.state_hash.hex()
+    assert not tables.refresh(to, "kv").changed
+    (issue,) = tables.rows(to, "gold_issues")
+    assert issue["stream_seq"] == 7
+    other = str(tmp_path / "other")
+    here(path, other, keys)
+    assert tables.refresh(other, "kv", spark=spark).state_hash == made_here.state_hash
+    assert list(tables.rows(to, "gold_state")) == list(tables.rows(other, "gold_state"))
