@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from benchmarks import report
 
-from veen.cli.folding import fold_events
 from veen.core.event import Event
 from veen.core.hashing import H, u64be
 from veen.core.payload_hdr import PayloadHdr
@@ -34,6 +33,7 @@ from veen.overlays.fold import AnyFold
 from veen.overlays.id import drafts as ids
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, org_id_of, realm_id_of
+from veen.overlays.stream import fold_events
 from veen.overlays.wallet import LedgerFold
 from veen.overlays.wallet import drafts as wallets
 from veen.overlays.wallet.ids import wallet_id_of, wallet_stream

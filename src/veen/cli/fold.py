@@ -1,4 +1,7 @@
-"""`veen fold`: the state that any overlay makes of streams, also one that another package brings."""
+"""`veen fold`: the state that any overlay makes of streams, also one that another package brings.
+
+From a hub, as a client reads it; or from a data directory, in bulk (`veen.cli.folddata`).
+"""
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -6,6 +9,7 @@ import click
 
 from veen.cli.asof import AS_OF, AsOf, View, view_options
 from veen.cli.clictx import Session, client_options
+from veen.cli.folddata import Bulk, bulk_options
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.names import STREAM
 from veen.cli.output import Output, output_options
@@ -23,8 +27,9 @@ __all__ = ["fold", "fold_named", "list_", "run", "show"]
 class _FoldGroup(LazyGroup):
     table: ClassVar[Table] = {
         "list": ("veen.cli.fold:list_", "The overlays that are installed."),
-        "run": ("veen.cli.fold:run", "Fold a stream once and tell its state at many moments."),
-        "show": ("veen.cli.fold:show", "The state that an overlay makes of streams."),
+        "run": ("veen.cli.fold:run", "Fold a stream at many moments, or a data directory in bulk."),
+        "show": ("veen.cli.fold:show", "The state that an overlay makes of streams, or one that was written."),
+        "verify": ("veen.cli.folddata:verify", "Fold the same prefix again and compare with a state or checkpoint."),
     }
 
 
@@ -38,17 +43,13 @@ _OVERLAY = click.option("--overlay", required=True, metavar="NAME", help="Which 
 
 def fold_named(name: str) -> "AnyFold":
     """The fold of an overlay, or all of them if it has several; also by the name of a single fold."""
-    from veen.overlays.joined import Joined
     from veen.overlays.registry import BUILTIN
 
     registry = BUILTIN.with_installed()
-    if (overlay := registry.get(name)) is not None:
-        made = [make() for make in overlay.folds.values()]
-        return made[0] if len(made) == 1 else Joined(made)
-    if (single := registry.folds.get(name)) is not None:
-        return single()
-    if (broken := next((one for one in registry.broken if one.name == name), None)) is not None:
-        raise click.UsageError(f"the overlay {name!r} cannot be used: {broken.reason}")
+    if (found := registry.make_fold(name)) is not None:
+        return found
+    if (why := registry.why_not(name)) is not None:
+        raise click.UsageError(f"the overlay {name!r} cannot be used: {why}")
     raise click.UsageError(f"there is no overlay {name!r}: `veen fold list` shows which there are")
 
 
@@ -78,12 +79,15 @@ def list_(output: Output) -> None:
 
 
 @click.command()
-@click.argument("streams", metavar="STREAM...", type=STREAM, nargs=-1, required=True)
-@_OVERLAY
+@click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
+@click.option("--overlay", metavar="NAME", help="Which one: see `veen fold list`.")
+@click.option("--state", metavar="DIR", help="Instead of a stream: a state that was kept by --out of `veen fold run`.")
 @view_options
 @output_options
 @client_options
-def show(output: Output, session: Session, streams: tuple[str, ...], overlay: str, view: View) -> None:
+def show(
+    output: Output, session: Session, streams: tuple[str, ...], overlay: str | None, state: str | None, view: View
+) -> None:
     """The state that an overlay makes of STREAM, its state_hash, and the messages that counted for nothing.
 
     What expires is judged at the time of the last entry, so that everyone with the same log gets the same state_hash.
@@ -91,7 +95,21 @@ def show(output: Output, session: Session, streams: tuple[str, ...], overlay: st
     \b
     veen fold show app/settings --overlay kv
     veen fold show app/settings --overlay kv --as-of 120
+    veen fold show --state ./state
     """
+    if state is not None:
+        from veen.cli.folddata import show_written
+
+        if streams or overlay is not None or view.moment is not None:
+            raise click.UsageError("a written state is of its own overlay, streams and moment: give --state alone")
+        show_written(output, state)
+        return
+    if not streams or overlay is None:
+        raise click.UsageError("give streams and --overlay, or --state")
+    _show_streams(output, session, streams, overlay, view)
+
+
+def _show_streams(output: Output, session: Session, streams: tuple[str, ...], overlay: str, view: View) -> None:
     from veen.cli.folding import fold_streams
 
     if len(streams) > 1 and view.moment is not None and view.moment.position is not None:
@@ -110,14 +128,51 @@ def show(output: Output, session: Session, streams: tuple[str, ...], overlay: st
 
 
 @click.command()
-@click.argument("stream", type=STREAM)
+@click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
 @_OVERLAY
 @click.option("--every", type=click.IntRange(min=1), help="After every so many entries, and at the end.")
 @click.option("--as-of", "moments", type=AS_OF, multiple=True, help="At this position or time. Repeatable.")
 @click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries of a block.")
+@bulk_options
 @output_options
 @client_options
 def run(
+    output: Output,
+    session: Session,
+    streams: tuple[str, ...],
+    overlay: str,
+    every: int | None,
+    moments: tuple[AsOf, ...],
+    interval: int,
+    bulk: Bulk | None,
+) -> None:
+    """Fold STREAM once and tell the state_hash at many moments: what two readers compare, and where they part.
+
+    The log is read once; each further moment costs a few summaries and at most one block of entries.
+
+    With --data-dir, fold a directory or bucket instead, without its hub: all streams that the keys can open, or those
+    named, on Spark or in one process, with the same state to the byte. The state is bound to the roots of what was
+    folded; --out keeps it, and --since goes on from there.
+
+    \b
+    veen fold run app/settings --overlay kv --every 1000
+    veen fold run app/settings --overlay kv --as-of 120 --as-of -15m
+    veen fold run --data-dir ./hub --overlay kv --out ./state
+    veen fold run --data-dir ./hub --overlay kv --since ./state --engine python
+    """
+    if bulk is not None:
+        from veen.cli.folddata import run_bulk
+
+        if every is not None or len(moments) > 1:
+            raise click.UsageError("a directory is folded to one moment: at most one --as-of, and no --every")
+        run_bulk(output, session, bulk, fold_named(overlay), streams, moments[0] if moments else None)
+        return
+    if len(streams) != 1:
+        raise click.UsageError("give one stream, or --data-dir")
+    _run_stream(output, session, streams[0], overlay, every, moments, interval)
+
+
+def _run_stream(
     output: Output,
     session: Session,
     stream: str,
@@ -126,14 +181,6 @@ def run(
     moments: tuple[AsOf, ...],
     interval: int,
 ) -> None:
-    """Fold STREAM once and tell the state_hash at many moments: what two readers compare, and where they part.
-
-    The log is read once; each further moment costs a few summaries and at most one block of entries.
-
-    \b
-    veen fold run app/settings --overlay kv --every 1000
-    veen fold run app/settings --overlay kv --as-of 120 --as-of -15m
-    """
     from veen.cli.folding import events_of
     from veen.overlays.runner import MemorySource, Runner
 

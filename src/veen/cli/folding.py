@@ -13,7 +13,6 @@ import contextlib
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from veen.cli.asof import AsOf
@@ -21,21 +20,21 @@ from veen.cli.foldcache import FoldCache, Kept
 from veen.client.keyring import StreamKeys
 from veen.core.event import Event
 from veen.core.payload_hdr import PayloadHdr
-from veen.overlays.decode import Issue, Typed
+from veen.overlays.decode import Issue
 from veen.overlays.fold import AnyFold
-from veen.overlays.ordered import LateEvent, Ordered, Progress
+from veen.overlays.ordered import LateEvent
 from veen.overlays.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.state import state_hash
+from veen.overlays.stream import fold_events
 
 if TYPE_CHECKING:
     from veen.cli.clictx import Session
     from veen.client.reading import Entry
     from veen.client.sync import SyncClient
 
-__all__ = ["SNAPSHOT_EVENTS", "Folded", "Unopened", "event_of", "events_of", "fold_events", "fold_streams", "readable"]
+__all__ = ["SNAPSHOT_EVENTS", "Folded", "Unopened", "event_of", "events_of", "fold_streams", "readable"]
 
 SNAPSHOT_EVENTS: Final = 256  # fewer new events than this are quicker read again than kept
-_BATCH: Final = 1_024
 _TOLD: Final = 100  # unopened entries that are listed; all are counted
 _SEALED: Final = bytes(32)  # the schema of an entry that we cannot open: no schema has this id
 
@@ -240,35 +239,6 @@ def _met(entries: "Iterator[Entry]", stream_id: bytes, seen: _Seen) -> Iterator[
             if len(seen.unopened) < _TOLD:
                 seen.unopened.append(Unopened(receipt.label, entry.seq, entry.error or "sealed"))
         yield event_of(entry, stream_id)
-
-
-def fold_events(fold: AnyFold, events: Iterator[Event], base: Any = None) -> Any:
-    """The summary of events in logical order, after those in `base`: one pass, and never all events in memory."""
-    if isinstance(fold, Ordered):
-        return _advanced(fold, events, fold.identity() if base is None else fold.seal(base))
-    found = fold.summarize(events)
-    return found if base is None else fold.merge(base, found)
-
-
-def _advanced(fold: Ordered[Any, Any, Any], events: Iterator[Event], base: Progress[Any, Any]) -> Progress[Any, Any]:
-    """An ordered fold settles each event at once; LateEvent if one belongs before the end of `base`."""
-    issues, ts = dict(base.issues), base.ts
-
-    def typed() -> Iterator[Typed[Any]]:
-        nonlocal ts
-        last = None if base.prefix is None else base.prefix.last
-        while batch := list(islice(events, _BATCH)):
-            found = fold.summarize(batch)
-            issues.update(found.issues)
-            ts = max(ts, found.ts)
-            for one in found.segment.values():  # in the order of the batch
-                if last is not None and one.order < last:
-                    raise LateEvent(*one.place)
-                last = None  # all that follows is later still
-                yield one
-
-    prefix = fold.advance(base.prefix, typed())
-    return Progress(prefix, {}, ts, issues)
 
 
 def events_of(session: "Session", streams: Sequence[Any], *, moment: AsOf | None = None) -> Iterator[Event]:

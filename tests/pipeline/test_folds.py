@@ -1,0 +1,338 @@
+"""Folds over a log give one state, however the log is cut: what tasks do, without Spark."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.overlays.walletworld import BRIDGE as WALLET_BRIDGE
+from tests.overlays.walletworld import worlds
+from tests.pipeline.foldworld import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
+
+from veen.core import cbor
+from veen.core.event import Event
+from veen.core.hashing import H
+from veen.overlays.crud import CrudFold
+from veen.overlays.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.joined import Joined
+from veen.overlays.kv import KvFold
+from veen.overlays.ordered import LateEvent, Ordered
+from veen.overlays.queue import QueueFold
+from veen.overlays.stream import fold_events
+from veen.overlays.wallet import LedgerFold, Policy
+from veen.pipeline import folds as api
+from veen.pipeline.events import Unread, event_of, found_of, rows_of
+from veen.pipeline.folds import generic, ordered, windows
+from veen.pipeline.folds.errors import NoSuchFold, NotBound, PlanUnfit, RootDiffers, RowsMissing
+from veen.pipeline.folds.planning import plan_of
+from veen.pipeline.folds.seen import Seen
+from veen.pipeline.folds.shipping import pack, unpack
+from veen.pipeline.folds.tasks import noted, read_noted
+
+PARTS = (1, 2, 7, 64)
+
+
+def dealt(found, parts, seed):
+    """The entries in disorder, dealt to `parts` tasks."""
+    shuffled = list(found)
+    random.Random(seed).shuffle(shuffled)
+    return [shuffled[number::parts] for number in range(parts)]
+
+
+def shipped(number, tree):
+    """As a task hands it on and the driver reads it."""
+    rows = [row for batch in pack(number, tree) for row in batch.to_pylist()]
+    ((_, item),) = unpack((row["part"], row["slice"], row["data"]) for row in rows)
+    return item
+
+
+@pytest.mark.req("OVL-09", "OVL-15", "SNAP-02")
+@pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
+@pytest.mark.parametrize("seed", range(12))
+def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_parts(seed, mirrors):
+    """D-82, D-120: 1, 2, 7 and 64 parts, rows in disorder, every compact overlay."""
+    found = history(seed)
+    cuts = cuts_of(found)
+    for fold in folds(mirrors=mirrors):
+        if isinstance(fold, Ordered):
+            continue
+        expected = outcome(fold, reference(fold, found), cuts)
+        for parts in PARTS:
+            trees = [
+                shipped(n, generic.summarized(fold, part)) for n, part in enumerate(dealt(found, parts, seed + parts))
+            ]
+            first, seen = generic.merged(fold, trees[: parts // 2])
+            again = shipped(0, [fold.dump(first), seen.to_tree()])
+            summary, seen = generic.merged(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
+            assert outcome(fold, summary, cuts) == expected
+            assert seen.rows == len(found)
+
+
+@pytest.mark.req("OVL-15", "SNAP-02")
+@pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
+@pytest.mark.parametrize("seed", range(12))
+def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
+    found = history(seed)
+    cuts = cuts_of(found)
+    for fold in folds(mirrors=mirrors):
+        if not isinstance(fold, Ordered):
+            continue
+        expected = outcome(fold, reference(fold, found), cuts)
+        for parts in PARTS:
+            rows = [row for part in dealt(found, parts, seed) for row in ordered.counting_rows(fold, part)]
+            seen = read_noted(row for row in rows if "data" in row)
+            events = [event_of(row) for row in rows if "data" not in row]
+            events += events[: len(events) // 3]  # rows that stand twice
+            summary = fold_events(fold, sorted(events, key=lambda event: event.order))
+            settled = type(summary)(summary.prefix, {}, max(summary.ts, seen.ts), summary.issues)
+            assert outcome(fold, settled, cuts) == expected
+
+
+@pytest.mark.req("SNAP-02")
+@pytest.mark.parametrize("seed", range(20))
+def test_records_that_are_independent_can_be_stepped_through_apart(seed):
+    """CRUD and queues: the same tables, violations and positions as from one pass."""
+    found = history(seed, 90, kinds=("crud", "queue"))
+    cuts = cuts_of(found)
+    for fold in (CrudFold(), QueueFold(), QueueFold(groups=["", "a"])):
+        key_of = ordered.KEYS[type(fold)]
+        rows = [row for row in ordered.counting_rows(fold, found, key_of) if "data" not in row]
+        for parts in PARTS:
+            shards: list[list[Event]] = [[] for _ in range(parts)]
+            for row in rows:
+                shards[H(row["key"])[0] % parts].append(event_of(row))
+            summary = ordered.united(
+                fold.load(shipped(0, fold.dump(fold_events(fold, sorted(shard, key=lambda e: e.order)))))
+                for shard in shards
+            )
+            seen = Seen()
+            seen.all(found)
+            whole = type(summary)(summary.prefix, {}, max(summary.ts, seen.ts), summary.issues)
+            assert outcome(fold, whole, cuts) == outcome(fold, reference(fold, found), cuts)
+
+
+def test_a_bridge_may_tie_two_records_so_mirrored_folds_are_not_cut_by_key():
+    assert ordered.is_keyed(CrudFold())
+    assert not ordered.is_keyed(CrudFold(mirrors=BY_BRIDGE))
+
+
+# --- the ledger ----------------------------------------------------------------------------------------------------
+
+
+def in_windows(fold, events, bounds):
+    """What Spark does, without Spark: judge, free of copies, cut by order, settle."""
+    entries = sorted(windows.entries_of(fold, events), key=lambda entry: entry.order)
+    known: set[bytes] = set()
+    judged, bad = [], []
+    for entry in entries:
+        if entry.identity is None:
+            assert entry.issue is not None
+            bad.append(entry.issue)
+            continue
+        judged.append(entry._replace(first=entry.identity not in known))
+        known.add(entry.identity)
+    books, start = windows.Books(), 0
+    for end in [*sorted(min(bound, len(judged)) for bound in bounds), len(judged)]:
+        part = judged[start:end]
+        found = windows.RangeSummary.from_tree(shipped(0, windows.summarize_range(part).to_tree()))
+        again = [entry for entry in part if entry.counts and entry.first]
+        books.add(found, again.copy)
+        start = end
+    return books, books.progress(max((event.ts for event in events), default=0), bad)
+
+
+@pytest.mark.req("WAL-15", "SNAP-02")
+@settings(max_examples=200)
+@given(worlds(max_events=40), st.lists(st.integers(0, 60), max_size=6))
+def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
+    """Violations, freezes, limits, copies by bridges and strangers, forgeries: table, identities, issues, all of it."""
+    fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]))
+    _, progress = in_windows(fold, world.all(), bounds)
+    cuts = cuts_of(world.all())
+    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
+
+
+@pytest.mark.req("WAL-17", "SNAP-02")
+@settings(max_examples=80)
+@given(worlds(max_events=30), st.lists(st.integers(0, 40), max_size=4), st.data())
+def test_a_policy_refuses_the_same_events_in_windows(world, bounds, data):
+    clients = sorted({event.client_id for event in world.all()})
+    services = data.draw(st.lists(st.sampled_from(clients), max_size=3))
+    policy = Policy.institutional(services=services, currencies=["USD"], max_skew_sec=90_000)
+    fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]), policy=policy)
+    _, progress = in_windows(fold, world.all(), bounds)
+    cuts = cuts_of(world.all())
+    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_seeded_histories_of_many_payments_settle_alike_in_1_2_7_and_64_windows(seed):
+    fold = FOLDS["wallet.ledger"](mirrors=BY_BRIDGE)
+    events = list(history(seed, 200, kinds=("wallet.ledger",), unread=False))
+    cuts = cuts_of(events)
+    expected = outcome(fold, fold.summarize(events), cuts)
+    for parts in PARTS:
+        bounds = [len(events) * n // parts for n in range(1, parts)]
+        assert outcome(fold, in_windows(fold, events, bounds)[1], cuts) == expected
+
+
+def test_where_nothing_is_refused_nothing_is_replayed_although_the_wallets_open_in_the_same_windows():
+    from tests.overlays.walletworld import ANN, BOB, World, opened, xfer
+
+    from veen.overlays.wallet import drafts
+
+    world = World()
+    world.send_all(opened("ann"), opened("bob"), drafts.deposit(ANN, 100, ts=1))
+    for number in range(20):
+        world.send_all(drafts.transfer(ANN, BOB, 5, ts=1, transfer_id=xfer(number)))
+    fold = LedgerFold()
+    books, progress = in_windows(fold, world.all(), [7, 14])
+    assert books.replayed == 0
+    assert fold.view(progress).balance(BOB) == 100
+    world.send_all(drafts.transfer(ANN, BOB, 5, ts=1, transfer_id=xfer(30)))  # one too many
+    books, progress = in_windows(fold, world.all(), [7, 14])
+    assert 0 < books.replayed <= 10  # only the window in which it stands
+    assert [issue.code for issue in fold.issues(progress)] == ["WAL.INSUFFICIENT_FUNDS"]
+
+
+# --- what was seen -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
+    found = history(seed, 80)
+    cuts = cuts_of(found)
+    unknown = {one.label for one in found if one.leaf_hash is None}
+    for parts in PARTS:
+        seen = Seen()
+        for part in dealt(found, parts, seed):
+            some = Seen()
+            some.all(part)
+            seen.absorb(read_noted([noted(some)]))
+        for cut in cuts:
+            tree = seen.peaks(cut.label, cut.upto_seq)
+            assert (tree is None) == (cut.label in unknown)
+            assert tree is None or tree.root() == cut.mmr_root
+        assert sum(one.count for one in seen.unopened()) == sum(isinstance(one, Unread) for one in found)
+
+
+def test_a_row_that_is_missing_or_stands_twice_leaves_no_single_run():
+    events = history(3, 200, unread=False)
+    found = [one for one in events if one.label == events[0].label]
+    whole, holed, doubled = Seen(), Seen(), Seen()
+    whole.all(found)
+    holed.all(found[:2] + found[3:])
+    doubled.all([*found, found[1]])
+    label = found[0].label
+    assert whole.first_of(label) == 1
+    assert holed.first_of(label) is None
+    assert doubled.first_of(label) is None
+    assert holed.peaks(label, len(found)) is None
+    assert doubled.peaks(label, len(found)) == whole.peaks(label, len(found))
+
+
+# --- streams of events ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fold_goes_on_from_a_sealed_state_and_tolerates_what_it_has_seen(seed):
+    events = history(seed, unread=False)
+    cuts = cuts_of(events)
+    for fold in folds(mirrors=BY_BRIDGE):
+        cut, overlap = len(events) // 2, len(events) // 3
+        base = fold.seal(fold_events(fold, events[:cut]))
+        assert outcome(fold, fold_events(fold, events[overlap:], base), cuts) == outcome(
+            fold, reference(fold, events), cuts
+        )
+
+
+def test_an_event_that_belongs_before_a_finished_state_is_named():
+    events = history(2, 200, kinds=("crud",), copies=False, unread=False)
+    fold = CrudFold()
+    of_label = [event for event in events if event.label == events[-1].label]
+    others = [event for event in events if event.label != events[-1].label]
+    base = fold_events(fold, others)
+    early = next(event for event in of_label if event.order < others[-1].order and event.hdr.schema in fold.schemas)
+    with pytest.raises(LateEvent) as caught:
+        fold_events(fold, of_label, base)
+    assert caught.value.label == early.label
+
+
+# --- rows in, results out ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_rows_are_folded_in_any_order_and_bound_to_the_cuts_that_come_with_them(name):
+    found = history(11, 120, copies=False)
+    fold = FOLDS[name]()
+    cuts = cuts_of(found)
+    result = api.run(list(reversed(found)), fold, cuts=cuts)
+    assert outcome(fold, result.summary, cuts) == outcome(fold, reference(fold, found), cuts)
+    assert (result.snapshot, result.issues) == outcome(fold, reference(fold, found), cuts)
+    assert result.entries == len(found)
+    assert result.plan == "python"
+    assert set(result.unproven) == {one.label for one in found if one.leaf_hash is None}
+    assert sum(one.count for one in result.unopened) == sum(isinstance(one, Unread) for one in found)
+    assert result.ts == max(one.ts for one in found)
+    assert "state_hash" in repr(result)
+    assert result.state_hash.hex()[:4] in result._repr_html_()
+
+
+def test_rows_that_are_not_those_of_their_cuts_are_refused():
+    found = history(12, 120, unread=False)
+    cuts = cuts_of(found)
+    fold = KvFold()
+    with pytest.raises(RowsMissing):
+        api.run(found[:-1], fold, cuts=cuts)
+    wrong = [
+        cut if n else type(cut)(label=cut.label, upto_seq=cut.upto_seq, mmr_root=bytes(32))
+        for n, cut in enumerate(cuts)
+    ]
+    with pytest.raises(RootDiffers) as caught:
+        api.run(found, fold, cuts=wrong)
+    assert cuts[0].label.hex() in str(caught.value)
+    with pytest.raises(NotBound):
+        _ = api.run(found, fold).snapshot
+
+
+def test_a_state_looks_the_same_in_pieces_of_any_size():
+    tree = [[b"x" * 100, n] for n in range(90_000)]
+    rows = [row for batch in pack(3, tree) for row in batch.to_pylist()]
+    assert len(rows) > 1
+    random.Random(0).shuffle(rows)
+    ((part, item),) = unpack((row["part"], row["slice"], row["data"]) for row in rows)
+    assert (part, cbor.encode(item)) == (3, cbor.encode(tree))
+
+
+def test_every_fold_has_a_plan_and_a_wrong_one_is_refused():
+    plans = {name: plan_of(make(), "auto") for name, make in FOLDS.items()}
+    assert plans == {
+        "kv": "native",
+        "crdt.lww": "native",
+        "crdt.orset": "native",
+        "crdt.gcnt": "native",
+        "crud": "by key",
+        "queue": "by key",
+        "rpc": "summaries",
+        "wallet.ledger": "windows",
+    }
+    assert {plan_of(make(), "generic") for make in FOLDS.values()} == {"summaries", "in order"}
+    assert plan_of(CrudFold(), "auto", resumed=True) == "in order"
+    assert {plan_of(make(), "auto", entries=100) for make in FOLDS.values()} == {"summaries", "in order"}
+    assert plan_of(KvFold(), "native", entries=100) == "native"
+    with pytest.raises(PlanUnfit):
+        plan_of(api.fold_named("rpc"), "native")
+    with pytest.raises(PlanUnfit):
+        plan_of(api.fold_named("rpc"), "fastest")  # type: ignore[arg-type]  # what a user may give
+
+
+def test_folds_are_found_by_their_names():
+    assert isinstance(api.fold_named("crdt"), Joined)
+    assert api.fold_named("crdt.lww").name == "crdt.lww"
+    with pytest.raises(NoSuchFold):
+        api.fold_named("nothing")
+
+
+def test_rows_and_unread_entries_survive_the_way_through_columns():
+    found = history(5, 120)
+    assert [found_of(row) for row in rows_of(found)] == found
