@@ -86,3 +86,37 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path):
     result = CliRunner().invoke(cli, ["demo", "--keep", str(tmp_path), "--json"])
     assert result.exit_code == Exit.LOCAL
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+# --- on Spark: what it prints is compared with the README, see tests/test_readme.py ---------------------------
+
+
+def test_without_java_the_spark_part_is_refused_before_anything_is_played(tmp_path):
+    veen = Path(sys.executable).with_name("veen")
+    env = dict(os.environ, JAVA_HOME=str(tmp_path / "none"), TMPDIR=str(tmp_path))
+    done = subprocess.run([veen, "demo", "--spark"], capture_output=True, text=True, check=False, timeout=60, env=env)
+    assert (done.returncode, done.stdout) == (Exit.LOCAL, "")
+    assert "Java" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_the_spark_part_names_the_flipped_bit_and_what_is_kept_is_good(tmp_path):
+    pytest.importorskip("pyspark")
+    root = tmp_path / "kept"
+    result = CliRunner().invoke(cli, ["demo", "--spark", "--keep", str(root), "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    named = facts["named"]
+    assert named["offset"] <= named["flipped"]
+    assert named["seq"] == 77
+    assert facts["audit"]["ok"]
+    assert facts["query"]["rows"] == facts["query"]["digest"]["row_count"] > 0
+    assert not (root / "spark").exists()  # the readers' keys were there
+    veen = Path(sys.executable).with_name("veen")
+    ask = next(command for command in facts["next"] if "query run" in command)
+    script = "\n".join(["set -e", f'veen() {{ "{veen}" "$@"; }}', facts["next"][0], ask])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=120, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert "badge:26" in done.stdout

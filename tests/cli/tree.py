@@ -74,7 +74,7 @@ def parse(words):
 COMING = {
     "hub anchor",
     *("anchor", "bridge", "console", "disc", "fed", "kube", "label-class", "mirror"),
-    *("op", "recorder", "retention", "revoke", "selftest authority", "selftest core", "selftest recorder", "spark"),
+    *("op", "recorder", "retention", "revoke", "selftest authority", "selftest core", "selftest recorder"),
 }
 
 

@@ -22,6 +22,7 @@ from tests.pipeline.auditworld import (
     signed,
     tables,
 )
+from tests.pipeline.randomlogs import damaged
 from tests.storage.driver import CLIENTS, HUB, ISSUER, START, STREAMS, TOKENS
 from tests.storage.world import LABELS, LIMITS
 
@@ -543,34 +544,6 @@ def test_entries_that_only_the_journal_has_are_not_missed(tmp_path):
 
 
 # --- any cut of the work, any damage -------------------------------------------------------------------------
-
-KINDS = ("log/", "hub-identity", "hub-key-map", "checkpoint-binding")
-
-
-def damaged(files, rng):
-    """Some files of a log, after an accident or an attack."""
-    files = dict(files)
-    names = sorted(name for name in files if name.startswith(KINDS) and files[name])
-    logs = [name for name in names if name.endswith(".log")]
-    for _ in range(rng.randrange(1, 4)):
-        name = rng.choice(names if rng.randrange(3) else logs)
-        if name not in files or not files[name]:
-            continue
-        data = bytearray(files[name])
-        kind = rng.randrange(6)
-        if kind <= 2:
-            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        elif kind == 3:
-            del data[rng.randrange(len(data)) :]
-        elif kind == 4:
-            del files[name]
-            continue
-        else:
-            other = rng.choice(logs)
-            files[name], files[other] = files.get(other, b""), files[name]
-            continue
-        files[name] = bytes(data)
-    return files
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from tests.pipeline.auditworld import ShuffledEngine, dump, log, run, tables
-from tests.pipeline.test_audit import damaged
+from tests.pipeline.randomlogs import damaged
 
 from veen.pipeline.audit.report import document
 from veen.pipeline.audit.spark import SparkEngine

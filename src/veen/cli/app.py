@@ -25,7 +25,9 @@ COMMANDS: Table = {
     "receipt": ("veen.cli.receipt:receipt", "The hub's signed word about one entry."),
     "resync": ("veen.cli.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
     "send": ("veen.cli.send:send", "Seal a message, send it, verify its receipt."),
+    "spark": ("veen.cli.spark:spark", "Run on a cluster, look at schemas, open a shell."),
     "stream": ("veen.cli.stream:stream", "Read a stream, every entry verified."),
+    "table": ("veen.cli.table:table", "Tables of a log in Parquet: entries, events, states."),
     "tail": ("veen.cli.stream:tail", "Show what is written to a stream from now on."),
     "verify-state": ("veen.cli.resync:verify_state", "Check what this machine remembers of logs."),
     "crdt": ("veen.cli.crdt:crdt", "Registers, sets and counters that writers agree on (CRDT0)."),
@@ -62,6 +64,7 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "fold")),
     ("Names", ("label", "schema")),
     ("Hub", ("hub", "selftest", "bench")),
+    ("Elsewhere", ("table", "spark")),
     ("Setting up", ("context", "config", "completion", "version")),
 )
 

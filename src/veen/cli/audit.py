@@ -1,5 +1,7 @@
 """`veen audit`: is this log what its hub signed, from the first entry to the last?"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,11 +11,13 @@ from veen.cli.failures import told as telling
 from veen.cli.files import hex32
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.output import Exit, Fail, Output, output_options
+from veen.cli.sparkwork import spark_at_work
 
 if TYPE_CHECKING:
     from veen.core.hubkeys import HubIdentity
     from veen.core.profile import Profile
     from veen.pipeline.audit.engine import Engine
+    from veen.pipeline.progress import Tell
 
 __all__ = ["audit", "diff", "run", "summary"]
 
@@ -121,9 +125,8 @@ def run(
             chunks_only=chunks_only,
         )
         earlier = Previous.read(since) if since else None
-        progress("starting Spark" if engine == "spark" else "")
-        chosen = _engine(engine, master, partitions)
-        result = judge(place, options, engine=chosen, since=earlier, progress=progress)
+        with _engine(engine, master, partitions, progress) as (chosen, tell):
+            result = judge(place, options, engine=chosen, since=earlier, progress=tell)
         told = write(result, out) if out else document(result)
     _show(output, told, lines)
     if out:
@@ -161,15 +164,20 @@ def _end(what: str, told: dict[str, Any]) -> None:
         )
 
 
-def _engine(name: str, master: str | None, partitions: int | None) -> "Engine":
+@contextmanager
+def _engine(
+    name: str, master: str | None, partitions: int | None, progress: "Tell"
+) -> Iterator[tuple["Engine", "Tell"]]:
+    """Who does the work, and whom to tell about it."""
     if name == "python":
         from veen.pipeline.audit import PythonEngine
 
-        return PythonEngine()
-    from veen.pipeline.audit.spark import SparkEngine
-    from veen.pipeline.session import spark_session
+        yield PythonEngine(), progress
+        return
+    with spark_at_work("veen audit", master, progress) as (session, tell):
+        from veen.pipeline.audit.spark import SparkEngine
 
-    return SparkEngine(spark_session("veen audit", master=master), partitions)
+        yield SparkEngine(session, partitions), tell
 
 
 def _identity(path: Path | None) -> "HubIdentity | None":

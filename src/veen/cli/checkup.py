@@ -1,7 +1,6 @@
 """What `veen doctor` looks at. Each check gives findings: what was seen, how bad it is, and what mends it."""
 
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -167,7 +166,13 @@ def check_spark() -> Iterator[Finding]:
     """The one extra that needs something pip cannot install."""
     if find_spec("pyspark") is None:
         yield _good("spark", "veen[spark] is not installed; nothing but Spark audits needs it")
-    elif shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        yield _bad("spark", "veen[spark] is installed, but there is no Java", "apt install openjdk-17-jre-headless")
     else:
-        yield _good("spark", "pyspark and Java are there")
+        from veen.pipeline.errors import JavaMissing
+        from veen.pipeline.session import find_java
+
+        try:
+            java = find_java()
+        except JavaMissing as exc:  # none, or one that is too old
+            yield _bad("spark", f"veen[spark] is installed, but {exc}", "apt install openjdk-17-jre-headless")
+        else:
+            yield _good("spark", f"pyspark and {java} are there")

@@ -17,7 +17,7 @@ from veen.hub.forking import verify_all
 from veen.storage.fs import OsFs
 from veen.storage.outcomes import clone
 
-__all__ = ["fork", "tamper_and_repair"]
+__all__ = ["flip", "fork", "place_of", "tamper_and_repair"]
 
 _INTO_CIPHERTEXT: Final = 100
 
@@ -27,13 +27,9 @@ def tamper_and_repair(story: Story) -> None:
     hub, copy = story.root / "hub", PrivateFs(story.root / "copy")
     copy.make_dir("")
     clone(OsFs(hub), copy, with_keys=True)
-    path, offset = _place_of(hub, story.ciphertext)
+    path, offset = place_of(hub, story.ciphertext)
     at = offset + _INTO_CIPHERTEXT
-    with path.open("r+b") as file:
-        file.seek(at)
-        value = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([value ^ 0x01]))
+    flip(path, at)
     name = str(path.relative_to(hub))
     story.step(5, "tamper", f"with the hub at rest, one bit of message {TARGET} is flipped in its files:")
     story.more(f"byte {at} of {shortened(name)}")
@@ -65,7 +61,16 @@ def tamper_and_repair(story: Story) -> None:
     story.facts["restored"] = {"entries": entries, "signatures": signatures}
 
 
-def _place_of(hub: Path, ciphertext: bytes) -> tuple[Path, int]:
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file; twice, and it is as before."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        value = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([value ^ 0x01]))
+
+
+def place_of(hub: Path, ciphertext: bytes) -> tuple[Path, int]:
     """Where in the log the bytes of a message lie."""
     for path in sorted((hub / "log").iterdir()):
         offset = path.read_bytes().find(ciphertext)

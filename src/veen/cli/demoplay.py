@@ -5,7 +5,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +27,27 @@ from veen.hub.runtime import Hub
 from veen.storage.fs import OsFs
 from veen.storage.outcomes import clone
 
-__all__ = ["BODIES", "PLAN", "STREAM", "TARGET", "Story", "connect", "expect", "play", "running", "shortened"]
+__all__ = [
+    "BODIES",
+    "DOORS",
+    "PLAN",
+    "STEPS",
+    "STREAM",
+    "TARGET",
+    "Story",
+    "connect",
+    "expect",
+    "play",
+    "running",
+    "shortened",
+]
 
 STREAM: Final = "demo/control-room"
+DOORS: Final = "record/demo/doors"  # of the Spark part
 BODIES: Final = (b"hello bob", b"the valve is open", b"transfer 40 to carol", b"the valve is shut", b"good night")
 PLAN: Final = b"valve 7: open at 06:00, shut at 22:00, never both\n" * 20
 STEPS: Final = 8
+MORE_STEPS: Final = 6  # of the Spark part
 TARGET: Final = 3  # the entry that is proven, and later tampered with
 _KEPT_BEFORE: Final = 5  # a copy of the hub is taken before this entry
 
@@ -43,6 +58,8 @@ class Story:
 
     root: Path
     output: Output
+    tell: Callable[[str], None] = lambda _: None  # what is going on, for the line that shows progress
+    steps: int = STEPS
     facts: dict[str, Any] = field(default_factory=dict)
     hub_pk: bytes = b""
     ciphertext: bytes = b""  # of the target, as the hub stores it
@@ -53,18 +70,23 @@ class Story:
         return Home.at(self.root / "home")
 
     def step(self, number: int, name: str, line: str) -> None:
-        self.output.line(f"{number}/{STEPS} {name:<8}{line}")
+        place = f"{number}/{self.steps} "
+        self.output.line(f"{place:<{self._indent - 8}}{name:<8}{line}")
 
     def more(self, line: str) -> None:
-        self.output.line(f"            {line}")
+        self.output.line(f"{'':<{self._indent}}{line}")
+
+    @property
+    def _indent(self) -> int:
+        return len(f"{self.steps}/{self.steps} ") + 8
 
 
-def play(root: Path, output: Output) -> dict[str, Any]:
+def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool = False) -> dict[str, Any]:
     """Run all steps below `root`; the facts of each."""
     from veen.cli.demobreak import fork, tamper_and_repair
 
     root.mkdir(parents=True, exist_ok=True)
-    story = Story(root, output)
+    story = Story(root, output, tell, STEPS + MORE_STEPS if spark else STEPS)
 
     async def all_steps() -> None:
         await _live(story)
@@ -72,6 +94,10 @@ def play(root: Path, output: Output) -> dict[str, Any]:
         await fork(story)
 
     asyncio.run(all_steps())
+    if spark:
+        from veen.cli.demospark import on_spark
+
+        on_spark(story)
     return story.facts
 
 

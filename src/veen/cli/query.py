@@ -1,6 +1,7 @@
 """`veen query`: ask recorder events, and get an answer that others can check (001 query API)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -9,12 +10,14 @@ import click
 from veen.cli.clictx import FILE, Session, identity_options
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.output import Exit, Fail, Mode, Output, output_options
+from veen.cli.sparkwork import spark_at_work
 from veen.cli.text import harmless
 from veen.cli.values import MOMENT
 
 if TYPE_CHECKING:
     from veen.client.keyring import Keyring
     from veen.core.hubkeys import HubIdentity
+    from veen.pipeline.progress import Tell
     from veen.pipeline.query.api import Comparison, Keys, Recorded, Result
     from veen.pipeline.query.digest import ResultDigest
     from veen.pipeline.query.store import Store
@@ -104,11 +107,10 @@ def run(
     keys = _keys(session, key_file)
     given = file.read() if file is not None else _descriptor(asked, keys)
     store = _store(session, store_dir)
-    with output.progress("answering") as progress:
-        progress("starting Spark" if engine == "spark" else "")
+    with output.progress("answering") as progress, _spark(engine, master, progress) as spark:
         found = api.run(
             data_dir, given, keys=keys, engine=engine, store=store,  # type: ignore[arg-type]  # click.Choice
-            identity=_identity(hub_identity), spark=_spark(engine, master),
+            identity=_identity(hub_identity), spark=spark,
         )  # fmt: skip
     for name in found.ignored_filters:
         output.note(f"the filter {name!r} is not known and has no effect")
@@ -168,12 +170,14 @@ def _identity(path: str | None) -> "HubIdentity | None":
     return None if path is None else HubIdentity.from_bytes(Path(path).read_bytes())
 
 
-def _spark(engine: str, master: str | None) -> Any:
+@contextmanager
+def _spark(engine: str, master: str | None, progress: "Tell") -> Iterator[Any]:
+    """The session for a query, if its engine needs one; its jobs name their phases themselves."""
     if engine != "spark":
-        return None
-    from veen.pipeline.session import spark_session
-
-    return spark_session("veen query", master=master)
+        yield None
+        return
+    with spark_at_work("veen query", master, progress) as (session, _):
+        yield session
 
 
 def _store(session: Session, store_dir: str | None) -> "Store":
@@ -321,10 +325,10 @@ def verify(
 
     recorded = api.stored(_store(session, store_dir), result_id)
     keys = _keys(session, key_file)
-    with output.progress("answering again"):
+    with output.progress("answering again") as progress, _spark(engine, master, progress) as spark:
         found = api.verify(
             data_dir, recorded, keys=keys, engine=engine,  # type: ignore[arg-type]  # click.Choice
-            identity=_identity(hub_identity), spark=_spark(engine, master),
+            identity=_identity(hub_identity), spark=spark,
         )  # fmt: skip
     _compare(output, found)
 
@@ -366,10 +370,10 @@ def replay(
         else _recorded(str(descriptor_file), str(digest_file))
     )
     keys = _keys(session, key_file)
-    with output.progress("answering again"):
+    with output.progress("answering again") as progress, _spark(engine, master, progress) as spark:
         found = api.replay(
             data_dir, recorded, keys=keys, engine=engine,  # type: ignore[arg-type]  # click.Choice
-            identity=_identity(hub_identity), spark=_spark(engine, master),
+            identity=_identity(hub_identity), spark=spark,
         )  # fmt: skip
     _compare(output, found)
 

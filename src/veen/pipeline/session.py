@@ -1,7 +1,9 @@
 """The one place that makes a SparkSession (NOTES-SPARK, UX §7).
 
-A session that already runs is used as it is, as on a notebook server or a managed cluster; only what must hold for our
-results is set on it. A new one is quiet, on loopback, in UTC, and finds our data source in its Python workers.
+A session that already runs is used as it is, as on a notebook server or a managed cluster: nothing static is set on it,
+it is never stopped by us, and only what our results depend on is set. Under spark-submit it is the submitter who says
+where to run. Otherwise a new session is made: quiet, in UTC, finding our data source in its Python workers, and on
+loopback unless a cluster is named.
 """
 
 import os
@@ -9,43 +11,47 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from veen.pipeline.errors import JavaMissing, SparkMissing
+from veen.pipeline.errors import ConnectUnsupported, JavaMissing, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MIN_JAVA", "described", "find_java", "spark_session"]
+__all__ = ["MIN_JAVA", "OWN", "described", "doing", "find_java", "spark_session", "using_session"]
 
 MIN_JAVA: Final = 17
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
-# What our results depend on: set on any session, also on one we did not make.
+# What our results and our source depend on: set on any session, also on one we did not make. None of them is static.
 _REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, never a wrong sum
+    "spark.sql.python.filterPushdown.enabled": "true",  # without it Spark refuses a source that can take filters
 }
-_HELPFUL: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
+# For a session of our own, wherever it runs.
+OWN: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
-# Only for a session of our own.
-_LOCAL: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.showConsoleProgress": "false",  # bars of Spark's own among our lines
     "spark.sql.adaptive.enabled": "false",  # plans that do not depend on how the data happened to be cut
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOG4J} -XX:+UseSerialGC",
 }
+# And where it runs on this machine alone.
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+}
+
+_REGISTERED: Final = "spark.veen.registered"  # a mark of our own on the session, not a setting
 
 
 @cache
@@ -55,61 +61,133 @@ def find_java() -> str:
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
         raise JavaMissing("there is no Java: Spark needs one" if found is None else f"{found}: JAVA_HOME has no Java")
-    asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - as Spark would
-    match = re.search(r'version "(\d+)', asked.stderr)
-    if match is None or int(match[1]) < MIN_JAVA:
-        version = match[1] if match else "unknown"
-        raise JavaMissing(f"{found} has version {version}; Spark needs {MIN_JAVA} or newer")
+    try:
+        asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - as Spark would
+    except OSError as exc:
+        raise JavaMissing(f"{found}: {exc.strerror}") from exc
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', asked.stderr)
+    version = 0 if match is None else int(match[2] or 0) if match[1] == "1" else int(match[1])  # 8 calls itself 1.8
+    if version < MIN_JAVA:
+        raise JavaMissing(f"{found} has version {version or 'unknown'}; Spark needs {MIN_JAVA} or newer")
     return found
 
 
 def spark_session(
     app: str = "veen", *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The active session, or a new one: on `master` if given, else on all cores of this machine."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as exc:
-        raise SparkMissing("pyspark is not installed") from exc
-    session = SparkSession.getActiveSession()
-    if session is None:
-        find_java()
-        _prepare_workers()
-        builder = SparkSession.builder.appName(app)
-        own = {**_HELPFUL, **_REQUIRED, **(settings or {})}
-        if "SPARK_REMOTE" not in os.environ and "MASTER" not in os.environ:
-            own = {**_LOCAL, **own}
-            builder = builder.master(master or "local[*]")
-        elif master:
-            builder = builder.master(master)
-        for name, value in own.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
+    """The session that runs, or a new one: on `master` if given, else on all cores of this machine.
+
+    `app`, `master` and `settings` are for a new session; one that runs keeps what it has.
+    """
+    session = _running() or _started(app, master, settings or {})
     for name, value in _REQUIRED.items():
         session.conf.set(name, value)
-    from veen.pipeline.source import CheckpointSource, ReceiptSource
-
-    for source in (ReceiptSource, CheckpointSource):  # Spark finds `veen` by itself, but only one format per module
-        session.dataSource.register(source)
+    _register(session)
     return session
 
 
-def _prepare_workers() -> None:
-    """Before the JVM starts, since it hands its environment on to the Python workers.
+def _register(session: "SparkSession") -> None:
+    """Spark finds `veen` by itself, but only one format per module; and it warns about one that it is told twice."""
+    if session.conf.get(_REGISTERED, None) is None:
+        from veen.pipeline.source import CheckpointSource, ReceiptSource
 
-    Spark looks for data sources in its workers' Python; the setting `spark.pyspark.python` alone comes too late.
-    """
+        for source in (ReceiptSource, CheckpointSource):
+            session.dataSource.register(source)
+        session.conf.set(_REGISTERED, "true")
+
+
+@contextmanager
+def using_session(
+    given: "SparkSession | None" = None,
+    app: str = "veen",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator["SparkSession"]:
+    """The session that was given or runs; or one that is stopped afterwards, because it was made for this."""
+    if given is not None:
+        _refuse_connect(given)
+        yield given
+        return
+    ours = _running() is None
+    session = spark_session(app, master=master, settings=settings)
+    try:
+        yield session
+    finally:
+        if ours:
+            session.stop()
+
+
+def _running() -> "SparkSession | None":
+    """Also one that another thread made: its settings stay as they are."""
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as exc:
+        raise SparkMissing("pyspark is not installed") from exc
+    if {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & set(os.environ) or os.environ.get(
+        "SPARK_API_MODE"
+    ) == "connect":
+        raise ConnectUnsupported("the environment asks for Spark Connect")
+    session = SparkSession.getActiveSession()
+    if session is None and SparkContext._active_spark_context is not None:
+        session = SparkSession.builder.getOrCreate()
+    if session is not None:
+        _refuse_connect(session)
+    return session
+
+
+def _refuse_connect(session: "SparkSession") -> None:
+    if ".connect." in type(session).__module__:
+        raise ConnectUnsupported("this session speaks Spark Connect")
+
+
+def _started(app: str, master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(app)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # its JVM runs, and has been told everything
+    if submitted:
+        chosen: dict[str, str] = {}
+    else:
+        master = master or os.environ.get("MASTER") or "local[*]"
+        builder = builder.master(master)
+        chosen = dict(OWN)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark asks for it before it reads its settings
+            chosen |= _LOCAL
+    for name, value in {**chosen, **_REQUIRED, **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+# --- what is being done -------------------------------------------------------------------------------------------
+
+_doing: list[str] = []
+_lock: Final = threading.Lock()
 
 
 @contextmanager
 def described(session: "SparkSession", what: str) -> Iterator[None]:
     """Name the jobs inside for the Spark UI and for whoever shows progress."""
     context: Any = session.sparkContext
+    before = context.getLocalProperty("spark.job.description")
     context.setJobDescription(what)
+    with _lock:
+        _doing.append(what)
     try:
         yield
     finally:
-        context.setJobDescription(None)
+        with _lock:
+            _doing.remove(what)
+        with suppress(Exception):  # a generator that nobody finished may end after the JVM did
+            context.setJobDescription(before)
+
+
+def doing() -> str:
+    """The latest description that is still true, or nothing. Spark's own tracker does not know descriptions."""
+    with _lock:
+        return _doing[-1] if _doing else ""

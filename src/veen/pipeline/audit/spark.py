@@ -16,6 +16,7 @@ from veen.pipeline.audit.context import Context
 from veen.pipeline.audit.engine import Step, Weight, cut
 from veen.pipeline.files import open_fs
 from veen.pipeline.session import described
+from veen.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,6 @@ __all__ = ["SparkEngine"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PARTITION_BYTES: Final = 64 * 1024 * 1024
 _WAVE: Final = 512  # partitions
 _SCHEMA: Final = "part BIGINT, results BINARY"
 
@@ -51,7 +51,9 @@ class SparkEngine:
             return max(1, min(self._partitions, count))
         cores = int(self._session.conf.get("spark.default.parallelism", "0") or 0)
         cores = cores or self._session.sparkContext.defaultParallelism
-        return max(1, min(count, max(2 * cores, math.ceil(size / _PARTITION_BYTES))))
+        wanted = max(2 * cores, math.ceil(size / Settings.of(self._session).partition_bytes))
+        whole = math.ceil(wanted / cores) * cores  # parts weigh the same: no core waits for another at the end
+        return max(1, min(count, whole))
 
     def _wave(self, step: Step[T, R], judged_by: bytes, wave: list[tuple[T, ...]]) -> Iterator[R]:
         payload = [pickle.dumps((step, part)) for part in wave]

@@ -1,0 +1,30 @@
+"""Audit a log wherever it lies, on the session that runs or on a new one.
+
+    python examples/spark/audit_bucket.py s3://bucket/hub
+    veen spark shell --script examples/spark/audit_bucket.py        # with VEEN_LOG=s3://bucket/hub
+
+Exit code 1 means that the evidence is bad.
+"""
+
+import os
+import sys
+
+from veen.pipeline.audit import AuditOptions, audit
+from veen.pipeline.audit.report import document, lines
+from veen.pipeline.audit.spark import SparkEngine
+from veen.pipeline.progress import watching
+from veen.pipeline.session import using_session
+
+
+def main(place: str) -> int:
+    with (
+        using_session(app="veen audit") as session,
+        watching(session, lambda text: print(text, file=sys.stderr)) as phase,
+    ):
+        found = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
+    print("\n".join(lines(document(found))))
+    return 0 if found.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else os.environ["VEEN_LOG"]))

@@ -1,0 +1,69 @@
+"""`spark.veen.*`: what a session says about our work in it, for all who share that session.
+
+They are read on the driver when work begins. Spark gives a data source nothing but its options, so `reader` puts those
+that concern the source there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from veen.pipeline.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader, SparkSession
+
+__all__ = ["SETTINGS", "Settings", "reader"]
+
+_MIB: Final = 1024 * 1024
+
+SETTINGS: Final = {
+    "spark.veen.partitionBytes": "bytes of log per task of the source and of an audit (default 64 MiB)",
+    "spark.veen.openBytes": "bytes of log per task where entries are opened, as by a query (default 8 MiB)",
+    "spark.veen.verify": "the option `verify` of `reader` where nothing else is said",
+    "spark.veen.onDamage": "the option `onDamage` of `reader` where nothing else is said",
+}
+_OPTIONS: Final = {
+    "spark.veen.partitionBytes": "partitionBytes",
+    "spark.veen.verify": "verify",
+    "spark.veen.onDamage": "onDamage",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How work on Spark is cut."""
+
+    partition_bytes: int = 64 * _MIB
+    open_bytes: int = 8 * _MIB  # opening costs far more than reading: smaller tasks than those of the source
+
+    @classmethod
+    def of(cls, session: "SparkSession") -> Self:
+        given = _given(session)
+        return cls(
+            partition_bytes=_count(given, "spark.veen.partitionBytes", 64 * _MIB),
+            open_bytes=_count(given, "spark.veen.openBytes", 8 * _MIB),
+        )
+
+
+def reader(session: "SparkSession", name: str = "veen") -> "DataFrameReader":
+    """`session.read.format(name)` with the options that the session's settings imply; later options win."""
+    given, made = _given(session), session.read.format(name)
+    for setting, option in _OPTIONS.items():
+        if setting in given:
+            made = made.option(option, given[setting])
+    return made
+
+
+def _given(session: "SparkSession") -> dict[str, str]:
+    found = {name: session.conf.get(name, None) for name in SETTINGS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _count(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) == 0:
+        raise OptionError(f"{name} is {text!r}, which is not a number of bytes")
+    return int(text)

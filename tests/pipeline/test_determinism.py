@@ -1,0 +1,175 @@
+"""Whatever the log and whatever is asked: one answer, however the work is dealt out (DESIGN §9.5).
+
+Cuts are simulated with the very functions that Spark's tasks run: parts in any order, pickled on the way, some of them
+done twice. Files lie in the directory in another order. A sample runs on Spark itself.
+"""
+
+import pickle
+import random
+import re
+
+import pytest
+from tests.pipeline.auditworld import ShuffledEngine, SlowEngine, run, tables
+from tests.pipeline.randomlogs import KEYRING, KEYS, random_log
+from tests.pipeline.test_query_cuts import CUTS, Cut, answer, random_query
+
+from veen.core.errors import VeenError
+from veen.overlays.state import state_hash
+from veen.overlays.stream import fold_events
+from veen.pipeline import folds
+from veen.pipeline.audit.report import document
+from veen.pipeline.audit.spark import SparkEngine
+from veen.pipeline.events import EventJob, event_batches, make_prefix, read_events, timed_tasks
+from veen.pipeline.folds import fold_named
+from veen.pipeline.folds.generic import merged, summarized
+from veen.pipeline.folds.rows import found_in
+from veen.pipeline.folds.seen import Seen
+from veen.pipeline.query.engine import LocalSource
+from veen.pipeline.query.keys import write_keys
+from veen.pipeline.query.onspark import SparkSource
+from veen.pipeline.query.planning import make_plan
+
+LOGS = 200
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
+
+
+def audited(path, engine=None, level="full"):
+    result = run(path, engine=engine, level=level)
+    return tables(result), document(result)
+
+
+def answered(path, asked, source):
+    """The digest, rows, evidence and coverage; or the error, which is an answer as well."""
+    try:
+        plan = make_plan(str(path), asked)
+        return answer(plan, asked, source(plan))
+    except VeenError as exc:
+        return type(exc), str(exc)
+
+
+def check_audits(found, here, there, parts):
+    level = random.Random(found.seed).choice(("full", "full", "sampled", "structure"))
+    expected = audited(here, level=level)
+    assert bool(expected[1]["findings"]["errors"]) <= (found.variant in ("damaged", "cut off")), found
+    for engine in (SlowEngine(), *(ShuffledEngine(count, found.seed) for count in parts)):
+        assert audited(there, engine, level) == expected
+
+
+def check_queries(found, here, there, parts, keys):
+    rng = random.Random(found.seed)
+    asked = random_query(rng, found.seed)
+    expected = answered(here, asked, lambda plan: LocalSource(plan, asked, KEYRING))
+    for count in parts:
+        assert answered(there, asked, lambda plan, n=count: Cut(plan, asked, keys, n, rng)) == expected
+
+
+FOLDS = ("kv", "crdt.gcnt")
+
+
+def states(fold, summary, seen):
+    """Every byte of a state and what it was made of."""
+    sealed = fold.seal(summary)
+    ts = max(seen.times.values(), default=0)
+    return state_hash(fold.name, fold.view(sealed, ts)), fold.issues(sealed), seen.unopened(), seen.counts, seen.heads
+
+
+def check_folds(found, here, there, parts, keys):
+    """The generic path of Spark without Spark: summaries of parts that meet in any order, in a tree."""
+    rng = random.Random(found.seed)
+    for name in FOLDS:
+        fold, seen = fold_named(name), Seen()
+        try:
+            expected = states(fold, fold_events(fold, seen.events(read_events(str(here), KEYRING))), seen)
+        except VeenError as exc:
+            with pytest.raises(type(exc), match=re.escape(str(exc))):
+                make_prefix(str(there))
+            continue
+        for count in parts:
+            prefix = make_prefix(str(there))
+            job, tasks = pickle.loads(  # noqa: S301 - as Spark does to tasks
+                pickle.dumps((EventJob(prefix.uri, keys), timed_tasks(None, prefix, count)))
+            )
+            rng.shuffle(tasks)
+            made = [summarized(fold, found_in(event_batches(job, works))) for works in tasks]
+            while len(made) > 1:  # any two that are there
+                one, other = made.pop(rng.randrange(len(made))), made.pop(rng.randrange(len(made)))
+                summary, noted = merged(fold, (one, other))
+                made.append([fold.dump(summary), noted.to_tree()])
+            assert states(fold, *merged(fold, made)) == expected
+
+
+def check(seed, root, keys, parts=CUTS):
+    """One log, twice on the disk, and everything that is made of it."""
+    found = random_log(seed)
+    here, there = found.put(root / f"{seed}-here"), found.put(root / f"{seed}-there", shuffled=True)
+    check_audits(found, here, there, parts)
+    check_queries(found, here, there, parts, keys)
+    check_folds(found, here, there, parts, keys)
+
+
+@pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
+@pytest.mark.parametrize("seed", range(8))
+def test_some_logs_give_one_answer_for_every_cut(tmp_path, keys, seed):
+    check(seed, tmp_path, keys)
+
+
+@pytest.mark.slow
+@pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
+@pytest.mark.parametrize("lot", range(10))
+def test_two_hundred_logs_give_one_answer_for_every_cut(tmp_path, keys, lot):
+    for seed in range(lot, LOGS, 10):
+        check(seed, tmp_path, keys)
+
+
+def folded(path, name, keys, **how):
+    try:
+        found = folds.run(str(path), name, keys=keys, **how)
+    except VeenError as exc:
+        return type(exc), str(exc)
+    return found.state_hash, found.issues, found.cuts, found.unopened, found.unproven
+
+
+def check_on_spark(spark, seeds, root, keys, parts):
+    """The same on Spark: what one process says of the first copy, Spark says of the second."""
+    for seed in seeds:
+        found = random_log(seed)
+        here, there = found.put(root / f"{seed}-here"), found.put(root / f"{seed}-there", shuffled=True)
+        asked = random_query(random.Random(seed), seed)
+        audit = audited(here)
+        rows = answered(here, asked, lambda plan, asked=asked: LocalSource(plan, asked, KEYRING))
+        for count in parts:
+            assert audited(there, SparkEngine(spark, count)) == audit
+
+            def source(plan, asked=asked, count=count):
+                return SparkSource(spark, plan, asked, keys, parts=count)
+
+            assert answered(there, asked, source) == rows
+            for name, plan in (("kv", "native"), ("kv", "generic"), ("crdt.gcnt", "auto")):
+                assert folded(there, name, keys, spark=spark, parts=count, plan=plan) == folded(
+                    here, name, keys, engine="python"
+                )
+
+
+@pytest.mark.xdist_group("spark")
+def test_some_logs_give_the_same_answer_on_spark(spark, tmp_path, keys):
+    check_on_spark(spark, (0, 5), tmp_path, keys, (7,))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_more_logs_give_the_same_answer_on_spark(spark, tmp_path, keys):
+    check_on_spark(spark, range(100, 112), tmp_path, keys, CUTS)
+
+
+def test_the_logs_are_of_every_kind():
+    """What the tests above are worth depends on what they are given."""
+    found = [random_log(seed) for seed in range(40)]
+    assert {one.variant for one in found} == {"good", "erased", "cut off", "damaged"}
+    labels = [
+        {name.split("-")[1] for name in one.files if name.startswith(("log/chunk-", "log/active-"))} for one in found
+    ]
+    assert {len(one) for one in labels} >= {1, 2, 3, 4, 5}
