@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.cli.tree import check_line, command_lines, exists
 
@@ -10,7 +11,7 @@ from veen.cli.app import cli
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 HEX = re.compile(r"[0-9a-f]{4}…[0-9a-f]{4}")
-NUMBER = re.compile(r"\b\d{4,}\b|\d+\.\d(?= s;)")  # ports, sizes of files, seconds
+NUMBER = re.compile(r"\b\d{4,}\b|\d+\.\d(?= s\b)|\d+(?= cores)")  # ports, sizes of files, seconds, this machine
 
 
 def shape(text: str) -> list[str]:
@@ -18,9 +19,11 @@ def shape(text: str) -> list[str]:
     return [NUMBER.sub("N", HEX.sub("HASH", line)) for line in text.strip().splitlines()]
 
 
+@pytest.mark.xdist_group("spark")
 def test_the_demo_in_the_readme_is_what_the_demo_prints():
+    pytest.importorskip("pyspark")
     printed = README.partition("$ make demo\n")[2].partition("```")[0]
-    assert shape(printed) == shape(CliRunner().invoke(cli, ["demo"]).stdout)
+    assert shape(printed) == shape(CliRunner().invoke(cli, ["demo", "--spark"]).stdout)
 
 
 def test_the_python_example_is_the_one_of_the_guide():

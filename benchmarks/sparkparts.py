@@ -1,0 +1,339 @@
+"""What the benchmarks of the pipeline measure, each beside its limit, in a process of its own for each number of cores.
+
+Limits run on as many plain processes as Spark has cores, without Spark, on the same cores: the process and all it
+starts are bound to them. Limit and measurement take turns; medians are reported.
+"""
+
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.sparkbench import Bench, Figure, Limits, Touched, in_processes, seconds_of, turns
+from benchmarks.sparklog import EVENTS, START, STATE, STATE_KEYS, Log, begin_of
+from nacl.bindings import crypto_sign_open
+
+from veen.core.ed25519 import SigningKey
+from veen.core.hashing import H, u64be
+from veen.core.labels import stream_id_of
+from veen.overlays.kv import KvFold
+from veen.overlays.stream import fold_events
+from veen.pipeline import bronze
+from veen.pipeline.audit import AuditOptions, audit
+from veen.pipeline.audit.spark import SparkEngine
+from veen.pipeline.bronze import Level
+from veen.pipeline.columns import ENTRIES, chosen, ddl
+from veen.pipeline.events import EventJob, EventWork, events_frame, make_prefix, timed_tasks
+from veen.pipeline.files import open_fs
+from veen.pipeline.folds import run as run_fold
+from veen.pipeline.folds import typed_frame
+from veen.pipeline.folds.native import NATIVE
+from veen.pipeline.folds.planning import Asked
+from veen.pipeline.folds.seen import Seen
+from veen.pipeline.inventory import pin
+from veen.pipeline.opening import Clock
+from veen.pipeline.options import Options
+from veen.pipeline.plan import Piece, Selection, pack, pieces
+from veen.pipeline.query import api
+from veen.pipeline.query.descriptor import QueryDescriptor, normalise
+from veen.pipeline.query.engine import execute
+from veen.pipeline.query.keys import KeyFile
+from veen.pipeline.query.onspark import SparkSource
+from veen.pipeline.query.planning import LabelPlan, make_plan
+from veen.pipeline.query.tasks import Job, cut, group_batches, item_batches
+from veen.pipeline.query.times import timestamp
+from veen.pipeline.session import spark_session
+from veen.pipeline.works import Work
+
+__all__ = ["PARTS", "measured"]
+
+_WARM_SECONDS: Final = 0.3
+_VERIFY_SECONDS: Final = 1.0
+_PARTITION_BYTES: Final = Options.of({"path": "."}).partition_bytes
+_PLANS: Final[tuple[Asked, ...]] = ("native", "generic")
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+_READS: Final[tuple[tuple[str, Level, tuple[str, ...]], ...]] = (
+    ("read, all columns, hashes checked", "hash", tuple(column.name for column in ENTRIES)),
+    ("read, all columns, unchecked", "none", tuple(column.name for column in ENTRIES)),
+    ("read, two columns, unchecked", "none", ("label", "stream_seq")),
+)
+
+
+def _decode(path: str, task: tuple[Piece, ...], level: Level, names: tuple[str, ...]) -> int:
+    """What a task of the source does, and nothing around it."""
+    fs, wanted = open_fs(path), chosen(names, ENTRIES)
+    return sum(
+        batch.num_rows
+        for piece in task
+        for batch in bronze.batches(fs, piece.ref, wanted, level=level, first=piece.first, last=piece.last)
+    )
+
+
+def read(bench: Bench) -> Iterator[Figure]:
+    for name, level, names in _READS:
+        schema = ddl(chosen(names, ENTRIES))
+
+        def tasks(log: Log, level: Level = level, names: tuple[str, ...] = names) -> list[tuple[Any, ...]]:
+            found = pack(pieces(open_fs(log.path), pin(log.path), Selection()), _PARTITION_BYTES)
+            return [(log.path, task, level, names) for task in found]
+
+        def on_spark(log: Log = bench.log, level: Level = level, schema: str = schema) -> None:
+            frame = bench.spark.read.format("veen").option("verify", level).schema(schema).load(log.path)
+            frame.write.format("noop").mode("overwrite").save()
+
+        on_spark(bench.small)
+        plain = in_processes(bench, _decode, tasks, bench.log.entries)
+        yield from turns(bench, "entries", bench.log.entries, on_spark, {name: plain})
+
+
+# --- auditing ------------------------------------------------------------------------------------------------
+
+
+def _verify(seconds: float) -> float:
+    """Bare verifications a second, on one thread. Of many signatures: a processor learns the branches of one."""
+    key = SigningKey(H(b"bare"))
+    digests = [H(u64be(number)) for number in range(500)]
+    signed = [key.sign(digest) + digest for digest in digests]
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for one in signed:
+            crypto_sign_open(one, key.public)
+        done += len(signed)
+    return done / (time.perf_counter() - began)
+
+
+def audits(bench: Bench) -> Iterator[Figure]:
+    def run(log: Log = bench.log) -> None:
+        result = audit(log.path, AuditOptions(), engine=SparkEngine(bench.spark))
+        assert result.ok
+        assert result.counts["signatures"] >= 2 * log.entries  # and those of checkpoints and control records
+
+    def one_thread() -> float:
+        return bench.cores * bench.pool.apply(_verify, (_VERIFY_SECONDS,))
+
+    def together() -> float:
+        return sum(bench.pool.map(_verify, [_VERIFY_SECONDS] * bench.cores, chunksize=1))
+
+    run(bench.small)
+    limits: Limits = {"audit; limit: cores × one thread": one_thread}
+    if bench.cores > 1:
+        limits["audit; limit: all cores at once"] = together
+    yield from turns(bench, "signatures", 2 * bench.log.entries, run, limits)
+
+
+# --- querying ------------------------------------------------------------------------------------------------
+
+_ALL: Final = {"scope": [EVENTS], "filter": {}, "evidence": {"mode": "none"}}
+_QUERIES: Final = {
+    "query, three fields of all events": _ALL | {"projection": ["subject_id", "event_type", "payload.ms"]},
+    "query, count and mean by origin": _ALL
+    | {
+        "projection": ["origin"],
+        "aggregate": {"group_by": ["origin"], "metrics": ["count", "avg(payload.ms)"]},
+    },
+}
+
+
+class _Nowhere:
+    def row(self, row: bytes) -> None:
+        """Only its hash is of interest."""
+
+    verified = row
+
+
+def _open(job: Job, works: list[Work[LabelPlan]]) -> int:
+    """What a task of a query does, and nothing around it."""
+    made = item_batches if job.descriptor.aggregate is None else group_batches
+    return sum(batch.num_rows for batch in made(job, works))
+
+
+def _answer(bench: Bench, log: Log, asked: QueryDescriptor) -> int:
+    """On Spark, to the digest; rows are hashed and forgotten."""
+    plan = make_plan(log.path, asked)
+    source = SparkSource(bench.spark, plan, asked, log.keys)
+    outcome = execute(plan, asked, "r-bench", source, _Nowhere(), now=lambda: 0)
+    assert not outcome.coverage.skipped
+    return outcome.digest.row_count
+
+
+def _events(log: Log) -> int:
+    return (log.entries + 1) // 2  # every second entry is one
+
+
+def query(bench: Bench) -> Iterator[Figure]:
+    for name, given in _QUERIES.items():
+        asked = normalise(given).descriptor
+
+        def tasks(log: Log, asked: QueryDescriptor = asked) -> list[tuple[Any, ...]]:
+            plan = make_plan(log.path, asked)
+            job = Job(uri=plan.uri, descriptor=asked, identity=plan.identity, keys=log.keys)
+            return [(job, works) for works in cut(plan, 8 * bench.cores)]
+
+        def on_spark(log: Log = bench.log, asked: QueryDescriptor = asked) -> None:
+            _answer(bench, log, asked)
+
+        on_spark(bench.small)
+        plain = in_processes(bench, _open, tasks, _events(bench.log))
+        yield from turns(bench, "events", _events(bench.log), on_spark, {name: plain})
+
+
+# --- folding -------------------------------------------------------------------------------------------------
+
+
+def _fold_alone(job: EventJob, works: list[EventWork]) -> int:
+    """What a task of a fold does, and nothing around it: open, decode, fold."""
+    fs, opener, seen = open_fs(job.uri), job.opener(), Seen()
+    found = (one for place, piece, ts in works for one in opener.found(fs, place, piece, Clock(ts)))
+    fold_events(KvFold(), seen.events(found))
+    return seen.rows
+
+
+def folds(bench: Bench) -> Iterator[Figure]:
+    """From the log to a state, by both plans; and from typed columns, beside the aggregation anyone would write."""
+
+    def tasks(log: Log) -> list[tuple[Any, ...]]:
+        prefix = make_prefix(log.path, streams=[stream_id_of(STATE)])
+        job = EventJob(prefix.uri, log.keys)
+        return [(job, works) for works in timed_tasks(None, prefix, 8 * bench.cores)]
+
+    plain = in_processes(bench, _fold_alone, tasks, _writes(bench.log))
+    for plan in _PLANS:
+
+        def on_spark(log: Log = bench.log, plan: Asked = plan) -> None:
+            found = run_fold(log.path, KvFold(), keys=log.keys, streams=[STATE], spark=bench.spark, plan=plan)
+            assert found.entries == _writes(log)
+            assert not found.issues
+
+        on_spark(bench.small)
+        yield from turns(bench, "writes", _writes(bench.log), on_spark, {f"fold of the log, {plan}": plain})
+    yield from _columns(bench)
+
+
+def _writes(log: Log) -> int:
+    return log.entries // 2  # every second entry is one
+
+
+def _columns(bench: Bench) -> Iterator[Figure]:
+    typed, simple = _written(bench, bench.log)
+
+    def native() -> None:
+        found = NATIVE[KvFold](bench.spark.read.parquet(typed), Seen(), "bench")
+        assert len(found) <= STATE_KEYS
+
+    def plain() -> float:
+        bench.spark.read.parquet(simple).createOrReplaceTempView("writes")
+        began = time.perf_counter()
+        found = bench.spark.sql(
+            "SELECT key, max_by(struct(value, client_id, msg_id), struct(at, stream_seq)) FROM writes GROUP BY key"
+        ).toArrow()
+        assert found.num_rows <= STATE_KEYS
+        return _writes(bench.log) / (time.perf_counter() - began)
+
+    plain()
+    native()
+    yield from turns(bench, "writes", _writes(bench.log), native, {"fold of typed columns, native": plain})
+
+
+def _written(bench: Bench, log: Log) -> tuple[str, str]:
+    """The bodies as columns, in Parquet: as the fold has them, and as anyone would. Kept with the log."""
+    root = Path(log.path).parent
+    typed, simple = root / "typed", root / "simple"
+    if not (simple / "_SUCCESS").exists():
+        frame = events_frame(bench.spark, make_prefix(log.path, streams=[stream_id_of(STATE)]), log.keys)
+        typed_frame(frame, KvFold()).write.mode("overwrite").parquet(str(typed))
+        names = ("key", "value", "CAST(at AS BIGINT) AS at", "stream_seq", "client_id", "leaf_hash AS msg_id")
+        plain = bench.spark.read.parquet(str(typed)).selectExpr(*names)
+        plain.write.mode("overwrite").parquet(str(simple))
+    return str(typed), str(simple)
+
+
+# --- what a selective query touches --------------------------------------------------------------------------
+
+
+def _opened_and_read(path: str, given: dict[str, Any], keys: KeyFile, small: str) -> tuple[int, int]:
+    """Files of the log that one process really opens for a query, and bytes that it really reads.
+
+    Over a small log first: what is loaded only once, modules and keys, is not of the query.
+    """
+    opened: set[str] = set()
+    counting = True
+
+    def hook(event: str, found: tuple[Any, ...]) -> None:
+        if counting and event == "open" and str(found[0]).startswith(path):
+            opened.add(str(found[0]))
+
+    api.run(small, given, keys=keys, store=None)
+    sys.addaudithook(hook)
+    before = _bytes_read()
+    api.run(path, given, keys=keys, store=None)
+    counting = False
+    return len(opened), _bytes_read() - before
+
+
+def _bytes_read() -> int:
+    found = re.search(r"^rchar: (\d+)$", Path("/proc/self/io").read_text("ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def touched(bench: Bench) -> Iterator[Touched]:
+    """The same query over all events, and over one percent of the time, without and with evidence."""
+    log = bench.log
+    first = begin_of(log.entries // 2)
+    window = {"from": timestamp(first), "to": timestamp(first + max(1, (begin_of(log.entries) - START) // 100) - 1)}
+    base = _QUERIES["query, three fields of all events"]
+    asked = {
+        "all events": base,
+        "one percent of the time": base | {"filter": {"time": window}},
+        "the same with full evidence": base | {"filter": {"time": window}, "evidence": {"mode": "full"}},
+    }
+    for name, given in asked.items():
+        descriptor = normalise(given).descriptor
+        files, size = bench.pool.apply(_opened_and_read, (log.path, given, log.keys, bench.small.path))
+        rows = _answer(bench, log, descriptor)
+        seconds = median(seconds_of(lambda d=descriptor: _answer(bench, log, d)) for _ in range(bench.rounds))  # type: ignore[misc]  # a lambda with a default
+        yield Touched(name=name, rows=rows, files=files, megabytes=size / 1e6, seconds=seconds)
+    found = [seconds_of(lambda: _one_entry(bench)) for _ in range(bench.rounds + 1)][1:]
+    name = "one entry, by the source: what every read costs"
+    yield Touched(name=name, rows=1, files=None, megabytes=None, seconds=median(found))
+
+
+def _one_entry(bench: Bench) -> None:
+    frame = bench.spark.read.format("veen").option("stream", STATE).option("toSeq", 1).load(bench.log.path)
+    assert frame.count() == 1
+
+
+# --- all of it -----------------------------------------------------------------------------------------------
+
+PARTS: Final[dict[str, Callable[[Bench], Iterator[Figure | Touched]]]] = {
+    "read": read,
+    "audit": audits,
+    "fold": folds,
+    "query": query,
+    "touched": touched,
+}
+
+
+def measured(log: Log, small: Log, *, cores: int, rounds: int, parts: list[str]) -> dict[str, Any]:
+    """Run the parts on the first `cores` cores of this machine; the figures of each."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # and all that is started from here on
+    found: dict[str, Any] = {}
+    with multiprocessing.get_context("spawn").Pool(cores) as pool:
+        pool.map(_verify, [_WARM_SECONDS] * cores, chunksize=1)
+        spark = spark_session("veen bench", master=f"local[{cores}]", settings={"spark.driver.memory": "2g"})
+        try:
+            bench = Bench(spark=spark, pool=pool, cores=cores, rounds=rounds, log=log, small=small)
+            for part in parts:
+                found[part] = [asdict(figure) for figure in PARTS[part](bench)]
+        finally:
+            spark.stop()
+    return found
