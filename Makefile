@@ -8,7 +8,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constra
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest
 # What exists of the places that hold Python; benchmarks may not be there yet.
-CODE := $(wildcard src tests tools benchmarks)
+CODE := $(wildcard src tests tools benchmarks examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -81,13 +81,14 @@ $(VENV)/.stamp-bench: $(STAMP)
 		|| echo "no PostgreSQL: it is left out"
 	@touch $@
 
-bench: $(STAMP) $(VENV)/.stamp-bench ## measure: core, hub, peers, growth (some minutes)
+bench: $(STAMP) $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure: core, hub, peers, growth, Spark (an hour)
 	@$(PYTEST) benchmarks -q -p no:xdist --benchmark-only --benchmark-disable-gc --benchmark-warmup=on \
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
 	@$(BIN)/python -m benchmarks.hub
 	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.overlays
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
+	@$(BIN)/python -m benchmarks.spark
 
 coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %
 	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95

@@ -23,7 +23,7 @@ def streaming(path, to, keys, events, *, once):
         "spark.eventLog.dir": Path(events).as_uri(),
         "spark.eventLog.compress": "false",
     }
-    spark = spark_session("veen tables", master="local[2]", settings=settings)
+    spark = spark_session("veen-tables", master="local[2]", settings=settings)
     query = tables.stream(
         spark, path, to, keys=keys, folds=["kv"], available_now=once, options={"maxEntriesPerTrigger": "40"}
     )

@@ -43,7 +43,7 @@ _NEAR: Final = 2  # epochs around the time of an entry in which its label may li
 class Shortened(PipelineError):
     """Entries that were there before are in the directory no more."""
 
-    hint = "Restore the directory; `veen audit run --since` tells what happened to it."
+    hint = "Restore the directory; `veen audit run --since DIRECTORY` tells what happened to it."
 
 
 class Mark(NamedTuple):

@@ -130,7 +130,8 @@ def _running() -> "SparkSession | None":
     ) == "connect":
         raise ConnectUnsupported("the environment asks for Spark Connect")
     session = SparkSession.getActiveSession()
-    if session is None and SparkContext._active_spark_context is not None:
+    # Of another thread's, Spark tells only by a name that is not public.
+    if session is None and getattr(SparkContext, "_active_spark_context", None) is not None:
         session = SparkSession.builder.getOrCreate()
     if session is not None:
         _refuse_connect(session)

@@ -8,9 +8,8 @@
 `engine="spark"` gives the same bytes, on all cores or a cluster.
 """
 
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -38,7 +37,7 @@ from veen.pipeline.folds.states import WrittenState
 from veen.pipeline.folds.typed import typed_columns
 from veen.pipeline.inventory import pin
 from veen.pipeline.prefix import Shortened
-from veen.pipeline.query.keys import KeyFile, write_keys
+from veen.pipeline.query.keys import KeyFile, keys_on_disk
 from veen.pipeline.session import using_session
 
 if TYPE_CHECKING:
@@ -251,7 +250,7 @@ class _Log:
         if not prefix.entries:
             return self.fold.identity() if base is None else base, Seen(), "nothing to read"
         with ExitStack() as closing:
-            keys = closing.enter_context(_file_of(self.keys))
+            keys = closing.enter_context(keys_on_disk(self.keys))
             session = closing.enter_context(using_session(self.spark, "veen fold"))
             frame = events_frame(session, prefix, keys, parts=self.parts)
             return fold_on_spark(frame, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
@@ -304,13 +303,3 @@ def _result(
         times=times,
         trees=trees,
     )
-
-
-@contextmanager
-def _file_of(keys: KeyFile | Keyring) -> Iterator[KeyFile]:
-    """Executors of this machine read keys from a file that is gone afterwards; a cluster is given a KeyFile."""
-    if isinstance(keys, KeyFile):
-        yield keys
-        return
-    with tempfile.TemporaryDirectory(prefix="veen-fold-") as directory:
-        yield write_keys(Path(directory), [one for one in keys.entries if one.can_read])

@@ -252,7 +252,7 @@ def load(
     if engine == "spark" and spark is None:
         from veen.pipeline.session import spark_session
 
-        spark = spark_session("veen tables")
+        spark = spark_session("veen-tables")
     used = spark if engine == "spark" else None
     log = TableLog(to)
     first = state = log.state()

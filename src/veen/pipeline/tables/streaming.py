@@ -64,7 +64,7 @@ def stream(
         for fold in folds:
             refresh(log.store, fold, spark=spark, path=path, keys=keys)
 
-    writer = source.writeStream.foreachBatch(batch).option("checkpointLocation", where).queryName("veen tables")
+    writer = source.writeStream.foreachBatch(batch).option("checkpointLocation", where).queryName("veen-tables")
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif every is not None:
