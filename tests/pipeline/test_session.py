@@ -145,6 +145,19 @@ def test_the_settings_are_the_documented_ones():
         assert f"| `{name}` |" in PAGE
 
 
+def test_what_the_jvm_says_stands_in_a_file_and_not_between_our_lines(tmp_path):
+    log = tmp_path / "spark.log"
+    code = (
+        "from veen.pipeline.session import spark_session\n"
+        f"spark = spark_session(master='local[1]', settings={{'spark.veen.log': {str(log)!r}}})\n"
+        "print(spark.range(3).mapInArrow(lambda batches: batches, 'id long').count())\n"
+        "spark.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert "incubator" in log.read_text()  # what every Spark of this version begins with
+
+
 # --- progress ----------------------------------------------------------------------------------------------------
 
 

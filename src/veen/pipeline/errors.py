@@ -10,6 +10,7 @@ __all__ = [
     "PipelineError",
     "PlaceMissing",
     "SourceDamaged",
+    "SparkFailed",
     "SparkMissing",
     "SubmitFailed",
 ]
@@ -32,6 +33,12 @@ class SparkMissing(PipelineError):
     """pyspark is not installed."""
 
     hint = "Install it with: pip install 'veen[spark]'. `--engine python` needs neither Spark nor Java."
+
+
+class SparkFailed(PipelineError):
+    """The Java virtual machine that Spark needs ended before it could be used."""
+
+    hint = "`veen spark check` looks at Java and Spark; the setting spark.veen.log names a file for all that they say."
 
 
 class JavaMissing(PipelineError):

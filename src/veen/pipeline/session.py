@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from veen.pipeline.errors import ConnectUnsupported, JavaMissing, SparkMissing
+from veen.pipeline.errors import ConnectUnsupported, JavaMissing, SparkFailed, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,7 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "8",
 }
 
+_LOG: Final = "spark.veen.log"
 _REGISTERED: Final = "spark.veen.registered"  # a mark of our own on the session, not a setting
 
 
@@ -144,25 +146,42 @@ def _refuse_connect(session: "SparkSession") -> None:
 
 
 def _started(app: str, master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app)
+    chosen = {"spark.app.name": app}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # its JVM runs, and has been told everything
-    if submitted:
-        chosen: dict[str, str] = {}
-    else:
+    if not submitted:
         master = master or os.environ.get("MASTER") or "local[*]"
-        builder = builder.master(master)
-        chosen = dict(OWN)
+        chosen |= {"spark.master": master, **OWN}
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark asks for it before it reads its settings
             chosen |= _LOCAL
-    for name, value in {**chosen, **_REQUIRED, **settings}.items():
+    chosen |= {**_REQUIRED, **settings}
+    if not submitted and getattr(SparkContext, "_gateway", None) is None:  # a JVM outlives the session it was for
+        conf = SparkConf().setAll(list(chosen.items()))
+        SparkContext(conf=conf, gateway=_launched(conf, chosen.get(_LOG)))
+    builder = SparkSession.builder
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _launched(conf: Any, log: str | None) -> Any:
+    """A JVM whose mutterings, and those of its Python workers, do not stand between our lines: to `log`, or nowhere."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    with Path(log).open("a+b") if log else tempfile.TemporaryFile() as said:
+        try:
+            return launch_gateway(conf, {"stderr": said})
+        except PySparkRuntimeError as exc:
+            said.seek(0)
+            lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+            raise SparkFailed(f"Spark did not start: {lines[-1] if lines else exc}") from exc
 
 
 # --- what is being done -------------------------------------------------------------------------------------------

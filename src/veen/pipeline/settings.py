@@ -22,6 +22,7 @@ SETTINGS: Final = {
     "spark.veen.openBytes": "bytes of log per task where entries are opened, as by a query (default 8 MiB)",
     "spark.veen.verify": "the option `verify` of `reader` where nothing else is said",
     "spark.veen.onDamage": "the option `onDamage` of `reader` where nothing else is said",
+    "spark.veen.log": "for a session that we start: a file for what the JVM and its workers say (default: nowhere)",
 }
 _OPTIONS: Final = {
     "spark.veen.partitionBytes": "partitionBytes",
