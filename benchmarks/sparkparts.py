@@ -248,7 +248,7 @@ def columns(bench: Bench) -> Iterator[Figure]:
 
 
 def _written(bench: Bench, log: Log) -> tuple[str, str]:
-    """The bodies as columns, in Parquet: as the fold has them, and as anyone would. Kept with the log."""
+    """The bodies as columns, in Parquet: as the fold has them, and as plain integers. Kept with the log."""
     root = Path(log.path).parent
     typed, simple = root / "typed", root / "plain"
     if not (simple / "_SUCCESS").exists():

@@ -110,19 +110,20 @@ def _in_time(fs: Fs, refs: list[ChunkRef], selection: Selection) -> list[ChunkRe
 
 
 def pack(found: Iterable[Piece], partition_bytes: int) -> list[tuple[Piece, ...]]:
-    """Tasks of about `partition_bytes` each, in order: one task per small chunk would cost more than reading it."""
-    tasks: list[tuple[Piece, ...]] = []
-    current: list[Piece] = []
-    size = 0
-    for piece in found:
-        if current and size + piece.size > partition_bytes:
-            tasks.append(tuple(current))
-            current, size = [], 0
-        current.append(piece)
-        size += piece.size
-    if current:
-        tasks.append(tuple(current))
-    return tasks
+    """Tasks of at most about `partition_bytes` each, in order and of like size, so that none is waited for alone.
+
+    One task per small chunk would cost more than reading it.
+    """
+    chosen = list(found)
+    total = sum(piece.size for piece in chosen)
+    count = max(1, -(-total // partition_bytes))
+    tasks: dict[int, list[Piece]] = {}
+    begin = 0
+    for piece in chosen:
+        number = min(begin * count // max(1, total), count - 1)  # behind the last byte there may be empty pieces
+        tasks.setdefault(number, []).append(piece)
+        begin += piece.size
+    return [tuple(task) for task in tasks.values()]
 
 
 def budget(start: Mapping[str, int], heads: Mapping[str, int], limit: int | None) -> dict[str, int]:
