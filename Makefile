@@ -90,7 +90,7 @@ bench: $(STAMP) $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure: core,
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
 	@$(BIN)/python -m benchmarks.spark
 
-coverage: $(STAMP) ## branch coverage of veen.core, at least 95 %
+coverage: $(STAMP) java $(VENV)/.stamp-spark ## branch coverage of veen.core, at least 95 %
 	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 conformance: $(STAMP) $(VENV)/.stamp-spark ## write docs/conformance.md from the req marks of the tests

@@ -4,6 +4,8 @@ import ast
 import json
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -21,10 +23,6 @@ def test_a_notebook_is_stored_without_outputs_and_each_cell_is_python(path):
 @pytest.mark.xdist_group("spark")  # it starts a Spark of its own: not beside others
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
-    pytest.importorskip("pyspark")
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
     for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))
     notebook = nbformat.read(path, as_version=4)

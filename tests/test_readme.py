@@ -21,7 +21,6 @@ def shape(text: str) -> list[str]:
 
 @pytest.mark.xdist_group("spark")
 def test_the_demo_in_the_readme_is_what_the_demo_prints():
-    pytest.importorskip("pyspark")
     printed = README.partition("$ make demo\n")[2].partition("```")[0]
     assert shape(printed) == shape(CliRunner().invoke(cli, ["demo", "--spark"]).stdout)
 

@@ -6,14 +6,11 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from tests.pipeline.auditworld import chunks, dump, log
+from tests.pipeline.test_audit_equivocation import branches
 
 from veen.cli.app import cli
 from veen.cli.output import Exit
-
-pytest.importorskip("pyarrow", reason="veen[spark] is not installed: make spark")
-
-from tests.pipeline.auditworld import chunks, dump, log
-from tests.pipeline.test_audit_equivocation import branches
 
 
 def veen(*words):

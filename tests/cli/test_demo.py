@@ -103,7 +103,6 @@ def test_without_java_the_spark_part_is_refused_before_anything_is_played(tmp_pa
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_the_spark_part_names_the_flipped_bit_and_what_is_kept_is_good(tmp_path):
-    pytest.importorskip("pyspark")
     root = tmp_path / "kept"
     result = CliRunner().invoke(cli, ["demo", "--spark", "--keep", str(root), "--json"])
     assert result.exit_code == 0, result.output

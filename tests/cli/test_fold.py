@@ -13,8 +13,6 @@ from tests.pipeline.queryworld import KEYS, STREAMS
 from veen.cli.output import Exit
 from veen.testing.events import FakeLog
 
-pytest.importorskip("pyarrow")
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):

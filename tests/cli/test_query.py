@@ -8,8 +8,6 @@ from tests.pipeline.queryworld import KEYS, STREAMS, filled
 
 from veen.cli.output import Exit
 
-pytest.importorskip("pyarrow")
-
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):

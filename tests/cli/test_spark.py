@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-from veen.cli.app import cli
-from veen.cli.output import Exit
-
-pytest.importorskip("pyspark", reason="veen[spark] is not installed: make spark")
-
 from tests.cli.terminal import in_terminal
 from tests.pipeline.auditworld import chunks, dump, log
 
+from veen.cli.app import cli
+from veen.cli.output import Exit
 from veen.pipeline.errors import SubmitFailed
 from veen.pipeline.submit import SHIPS, Submission, pack_all, pack_code, plan, submit
 

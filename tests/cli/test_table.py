@@ -9,8 +9,6 @@ from veen.cli.output import Exit
 from veen.overlays import kv
 from veen.pipeline import tables
 
-pytest.importorskip("pyarrow")
-
 HERE = ("--engine", "python")
 
 

@@ -1,7 +1,6 @@
 """Ranges as Arrow tables and pandas frames: the same entries, typed, whole."""
 
 import sys
-from importlib.util import find_spec
 
 import pytest
 from tests.client.hubs import all_of, connected, run
@@ -10,11 +9,6 @@ from veen.client import frames
 from veen.client.errors import ExtraMissing
 from veen.client.sealing import Attach
 
-needs_arrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
-needs_pandas = pytest.mark.skipif(
-    find_spec("pandas") is None or find_spec("pyarrow") is None, reason="pandas or pyarrow is not installed"
-)
-
 
 async def filled(client):
     parent = await client.send("orders", b"one", schema="a.v1", expires_at=2_000_000_000)
@@ -22,7 +16,6 @@ async def filled(client):
     await client.send("orders", b"three")
 
 
-@needs_arrow
 def test_a_range_becomes_a_table_with_one_row_for_each_entry(tmp_path, monkeypatch):
     monkeypatch.setattr(frames, "_BATCH", 2)  # so that three entries make two batches
 
@@ -44,7 +37,6 @@ def test_a_range_becomes_a_table_with_one_row_for_each_entry(tmp_path, monkeypat
     run(scenario())
 
 
-@needs_pandas
 def test_a_frame_keeps_whole_numbers_whole(tmp_path):
     async def scenario():
         async with connected(tmp_path) as (_, _, client):
@@ -60,7 +52,6 @@ def test_a_frame_keeps_whole_numbers_whole(tmp_path):
     run(scenario())
 
 
-@needs_arrow
 def test_numbers_of_64_bits_fit(tmp_path):
     async def scenario():
         async with connected(tmp_path) as (_, _, client):

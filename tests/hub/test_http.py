@@ -10,6 +10,7 @@ import ssl
 import time
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -533,7 +534,6 @@ def test_stopping_answers_what_was_begun(tmp_path):
 
 
 def test_uvloop_serves_as_well(tmp_path):
-    uvloop = pytest.importorskip("uvloop")
     with LiveHub(tmp_path, new_loop=uvloop.new_event_loop) as hub:
         data = b"".join(post("/v1/submit", submit_body(seq)) for seq in range(1, 6)) + post("/nowhere", b"")
         assert [status for status, _, _ in split_answers(hub.raw(data, expect=6))] == [200] * 5 + [404]

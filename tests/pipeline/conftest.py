@@ -1,11 +1,6 @@
 """One Spark session for the whole run of these tests."""
 
-from importlib.util import find_spec
-
 import pytest
-
-# Spark is an extra; without it there is nothing here to test. `make test` installs it.
-collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from pyarrow import fs
 from tests.pipeline.auditworld import chunks, dump, log, run, tables
 from tests.pipeline.queryworld import KEYRING, descriptor, filled
 
@@ -19,9 +20,6 @@ from veen.pipeline.inventory import pin
 from veen.pipeline.query import api
 from veen.pipeline.session import spark_session
 from veen.pipeline.source import EntrySource
-
-pytest.importorskip("moto", reason="moto is a development dependency")
-from pyarrow import fs
 
 pytestmark = pytest.mark.xdist_group("spark")
 

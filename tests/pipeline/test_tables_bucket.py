@@ -3,9 +3,6 @@
 import pickle
 
 import pytest
-
-pytest.importorskip("moto", reason="moto is a development dependency")
-
 from tests.pipeline.queryworld import KEYS, Recorder
 from tests.pipeline.tableworld import copy_of, erase
 from tests.pipeline.test_objectstore import store as store
