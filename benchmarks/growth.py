@@ -27,7 +27,6 @@ from veen.core.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.proof import prove_inclusion
-from veen.storage import frame
 from veen.storage.fs import OsFs
 from veen.storage.labelfiles import LabelFiles
 from veen.storage.store import Group, Store
@@ -79,7 +78,7 @@ def fill(store: Store, count: int, *, sync: bool) -> None:
                 hub_ts=1_700_000_000 + seq // 1000,
             )
             receipt = admitted.mmr_root + RECEIPT_TAIL
-            group.add_entry(admitted, frame.encode(LABEL, seq, MSG, receipt))
+            group.add_entry(admitted, MSG, receipt)
             written += 1
         store.journal.write(group.payload())
         store.apply(group)

@@ -16,11 +16,10 @@ import shutil
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from benchmarks import hub, load, report
 
@@ -179,15 +178,6 @@ def _sample(connections: list[Connection], tally: Tally, pid: int, at: float, se
     return sample
 
 
-def _run(scenario: Coroutine[Any, Any, list[Sample]]) -> list[Sample]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(scenario)
-    samples: list[Sample] = uvloop.run(scenario)
-    return samples
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -210,7 +200,7 @@ def main() -> int:
             return 1
         with hub.running_hub(root / "data") as (port, hub_pk):
             hub.authorize(port, CONNECTIONS)
-            samples = _run(soak(port, hub_pk, _hub_pid(root / "data"), rate, options.minutes * 60))
+            samples = hub.run(soak(port, hub_pk, _hub_pid(root / "data"), rate, options.minutes * 60))
         return verdict(samples, root / "data", structure=options.structure)
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -191,7 +191,7 @@ class _Hub:
                     hub_ts=hub_ts,
                 )
                 framed = frame.encode(LABELS[stream], admitted.stream_seq, raw, receipt.to_bytes())
-                group.add_entry(admitted, framed)
+                group.add_entry(admitted, framed.msg, framed.receipt)
                 number += 1
             self._commit(group)
 

@@ -21,7 +21,6 @@ from veen.core.proof import prove_consistency, prove_inclusion
 from veen.core.receipt import Receipt, signed_bytes
 from veen.hub.admission import Refuse, check_structure, decide
 from veen.hub.policy import Kex1
-from veen.storage import frame
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
 
@@ -78,7 +77,7 @@ class HubMachine(RuleBasedStateMachine):
             )
             seq, root = admitted.stream_seq, admitted.mmr_root
             receipt = signed_bytes(w.HUB, message.label, seq, message.leaf_hash(), root, self.now)
-            group.add_entry(admitted, frame.encode(message.label, seq, raw, receipt))
+            group.add_entry(admitted, raw, receipt)
             answers.append(receipt)
         if group.done:
             self.store.journal.write(group.payload())

@@ -11,6 +11,7 @@ from veen.core.errors import Refusal
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.receipt import Receipt
 from veen.hub.admission import Refuse
+from veen.hub.observe import NullObserver
 from veen.hub.pipeline import Overloaded, Pipeline, Stopped
 from veen.storage.errors import NoSpaceError
 from veen.storage.fs import OsFs
@@ -18,6 +19,7 @@ from veen.storage.store import Store
 from veen.testing.memfs import Fault, MemFs
 
 POLICY = w.policy(preloaded={w.FREE_TOKEN.auth_ref(): w.FREE_TOKEN})
+RECORDS = 2  # with the first message of a label: its token is authorised, the label opens
 
 
 def open_store(fs, limits=DEFAULT_LIMITS, segment_bytes=64_000_000):
@@ -122,6 +124,46 @@ def test_a_full_queue_refuses_before_anything_is_decided(tmp_path):
         await line.close()
 
     run(scenario())
+
+
+def test_a_group_waits_for_what_is_being_verified_but_not_for_long(tmp_path):
+    """A sync for each verdict would cost more than it gains; waiting for all of them would let the disk idle."""
+
+    class Groups(NullObserver):
+        def __init__(self):
+            self.sizes = []
+
+        def group(self, size, sync_s):
+            self.sizes.append(size)
+
+    class Held:
+        """A verifier whose verdicts come when the test says so."""
+
+        def submit(self, job):
+            pass
+
+        def close(self):
+            pass
+
+    async def scenario():
+        groups = Groups()
+        line = pipeline(open_store(OsFs(tmp_path)), observer=groups)
+        line._verifier = Held()
+        answers = [line.submit(message(seq)) for seq in range(1, 11)]
+        for _ in range(3):
+            line._verified(b"\1")
+        await asyncio.sleep(0.05)
+        assert not groups.sizes  # seven are still to come
+        line._verified(b"\1")  # with the records as many as are still to come: these need not wait any longer
+        await asyncio.gather(*answers[:4])
+        line._verified(b"\1" * 4)
+        await asyncio.gather(*answers[:8])
+        line._verified(b"\1" * 2)  # the last ones wait for nobody
+        await asyncio.gather(*answers)
+        await line.close()
+        return groups.sizes
+
+    assert run(scenario()) == [4 + RECORDS, 4, 2]
 
 
 @pytest.mark.req("OP0-08")

@@ -62,7 +62,7 @@ class Liar(World):
             hub_ts=self.now,
         )
         framed = frame.encode(name, admitted.stream_seq, msg.to_bytes(), receipt.to_bytes())
-        group.add_entry(admitted, framed)
+        group.add_entry(admitted, framed.msg, framed.receipt)
         self.commit(group)
         self.frames.append(framed)
 

@@ -122,7 +122,7 @@ def stage(store: Store, group: Group, step: Step) -> frame.Frame:
         hub_ts=step.hub_ts,
     )
     framed = frame.encode(msg.label, admitted.stream_seq, step.data, receipt.to_bytes())
-    group.add_entry(admitted, framed)
+    group.add_entry(admitted, framed.msg, framed.receipt)
     return framed
 
 

@@ -328,7 +328,7 @@ def forged(change_msg=None, change_receipt=None, *, key=driver.HUB):
         leaf_hash=msg.leaf_hash(),
         hub_ts=world.now,
     )
-    group.add_entry(admitted, frame.encode(label.label, admitted.stream_seq, msg.to_bytes(), receipt.to_bytes()))
+    group.add_entry(admitted, msg.to_bytes(), receipt.to_bytes())
     world.commit(group)
     return world
 

@@ -100,7 +100,7 @@ class World:
             hub_ts=self.now,
         )
         framed = frame.encode(name, admitted.stream_seq, raw, receipt.to_bytes())
-        own.add_entry(admitted, framed)
+        own.add_entry(admitted, framed.msg, framed.receipt)
         if group is None:
             self.commit(own)
         self.frames.append(framed)

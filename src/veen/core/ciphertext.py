@@ -10,6 +10,7 @@ the caller passes in; a retry that changes any input must pass new randomness (D
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from struct import Struct
 from typing import Final, Self
 
 from veen.core import aead, cbor, hpke
@@ -23,7 +24,7 @@ from veen.core.payload_hdr import PayloadHdr
 __all__ = ["Binding", "Opened", "Parts", "Sealed", "open_attachment", "open_msg", "seal"]
 
 TAG_BYTES: Final = 16
-_PREFIX_BYTES: Final = 40  # enc, hdr_len, body_len
+_PREFIX: Final = Struct(">32xII")  # enc, hdr_len, body_len
 _AAD_TAG: Final = tag_prefix("veen/aad")
 _NONCE_TAG: Final = tag_prefix("veen/nonce")
 _ZERO_REF: Final = bytes(32)
@@ -86,20 +87,19 @@ class Parts:
     def split(cls, ciphertext: bytes, limits: Limits = DEFAULT_LIMITS) -> Self:
         """Cut and check against the limits; FieldSizeError, LimitError or PaddingError name what is wrong."""
         body_start, end = cls.check(ciphertext, limits)
-        return cls(ciphertext[:32], ciphertext[_PREFIX_BYTES:body_start], ciphertext[body_start:end], ciphertext[end:])
+        return cls(ciphertext[:32], ciphertext[_PREFIX.size : body_start], ciphertext[body_start:end], ciphertext[end:])
 
     @staticmethod
     def check(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
         """The checks of `split` alone: where the body begins and where it ends."""
-        if len(ciphertext) < _PREFIX_BYTES:
-            raise FieldSizeError("ciphertext", f"at least {_PREFIX_BYTES} bytes", len(ciphertext))
-        hdr_len = int.from_bytes(ciphertext[32:36], "big")
-        body_len = int.from_bytes(ciphertext[36:40], "big")
+        if len(ciphertext) < _PREFIX.size:
+            raise FieldSizeError("ciphertext", f"at least {_PREFIX.size} bytes", len(ciphertext))
+        hdr_len, body_len = _PREFIX.unpack_from(ciphertext)
         if hdr_len > limits.max_hdr_bytes:
             raise LimitError("max_hdr_bytes", hdr_len, limits.max_hdr_bytes)
         if body_len > limits.max_body_bytes:
             raise LimitError("max_body_bytes", body_len, limits.max_body_bytes)
-        body_start = _PREFIX_BYTES + hdr_len
+        body_start = _PREFIX.size + hdr_len
         end = body_start + body_len
         if len(ciphertext) < end:
             raise FieldSizeError("ciphertext", f"at least {end} bytes by its own length fields", len(ciphertext))

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import product
 from typing import Any, ClassVar, Final, Self
 
 from veen.core import cbor, ed25519
@@ -13,12 +14,25 @@ from veen.core.wire import Fields, Form, Wire
 
 __all__ = ["Msg", "end_of", "leaf_hash_of"]
 
-_SIG_TAG: Final = tag_prefix("veen/sig")
+_UNSIGNED: Final = tag_prefix("veen/sig") + b"\x89"  # before the items that are signed
 _LEAF_TAG: Final = tag_prefix("veen/leaf")
 _BSTR32: Final = b"\x58\x20"
 _BSTR64: Final = b"\x58\x40"
 _NULL: Final = b"\xf6"
-_FIXED: Final = struct.Struct("4s32s2s32s2s32s")  # up to client_id every MSG has the same layout
+_FIXED: Final = "4s32s2s32s2s32s"  # up to client_id every MSG has the same layout
+_INTEGERS: Final = struct.calcsize(_FIXED)  # where client_seq begins
+# How long an integer is by its first byte, 0 where none begins; what the shortest form of that length begins with; how
+# struct reads it.
+_WIDTHS: Final = bytes([1] * 24 + [2, 3, 5, 9] + [0] * 228)
+_FLOORS: Final = {1: 0, 2: 24, 3: 0x100, 5: 0x10000, 9: 0x100000000}
+_INTEGER: Final = {1: "B", 2: "xB", 3: "xH", 5: "xI", 9: "xQ"}
+# The layout of a MSG up to its ciphertext, by the widths of client_seq, prev_ack, auth_ref and the ciphertext's length.
+_LAYOUTS: Final = {
+    (seq, ack, ref, size): struct.Struct(
+        f">{_FIXED}{_INTEGER[seq]}{_INTEGER[ack]}{'1s0s' if ref == 1 else '2s32s'}2s32s{_INTEGER[size]}"
+    )
+    for seq, ack, ref, size in product(_INTEGER, _INTEGER, (1, 34), _INTEGER)
+}
 
 
 def leaf_hash_of(*, label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
@@ -140,12 +154,12 @@ class Msg(Wire):
 
     def signing_digest(self) -> bytes:
         """What sig signs: Ht("veen/sig", CBOR of the first nine items)."""
-        return sha256(_SIG_TAG + b"\x89" + self._signed_items()).digest()
+        return sha256(_UNSIGNED + self._signed_items()).digest()
 
     @staticmethod
     def digest_of(raw: bytes) -> bytes:
         """`signing_digest` of the message that `from_bytes` read from `raw`, without encoding it again."""
-        return sha256(_SIG_TAG + b"\x89" + raw[1:-66]).digest()
+        return sha256(_UNSIGNED + raw[1:-66]).digest()
 
     def leaf_hash(self) -> bytes:
         """msg_id: the leaf this message becomes in its label's MMR (I2)."""
@@ -172,25 +186,36 @@ class Msg(Wire):
 def _parse(cls: type[Msg], data: bytes) -> Any:
     """The message in `data`, or None if it departs from the canonical layout anywhere."""
     try:
-        head, profile_id, second, label, third, client_id = _FIXED.unpack_from(data)
-        if head != b"\x8a\x01\x58\x20" or second != _BSTR32 or third != _BSTR32:
-            return None
-        client_seq, pos = cbor.uint_at(data, _FIXED.size)
-        prev_ack, pos = cbor.uint_at(data, pos)
-        if data[pos] == 0xF6:
-            auth_ref = None
-            pos += 1
-        elif data[pos : pos + 2] == _BSTR32:
-            auth_ref = data[pos + 2 : pos + 34]
-            pos += 34
-        else:
-            return None
-        if data[pos : pos + 2] != _BSTR32:
-            return None
-        ct_hash = data[pos + 2 : pos + 34]
-        length, start = cbor.uint_at(data, pos + 34, 0x40)
-    except (struct.error, IndexError, ValueError):
+        seq = _WIDTHS[data[_INTEGERS]]
+        ack = _WIDTHS[data[_INTEGERS + seq]]
+        pos = _INTEGERS + seq + ack
+        ref = 34 if data[pos] == 0x58 else 1
+        size = _WIDTHS[data[pos + ref + 34] ^ 0x40]
+        layout = _LAYOUTS[seq, ack, ref, size]
+        (
+            head,
+            profile_id,
+            mark2,
+            label,
+            mark3,
+            client_id,
+            client_seq,
+            prev_ack,
+            mark6,
+            auth_ref,
+            mark7,
+            ct_hash,
+            length,
+        ) = layout.unpack_from(data)
+    except (IndexError, KeyError, struct.error):
         return None
+    if head != b"\x8a\x01\x58\x20" or mark2 != _BSTR32 or mark3 != _BSTR32 or mark7 != _BSTR32:
+        return None
+    if mark6 != (_NULL if ref == 1 else _BSTR32):
+        return None
+    if client_seq < _FLOORS[seq] or prev_ack < _FLOORS[ack] or length < _FLOORS[size]:
+        return None
+    start = layout.size
     end = start + length
     if len(data) != end + 66 or data[end : end + 2] != _BSTR64:
         return None
@@ -201,7 +226,7 @@ def _parse(cls: type[Msg], data: bytes) -> Any:
     _set_client_id(msg, client_id)
     _set_client_seq(msg, client_seq)
     _set_prev_ack(msg, prev_ack)
-    _set_auth_ref(msg, auth_ref)
+    _set_auth_ref(msg, auth_ref or None)
     _set_ct_hash(msg, ct_hash)
     _set_ciphertext(msg, data[start:end])
     _set_sig(msg, data[end + 2 :])
@@ -213,7 +238,7 @@ def end_of(data: bytes, start: int) -> int | None:
     if data[start : start + 4] != b"\x8a\x01\x58\x20" or data[start + 36 : start + 38] != _BSTR32:
         return None
     try:
-        _, pos = cbor.uint_at(data, start + _FIXED.size)
+        _, pos = cbor.uint_at(data, start + _INTEGERS)
         _, pos = cbor.uint_at(data, pos)
         if data[pos] == 0xF6:
             pos += 1

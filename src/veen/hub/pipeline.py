@@ -29,7 +29,6 @@ from veen.hub.observe import NullObserver, Observer
 from veen.hub.policy import Policy
 from veen.hub.resolver import Resolver
 from veen.hub.verifier import InlineVerifier, WorkerVerifier
-from veen.storage import frame
 from veen.storage.errors import NoSpaceError, StorageError
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
@@ -37,6 +36,10 @@ from veen.storage.store import Group, Retirement, Store
 __all__ = ["Done", "Outcome", "Overloaded", "Pipeline", "Signer", "Stopped"]
 
 _log: Final = logging.getLogger(__name__)
+
+# While others are being verified, a group waits for this many: a sync for fewer costs more than it gains. The wait is
+# bounded by as many verifications, a millisecond or two, and ends when there is nobody left to wait for.
+_GROUP: Final = 64
 
 
 class Signer(Protocol):
@@ -256,7 +259,7 @@ class Pipeline:
         )
         stream_seq = admitted.stream_seq
         receipt = signed_bytes(key, msg.label, stream_seq, admitted.leaf_hash, admitted.mmr_root, hub_ts)
-        opened.group.add_entry(admitted, frame.encode(msg.label, stream_seq, job.raw, receipt))
+        opened.group.add_entry(admitted, job.raw, receipt)
         opened.answers.append((job, admitted, receipt))
 
     def _refuse(self, job: _Job, refuse: Refuse) -> None:
@@ -283,9 +286,10 @@ class Pipeline:
         """Start writing the open group if the writer is free."""
         if self._writing is not None or self._stopped is not None:
             return
+        if len(self._open) < min(_GROUP, len(self._verifying)):
+            return  # more is about to join; its verdict brings us back here
         if not len(self._open):
-            if not self._verifying:
-                self._idle.set()
+            self._idle.set()
             return
         writing, self._open = self._open, _OpenGroup()
         self._writing = writing

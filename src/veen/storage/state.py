@@ -69,7 +69,8 @@ class Cap:
         if limits is not self._limits:
             self._per_sec, self._burst = self.token.allow.bucket(limits)
             self._limits = limits
-        return min(self._burst, self.tokens + self._per_sec * (hub_ts - self.bucket_ts))
+        refilled = self.tokens + self._per_sec * (hub_ts - self.bucket_ts)
+        return refilled if refilled < self._burst else self._burst
 
 
 class Admitted(NamedTuple):

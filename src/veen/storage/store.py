@@ -35,7 +35,7 @@ from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.appendfile import AppendFile, FileCache
 from veen.storage.errors import CorruptError, StorageError
-from veen.storage.frame import Frame
+from veen.storage.frame import Frame, pack
 from veen.storage.fs import Fs
 from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, PolicyRow, Snapshot, WriterRow, policy_row
 from veen.storage.journal import Journal
@@ -55,9 +55,10 @@ class Group:
     parts: list[bytes] = field(default_factory=list)
     done: list[tuple[Admitted, bytes] | ControlRecord] = field(default_factory=list)  # in step with `parts`
 
-    def add_entry(self, admitted: Admitted, frame: Frame) -> None:
-        self.parts.append(frame.to_bytes())
-        self.done.append((admitted, frame.entry_hash))
+    def add_entry(self, admitted: Admitted, msg: bytes, receipt: bytes) -> None:
+        data, entry_hash = pack(admitted.label.label, admitted.stream_seq, msg, receipt)
+        self.parts.append(data)
+        self.done.append((admitted, entry_hash))
 
     def add_control(self, record: ControlRecord) -> None:
         self.parts.append(record.to_bytes())
@@ -249,10 +250,10 @@ class Store:
     def apply(self, group: Group) -> None:
         """Fill the files with a group that is durable in the journal; from now on readers see it."""
         for item, data in zip(group.done, group.parts, strict=True):
-            if isinstance(item, ControlRecord):
-                self._apply_control(item)
-            else:
+            if isinstance(item, tuple):  # asking for a ControlRecord would go through ABCMeta for each entry
                 self._apply_entry(item[0], data, item[1])
+            else:
+                self._apply_control(item)
 
     def _apply_control(self, record: ControlRecord) -> None:
         self._control.append(record.to_bytes())

@@ -1,0 +1,69 @@
+"""Verification beside the hub: verdicts come back in the order of submission, whoever found them."""
+
+import asyncio
+
+import pytest
+
+from veen.core.ed25519 import SigningKey
+from veen.core.hashing import H
+from veen.hub import verifier
+from veen.hub.verifier import WorkerVerifier
+
+KEY = SigningKey(H(b"a writer"))
+
+
+def job(number: int, *, good: bool) -> bytes:
+    digest = H(number.to_bytes(4, "big"))
+    return KEY.sign(digest if good else H(digest)) + digest + KEY.public
+
+
+@pytest.fixture
+def helped(monkeypatch):
+    """How many jobs this process verified itself, each time it did."""
+    counts = []
+    real = verifier.verdicts
+
+    def counted(jobs):
+        found = real(jobs)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(verifier, "verdicts", counted)
+    return counts
+
+
+def verdicts_of(jobs, workers):
+    async def scenario():
+        loop, found = asyncio.get_running_loop(), bytearray()
+        all_done = loop.create_future()
+
+        def done(verdicts):
+            found.extend(verdicts)
+            if len(found) == len(jobs):
+                all_done.set_result(None)
+
+        made = WorkerVerifier(loop, workers, done, lambda: all_done.set_exception(RuntimeError("a worker died")))
+        try:
+            for one in jobs:
+                made.submit(one)
+            await asyncio.wait_for(all_done, 30)
+        finally:
+            made.close()
+        return list(found)
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.req("ADM-05")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_hub_whose_workers_are_behind_helps_and_keeps_the_order(helped, workers):
+    wanted = [number % 5 != 0 for number in range(1000)]
+    found = verdicts_of([job(number, good=good) for number, good in enumerate(wanted)], workers)
+    assert found == wanted
+    assert sum(helped) > 0
+    assert max(helped) <= 4  # no turn of the loop gets long
+
+
+def test_a_hub_whose_workers_keep_up_leaves_it_to_them(helped):
+    assert verdicts_of([job(number, good=True) for number in range(64)], 1) == [1] * 64
+    assert not helped
