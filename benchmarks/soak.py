@@ -28,7 +28,7 @@ from veen.storage.fs import OsFs
 from veen.storage.fsck import verify_data
 
 CONNECTIONS: Final = 64
-TICK_SECONDS: Final = 0.005
+TICK_SECONDS: Final = 0.001
 PATIENCE_SECONDS: Final = 60.0  # for the last answers
 DISK_BYTES: Final = 2_500  # that a message may take on the disk, journal and index included
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -209,7 +209,7 @@ def main() -> int:
 def verdict(samples: list[Sample], data_dir: Path, *, structure: bool) -> int:
     """What a reader wants to know; the exit code is 0 if nothing was wrong."""
     began = time.perf_counter()
-    found = verify_data(OsFs(data_dir), level="structure" if structure else "full")
+    found = verify_data(OsFs(data_dir), level="structure" if structure else "full", jobs=os.cpu_count() or 1)
     faults = sum((sample.faults for sample in samples), Counter[str]())
     errors = ", ".join(f"{count} × {status}" for status, count in (+faults).items()) or "none"
     entries = sum(summary.size for summary in found.labels.values())

@@ -2,4 +2,5 @@
 
 from veen.cli import main
 
-main()
+if __name__ == "__main__":  # worker processes import their parent's main module
+    main()

@@ -21,14 +21,14 @@ def job(number: int, *, good: bool) -> bytes:
 def helped(monkeypatch):
     """How many jobs this process verified itself, each time it did."""
     counts = []
-    real = verifier.verdicts
+    real = verifier.verify_many
 
     def counted(jobs):
         found = real(jobs)
         counts.append(len(found))
         return found
 
-    monkeypatch.setattr(verifier, "verdicts", counted)
+    monkeypatch.setattr(verifier, "verify_many", counted)
     return counts
 
 

@@ -1,5 +1,6 @@
 """Commands on a data directory: verify-data, rebuild-index, clone, fork."""
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from veen.cli.hubcommon import DATA_DIR, existing
 from veen.cli.output import Exit, Fail, Output, output_options
 
 if TYPE_CHECKING:
+    from veen.storage.findings import Level
     from veen.storage.fsck import Report
 
 __all__ = ["check_data", "clone", "fork", "rebuild_index", "verify_data"]
@@ -19,22 +21,24 @@ __all__ = ["check_data", "clone", "fork", "rebuild_index", "verify_data"]
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)
 @click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes that verify signatures (default: one per core).")
 @output_options
-def verify_data(output: Output, data_dir: Path, structure: bool) -> None:
+def verify_data(output: Output, data_dir: Path, structure: bool, jobs: int | None) -> None:
     """Check every byte of DATA_DIR against what the hub signed; a fork together with its origin.
 
     The hub may run meanwhile, and no key is needed. Exit code 1 means that evidence is bad and names where. What can
     be made again from the log (index, node store) is told, and is exit code 6.
     """
-    check_data(output, data_dir, structure=structure)
+    check_data(output, data_dir, structure=structure, jobs=jobs)
 
 
-def check_data(output: Output, data_dir: Path, *, structure: bool = False) -> None:
+def check_data(output: Output, data_dir: Path, *, structure: bool = False, jobs: int | None = None) -> None:
     """What `hub verify-data` does, and `verify` on a data directory."""
     from veen.hub.forking import verify_all
 
     with told(f"{data_dir}: verification FAILED"), output.progress("verifying") as progress:
-        reports = verify_all(existing(data_dir), level="structure" if structure else "full", progress=progress)
+        level: Level = "structure" if structure else "full"
+        reports = verify_all(existing(data_dir), level=level, progress=progress, jobs=jobs or os.cpu_count() or 1)
     findings = [finding for report in reports for finding in report.findings]
     bad = [finding for finding in findings if finding.severity == "error" and finding.code != "rebuildable"]
     repairable = [finding for finding in findings if finding.code == "rebuildable"]

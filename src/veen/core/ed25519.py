@@ -29,11 +29,12 @@ from nacl.exceptions import BadSignatureError
 
 from veen.core.errors import InvalidKeyError
 
-__all__ = ["PUBLIC_BYTES", "SEED_BYTES", "SIGNATURE_BYTES", "SigningKey", "verify"]
+__all__ = ["JOB_BYTES", "PUBLIC_BYTES", "SEED_BYTES", "SIGNATURE_BYTES", "SigningKey", "verify", "verify_many"]
 
 SEED_BYTES: Final = 32
 PUBLIC_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+JOB_BYTES: Final = 128  # of `verify_many`
 
 
 class SigningKey:
@@ -78,3 +79,11 @@ def verify(public: bytes, message: bytes, signature: bytes) -> bool:
     except BadSignatureError:
         return False
     return True
+
+
+def verify_many(jobs: bytes) -> bytes:
+    """A byte for each job, 1 if its signature is good. A job is `signature 64 · digest 32 · key 32`."""
+    found = bytearray()
+    for pos in range(0, len(jobs), JOB_BYTES):
+        found.append(verify(jobs[pos + 96 : pos + 128], jobs[pos + 64 : pos + 96], jobs[pos : pos + 64]))
+    return bytes(found)

@@ -71,9 +71,11 @@ def _continue(source: OsFs, target: OsFs, origin: ForkOrigin, keys: HubKeys) -> 
     return keys
 
 
-def verify_all(fs: OsFs, *, level: Level = "full", progress: Callable[[str], None] | None = None) -> list[Report]:
+def verify_all(
+    fs: OsFs, *, level: Level = "full", progress: Callable[[str], None] | None = None, jobs: int = 1
+) -> list[Report]:
     """The reports on a directory and, in a fork, on its origin; VerifyError if the two do not belong together."""
-    reports = [verify_data(fs, level=level, progress=progress)]
+    reports = [verify_data(fs, level=level, progress=progress, jobs=jobs)]
     if not identities.exists(fs):
         return reports
     identity = identities.read_identity(fs)
@@ -81,7 +83,8 @@ def verify_all(fs: OsFs, *, level: Level = "full", progress: Callable[[str], Non
     if origin is None:
         return reports
     if not origin.same_identity:
-        reports += [_without_derived(report) for report in verify_all(origin_of(fs), level=level, progress=progress)]
+        origins = verify_all(origin_of(fs), level=level, progress=progress, jobs=jobs)
+        reports += [_without_derived(report) for report in origins]
     found = {
         label: (summary.size, summary.root)
         for label, summary in reports[-1 if origin.same_identity else 1].labels.items()

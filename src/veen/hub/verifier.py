@@ -16,13 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from veen.core import ed25519
+from veen.core.ed25519 import JOB_BYTES, verify_many
 
 __all__ = ["InlineVerifier", "Job", "WorkerVerifier"]
 
 Job = bytes  # signature, digest, key
 
-_JOB_BYTES: Final = 128
 _BATCH: Final = 8  # small batches keep both sides busy and turns short
 _OUTSTANDING: Final = 16  # batches per worker on their way
 _BACKLOG: Final = 32  # jobs that no worker has room for, and the hub helps
@@ -37,7 +36,7 @@ class InlineVerifier:
         self._done = done
 
     def submit(self, job: Job) -> None:
-        self._done(verdicts(job))
+        self._done(verify_many(job))
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -130,7 +129,7 @@ class WorkerVerifier:
         """Verify what would be sent next; its verdicts wait for those before them."""
         self._helping = False
         if len(self._waiting) >= _BACKLOG:
-            self._sent.append(verdicts(b"".join(self._waiting[:_HELP])))
+            self._sent.append(verify_many(b"".join(self._waiting[:_HELP])))
             del self._waiting[:_HELP]
             self._send()
 
@@ -166,22 +165,14 @@ class WorkerVerifier:
             worker.close()
 
 
-def verdicts(jobs: bytes) -> bytes:
-    """A byte for each job, 1 if its signature is good."""
-    verify, found = ed25519.verify, bytearray()
-    for pos in range(0, len(jobs), _JOB_BYTES):
-        found.append(verify(jobs[pos + 96 : pos + 128], jobs[pos + 64 : pos + 96], jobs[pos : pos + 64]))
-    return bytes(found)
-
-
 def serve(connection: socket.socket) -> None:
     """The worker: verify until the hub closes the socket, and answer often, since others wait for each answer."""
     rest = b""
-    while part := connection.recv(_BATCH * _OUTSTANDING * _JOB_BYTES):
+    while part := connection.recv(_BATCH * _OUTSTANDING * JOB_BYTES):
         data = rest + part
-        whole = len(data) - len(data) % _JOB_BYTES
-        for start in range(0, whole, _BATCH * _JOB_BYTES):
-            connection.sendall(verdicts(data[start : min(whole, start + _BATCH * _JOB_BYTES)]))
+        whole = len(data) - len(data) % JOB_BYTES
+        for start in range(0, whole, _BATCH * JOB_BYTES):
+            connection.sendall(verify_many(data[start : min(whole, start + _BATCH * JOB_BYTES)]))
         rest = data[whole:]
 
 

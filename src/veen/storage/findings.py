@@ -1,6 +1,7 @@
 """What verification finds: at most one error per file, with the first byte that is wrong."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,6 +61,8 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
     _seen: set[tuple[str, Severity]] = field(default_factory=set)
     _late: list[Finding] = field(default_factory=list)
+    # Called before anything is added or asked: what is judged beside, and came first, is to be found first.
+    settle_before: Callable[[], None] = field(default=lambda: None)
 
     def error(self, path: str, offset: int, code: Code, message: str) -> None:
         self._add(Finding(path, offset, code, message, "error"))
@@ -84,12 +87,14 @@ class Findings:
         self._late.clear()
 
     def _add(self, finding: Finding) -> None:
+        self.settle_before()
         if (finding.path, finding.severity) not in self._seen:
             self._seen.add((finding.path, finding.severity))
             self.all.append(finding)
 
     def has(self, path: str) -> bool:
         """Whether an error was found in a file."""
+        self.settle_before()
         return (path, "error") in self._seen
 
     def count(self, what: str, number: int = 1) -> None:
@@ -98,4 +103,5 @@ class Findings:
     @property
     def truth_is_whole(self) -> bool:
         """Whether nothing but rebuildable files is wrong, so that those can be judged."""
+        self.settle_before()
         return all(finding.severity == "warning" or finding.code == "rebuildable" for finding in self.all)

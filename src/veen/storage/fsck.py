@@ -32,6 +32,7 @@ from veen.storage.fsckindex import check_index
 from veen.storage.fsckjournal import JournalCheck
 from veen.storage.fsckjudge import Journaled, Judge
 from veen.storage.fscklabel import LabelCheck
+from veen.storage.fsckpool import SignaturePool
 from veen.storage.journal import Placed
 from veen.storage.scan import LabelFold, inventory, item_of
 
@@ -65,12 +66,14 @@ def verify_data(
     identity: HubIdentity | None = None,
     root_pk: bytes | None = None,
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> Report:
     """Check a whole data directory. `structure` leaves out the signatures, nothing else.
 
+    `jobs` processes verify signatures; the report is the same for any number.
     `identity` is one known from elsewhere (HID-01): the directory's own must then be the same hub, and may be absent.
     """
-    check = _Check(fs, level, progress)
+    check = _Check(fs, level, progress, jobs)
     try:
         check.run(identity, root_pk)
     finally:
@@ -81,8 +84,9 @@ def verify_data(
 class _Check:
     """One run of `verify_data`."""
 
-    def __init__(self, fs: Fs, level: Level, progress: Progress | None) -> None:
-        self.fs, self.level = fs, level
+    def __init__(self, fs: Fs, level: Level, progress: Progress | None, jobs: int) -> None:
+        self.fs, self.level, self.jobs = fs, level, jobs
+        self.pool: SignaturePool | None = None
         self.progress: Progress = progress or (lambda _path: None)
         self.findings = Findings()
         self.summaries: dict[bytes, LabelSummary] = {}
@@ -94,6 +98,8 @@ class _Check:
         self.clients = 0
 
     def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
         self.journal.close()
         self.spending.close()
 
@@ -107,11 +113,15 @@ class _Check:
         control.run(journal)
         check_rotations(identity, control.fold, findings)
         judge = Judge(fs, self.level, identity, control.fold, findings, self.spending, journal.index)
+        if self.jobs > 1 and self.level == "full":
+            judge.pool = self.pool = SignaturePool(self.jobs, judge.verify)
+            findings.settle_before = self.pool.settle
         judge.retired_control, judge.bound = control.retired_seq, read_binding(fs, findings, identity)
         self.retired_ts = control.retired_ts
         self._labels(judge, control)
         for placed, frame in journal.entries():
             self._journal_entry(judge, placed, frame)
+        findings.settle_before()
         judge.anchors_left()
         check_index(judge, control, journal.meta, journal.rows, clients=self.clients, retired_ts=self.retired_ts)
         check_names(fs, findings, self.summaries)

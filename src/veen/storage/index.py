@@ -9,6 +9,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Final
 
 from veen.core.control import ControlRecord, PolicyAuthority, PolicyRevocation
@@ -68,6 +69,7 @@ META: Final = ("segment", "hub_ts", "limits", "control", "control_bytes", "next_
 TABLES: Final = ("meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies")
 _VERSION: Final = 2  # of the tables above; an older index lacks rows that only a rebuild can find
 _MAX_INTEGER: Final = 2**63 - 1  # of SQLite
+_ROWS: Final = 100  # of `entries` in one statement; SQLite takes 32,766 values
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Snapshot:
     next_client_row: int
     labels: Sequence[LabelRow]
     clients: Sequence[ClientRow]
-    entries: Sequence[tuple[int, int, int]]  # client_row, client_seq, stream_seq
+    entries: Iterable[tuple[int, int, int]]  # client_row, client_seq, stream_seq; read once
     chunks: Sequence[ChunkRow]
     caps: Sequence[CapRow]
     writers: Sequence[WriterRow]  # those that are known already stay as they are
@@ -222,7 +224,7 @@ class Index:
                 self._put("writers", snapshot.writers, checked=True, keep=True)
                 self._put("policies", snapshot.policies, checked=True)
                 self._put("chunks", snapshot.chunks, checked=False)
-                db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", snapshot.entries)
+                self._put_entries(snapshot.entries)
             db.execute("COMMIT")
         except BaseException:
             db.execute("ROLLBACK")
@@ -241,6 +243,13 @@ class Index:
             marks = ", ".join("?" * len(values[0]))
             otherwise = "IGNORE" if keep else "REPLACE"
             self._db.executemany(f"INSERT OR {otherwise} INTO {table} VALUES ({marks})", values)  # noqa: S608 - our own names
+
+    def _put_entries(self, rows: Iterable[tuple[int, int, int]]) -> None:
+        """Many rows a statement: between two statements the interpreter lock changes hands, and a hub needs it more."""
+        every = iter(rows)
+        while part := list(chain.from_iterable(islice(every, _ROWS))):
+            marks = ", ".join(["(?, ?, ?)"] * (len(part) // 3))
+            self._db.execute(f"INSERT OR REPLACE INTO entries VALUES {marks}", part)  # noqa: S608 - marks only
 
     # --- look-ups --------------------------------------------------------------------------------------
 

@@ -45,7 +45,12 @@ from veen.storage.state import Admitted, Cap, Client, Label, State
 
 __all__ = ["Group", "Retirement", "Store"]
 
+# A journal segment retires when it holds this much for each label it touches, within these bounds. Retiring syncs some
+# files of each label, so many labels want large segments; small ones keep the work of a retirement, and what a restart
+# reads, short.
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
+_LEAST_BYTES: Final = 16 * 1024 * 1024
+_LABEL_BYTES: Final = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -315,7 +320,8 @@ class Store:
 
     @property
     def journal_is_full(self) -> bool:
-        return self.journal.offset >= self._segment_bytes
+        wanted = max(_LEAST_BYTES, _LABEL_BYTES * len(self._pending.labels))
+        return self.journal.offset >= min(wanted, self._segment_bytes)
 
     def capture(self) -> Retirement:
         """All that was applied before the current journal segment, which must hold nothing yet."""
@@ -338,7 +344,7 @@ class Store:
                 ClientRow(row, last.label.row, last.client_id, last.client_seq, last.prev_ack)
                 for row, last in pending.clients.items()
             ],
-            entries=[(client, seq, place) for (client, seq), place in pending.entries.items()],
+            entries=((client, seq, place) for (client, seq), place in pending.entries.items()),
             chunks=pending.chunks,
             caps=[self._cap_row(*spent) for spent in pending.caps.values()],
             writers=[WriterRow(client_id, first_ts) for client_id, first_ts in pending.writers.items()],
