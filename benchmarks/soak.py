@@ -1,11 +1,12 @@
 """A hub under steady load for a long time: does anything grow, fail or slow down?
 
-    python -m benchmarks.soak --minutes 30 --share 0.7
+    python -m benchmarks.soak --minutes 30 --share 0.7      also writes docs/benchmarks.md, if it is that long
 
 First the maximum of this machine is measured (closed loop, 64 connections), then a fresh hub process gets a share of
 it in an open loop: messages are due at fixed times whatever the hub does, and latency counts from when a message was
-due, so a pause of the hub shows in full. They are made and signed as they are needed. Once a minute memory, open
-files, errors and latencies are noted; at the end the hub is stopped and its whole directory verified.
+due, so a pause of the hub, or of the machine, shows in full. As with any client, so many of a connection are on their
+way and no more; what is due meanwhile is sent later. They are made and signed as they are needed. Once a minute memory,
+open files, errors and latencies are noted; at the end the hub is stopped and its whole directory verified.
 """
 
 import argparse
@@ -24,12 +25,15 @@ from typing import Final, cast
 from benchmarks import hub, load, report
 
 from veen.storage import layout
+from veen.storage.findings import Level
 from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
+from veen.storage.fsck import Report, verify_data
 
 CONNECTIONS: Final = 64
+WINDOW: Final = 60  # unanswered messages of a connection; all of them fit into a hub's queue
 TICK_SECONDS: Final = 0.001
 PATIENCE_SECONDS: Final = 60.0  # for the last answers
+WRITTEN_MINUTES: Final = 20
 DISK_BYTES: Final = 2_500  # that a message may take on the disk, journal and index included
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -94,6 +98,7 @@ class Sample:
     faults: Counter[str]
     p50_ms: float
     p99_ms: float
+    worst_ms: float
     rss_mb: float
     children_mb: float
     open_files: int
@@ -101,15 +106,15 @@ class Sample:
 
 
 HEAD: Final = (
-    "| minute | answers/s | errors | p50 ms | p99 ms | RSS MB | RSS of verifiers MB | open files | waiting |\n"
-    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    "| minute | answers/s | errors | p50 ms | p99 ms | worst ms | RSS MB | of verifiers MB | open files | waiting |\n"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 
 
 def line(one: Sample) -> str:
     return (
         f"| {one.minute:.1f} | {one.per_second:.0f} | {one.faults.total()} | {one.p50_ms:.2f} | {one.p99_ms:.2f} "
-        f"| {one.rss_mb:.1f} | {one.children_mb:.1f} | {one.open_files} | {one.waiting} |"
+        f"| {one.worst_ms:.0f} | {one.rss_mb:.1f} | {one.children_mb:.1f} | {one.open_files} | {one.waiting} |"
     )
 
 
@@ -142,6 +147,8 @@ async def soak(port: int, hub_pk: bytes, pid: int, rate: float, seconds: float) 
     print(HEAD, flush=True)
     while (now := time.perf_counter()) < began + seconds and not any(made.lost for made in connections):
         for _ in range(min(int((now - began) * rate) - sent, CONNECTIONS * 4)):
+            if connections[sent % CONNECTIONS].waiting >= WINDOW:
+                break
             connections[sent % CONNECTIONS].send(began + sent / rate)
             sent += 1
         if now >= noted + 60:
@@ -169,6 +176,7 @@ def _sample(connections: list[Connection], tally: Tally, pid: int, at: float, se
         faults=tally.faults,
         p50_ms=tally.percentile(0.50) * 1e3,
         p99_ms=tally.percentile(0.99) * 1e3,
+        worst_ms=tally.percentile(1.0) * 1e3,
         rss_mb=_rss(pid),
         children_mb=sum(_rss(child) for child in _children(pid)),
         open_files=len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208 - only how many
@@ -186,12 +194,12 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="where to put the data directory (default: a temporary one)")
     parser.add_argument("--structure", action="store_true", help="verify everything at the end but the signatures")
     options = parser.parse_args()
-    rate = options.rate
+    rate, load_text = options.rate, f"{options.rate} messages a second"
     if rate is None:
         most = median(hub.over_http(1, CONNECTIONS, hub.EACH)["per_second"] for _ in range(3))
         rate = most * options.share
-        print(f"maximum {most:.0f} messages a second, closed loop; load {rate:.0f} ({options.share:.0%})", flush=True)
-    print(report.machine(), flush=True)
+        load_text = f"{rate:.0f} messages a second, {options.share:.0%} of the {most:.0f} of a closed loop just before"
+    print(f"{report.machine()}\n{load_text}", flush=True)
     root = Path(tempfile.mkdtemp(prefix="veen-soak-", dir=options.dir))
     try:
         needed, free = int(rate * options.minutes * 60 * DISK_BYTES), shutil.disk_usage(root).free
@@ -201,22 +209,40 @@ def main() -> int:
         with hub.running_hub(root / "data") as (port, hub_pk):
             hub.authorize(port, CONNECTIONS)
             samples = hub.run(soak(port, hub_pk, _hub_pid(root / "data"), rate, options.minutes * 60))
-        return verdict(samples, root / "data", structure=options.structure)
+        level: Level = "structure" if options.structure else "full"
+        began = time.perf_counter()
+        found = verify_data(OsFs(root / "data"), level=level, jobs=os.cpu_count() or 1)
+        words = verdict(samples, found, time.perf_counter() - began)
+        print(words)
+        if options.minutes >= WRITTEN_MINUTES and options.rate is None:
+            report.write_section("soak", section(samples, load_text, words))
+        return int(any(+sample.faults for sample in samples) or not found.ok)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def verdict(samples: list[Sample], data_dir: Path, *, structure: bool) -> int:
-    """What a reader wants to know; the exit code is 0 if nothing was wrong."""
-    began = time.perf_counter()
-    found = verify_data(OsFs(data_dir), level="structure" if structure else "full", jobs=os.cpu_count() or 1)
+def verdict(samples: list[Sample], found: Report, seconds: float) -> str:
+    """What a reader wants to know."""
     faults = sum((sample.faults for sample in samples), Counter[str]())
     errors = ", ".join(f"{count} × {status}" for status, count in (+faults).items()) or "none"
     entries = sum(summary.size for summary in found.labels.values())
-    print(f"\nerrors: {errors}; memory {samples[0].rss_mb:.1f} MB at first, {samples[-1].rss_mb:.1f} MB at the end")
     state = "clean" if found.ok else f"{len(found.errors)} errors, the first: {found.errors[0]}"
-    print(f"verify-data ({found.level}): {entries} entries, {state}, {time.perf_counter() - began:.0f} s")
-    return int(bool(+faults) or not found.ok)
+    return (
+        f"Errors: {errors}. Memory of the hub: {samples[0].rss_mb:.1f} MB after the first minute, "
+        f"{samples[-1].rss_mb:.1f} MB at the end. Then verify-data ({found.level}): {entries} entries, "
+        f"{found.counts.get('signatures', 0)} signatures, {state}, {seconds:.0f} s on {os.cpu_count()} cores."
+    )
+
+
+def section(samples: list[Sample], load_text: str, words: str) -> str:
+    """Every fifth minute, and the last."""
+    shown = [one for number, one in enumerate(samples, 1) if number % 5 == 1 or one is samples[-1]]
+    title = f"## Soak: {samples[-1].minute:.0f} minutes"
+    how = (
+        f"{load_text}, one message a request over {CONNECTIONS} connections in an open loop: latency counts from when a "
+        "message was due. The generator makes and signs them on the same cores. Each line is one minute."
+    )
+    return "\n".join([title, "", report.machine(), "", how, "", HEAD, *map(line, shown), "", words])
 
 
 if __name__ == "__main__":

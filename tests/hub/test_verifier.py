@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from veen.core.ed25519 import SigningKey
+from veen.core.ed25519 import SigningKey, verify_many
 from veen.core.hashing import H
 from veen.hub import verifier
 from veen.hub.verifier import WorkerVerifier
@@ -20,11 +20,10 @@ def job(number: int, *, good: bool) -> bytes:
 @pytest.fixture
 def helped(monkeypatch):
     """How many jobs this process verified itself, each time it did."""
-    counts = []
-    real = verifier.verify_many
+    counts: list[int] = []
 
     def counted(jobs):
-        found = real(jobs)
+        found = verify_many(jobs)
         counts.append(len(found))
         return found
 
