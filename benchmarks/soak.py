@@ -239,8 +239,9 @@ def section(samples: list[Sample], load_text: str, words: str) -> str:
     shown = [one for number, one in enumerate(samples, 1) if number % 5 == 1 or one is samples[-1]]
     title = f"## Soak: {samples[-1].minute:.0f} minutes"
     how = (
-        f"{load_text}, one message a request over {CONNECTIONS} connections in an open loop: latency counts from when a "
-        "message was due. The generator makes and signs them on the same cores. Each line is one minute."
+        f"{load_text}; one message a request over {CONNECTIONS} connections in an open loop, at most {WINDOW} of a "
+        "connection unanswered: latency counts from when a message was due. The generator makes and signs them on the "
+        "same cores. Each line is one minute."
     )
     return "\n".join([title, "", report.machine(), "", how, "", HEAD, *map(line, shown), "", words])
 
