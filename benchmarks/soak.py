@@ -40,14 +40,19 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class Tally:
-    """What happened since the last line of the table."""
+    """What happened since the last line of the table. Latencies are counted by tenths of a millisecond: sorting half a
+    million of them each minute was the longest pause there was."""
 
-    latencies: list[float] = field(default_factory=list)
+    latencies: Counter[int] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)  # by HTTP status; after a 503 a writer's next ones are 409
 
-    def percentile(self, share: float) -> float:
-        ordered = sorted(self.latencies) or [0.0]
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+    def percentile_ms(self, share: float) -> float:
+        left = self.latencies.total() * share
+        for tenths in sorted(self.latencies):
+            left -= self.latencies[tenths]
+            if left <= 0:
+                return tenths / 10
+        return 0.0
 
 
 class Connection(asyncio.Protocol):
@@ -73,7 +78,7 @@ class Connection(asyncio.Protocol):
         while (answer := load.next_answer(self._buffer)) is not None:
             status, _, used = answer
             self._buffer = self._buffer[used:]
-            self.tally.latencies.append(time.perf_counter() - self._due.popleft())
+            self.tally.latencies[int((time.perf_counter() - self._due.popleft()) * 1e4)] += 1
             if status != b"200":
                 self.tally.faults[status.decode()] += 1
 
@@ -172,11 +177,11 @@ async def soak(port: int, hub_pk: bytes, pid: int, rate: float, seconds: float) 
 def _sample(connections: list[Connection], tally: Tally, pid: int, at: float, seconds: float) -> Sample:
     sample = Sample(
         minute=at / 60,
-        per_second=len(tally.latencies) / seconds,
+        per_second=tally.latencies.total() / seconds,
         faults=tally.faults,
-        p50_ms=tally.percentile(0.50) * 1e3,
-        p99_ms=tally.percentile(0.99) * 1e3,
-        worst_ms=tally.percentile(1.0) * 1e3,
+        p50_ms=tally.percentile_ms(0.50),
+        p99_ms=tally.percentile_ms(0.99),
+        worst_ms=tally.percentile_ms(1.0),
         rss_mb=_rss(pid),
         children_mb=sum(_rss(child) for child in _children(pid)),
         open_files=len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208 - only how many
