@@ -244,7 +244,8 @@ def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
         report.machine(),
         "",
         f"Crypto limit, {os.cpu_count()} cores / (verify + sign), measured between the runs: {limit:.0f} messages a "
-        f"second. Medians of {len(rounds)} interleaved rounds; durable, one `fdatasync` per group before its answers. "
+        f"second. Medians of {len(rounds)} interleaved rounds; durable, one `fdatasync` per group before its answers; "
+        "a run is long enough for one retirement of the journal. "
         "The load generator runs on the same cores.",
         "",
         "| what | messages/s | ratio to the limit | target | met | p50 ms | p99 ms | generator, cores |",
