@@ -21,8 +21,8 @@ _BSTR64: Final = b"\x58\x40"
 _NULL: Final = b"\xf6"
 _FIXED: Final = "4s32s2s32s2s32s"  # up to client_id every MSG has the same layout
 _INTEGERS: Final = struct.calcsize(_FIXED)  # where client_seq begins
-# How long an integer is by its first byte, 0 where none begins; what the shortest form of that length begins with; how
-# struct reads it.
+# How long an integer is by its first byte, 0 where none begins; the least value that needs that length; how struct
+# reads it.
 _WIDTHS: Final = bytes([1] * 24 + [2, 3, 5, 9] + [0] * 228)
 _FLOORS: Final = {1: 0, 2: 24, 3: 0x100, 5: 0x10000, 9: 0x100000000}
 _INTEGER: Final = {1: "B", 2: "xB", 3: "xH", 5: "xI", 9: "xQ"}

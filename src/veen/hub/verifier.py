@@ -26,7 +26,7 @@ _BATCH: Final = 8  # small batches keep both sides busy and turns short
 _OUTSTANDING: Final = 16  # batches per worker on their way
 _BACKLOG: Final = 32  # jobs that no worker has room for, and the hub helps
 _HELP: Final = 4  # jobs at a time: no turn of the loop gets long by it
-_NICE: Final = 5  # all others wait for the hub, and it never waits for a single worker only
+_NICE: Final = 5  # everybody waits for the thread that orders, which is not here
 
 
 class InlineVerifier:

@@ -44,9 +44,9 @@ class Frame(NamedTuple):
 
 def pack(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[bytes, bytes]:
     """`encode(…).to_bytes()` and the entry_hash, for a hub that frames thousands a second."""
-    pair = msg + receipt
-    entry_hash = sha256(b"veen/entry" + pair).digest()
-    return _HEADER.pack(_VERSION, 0, label, stream_seq, len(msg), len(receipt), entry_hash) + pair, entry_hash
+    entry_hash = entry_hash_of(msg, receipt)
+    header = _HEADER.pack(_VERSION, 0, label, stream_seq, len(msg), len(receipt), entry_hash)
+    return b"".join((header, msg, receipt)), entry_hash
 
 
 def encode(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> Frame:

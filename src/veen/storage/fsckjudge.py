@@ -86,11 +86,10 @@ class Judge:
         self.findings.count("bytes", item.length)
         if self.level == "full":
             self._count_signatures(item)
-            work = self._work_of(item) if self.pool is not None else None
-            if self.pool is not None and work is not None:
-                self.pool.add(item, work)
-            else:
+            if self.pool is None or (work := self._work_of(item)) is None:
                 self.verify(item)
+            else:
+                self.pool.add(item, work)
         if item.auth_ref is not None and (what := self._capability_fault(item, item.auth_ref)):
             self.findings.error(item.path, item.at, "capability", f"entry {item.stream_seq}: {what}")
 
