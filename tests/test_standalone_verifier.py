@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cbor2
 import pytest
+from tests.damage import flipped
 
 import veen_verify
 from veen.core.ciphertext import Parts
@@ -181,8 +182,8 @@ def test_no_byte_can_be_flipped_unseen(commands, place, capsys, name):
     data, rest = commands[name]
     unseen = []
     for pos in range(len(data)):
-        flipped = data[:pos] + bytes([data[pos] ^ (1 << pos % 8)]) + data[pos + 1 :]
-        status, line = call(capsys, name.split()[0], place("flipped", flipped), *rest)
+        changed = data[:pos] + bytes([data[pos] ^ (1 << pos % 8)]) + data[pos + 1 :]
+        status, line = call(capsys, name.split()[0], place("flipped", changed), *rest)
         if status != 1 or not line.startswith("FAILED: "):
             unseen.append(pos)
     assert unseen == []
@@ -192,9 +193,8 @@ def test_no_byte_can_be_flipped_unseen(commands, place, capsys, name):
 def test_the_process_says_failed_with_status_1(commands, place, name):
     data, rest = commands[name]
     command = name.split()[0]
-    flipped = data[:-1] + bytes([data[-1] ^ 1])
     assert verify(command, place("good", data), *rest)[0] == 0
-    status, said = verify(command, place("flipped", flipped), *rest)
+    status, said = verify(command, place("flipped", flipped(data)), *rest)
     assert status == 1
     assert said.startswith("FAILED: ")
     assert said.count("\n") == 1

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.hubprocess import DEV, report, running, veen
+from tests.damage import flipped
 from tests.hub import hubworld as w
 
 from veen.cli.output import Exit
@@ -263,7 +264,7 @@ def test_damage_is_exit_code_1_and_names_the_byte(data):
         hub.stop()
     (chunk,) = (data / "log").glob("chunk-*.log")
     whole = chunk.read_bytes()
-    chunk.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
+    chunk.write_bytes(flipped(whole, 300))
     done = veen("hub", "verify-data", data)
     assert done.returncode == Exit.BAD_EVIDENCE
     assert chunk.name in done.stderr.decode()
@@ -365,7 +366,7 @@ def test_a_fork_keeps_a_prefix_and_both_sides_verify(data, tmp_path, upto):
     assert isinstance(mine[0], Receipt)
     for name in ("fork-origin.json", "fork-origin.sig"):  # neither may change unseen
         whole = (target / name).read_bytes()
-        (target / name).write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+        (target / name).write_bytes(flipped(whole, -5))
         assert veen("hub", "verify-data", target).returncode in (Exit.BAD_EVIDENCE, Exit.LOCAL)
         (target / name).write_bytes(whole)
     sections(target)

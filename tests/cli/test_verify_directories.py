@@ -2,6 +2,7 @@
 
 import pytest
 from tests.cli.homes import Cli
+from tests.damage import flipped
 
 from veen.cli.output import Exit
 
@@ -20,7 +21,7 @@ def test_an_exported_identity_is_verified_without_its_passphrase(talk, tmp_path)
         data = path.read_bytes()
         if not data:
             continue
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        path.write_bytes(flipped(data))
         told = talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)
         assert told["code"] == "E.VERIFY"
         path.write_bytes(data)
@@ -48,7 +49,7 @@ def test_streams_go_along_verified_and_sealed(talk, tmp_path):
     assert [entry["body"] for entry in elsewhere.json("stream", first)["entries"]] == ["a", "b"]
     assert elsewhere.json("send", first, "c")["client_seq"] == 3
     payloads = tmp_path / "set" / "payloads.cborseq"
-    payloads.write_bytes(payloads.read_bytes()[:-1] + b"\x00")
+    payloads.write_bytes(flipped(payloads.read_bytes()))
     assert "payloads" in talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)["cause"]
 
 

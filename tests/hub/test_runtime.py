@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from tests.damage import flipped
 from tests.hub import hubworld as w
 
 from veen.core.checkpoint import Checkpoint
@@ -637,7 +638,7 @@ def test_the_scrubber_finds_damage_and_says_so(tmp_path):
     run(fill())
     chunk = sorted((tmp_path / "hub" / "log").glob("chunk-*.log"))[0]
     whole = chunk.read_bytes()
-    chunk.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    chunk.write_bytes(flipped(whole, 200))
 
     async def look():
         async with running(tmp_path, **flags) as hub:

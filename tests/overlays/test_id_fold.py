@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.damage import flipped
 from tests.overlays.idworld import (
     ACME_ID,
     ALICE,
@@ -481,7 +482,7 @@ def test_a_snapshot_with_a_damaged_body_is_refused():
     fold = IdFold()
     snapshot = Snapshot.take(fold, fold.summarize(log.events), [])
     assert snapshot.summary.count(event.body) == 1
-    for bad in (event.body[:-1] + b"\xff", event.body.replace(b"device_id", b"device_ix")):
+    for bad in (flipped(event.body), event.body.replace(b"device_id", b"device_ix")):
         damaged = replace(snapshot, summary=snapshot.summary.replace(event.body, bad))
         with pytest.raises(SnapshotRefused):
             damaged.restore(fold, lambda *_: None)

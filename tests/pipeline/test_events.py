@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 
 import pytest
+from tests.damage import flipped
 from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import LABELS, copy_of, erase, made, spoil
 
@@ -217,7 +218,7 @@ def test_a_prefix_names_the_root_at_every_head(log, copy):
     assert prefix.size > 0
     heads = make_prefix(str(copy)).heads
     last = max((copy / "log").glob(f"*-{LABELS[0].hex()}-*.log"), key=lambda path: path.name.split("-")[2])
-    last.write_bytes(last.read_bytes()[:-1] + b"\x00")
+    last.write_bytes(flipped(last.read_bytes()))
     spoiled = make_prefix(str(copy), upto=heads)
     assert LABELS[0] in spoiled.rootless
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.damage import flipped
 from tests.pipeline.foldworld import KEYRING, WRITERS, real_log, send
 from tests.pipeline.queryworld import STREAMS
 from tests.pipeline.tableworld import erase
@@ -122,7 +123,7 @@ def test_a_written_state_that_was_changed_is_refused(world, tmp_path, name):
     folded(world).write(str(tmp_path / "state"))
     (path,) = (tmp_path / "state").glob(f"*{name}")
     data = path.read_bytes()
-    changed = data.replace(b'"format": 1', b'"format": 2') if name == "manifest.json" else data[:-1] + b"\x00"
+    changed = data.replace(b'"format": 1', b'"format": 2') if name == "manifest.json" else flipped(data)
     path.write_bytes(changed)
     with pytest.raises(StateDamaged):
         folds.load(str(tmp_path / "state"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.tree import check_line, command_lines
+from tests.damage import flipped
 from tests.pipeline.queryworld import (
     KEYRING,
     KEYS,
@@ -279,7 +280,7 @@ def test_a_receipt_that_does_not_hold_fails_the_query(log, copy, mode):
         if raw not in data:
             continue
         old = next(frame for frame in log.frames if frame.receipt == raw)
-        forged = raw[:-1] + bytes((raw[-1] ^ 1,))
+        forged = flipped(raw)
         new = framing.encode(old.label, old.stream_seq, old.msg, forged)
         path.write_bytes(data.replace(old.to_bytes(), new.to_bytes()))
     evidence = {"mode": mode} if mode == "full" else {"mode": "spot", "sample_rate": 0.0001}

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.damage import flipped
 from tests.storage.world import LABELS, World, copy_of, fill
 
 from veen.core.control import AnchorPublish
@@ -66,7 +67,7 @@ def test_every_changed_bit_breaks_the_chain_at_its_entry():
         (found,) = check_anchors(MemFs({layout.ANCHORS: bad}))
         assert found.offset == place // size * size
     with pytest.raises(AnchorError, match="not what it was"):
-        AnchorFile(MemFs({layout.ANCHORS: good[:-1] + b"?"})).publish(ROOTS[3], 3, 0, NONCE)
+        AnchorFile(MemFs({layout.ANCHORS: flipped(good)})).publish(ROOTS[3], 3, 0, NONCE)
     swapped = good[size : 2 * size] + good[:size] + good[2 * size :]
     assert [found.offset for found in check_anchors(MemFs({layout.ANCHORS: swapped}))] == [0]
     first, _ = chain(other := MemFs(), 1)

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from tests.damage import flipped
 from tests.storage import driver
 from tests.storage.oracle import DRIVER_IDENTITY, assert_clean
 from tests.storage.world import LABELS, LIMITS, World, copy_of, fill, small
@@ -192,7 +193,7 @@ def test_damage_in_one_chunk_does_not_hide_that_in_another():
     world = small(30)
     files = world.fs.files()
     first, third = sealed_path(0, 1), sealed_path(0, 7)
-    broken = {path: files[path][:200] + b"\x00" + files[path][201:] for path in (first, third)}
+    broken = {path: flipped(files[path], 200) for path in (first, third)}
     report = verify_data(copy_of(world.fs, **broken))
     assert {first, third} <= paths(report)
     assert sealed_path(0, 4) not in paths(report)
@@ -375,7 +376,7 @@ def test_each_invariant_is_checked_wherever_the_entry_lies(change_msg, change_re
 
 
 def test_a_signature_by_nobody_is_found():
-    bad = forged(lambda msg: Msg.from_bytes(msg.to_bytes()[:-1] + bytes([msg.to_bytes()[-1] ^ 1])))
+    bad = forged(lambda msg: Msg.from_bytes(flipped(msg.to_bytes())))
     assert codes(verify_data(bad.fs)) == {"signature"}
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from tests.damage import flipped
 from tests.storage.driver import CLIENTS, TOKENS
 from tests.storage.world import LABELS, World, copy_of
 
@@ -37,7 +38,7 @@ def send_bad(world, *, forged=False, foreign=False):
     )
     raw = msg.to_bytes()
     if forged:
-        raw = raw[:-1] + bytes([raw[-1] ^ 1])
+        raw = flipped(raw)
     admitted = state.admit(
         label,
         client_id=msg.client_id,
