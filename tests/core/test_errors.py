@@ -93,7 +93,7 @@ def test_each_code_has_its_http_status():
 
 @pytest.mark.req("ERR-05")
 def test_api_codes_are_those_of_the_spec():
-    """spec §10.6"""
+    """spec §10.6, and the one of §8.2 for readers that COMP0.3 wants limited"""
     assert [(code.code, code.http_status) for code in ApiCode] == [
         ("E.BAD_REQUEST", 400),
         ("E.UNAUTHORIZED", 401),
@@ -101,6 +101,7 @@ def test_api_codes_are_those_of_the_spec():
         ("E.NOT_FOUND", 404),
         ("E.CONFLICT", 409),
         ("E.LIMIT", 413),
+        ("E.RATE", 429),
         ("E.UNAVAILABLE", 503),
         ("E.VERSION", 400),
     ]

@@ -67,11 +67,12 @@ EXPLANATIONS: Final = (
     ),
     _code(
         "E.RATE",
-        "too many messages for this token just now",
-        "The token carries a rate and a burst; the bucket is empty. The answer says after how many seconds to retry.",
-        "spec §6, I7, D-50",
+        "too many messages for this token, or too many bytes for this reader, just now",
+        "The token carries a rate and a burst, and the bucket is empty; or the hub serves each reader at a rate. The "
+        "answer says after how many seconds to retry.",
+        "spec §6, I7, D-50; 001 COMP0.3",
         "Wait for retry_after seconds; the client does so by itself and resends the same bytes.",
-        "Ask the issuer for a token with a higher rate.",
+        "Ask the issuer for a token with a higher rate, or the operator to raise auth.read_bytes_per_second.",
     ),
     _code(
         "E.SEQ",

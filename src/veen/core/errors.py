@@ -216,6 +216,7 @@ class ApiCode(Enum):
     NOT_FOUND = ("E.NOT_FOUND", 404)
     CONFLICT = ("E.CONFLICT", 409)
     LIMIT = ("E.LIMIT", 413)
+    RATE = ("E.RATE", 429)  # not in §10.6, which limits no reader; COMP0.3 does
     UNAVAILABLE = ("E.UNAVAILABLE", 503)
     VERSION = ("E.VERSION", 400)
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final, Self
 
-__all__ = ["ANYBODY", "Access", "Denied", "Principal", "Role"]
+__all__ = ["ANYBODY", "Access", "Denied", "Principal", "Role", "network_of"]
 
 
 class Role(Enum):
@@ -30,9 +31,20 @@ class Principal:
     bearer: bytes | None = None  # the token of an Authorization header
     names: tuple[str, ...] = ()  # in a client certificate that the transport verified
     denied: bool = False  # the static filter on addresses refuses it (001 SH1+ §5.1)
+    address: str = ""  # that it calls from (`network_of`); nothing for a caller inside the process
 
 
 ANYBODY: Final = Principal()
+
+
+def network_of(peer: object) -> str:
+    """What tells callers apart by the address of a socket: of IPv6 the first half, as one host has all of the rest."""
+    if not isinstance(peer, tuple):
+        return ""
+    address = ip_address(str(peer[0]).partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 class Denied(Enum):
@@ -66,6 +78,7 @@ class Access:
 
     readers: _Holders = field(default_factory=_Holders)
     admins: _Holders = field(default_factory=_Holders)
+    read_bytes_per_second: int = 0  # for each reader; 0: as fast as it goes
 
     @classmethod
     def of(
@@ -75,11 +88,13 @@ class Access:
         admin_tokens: Iterable[bytes] = (),
         read_names: Iterable[str] = (),
         admin_names: Iterable[str] = (),
+        read_bytes_per_second: int = 0,
     ) -> Self:
         def holders(tokens: Iterable[bytes], names: Iterable[str]) -> _Holders:
             return _Holders(frozenset(sha256(token).digest() for token in tokens), frozenset(names))
 
-        return cls(holders(read_tokens, read_names), holders(admin_tokens, admin_names))
+        readers, admins = holders(read_tokens, read_names), holders(admin_tokens, admin_names)
+        return cls(readers, admins, read_bytes_per_second)
 
     def check(self, role: Role, principal: Principal) -> Denied | None:
         """None if `principal` has the role; an administrator may read as well."""
@@ -90,3 +105,11 @@ class Access:
         if role is Role.ADMIN and not self.admins:
             return Denied.CLOSED
         return Denied.UNAUTHORIZED if principal.bearer is None and not principal.names else Denied.FORBIDDEN
+
+    def reader(self, principal: Principal) -> str:
+        """Whom reading is counted for: the credentials that opened it, or else the address; nobody for a local call."""
+        if principal.names:
+            return f"names {principal.names}"
+        if principal.bearer is not None and self.readers:  # otherwise nobody has checked it: any would do
+            return f"token {sha256(principal.bearer).hexdigest()}"
+        return principal.address

@@ -8,6 +8,7 @@ that spec §10.6 itself names.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from veen.core.envelopes import (
@@ -25,6 +26,7 @@ from veen.core.receipt import Receipt
 from veen.core.wire import Wire
 from veen.hub.access import ANYBODY, Denied, Principal, Role
 from veen.hub.calls import Call, Context, Services, not_found
+from veen.hub.pace import Pace
 from veen.hub.pages import encode_page, page_bounds, read_page
 from veen.hub.pipeline import Overloaded, Stopped
 from veen.hub.reply import ApiError, Form, Replies, Reply
@@ -47,6 +49,7 @@ class Api:
         self.context = Context(services)
         self.replies = Replies()
         self.submits = Submits(self.context, self.replies)
+        self._pace = Pace()
         self._closing: list[Callable[[], None]] = []
         self._operations: dict[str, tuple[Role, Handler]] = {
             "submit": (Role.ANY, self.submits.submit),
@@ -116,10 +119,13 @@ class Api:
         if found is None:
             raise not_found("no such operation")
         role, handler = found
-        if denied := self.services.access.check(role, call.principal):
+        access = self.services.access
+        if denied := access.check(role, call.principal):
             raise _denial(denied)
         if call.principal.denied and call.operation not in ("submit", "submit_batch"):  # those have their own code
             raise ApiError(ApiCode.FORBIDDEN, "requests from this address are refused")
+        if role is Role.READ and (rate := access.read_bytes_per_second) and (reader := access.reader(call.principal)):
+            return await self._pace.serve(reader, rate, partial(handler, call))
         return await handler(call)
 
     # --- spec §10.4.2 … §10.4.5 --------------------------------------------------------------------------

@@ -98,6 +98,9 @@ class Auth:
         tuple[str, ...], Key(listed(TEXT), "Names in client certificates that open administration.")
     ] = ()
     read_names: Annotated[tuple[str, ...], Key(listed(TEXT), "Names in client certificates that open reading.")] = ()
+    read_bytes_per_second: Annotated[
+        int, Key(SIZE, "How fast each reader is served, by its credentials or else its address; 0: as fast as it goes.")
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

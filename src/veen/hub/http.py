@@ -9,10 +9,11 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final, cast
 
 from veen.core.limits import Limits
-from veen.hub.access import ANYBODY, Principal
+from veen.hub.access import ANYBODY, Principal, network_of
 from veen.hub.httpinput import Reader, Request
 from veen.hub.pipeline import Outcome
 from veen.hub.reply import ApiError, Reply
@@ -103,9 +104,8 @@ class Connection(asyncio.Protocol):
         server = self.server
         self.deadline = server.now + server.settings.header_sec
         names = names_of(transport.get_extra_info("peercert"))
-        denied = server.is_denied(transport.get_extra_info("peername"))
-        if names or denied:
-            self._principal = Principal(names=names, denied=denied)
+        peer = transport.get_extra_info("peername")
+        self._principal = Principal(names=names, denied=server.is_denied(peer), address=network_of(peer))
         if not server.join(self):
             self._reader.ended = True
             self.reject(ApiError.unavailable("too many connections"), Request())
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
         scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not token:
             return self._principal
-        return Principal(bearer=token.strip(), names=self._principal.names, denied=self._principal.denied)
+        return replace(self._principal, bearer=token.strip())
 
     async def _stream(self, slot: _Slot, reply: Reply) -> None:
         """An answer without a known end: at the pace of the client, until it or the server goes."""

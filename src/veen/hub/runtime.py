@@ -232,6 +232,7 @@ class Hub:
             admin_tokens=config.tokens("admin_token_files"),
             read_names=config.auth.read_names,
             admin_names=config.auth.admin_names,
+            read_bytes_per_second=config.auth.read_bytes_per_second,
         )
 
     async def stop(self) -> None:
