@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from contextlib import aclosing
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Final, cast
 
 from veen.core.limits import Limits
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         "_advancing",
         "_alone",
         "_continue_due",
+        "_held",
         "_peer_done",
         "_principal",
         "_queue",
@@ -93,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading = True
-        self._continue_due = self._peer_done = self._advancing = False
+        self._continue_due = self._peer_done = self._advancing = self._held = False
         self._reserved = 0
         self._started = 0.0
 
@@ -171,14 +173,20 @@ class Connection(asyncio.Protocol):
         elif not self._reader.ended:  # one that was told to go has its own deadline
             self.deadline = self.server.now + self.server.settings.keep_alive_sec
 
+    def hold(self, held: bool) -> None:
+        """Listen no more to a client that was turned away, or listen again."""
+        self._held = held
+        self._pace()
+
     def _pace(self) -> None:
-        """Read on only while the client reads its answers and not too many are due."""
+        """Read on only while the client reads its answers, not too many are due and the hub has time for it."""
         due = len(self._slots) + len(self._queue)
+        free = self._writable.is_set() and not self._held
         if self._reading:
-            if due >= _MAX_DUE or not self._writable.is_set():
+            if due >= _MAX_DUE or not free:
                 self._reading = False
                 self.transport.pause_reading()
-        elif due <= _MAX_DUE // 2 and self._writable.is_set():
+        elif due <= _MAX_DUE // 2 and free:
             self._reading = True
             if not self.transport.is_closing():
                 self.transport.resume_reading()
@@ -275,6 +283,8 @@ class Connection(asyncio.Protocol):
         if reply is not None:
             slot.fill(reply)
             self.flush()
+            if reply.status == HTTPStatus.SERVICE_UNAVAILABLE and not self._reader.ended:
+                self.server.hold(self)
 
     def _advance(self) -> None:
         """Start what may start now. Answers that are known at once come back here: a loop, not a recursion."""

@@ -214,6 +214,11 @@ class Pipeline:
         """Call `listener` with the labels of each group, in commit order, once readers can see its entries."""
         self._listeners.append(listener)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it is worth asking those again who were turned away."""
+        return self.depth <= self._max_queue // 2
+
     def now(self) -> int:
         """The hub_ts that a message would get now."""
         return self._now()
@@ -322,12 +327,12 @@ class Pipeline:
         except Exception as exc:  # durable, but the files behind it are damaged: stop before anything is answered
             self._fail(exc, writing)
             return
-        if self._listeners:
-            labels = [item[0].label.label for item in writing.group.done if not isinstance(item, ControlRecord)]
-            for listener in self._listeners:
-                listener(labels)
         for job, _, receipt in writing.answers:
             self._tell(job, receipt)
+        if self._listeners:
+            labels = [admitted.label.label for _, admitted, _ in writing.answers]
+            for listener in self._listeners:
+                listener(labels)
         if len(writing):
             self.observer.group(len(writing), sync_s)
         now = time.perf_counter()

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, Literal
 
@@ -114,6 +114,7 @@ class Replies:
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
+        self._unavailable: dict[tuple[str, Form], Reply] = {}
 
     def ok(self, answer: Wire, form: Form, *, status: int = 200) -> Reply:
         if form == "json":
@@ -149,6 +150,16 @@ class Replies:
 
     def failed(self, error: ApiError, form: Form) -> Reply:
         return self._error(self.envelope(error), error.status, form, error.headers)
+
+    def unavailable(self, reason: str, form: Form) -> Reply:
+        """A message is turned away for `reason`. Made once for all, hence without a request id: this is the answer that
+        leaves in thousands, and just when there is no time for it."""
+        reply = self._unavailable.get((reason, form))
+        if reply is None:
+            error = ApiError.unavailable(reason)
+            reply = self._error(replace(self.envelope(error), request_id=None), error.status, form, error.headers)
+            self._unavailable = {(reason, form): reply}  # reasons come one at a time
+        return reply
 
     def _error(self, envelope: ErrorEnvelope, status: int, form: Form, headers: tuple[tuple[str, str], ...]) -> Reply:
         reply = self.ok(envelope, form, status=status)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -52,12 +52,14 @@ class HttpServer:
         self._heads: dict[int, bytes] = {}
         self._known: dict[bytes, Request] = {}
         self._connections: set[Connection] = set()
+        self._held: set[Connection] = set()
         self._buffered = 0
         self._servers: list[asyncio.Server] = []
         self._tls_listeners: list[TlsListener] = []
         self._ticker: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
+        api.services.pipeline.on_applied(self._applied)
 
     # --- listening ---------------------------------------------------------------------------------------
 
@@ -122,8 +124,26 @@ class HttpServer:
 
     def leave(self, connection: "Connection") -> None:
         self._connections.discard(connection)
+        self._held.discard(connection)
         if not self._connections:
             self._empty.set()
+
+    def hold(self, connection: "Connection") -> None:
+        """There was no room for a message of this client: its next ones wait in the socket until there is, or a tick.
+
+        Turning them away, too, would take the time that those who were let in need.
+        """
+        self._held.add(connection)
+        connection.hold(True)
+
+    def _applied(self, labels: Sequence[bytes]) -> None:
+        if self._held and self.api.services.pipeline.has_room:
+            self._listen_again()
+
+    def _listen_again(self) -> None:
+        held, self._held = self._held, set()
+        for connection in held:
+            connection.hold(False)
 
     def reserve(self, size: int) -> bool:
         if self._buffered + size > self.settings.max_buffered_bytes:
@@ -148,6 +168,7 @@ class HttpServer:
         self.now = loop.time()
         self.date = date_line()
         self._heads.clear()
+        self._listen_again()
         for connection in [found for found in self._connections if found.deadline <= self.now]:
             connection.overdue()
         settings = self.settings

@@ -158,7 +158,7 @@ class Submits:
 
     def _unavailable(self, reason: str, form: Form, bytes_in: int) -> Reply:
         self._services.observer.refused(ApiCode.UNAVAILABLE, bytes_in)
-        return self._replies.failed(ApiError.unavailable(reason), form)
+        return self._replies.unavailable(reason, form)
 
     # --- many --------------------------------------------------------------------------------------------
 
