@@ -74,16 +74,21 @@ def test_who_was_turned_away_waits_in_the_socket_until_there_is_room(tmp_path):
         hub.run(scenario())
 
 
+def full(hub, depth):
+    """As if so many messages were on their way."""
+    hub.services.pipeline.depth = depth
+
+
 def test_nobody_waits_longer_than_a_tick(tmp_path):
-    """A hub that admits nothing makes no groups either."""
-    with LiveHub(tmp_path, settings=TICKING) as hub:
+    """Room may come without a group: what was on its way may have failed."""
+    with LiveHub(tmp_path, max_queue=QUEUE, settings=TICKING) as hub:
 
         async def scenario():
-            hub.services.not_admitting = "the disk is full"
+            full(hub, QUEUE)
             transport, connection = flood(hub, 1)
             assert (statuses(transport), transport.reading) == ([503], False)
+            full(hub, 0)
             await until(lambda: transport.reading)
-            hub.services.not_admitting = None
             connection.data_received(submit(1))
             await until(lambda: len(statuses(transport)) == 2)
             assert (statuses(transport), transport.reading) == ([503, 200], True)
@@ -111,12 +116,27 @@ def test_others_are_heard_meanwhile(tmp_path):
         hub.run(scenario())
 
 
-@pytest.mark.parametrize("headers", [("Connection: close",), ()])
-def test_a_client_that_leaves_is_not_held(tmp_path, headers):
-    with LiveHub(tmp_path, max_queue=0, settings=RARELY) as hub:
+def test_a_hub_that_admits_nothing_goes_on_listening(tmp_path):
+    """A full disk is no want of room: whoever was refused may want to read."""
+    with LiveHub(tmp_path, settings=RARELY) as hub:
 
         async def scenario():
+            hub.services.not_admitting = "the disk is full"
+            transport, connection = flood(hub, 1)
+            assert (statuses(transport), transport.reading) == ([503], True)
+            connection.connection_lost(None)
+
+        hub.run(scenario())
+
+
+@pytest.mark.parametrize("headers", [("Connection: close",), ()])
+def test_a_client_that_leaves_is_not_held(tmp_path, headers):
+    with LiveHub(tmp_path, max_queue=QUEUE, settings=RARELY) as hub:
+
+        async def scenario():
+            full(hub, QUEUE)
             transport, connection = flood(hub, 1, *headers)
+            full(hub, 0)
             assert statuses(transport) == [503]
             assert (connection in hub.server._held) == (not headers)
             connection.connection_lost(None)

@@ -42,9 +42,9 @@ def network_of(peer: object) -> str:
     if not isinstance(peer, tuple):
         return ""
     address = ip_address(str(peer[0]).partition("%")[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
-        return str(IPv6Network((int(address) >> 64 << 64, 64)))
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(address)
 
 
 class Denied(Enum):

@@ -114,7 +114,7 @@ class Replies:
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
-        self._unavailable: dict[tuple[str, Form], Reply] = {}
+        self._reason, self._unavailable = "", dict[Form, Reply]()
 
     def ok(self, answer: Wire, form: Form, *, status: int = 200) -> Reply:
         if form == "json":
@@ -154,11 +154,13 @@ class Replies:
     def unavailable(self, reason: str, form: Form) -> Reply:
         """A message is turned away for `reason`. Made once for all, hence without a request id: this is the answer that
         leaves in thousands, and just when there is no time for it."""
-        reply = self._unavailable.get((reason, form))
+        if reason != self._reason:
+            self._reason, self._unavailable = reason, {}
+        reply = self._unavailable.get(form)
         if reply is None:
             error = ApiError.unavailable(reason)
             reply = self._error(replace(self.envelope(error), request_id=None), error.status, form, error.headers)
-            self._unavailable = {(reason, form): reply}  # reasons come one at a time
+            self._unavailable[form] = reply
         return reply
 
     def _error(self, envelope: ErrorEnvelope, status: int, form: Form, headers: tuple[tuple[str, str], ...]) -> Reply:

@@ -129,12 +129,11 @@ class HttpServer:
             self._empty.set()
 
     def hold(self, connection: "Connection") -> None:
-        """There was no room for a message of this client: its next ones wait in the socket until there is, or a tick.
-
-        Turning them away, too, would take the time that those who were let in need.
-        """
-        self._held.add(connection)
-        connection.hold(True)
+        """A message of this client was turned away. If for want of room, the next ones wait in its socket until there
+        is some, or for a tick: turning them away, too, would take the time that those who were let in need."""
+        if not self.api.services.pipeline.has_room:
+            self._held.add(connection)
+            connection.hold(True)
 
     def _applied(self, labels: Sequence[bytes]) -> None:
         if self._held and self.api.services.pipeline.has_room:
