@@ -21,7 +21,7 @@ same run as the limit it cannot beat, in turns, so that a busy or slow machine c
 
 def write_section(name: str, text: str) -> None:
     """Replace one section; what others wrote stays as it is."""
-    begin, end = f"<!-- {name}: begin, written by make bench -->", f"<!-- {name}: end -->"
+    begin, end = f"<!-- {name}: begin, written by a benchmark -->", f"<!-- {name}: end -->"
     section = f"{begin}\n{text.strip()}\n{end}\n"
     page = PAGE.read_text("utf-8") if PAGE.exists() else _OPENING
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end) + "\n", re.DOTALL)
