@@ -1,0 +1,133 @@
+"""`veen_native`, the optional module in Rust (docs/native.md): whether it is there, fits, and is wanted.
+
+It is looked for once, when this module is imported. Without it everything works the same, in Python and libsodium;
+`VEEN_NATIVE=0` in the environment asks for that.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+__all__ = [
+    "LOADED",
+    "VARIABLE",
+    "VERSION",
+    "Checked",
+    "Loaded",
+    "Module",
+    "Pool",
+    "SealedGroup",
+    "Signer",
+    "Sizes",
+    "load",
+]
+
+VARIABLE: Final = "VEEN_NATIVE"
+VERSION: Final = "0.2.0"  # native/Cargo.toml; another one may have other functions
+
+
+class Checked(Protocol):
+    """A MSG whose structure and signature are good: what ordering needs of it."""
+
+    @property
+    def label(self) -> bytes: ...
+    @property
+    def client_id(self) -> bytes: ...
+    @property
+    def client_seq(self) -> int: ...
+    @property
+    def prev_ack(self) -> int: ...
+    @property
+    def auth_ref(self) -> bytes | None: ...
+    def leaf_hash(self) -> bytes: ...
+
+
+class Signer(Protocol):
+    """A secret key of the hub, inside the module."""
+
+
+class SealedGroup(Protocol):
+    """Entries and control records for one sync, in the order they were added."""
+
+    def add_record(self, data: bytes) -> None: ...
+    def parts(self) -> list[tuple[bytes, bytes | None, bytes | None]]:
+        """Bytes, entry_hash and receipt of each; only bytes for a record. Waits for the workers."""
+        ...
+
+
+Sizes = tuple[int, int, int]  # max_msg_bytes, max_hdr_bytes, max_body_bytes
+
+
+class Pool(Protocol):
+    """Worker threads."""
+
+    @property
+    def wake_fd(self) -> int: ...
+    def set_rules(self, profiles: Sequence[bytes], sizes: Sizes) -> None: ...
+    def submit(self, raw: bytes) -> bool: ...
+    def take(self) -> "list[Checked | Literal[False] | None]": ...
+    def seal(
+        self,
+        group: SealedGroup,
+        signer: Signer,
+        raw: bytes,
+        label: bytes,
+        stream_seq: int,
+        leaf_hash: bytes,
+        mmr_root: bytes,
+        hub_ts: int,
+        /,
+    ) -> None: ...
+    def close(self) -> None: ...
+
+
+class Module(Protocol):
+    """What VEEN uses of `veen_native`."""
+
+    def verify(self, public: bytes, message: bytes, signature: bytes, /) -> bool: ...
+    def verify_many(self, jobs: bytes, /) -> bytes: ...
+    def Signer(self, seed: bytes, /) -> Signer: ...  # noqa: N802 - a class of the module
+    def Group(self) -> SealedGroup: ...  # noqa: N802
+    def Pool(self, workers: int, profiles: Sequence[bytes], sizes: Sizes, nice: int = 0) -> Pool: ...  # noqa: N802
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of looking for the module."""
+
+    module: Module | None
+    status: Literal["native", "absent", "off", "unfit"]  # unfit: it is there, and something is wrong with it
+    what: str  # in words, for people
+    cpu_features: tuple[str, ...] = ()  # that it was built for, beyond the least of its architecture
+
+
+def load(environment: Mapping[str, str], import_module: Callable[[str], Any] = importlib.import_module) -> Loaded:
+    """The module, if it is wanted, there, of the right version, and built for a CPU like this one."""
+    if environment.get(VARIABLE) == "0":
+        return Loaded(None, "off", f"Python; {VARIABLE}=0 turns the native module off")
+    try:
+        module = import_module("veen_native")
+    except ModuleNotFoundError as exc:
+        if exc.name == "veen_native":
+            return Loaded(None, "absent", "Python; the native module is not built here (make native)")
+        return _unfit(f"it cannot be imported: {exc}")
+    except Exception as exc:  # whatever a library of another platform does, it must not stop a program
+        return _unfit(f"it cannot be imported: {type(exc).__name__}: {exc}")
+    if (version := getattr(module, "__version__", None)) != VERSION:
+        return _unfit(f"its version is {version}, expected {VERSION}")
+    features = tuple(name for name, _ in module.cpu_features())
+    if lacking := [name for name, has in module.cpu_features() if not has]:
+        return _unfit(f"it was built for a CPU with {', '.join(lacking)}, which this one lacks")
+    built = (
+        f"built for this kind of CPU: {', '.join(features)}" if features else "built for any CPU of its architecture"
+    )
+    return Loaded(module, "native", f"native {VERSION}, {built}", features)
+
+
+def _unfit(why: str) -> Loaded:
+    return Loaded(None, "unfit", f"Python; the native module is not used: {why} (make native builds it anew)")
+
+
+LOADED: Final = load(os.environ)
