@@ -37,8 +37,8 @@ def peaks(log: Sequence[bytes], tag: str = "veen/mmr-node") -> list[bytes]:
 
 def root(log: Sequence[bytes]) -> bytes:
     """The single peak, or the hash over all of them."""
-    found = peaks(log)
-    return found[0] if len(found) == 1 else ht("veen/mmr-root", b"".join(found))
+    heads = peaks(log)
+    return heads[0] if len(heads) == 1 else ht("veen/mmr-root", b"".join(heads))
 
 
 def subtrees(start: int, end: int, height: int = 64, index: int = 0) -> list[Node]:
@@ -83,5 +83,5 @@ def sparse_nodes(marked: Mapping[int, bytes]) -> Callable[[int, int], bytes]:
 
 def root_at(node_at: Callable[[int, int], bytes], size: int) -> bytes:
     """The root of the first `size` leaves of a log given by its nodes."""
-    found = [node_at(*node) for node in reversed(subtrees(0, size))]
-    return found[0] if len(found) == 1 else ht("veen/mmr-root", b"".join(found))
+    nodes = [node_at(*node) for node in reversed(subtrees(0, size))]
+    return nodes[0] if len(nodes) == 1 else ht("veen/mmr-root", b"".join(nodes))

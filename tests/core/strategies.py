@@ -11,17 +11,17 @@ import cbor2
 from hypothesis import strategies as st
 from tests.core import strict_cbor
 
-from veen.core import control, envelopes, policies
-from veen.core.attached import Attached, Attachment
-from veen.core.captoken import Allow, CapToken, Rate
-from veen.core.checkpoint import Checkpoint
-from veen.core.evidence import Equivocation
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.prekey import Prekey
-from veen.core.profile import Profile
-from veen.core.proof import ConsistencyProof, MmrProof, PathStep, RangeProof
-from veen.core.receipt import Receipt
+from veen.core.objects import control, envelopes, policies
+from veen.core.objects.captoken import Allow, CapToken, Rate
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.prekey import Prekey
+from veen.core.objects.profile import Profile
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachment_root import Attached, Attachment
+from veen.core.tree.proof import ConsistencyProof, MmrProof, PathStep, RangeProof
 from veen.core.wire import Wire
 
 # --- values -------------------------------------------------------------------------------------------------
@@ -283,8 +283,8 @@ def _extend(draw: Draw, data: bytes) -> bytes:
 
 
 def _head(draw: Draw, data: bytes) -> strict_cbor.Head | None:
-    found = strict_cbor.heads(data)
-    return draw(st.sampled_from(found)) if found else None
+    heads = strict_cbor.heads(data)
+    return draw(st.sampled_from(heads)) if heads else None
 
 
 def _widen(draw: Draw, data: bytes) -> bytes:

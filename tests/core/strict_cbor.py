@@ -47,14 +47,14 @@ def head_at(data: bytes, pos: int) -> Head:
 
 def heads(data: bytes) -> list[Head]:
     """Every head from the start on, as far as the bytes make sense: where a mutation can aim."""
-    found: list[Head] = []
+    items: list[Head] = []
     pos = 0
     while True:
         try:
             head = head_at(data, pos)
         except RefusedError:
-            return found
-        found.append(head)
+            return items
+        items.append(head)
         pos = head.end + (head.argument if head.major in (2, 3) else 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import aead
+from veen.core.crypto import aead
 from veen.core.errors import InvalidKeyError, OpenError
 
 VECTORS = Path(__file__).parents[1] / "vectors"

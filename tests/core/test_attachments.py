@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_encrypt
 from tests.core import mmr_model as model
 
-from veen.core import hpke
-from veen.core.attached import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.attachments import (
+from veen.core.crypto import hpke
+from veen.core.errors import FormatError, LimitError, OpenError, VerifyError
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
+from veen.core.sealing.attachments import (
     EMPTY_ATT_ROOT,
     SealedAttachments,
     att_root_of,
     open_attachments,
     seal_attachments,
 )
-from veen.core.ciphertext import Binding, Opened, Parts, Sealed, open_msg, seal
-from veen.core.errors import FormatError, LimitError, OpenError, VerifyError
-from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
+from veen.core.sealing.ciphertext import Binding, Opened, Parts, Sealed, open_msg, seal
 
 ORACLE = pyhpke.CipherSuite.new(
     pyhpke.KEMId.DHKEM_X25519_HKDF_SHA256, pyhpke.KDFId.HKDF_SHA256, pyhpke.AEADId.CHACHA20_POLY1305
@@ -120,7 +120,7 @@ def test_the_root_of_one_attachment_is_hashed():
 
 @pytest.mark.req("ATT-06")
 def test_the_root_of_no_attachments_is_the_golden_constant():
-    """spec §4.6, SPEC-DECISIONS §18"""
+    """spec §4.6, decisions §18"""
     golden = "d8502e2b7365f07d065ff0ef5d1237b733d31554ac4b5e7dd806b6e15552d311"
     assert EMPTY_ATT_ROOT.hex() == att_root_of([]).hex() == model.ht("veen/att-root", b"").hex() == golden
 
@@ -164,8 +164,8 @@ def test_equal_attachments_are_sealed_apart():
 
 def test_equal_attachments_of_two_messages_are_sealed_apart():
     """D-09: a fresh context for every message"""
-    one, two = sealed(FILES), sealed(FILES, ikm=b"\x05" * 32)
-    assert not set(one.attachments.coids) & set(two.attachments.coids)
+    first, two = sealed(FILES), sealed(FILES, ikm=b"\x05" * 32)
+    assert not set(first.attachments.coids) & set(two.attachments.coids)
 
 
 # Tampering
@@ -224,7 +224,7 @@ def test_a_ciphertext_under_the_wrong_index_key_or_aad_does_not_open():
     _, sender = hpke.setup_sender(READER_PK, IKM)
     aad = BINDING.aad()
     parts = seal_attachments(sender, aad, (b"zero", b"one"), DEFAULT_LIMITS)
-    zero, one = parts.ciphertexts
+    zero, first = parts.ciphertexts
 
     def open_as(ciphertexts: tuple[bytes, ...], aad: bytes = aad, ikm: bytes = IKM) -> tuple[bytes, ...]:
         root = att_root_of([sha256(ciphertext).digest() for ciphertext in ciphertexts])  # as a lying sender would
@@ -232,15 +232,15 @@ def test_a_ciphertext_under_the_wrong_index_key_or_aad_does_not_open():
         receiver = hpke.setup_receiver(enc, READER_SK)
         return open_attachments(receiver, aad, replace(HDR, att_root=root), ciphertexts, DEFAULT_LIMITS)
 
-    assert open_as((zero, one)) == (b"zero", b"one")
+    assert open_as((zero, first)) == (b"zero", b"one")
     assert open_as((zero,)) == (b"zero",)  # what the declared list is for (D-16)
-    for ciphertexts in ((one, zero), (one,), (zero, zero), (zero, one, zero), (zero[:-1],), (b"",), (bytes(15),)):
+    for ciphertexts in ((first, zero), (first,), (zero, zero), (zero, first, zero), (zero[:-1],), (b"",), (bytes(15),)):
         with pytest.raises(OpenError):
             open_as(ciphertexts)
     with pytest.raises(OpenError):
-        open_as((zero, one), replace(BINDING, client_seq=8).aad())
+        open_as((zero, first), replace(BINDING, client_seq=8).aad())
     with pytest.raises(OpenError):
-        open_as((zero, one), ikm=b"\x05" * 32)
+        open_as((zero, first), ikm=b"\x05" * 32)
 
 
 # Limits

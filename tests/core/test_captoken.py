@@ -13,10 +13,10 @@ from nacl.signing import VerifyKey
 from tests.core import strategies
 from tests.core.strategies import single_bit_flips
 
-from veen.core.captoken import Allow, CapToken, Rate
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import CapabilityError, FieldSizeError, MalformedError, VeenError
 from veen.core.limits import Limits
+from veen.core.objects.captoken import Allow, CapToken, Rate
 
 ISSUER, OTHER = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
 SUBJECT = SigningKey(b"\x03" * 32).public

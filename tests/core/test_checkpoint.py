@@ -12,10 +12,10 @@ from tests.core import strategies
 from tests.core.strategies import single_bit_flips
 
 from veen.core import cbor
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, MalformedError, SignatureError, VeenError, VerifyError
 from veen.core.labels import label_of
+from veen.core.objects.checkpoint import Checkpoint
 
 HUB, WITNESSES = SigningKey(b"\x02" * 32), tuple(SigningKey(bytes((n,)) * 32) for n in range(3, 19))
 ROUTING_KEY, STREAM_ID, ROOT = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32

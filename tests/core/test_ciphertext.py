@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_encrypt
 
-from veen.core import ed25519, hpke
-from veen.core.ciphertext import Binding, Opened, Parts, open_msg, seal
+from veen.core.crypto import ed25519, hpke, x25519
 from veen.core.errors import (
     FieldSizeError,
     FormatError,
@@ -26,9 +25,10 @@ from veen.core.errors import (
     VerifyError,
 )
 from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import Profile
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
+from veen.core.sealing.ciphertext import Binding, Opened, Parts, open_msg, seal
 
 ORACLE = pyhpke.CipherSuite.new(
     pyhpke.KEMId.DHKEM_X25519_HKDF_SHA256, pyhpke.KDFId.HKDF_SHA256, pyhpke.AEADId.CHACHA20_POLY1305
@@ -307,9 +307,9 @@ def test_repeated_sends_never_share_a_key_and_nonce():
 
 def test_the_same_randomness_again_is_the_same_key_again():
     """D-09 in reverse: why a retry that changes anything must bring new randomness"""
-    one = Parts.split(sealed(b"one"))
+    parts = Parts.split(sealed(b"one"))
     two = Parts.split(seal(READER_PK, replace(BINDING, client_seq=8), HDR, b"two", ikm=IKM, pad_block=0).ciphertext)
-    assert one.enc == two.enc
+    assert parts.enc == two.enc
     assert sealed(b"one") == sealed(b"one")  # resending identical bytes is what a retransmission does
 
 
@@ -397,20 +397,20 @@ def test_an_enc_of_low_order_does_not_open(point):
 
 def test_header_and_body_of_two_messages_do_not_go_together():
     """spec §4.2 step 5: the body key comes from the context of the header."""
-    one, two = Parts.split(sealed(b"one")), Parts.split(sealed(b"two", ikm=b"\x05" * 32))
+    first, two = Parts.split(sealed(b"one")), Parts.split(sealed(b"two", ikm=b"\x05" * 32))
 
     def join(enc: bytes, hdr: bytes, body: bytes) -> bytes:
         return b"".join((enc, len(hdr).to_bytes(4, "big"), len(body).to_bytes(4, "big"), hdr, body))
 
-    assert open_msg(READER_SK, as_msg(join(one.enc, one.hpke_ct_hdr, one.aead_ct_body))).body == b"one"
+    assert open_msg(READER_SK, as_msg(join(first.enc, first.hpke_ct_hdr, first.aead_ct_body))).body == b"one"
     for mixed in (
-        join(one.enc, one.hpke_ct_hdr, two.aead_ct_body),
-        join(one.enc, two.hpke_ct_hdr, one.aead_ct_body),
-        join(two.enc, one.hpke_ct_hdr, one.aead_ct_body),
-        join(one.enc, one.aead_ct_body, one.hpke_ct_hdr),
-        join(one.enc, b"", one.aead_ct_body),
-        join(one.enc, one.hpke_ct_hdr, b""),
-        join(one.enc, b"", b""),
+        join(first.enc, first.hpke_ct_hdr, two.aead_ct_body),
+        join(first.enc, two.hpke_ct_hdr, first.aead_ct_body),
+        join(two.enc, first.hpke_ct_hdr, first.aead_ct_body),
+        join(first.enc, first.aead_ct_body, first.hpke_ct_hdr),
+        join(first.enc, b"", first.aead_ct_body),
+        join(first.enc, first.hpke_ct_hdr, b""),
+        join(first.enc, b"", b""),
     ):
         with pytest.raises(OpenError):
             open_msg(READER_SK, as_msg(mixed))
@@ -603,3 +603,37 @@ def test_errors_about_a_decrypted_header_do_not_quote_it(plain):
     with pytest.raises(FormatError) as caught:
         open_msg(READER_SK, sealed_with_header(plain))
     assert "secret" not in shown(caught.value)
+
+
+def test_an_opening_opens_its_message_and_no_other():
+    """D-130: 32 bytes stand in for the reader key, for one message."""
+    from veen.core.sealing.ciphertext import open_with_opening, opening_of
+
+    keys = [x25519.public_key(bytes([number]) * 32) for number in (1, 2)]
+    key = ed25519.SigningKey(b"\x07" * 32)
+
+    def message(number):
+        place = Binding(
+            profile_id=bytes(32), label=bytes(32), client_id=key.public, client_seq=number, prev_ack=0, auth_ref=None
+        )
+        sealed = seal(
+            keys[0], place, PayloadHdr(schema=bytes(32)), b"body %d" % number, ikm=bytes([number]) * 32, pad_block=0
+        )
+        return Msg.compose(
+            key,
+            profile_id=place.profile_id,
+            label=place.label,
+            client_seq=number,
+            prev_ack=0,
+            auth_ref=None,
+            ciphertext=sealed.ciphertext,
+        )
+
+    first, second = message(1), message(2)
+    opening = opening_of(b"\x01" * 32, first)
+    assert open_with_opening(opening, first) == open_msg(b"\x01" * 32, first)
+    for wrong, msg in ((opening, second), (bytes(32), first), (opening_of(b"\x02" * 32, first), first)):
+        with pytest.raises(OpenError):
+            open_with_opening(wrong, msg)
+    with pytest.raises(InvalidKeyError):
+        open_with_opening(opening[:-1], first)

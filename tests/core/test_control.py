@@ -11,11 +11,11 @@ from nacl.signing import VerifyKey
 from tests.core import strategies
 from tests.core.strategies import single_bit_flips
 
-from veen.core.captoken import CapToken
-from veen.core.control import BODIES, CapAuthorize, ControlRecord, KeyRotate, LimitsSet, StreamRegister
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import BODIES, CapAuthorize, ControlRecord, KeyRotate, LimitsSet, StreamRegister
 
 HUB, ISSUER = SigningKey(b"\x02" * 32), SigningKey(b"\x01" * 32)
 TOKEN = CapToken.issue(ISSUER, bytes(32), [b"\x0b" * 32], ttl=60)

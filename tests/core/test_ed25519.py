@@ -1,4 +1,4 @@
-"""Ed25519: RFC 8032, and the acceptance rule of the one verifier (I13)."""
+"""Ed25519: RFC 8032, and the one acceptance rule in each of its implementations (I13)."""
 
 import json
 import re
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from nacl.bindings import crypto_core_ed25519_add, crypto_scalarmult_ed25519_base_noclamp, crypto_sign
 
 import veen
-from veen.core.ed25519 import SigningKey, verify
+from veen.core.crypto import ed25519
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import InvalidKeyError
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -34,6 +35,14 @@ SMALL_ORDER = [
 
 KEY = SigningKey(bytes(range(32)))
 seeds = st.binary(min_size=32, max_size=32)
+
+
+def verify(public: bytes, message: bytes, signature: bytes) -> bool:
+    """The verdict of `verify`, and of libsodium where another implementation is in use."""
+    verdict = ed25519.verify(public, message, signature)
+    if all(type(part) is bytes for part in (public, message, signature)):
+        assert ed25519.libsodium_verify(public, message, signature) is verdict
+    return verdict
 
 
 def challenge(r: bytes, public: bytes, message: bytes) -> int:
@@ -176,12 +185,28 @@ def test_a_mixed_order_key_is_judged_by_the_cofactorless_equation(order):
     assert verdicts == {True, False}
 
 
-def test_there_is_no_second_verifier():
-    """I13: every part of VEEN judges signatures with `verify`."""
-    second = re.compile(r"crypto_sign|nacl\.signing|Ed25519PublicKey")
+def test_every_part_judges_signatures_through_the_same_door():
+    """I13: libsodium is asked in one module, the native implementation of the same rule is loaded in one."""
     root = Path(veen.__file__).parent
-    found = [path for path in root.rglob("*.py") if second.search(path.read_text("utf-8"))]
-    assert found == [root / "core" / "ed25519.py"]
+    sources = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in root.rglob("*.py")}
+
+    def using(pattern: str) -> set[str]:
+        return {name for name, text in sources.items() if re.search(pattern, text)}
+
+    assert using(r"crypto_sign|nacl\.signing|Ed25519PublicKey|libsodium_verify") == {"core/crypto/ed25519.py"}
+    assert using(r"import veen_native|[\"']veen_native[\"']") == {"native.py"}
+    assert using(r"module\.verify") == {"core/crypto/ed25519.py"}
+
+
+@pytest.mark.parametrize("function", [ed25519.verify_many, ed25519.libsodium_verify_many])
+def test_many_signatures_get_the_verdicts_of_each(function):
+    """I13"""
+    good, bad = KEY.sign(b"d" * 32), KEY.sign(b"e" * 32)
+    jobs = b"".join(signature + b"d" * 32 + KEY.public for signature in (good, bad, good))
+    assert function(jobs) == b"\1\0\1"
+    assert function(b"") == b""
+    with pytest.raises(ValueError, match="multiple of 128"):
+        function(jobs[:-1])
 
 
 # Awkward input

@@ -6,8 +6,9 @@ from hypothesis import given
 from tests.core import strategies
 
 from veen.core import cbor
-from veen.core.checkpoint import Checkpoint
-from veen.core.envelopes import (
+from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.envelopes import (
     MAX_PAGE_ITEMS,
     CheckpointRequest,
     CheckpointResponse,
@@ -22,10 +23,9 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
-from veen.core.msg import Msg
-from veen.core.proof import MmrProof, PathStep
-from veen.core.receipt import Receipt
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.proof import MmrProof, PathStep
 
 LABEL, Z32, Z64 = b"\x0a" * 32, bytes(32), bytes(64)
 MSG_TREE = [1, Z32, LABEL, Z32, 1, 0, None, Z32, b"ct", Z64]

@@ -1,4 +1,4 @@
-"""Errors and the admission table: spec §8.2, §10.6, SPEC-DECISIONS §7."""
+"""Errors and the admission table: spec §8.2, §10.6, decisions §7."""
 
 import pickle
 
@@ -7,7 +7,7 @@ import pytest
 from veen.core import errors
 from veen.core.errors import RETIRED_CODES, ApiCode, Refusal, Refused, Stage, VeenError
 
-# SPEC-DECISIONS §7, row by row: stage, code, detail_enum, HTTP status. ATT_ROOT is in spec §8.2 alone (D-15).
+# decisions §7, row by row: stage, code, detail_enum, HTTP status. ATT_ROOT is in spec §8.2 alone (D-15).
 ADMISSION = [
     ("prefilter", "E.SIZE", "SIZE_PREFILTER", 413),
     ("prefilter", "E.AUTH", "PREFILTER_REJECT", 403),
@@ -51,9 +51,10 @@ SAMPLES = [
     errors.CapabilityError("link 2 does not verify"),
     errors.EvidenceError("the two statements agree"),
     errors.OpenError(),
+    errors.AmbiguousError(),
     *(Refused(refusal) for refusal in Refusal),
 ]
-GROUPS = {VeenError, errors.FormatError}  # bases that are caught, never raised
+GROUPS = {VeenError, errors.FormatError, errors.StatedError}  # bases that are caught, never raised
 
 
 def subclasses(cls: type[VeenError]) -> set[type[VeenError]]:
@@ -138,7 +139,7 @@ def test_an_error_speaks_and_gives_a_hint(error):
     assert str(error).strip()
     assert "\n" not in str(error)
     assert error.hint.strip().endswith(".")
-    assert error.hint != VeenError.hint  # that one says: a defect of ours
+    assert error.hint != VeenError.hint  # that one is for any error of this machine
 
 
 @pytest.mark.parametrize("cls", sorted(core_errors(), key=str), ids=lambda cls: cls.__name__)

@@ -7,11 +7,11 @@ import cbor2
 import pytest
 from tests.core.strategies import single_bit_flips
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import EvidenceError, FieldSizeError, MalformedError, SignatureError, VeenError, VerifyError
-from veen.core.evidence import Equivocation
-from veen.core.receipt import Receipt
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.receipt import Receipt
 
 HUB, NEXT = SigningKey(b"\x02" * 32), SigningKey(b"\x03" * 32)
 LABEL, LEAF, ROOT = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
@@ -98,9 +98,9 @@ def test_nobody_is_framed_with_the_signature_of_another():
 @pytest.mark.parametrize("leaf", [OTHER_LEAF, bytes(32)], ids=["sorts after", "sorts before"])
 def test_a_hub_that_rotated_its_key_in_between_is_still_caught(leaf):
     """spec §8.4: one key for each statement, in the order of the statements."""
-    one, other = receipt(HUB), receipt(NEXT, leaf=leaf)
-    evidence = Equivocation.of(one, other, one_pk=HUB.public, other_pk=NEXT.public)
-    expected = (HUB.public, NEXT.public) if one.to_bytes() < other.to_bytes() else (NEXT.public, HUB.public)
+    first, other = receipt(HUB), receipt(NEXT, leaf=leaf)
+    evidence = Equivocation.of(first, other, one_pk=HUB.public, other_pk=NEXT.public)
+    expected = (HUB.public, NEXT.public) if first.to_bytes() < other.to_bytes() else (NEXT.public, HUB.public)
     assert evidence.hub_pks == expected
     Equivocation.from_bytes(evidence.to_bytes()).verify()
     with pytest.raises(SignatureError):
@@ -140,9 +140,9 @@ def test_every_single_bit_flip_is_refused():
 
 def test_the_report_is_a_map_of_four_keys():
     """Its two statements are told apart by their third item."""
-    one, other = receipt(), checkpoint(root=OTHER_ROOT)
-    evidence = Equivocation.of(one, other, one_pk=HUB.public)
-    first, second = sorted((one, other), key=lambda statement: statement.to_bytes())
+    receipt_statement, other = receipt(), checkpoint(root=OTHER_ROOT)
+    evidence = Equivocation.of(receipt_statement, other, one_pk=HUB.public)
+    first, second = sorted((receipt_statement, other), key=lambda statement: statement.to_bytes())
     tree = {1: 1, 2: [HUB.public], 3: first.to_tree(), 4: second.to_tree()}
     assert evidence.to_bytes() == cbor2.dumps(tree)
     wrong: Any

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core.hkdf import MAX_BYTES, expand, extract, hkdf
+from veen.core.crypto.hkdf import MAX_BYTES, expand, extract, hkdf
 
 WYCHEPROOF = json.loads((Path(__file__).parents[1] / "vectors" / "wycheproof-hkdf_sha256.json").read_text("utf-8"))
 WYCHEPROOF_TESTS = [test for group in WYCHEPROOF["testGroups"] for test in group["tests"]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import hpke, x25519
+from veen.core.crypto import hpke, x25519
 from veen.core.errors import InvalidKeyError, OpenError
 
 VECTOR_FILE = Path(__file__).parents[1] / "vectors" / "hpke-rfc9180-base-x25519-chacha20poly1305.json"
@@ -51,24 +51,24 @@ def test_the_receiver_opens_what_the_sender_seals_in_order(ikm_r, ikm_e, info, m
 @given(ikms, st.binary(max_size=40), st.integers(0, 100))
 def test_exports_are_bound_to_setup_context_and_length(ikm_e, exporter_context, length):
     """RFC 9180 §5.3; spec §4.2 takes the body key from here"""
-    _, one = hpke.setup_sender(PK_R, ikm_e)
+    _, sender = hpke.setup_sender(PK_R, ikm_e)
     _, same = hpke.setup_sender(PK_R, ikm_e)
     _, other_info = hpke.setup_sender(PK_R, ikm_e, b"x")
-    exported = one.export(exporter_context, 32)
+    exported = sender.export(exporter_context, 32)
     same.seal(b"", b"")
     assert same.export(exporter_context, 32) == exported  # sealing does not change what is exported
     assert other_info.export(exporter_context, 32) != exported
-    assert one.export(exporter_context + b"\x00", 32) != exported
-    assert len(one.export(exporter_context, length)) == length
-    assert one.export(exporter_context, 33)[:32] != exported  # the length is hashed as well
+    assert sender.export(exporter_context + b"\x00", 32) != exported
+    assert len(sender.export(exporter_context, length)) == length
+    assert sender.export(exporter_context, 33)[:32] != exported  # the length is hashed as well
 
 
 def test_every_setup_makes_another_key():
     """D-09: a fresh ephemeral for every message"""
-    enc_1, one = hpke.setup_sender(PK_R, b"\x04" * 32)
+    enc_1, first = hpke.setup_sender(PK_R, b"\x04" * 32)
     enc_2, two = hpke.setup_sender(PK_R, b"\x05" * 32)
     assert enc_1 != enc_2
-    assert one.seal(b"", bytes(32)) != two.seal(b"", bytes(32))
+    assert first.seal(b"", bytes(32)) != two.seal(b"", bytes(32))
 
 
 @pytest.mark.req("CRY-05")

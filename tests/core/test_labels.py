@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from tests.core import strategies
 
 import veen.core
-from veen.core.attachments import EMPTY_ATT_ROOT, att_root_of
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import InvalidKeyError, MalformedError
 from veen.core.labels import epoch_at, epoch_window, hub_id_of, label_of, routing_key_of, stream_id_of
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachments import EMPTY_ATT_ROOT, att_root_of
 
 # --- golden values ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("CRY-12", "CRY-13", "CRY-14")
 def test_the_golden_names_of_a_hub_hold():
-    """SPEC-DECISIONS §18: hub_pk = 0x00 × 32."""
+    """decisions §18: hub_pk = 0x00 × 32."""
     hub_id = hub_id_of(bytes(32))
     routing_key = routing_key_of(hub_id)
     assert hub_id.hex() == "bbffb7fed5790a1b6f45545c11492bed154eee4d8395d0790faabca7dfed2054"
@@ -33,7 +33,7 @@ def test_the_golden_names_of_a_hub_hold():
 
 
 def test_the_golden_att_root_of_no_attachments_holds():
-    """SPEC-DECISIONS §18, D-13"""
+    """decisions §18, D-13"""
     assert EMPTY_ATT_ROOT.hex() == "d8502e2b7365f07d065ff0ef5d1237b733d31554ac4b5e7dd806b6e15552d311"
     assert att_root_of([]) == EMPTY_ATT_ROOT == sha256(b"veen/att-root\x00").digest()
 
@@ -166,7 +166,7 @@ def tags_in(source):
 @pytest.mark.req("CRY-17")
 def test_all_tags_of_the_core_begin_with_veen():
     """spec-1 §18: domain separation from everything else that hashes."""
-    sources = [path.read_text("utf-8") for path in Path(veen.core.__path__[0]).glob("*.py")]
+    sources = [path.read_text("utf-8") for path in Path(veen.core.__path__[0]).rglob("*.py")]
     tags = {tag for source in sources for tag in tags_in(source)}
     assert {"veen/sig", "veen/leaf", "veen/label", "veen/cap", "veen/cap-link", "veen/mmr-node", "veen/aad"} <= tags
     assert [tag for tag in tags if not tag.startswith("veen/")] == ["id/realm"]  # hubs name realms as ID does (AUTH1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from veen.core import limits
 from veen.core.errors import FieldSizeError, LimitError, MalformedError
 from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.proof import MmrProof, PathStep
+from veen.core.tree.proof import MmrProof, PathStep
 
 DEFAULTS: dict[str, Any] = {
     "max_msg_bytes": 1_048_576,

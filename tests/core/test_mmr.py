@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.core import mmr_model as model
 
 from veen.core.errors import ProofError
-from veen.core.mmr import (
+from veen.core.tree.mmr import (
     LABEL_TAGS,
     Mmr,
     MmrTree,
@@ -114,7 +114,7 @@ def test_resuming_from_peaks_is_continuing(size, more):
     ],
 )
 def test_the_golden_roots_hold_however_they_are_computed(size, root):
-    """SPEC-DECISIONS §18: leaves 0x01 x 32, 0x02 x 32 …"""
+    """decisions §18: leaves 0x01 x 32, 0x02 x 32 …"""
     leaves = [bytes([value]) * 32 for value in range(1, size + 1)]
     mmr = Mmr()
     for leaf in leaves:
@@ -162,10 +162,10 @@ def test_another_order_of_the_same_leaves_is_another_root():
 @pytest.mark.req("MMR-05", "GEN-20")
 def test_appending_is_constant_on_average_and_keeps_only_the_peaks():
     """001 spec-1 §17: fewer than two nodes per leaf in total, at most one peak per bit of the size."""
-    mmr, made = Mmr(), 0
+    mmr, count = Mmr(), 0
     for size in range(1, 5001):
-        made += len(mmr.append(LEAVES[size % MAX]))
-        assert made == node_count(size) < 2 * size
+        count += len(mmr.append(LEAVES[size % MAX]))
+        assert count == node_count(size) < 2 * size
         assert len(mmr.peaks()) == size.bit_count() <= size.bit_length()
     assert Mmr.__slots__ == ("_stack", "_tags", "size")  # nothing else that could grow
 

@@ -13,9 +13,10 @@ from tests.core import strategies
 from tests.core.strategies import single_bit_flips
 
 from veen.core import cbor
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.entry import leaf_hash_of
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError, VerifyError
-from veen.core.msg import Msg, end_of, leaf_hash_of
+from veen.core.objects.msg import Msg, all_verify, end_of
 
 KEY = SigningKey(b"\x01" * 32)
 PROFILE_ID, LABEL, AUTH_REF = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
@@ -234,8 +235,24 @@ def test_end_of_agrees_with_the_general_walk(data):
     for _ in range(data.draw(st.integers(0, 2))):
         damaged[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     before = data.draw(st.binary(max_size=3))
-    found = end_of(before + bytes(damaged) + raw[: data.draw(st.integers(0, 80))], len(before))
+    end = end_of(before + bytes(damaged) + raw[: data.draw(st.integers(0, 80))], len(before))
     if bytes(damaged) == raw:
-        assert found == len(before) + len(raw)
-    if found is not None:
-        assert found == cbor.item_end(before + bytes(damaged) + raw, len(before))
+        assert end == len(before) + len(raw)
+    if end is not None:
+        assert end == cbor.item_end(before + bytes(damaged) + raw, len(before))
+
+
+def test_many_messages_verify_exactly_if_each_does():
+    """I1 and the signature, as `verify` asks of each."""
+    good = [compose(client_seq=seq) for seq in range(1, 6)]
+    assert all_verify(good)
+    assert all_verify([])
+    for bad in (
+        replace(good[2], sig=good[3].sig),
+        replace(good[2], sig=b"short"),
+        replace(good[2], ciphertext=b"another"),
+        replace(good[2], client_id=SigningKey(b"\x02" * 32).public),
+    ):
+        with pytest.raises(VerifyError):
+            bad.verify()
+        assert not all_verify([*good[:2], bad, *good[3:]])

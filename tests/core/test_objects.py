@@ -10,16 +10,16 @@ from tests.core import strategies
 from tests.core.strategies import VALID
 
 from veen.core import cbor
-from veen.core.attached import Attached, Attachment
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import ControlRecord
-from veen.core.envelopes import ErrorEnvelope, ProofRequest, ReceiptRequest
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, VersionError
-from veen.core.msg import Msg
-from veen.core.objects import KINDS, parse_json, recognise
-from veen.core.proof import MmrProof
-from veen.core.receipt import Receipt
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.envelopes import ErrorEnvelope, ProofRequest, ReceiptRequest
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.recognise import KINDS, parse_json, recognise
+from veen.core.sealing.attachment_root import Attached, Attachment
+from veen.core.tree.proof import MmrProof
 
 ANY = st.one_of(*(VALID[kind] for kind in KINDS))
 DETERMINISTIC = {Msg, Receipt, Checkpoint, MmrProof, CapToken}  # those that TS0.1 names
@@ -123,10 +123,10 @@ def test_any_bytes_given_to_any_kind_end_in_an_object_or_a_format_error(data):
 def test_an_object_is_recognised_in_both_forms(obj):
     """Every kind that fits is named, the object's own among them."""
     for data, encoding in ((obj.to_bytes(), "cbor"), (b" \n" + json.dumps(obj.to_json()).encode(), "json")):
-        found = recognise(data)
-        assert found.encoding == encoding
-        assert obj.KIND in (found.obj.KIND, *found.also)
-        assert found.obj.to_bytes() == obj.to_bytes()
+        recognised = recognise(data)
+        assert recognised.encoding == encoding
+        assert obj.KIND in (recognised.obj.KIND, *recognised.also)
+        assert recognised.obj.to_bytes() == obj.to_bytes()
 
 
 @settings(max_examples=150)
@@ -134,21 +134,21 @@ def test_an_object_is_recognised_in_both_forms(obj):
 def test_recognising_ends_in_an_object_or_a_format_error(data):
     """I10"""
     try:
-        found = recognise(data)
+        recognised = recognise(data)
     except FormatError:
         return
-    if found.encoding == "cbor":
-        assert found.obj.to_bytes() == data
+    if recognised.encoding == "cbor":
+        assert recognised.obj.to_bytes() == data
 
 
 def test_kinds_of_one_shape_are_all_named():
     """spec §10.4: four requests look the same in CBOR; in JSON their names tell some of them apart."""
     request = ReceiptRequest(label=bytes(32), stream_seq=1)
-    found = recognise(request.to_bytes())
-    names = {found.obj.KIND, *found.also}
+    recognised = recognise(request.to_bytes())
+    names = {recognised.obj.KIND, *recognised.also}
     assert names == {"stream request", "receipt request", "proof request", "checkpoint request"}
-    found = recognise(json.dumps(request.to_json()).encode())
-    assert (found.obj, found.also) == (request, (ProofRequest.KIND,))
+    recognised = recognise(json.dumps(request.to_json()).encode())
+    assert (recognised.obj, recognised.also) == (request, (ProofRequest.KIND,))
 
 
 def test_the_nearest_miss_is_told():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core.control import PolicyAuthority, PolicyRevocation
 from veen.core.errors import FieldSizeError, MalformedError
-from veen.core.policies import FOREVER, MAX_POLICY_ITEMS, REVOCATION_KINDS, Authority, Revocation, realm_id_of
-from veen.core.policyview import PolicyView
+from veen.core.objects.control import PolicyAuthority, PolicyRevocation
+from veen.core.objects.policies import FOREVER, MAX_POLICY_ITEMS, REVOCATION_KINDS, Authority, Revocation, realm_id_of
+from veen.core.policy_state import PolicyView
 
 REALM, STREAM = realm_id_of("default"), b"\x0b" * 32
 HUBS = [bytes([n]) * 32 for n in (1, 2, 3)]
@@ -71,8 +71,8 @@ def test_a_revocation_covers_its_own_seconds_and_no_others():
     """§4.3: [ts, ts + ttl), or [ts, ∞)."""
     for kind in REVOCATION_KINDS:
         view = view_of((10, replace(REVOKED, kind=kind, ttl=5)))
-        found = [ts for ts in range(90, 120) if view.revoked(kind, REVOKED.target, ts) is not None]
-        assert found == [100, 101, 102, 103, 104]
+        times = [ts for ts in range(90, 120) if view.revoked(kind, REVOKED.target, ts) is not None]
+        assert times == [100, 101, 102, 103, 104]
         assert not any(view.revoked(other, REVOKED.target, 102) for other in REVOCATION_KINDS if other != kind)
         assert view.revoked(kind, b"\xff" * 32, 102) is None
     view = view_of((10, REVOKED))
@@ -166,10 +166,10 @@ def said(view, ts):
 
 def expected(journal, ts):
     """The same, said slowly: D-51 and D-101 word by word."""
-    known = [(hub_ts, item) for hub_ts, item in journal if max(item.ts, hub_ts + 1) <= ts < item.until]
+    records = [(hub_ts, item) for hub_ts, item in journal if max(item.ts, hub_ts + 1) <= ts < item.until]
     revoked = {(kind, hub): False for kind in REVOCATION_KINDS for hub in HUBS}
     active: dict[bytes, Authority | None] = dict.fromkeys(HUBS)
-    for _, item in known:
+    for _, item in records:
         if isinstance(item, Revocation):
             revoked[item.kind, item.target] = True
         elif (best := active[item.stream_id]) is None or (item.ts, item.primary_hub) < (best.ts, best.primary_hub):
@@ -193,8 +193,8 @@ def test_the_order_of_entries_and_records_of_one_second_does_not_matter(journal,
 
 @given(_JOURNALS, st.integers(0, 40), _ITEMS)
 def test_news_is_exactly_what_changes_something(journal, ts, item):
-    known = [record for record in journal if record[0] <= ts]
-    before, after = view_of(*known), view_of(*known, (ts, item))
+    records = [record for record in journal if record[0] <= ts]
+    before, after = view_of(*records), view_of(*records, (ts, item))
     if not before.is_news(item, ts):
         assert list(after.in_force(ts)) == list(before.in_force(ts))
     elif isinstance(item, Revocation):
@@ -205,9 +205,9 @@ def test_news_is_exactly_what_changes_something(journal, ts, item):
 @given(_JOURNALS, st.integers(0, 90))
 def test_views_that_give_the_same_decide_the_same(journal, ts):
     """`in_force` is what a restart is judged by."""
-    known = [record for record in journal if record[0] <= ts]
-    alive = [record for record in known if record[1].until > ts]
-    assert list(view_of(*known).in_force(ts)) == list(view_of(*alive).in_force(ts))
+    records = [record for record in journal if record[0] <= ts]
+    alive = [record for record in records if record[1].until > ts]
+    assert list(view_of(*records).in_force(ts)) == list(view_of(*alive).in_force(ts))
 
 
 def test_what_ended_does_not_stay_in_memory():

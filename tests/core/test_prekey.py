@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core import strategies
 
-from veen.core import cbor, x25519
+from veen.core import cbor
 from veen.core.checks import Given, check
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto import x25519
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VersionError
 from veen.core.hashing import Ht
-from veen.core.objects import recognise
-from veen.core.prekey import Prekey
+from veen.core.objects.prekey import Prekey
+from veen.core.objects.recognise import recognise
 
 KEY = SigningKey(b"\x07" * 32)
 OTHER = SigningKey(b"\x08" * 32)
@@ -84,8 +85,8 @@ def test_malformed_ones_are_named():
 
 
 def test_it_is_recognised_and_checked_like_every_object():
-    found = recognise(PREKEY.to_bytes())
-    assert found.obj == PREKEY
+    recognised = recognise(PREKEY.to_bytes())
+    assert recognised.obj == PREKEY
     assert check(PREKEY, Given()) == [f"offered until 1000 by identity {KEY.public.hex()}"]
     with pytest.raises(SignatureError):
         check(replace(PREKEY, expires_at=0), Given())

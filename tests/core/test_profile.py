@@ -9,7 +9,7 @@ from hypothesis import given
 from tests.core import strategies
 
 from veen.core.errors import MalformedError
-from veen.core.profile import PRESETS, Profile
+from veen.core.objects.profile import PRESETS, Profile
 
 SUITE: dict[int, Any] = {
     1: "xchacha20poly1305",
@@ -22,7 +22,7 @@ SUITE: dict[int, Any] = {
     8: "sha256",
 }
 
-# SPEC-DECISIONS §18: (epoch_sec, pad_block) and the id; the first equals that of another implementation.
+# decisions §18: (epoch_sec, pad_block) and the id; the first equals that of another implementation.
 GOLDEN = [
     (60, 256, "1db91032b4bf4cd8b9f56a782b299458e6f782d3a1276f04c50c7b02651038ca"),
     (0, 256, "97cc14b67f5d900b91289748f05ecabc3e4b898dcee3698aa3d1f1a9697b72b9"),
@@ -59,7 +59,7 @@ def test_no_other_algorithm_is_allowed(key):
 @pytest.mark.req("CRY-08")
 @pytest.mark.parametrize(("epoch_sec", "pad_block", "expected"), GOLDEN)
 def test_profile_ids_are_the_golden_ones(epoch_sec, pad_block, expected):
-    """SPEC-DECISIONS §18; and Ht("veen/profile", CBOR(profile)) as computed here."""
+    """decisions §18; and Ht("veen/profile", CBOR(profile)) as computed here."""
     profile = Profile(epoch_sec=epoch_sec, pad_block=pad_block)
     assert profile.profile_id().hex() == expected
     encoded = cbor2.dumps({**SUITE, 6: epoch_sec, 7: pad_block})

@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import mmr_model as model
 
-from veen.core import ed25519
-from veen.core.checkpoint import Checkpoint
+from veen.core.crypto import ed25519
+from veen.core.entry import leaf_hash_of
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, ProofError, VersionError
-from veen.core.mmr import LABEL_TAGS
-from veen.core.msg import leaf_hash_of
-from veen.core.proof import (
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import LABEL_TAGS
+from veen.core.tree.proof import (
     ConsistencyProof,
     MmrProof,
     PathStep,
@@ -30,7 +31,6 @@ from veen.core.proof import (
     prove_inclusion,
     prove_range,
 )
-from veen.core.receipt import Receipt
 
 T = TypeVar("T")
 
@@ -87,8 +87,8 @@ def accepts(verify: Callable[..., None], *args: Any, **kwargs: Any) -> bool:
 
 def few(items: Iterable[T], count: int = 25) -> list[T]:
     """A sample, the same for the same items: for places where trying all of them takes too long."""
-    found = list(items)
-    return random.Random(7).sample(found, min(count, len(found)))
+    listed = list(items)
+    return random.Random(7).sample(listed, min(count, len(listed)))
 
 
 def altered_lists(items: tuple[Any, ...], extra: Any) -> Iterator[tuple[Any, ...]]:
@@ -432,8 +432,8 @@ def test_hashes_cut_at_other_places_are_another_proof():
     proof = prove_range(NODE_AT, 3, 4, 11)
     assert not accepts(proof.verify, leaves=run, first_seq=3, tree_size=11, expected_root=ROOTS[11])
     same = prove_consistency(NODE_AT, 7, 7)
-    one, two, four = same.peaks
-    cut = replace(same, peaks=(one[:16], one[16:] + two, four))
+    first, two, four = same.peaks
+    cut = replace(same, peaks=(first[:16], first[16:] + two, four))
     assert not accepts(cut.verify, from_size=7, from_root=ROOTS[7], to_size=7, to_root=ROOTS[7])
 
 

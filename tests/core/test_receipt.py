@@ -12,9 +12,9 @@ from tests.core import strategies
 from tests.core.strategies import single_bit_flips
 
 from veen.core import cbor
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError
-from veen.core.receipt import Receipt, signed_bytes
+from veen.core.objects.receipt import Receipt, signed_bytes
 
 HUB = SigningKey(b"\x02" * 32)
 LABEL, LEAF, ROOT = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32

@@ -8,17 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies
 
-from veen.core import cbor, objects
-from veen.core.attached import Attached, Attachment
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.envelopes import ErrorEnvelope, StreamRequest, StreamResponse, SubmitRequest, SubmitResponse
+from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, VersionError
-from veen.core.evidence import Equivocation
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.proof import MmrProof
-from veen.core.receipt import Receipt
+from veen.core.objects import recognise as objects
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest, StreamResponse, SubmitRequest, SubmitResponse
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachment_root import Attached, Attachment
+from veen.core.tree.proof import MmrProof
 from veen.core.wire import Wire
 
 Z32, Z64 = bytes(32), bytes(64)
@@ -263,8 +264,8 @@ def test_a_free_form_map_is_sorted_and_has_a_json_form(detail):
 
 def test_a_free_form_map_is_written_sorted_from_any_order():
     """D-03"""
-    one, other = ({"b": 0, "aa": {"y": 1, "x": 2}}, {"aa": {"x": 2, "y": 1}, "b": 0})
-    first = ErrorEnvelope(code="c", message="m", detail=one)
+    sample, other = ({"b": 0, "aa": {"y": 1, "x": 2}}, {"aa": {"x": 2, "y": 1}, "b": 0})
+    first = ErrorEnvelope(code="c", message="m", detail=sample)
     assert first.to_bytes() == ErrorEnvelope(code="c", message="m", detail=other).to_bytes()
     assert ErrorEnvelope.from_bytes(first.to_bytes()) == first
 
@@ -310,11 +311,11 @@ def test_a_tree_too_deep_to_be_read_is_not_written():
 
 def test_wire_objects_are_values():
     """House rule: frozen, compared by content."""
-    one, other = read(Msg, MSG), read(Msg, MSG)
-    assert one == other
-    assert hash(one) == hash(other)
+    sample, other = read(Msg, MSG), read(Msg, MSG)
+    assert sample == other
+    assert hash(sample) == hash(other)
     with pytest.raises(AttributeError):
-        one.label = Z32
+        sample.label = Z32
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------

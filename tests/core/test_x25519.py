@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import x25519
+from veen.core.crypto import x25519
 from veen.core.errors import InvalidKeyError
 
 WYCHEPROOF = json.loads((Path(__file__).parents[1] / "vectors" / "wycheproof-x25519.json").read_text("utf-8"))

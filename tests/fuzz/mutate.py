@@ -81,16 +81,16 @@ def _thaw(item: Any) -> Any:
 
 def _nodes(item: Any) -> list[Any]:
     """Every container, the outermost first."""
-    found: list[Any] = []
+    nodes: list[Any] = []
     if isinstance(item, _Pairs):
-        found.append(item)
+        nodes.append(item)
         for _, value in item:
-            found += _nodes(value)
+            nodes += _nodes(value)
     elif isinstance(item, list):
-        found.append(item)
+        nodes.append(item)
         for value in item:
-            found += _nodes(value)
-    return found
+            nodes += _nodes(value)
+    return nodes
 
 
 def _mutate_tree(tree: Any, rng: Random, leaf: Callable[[Any, Random], Any]) -> Any:

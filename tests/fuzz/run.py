@@ -63,10 +63,10 @@ def main() -> int:
         print("\n".join(targets.GROUPS))
         print("\n".join(f"  {name}" for name in targets.TARGETS if name not in targets.GROUPS))
         return 0
-    known = {**targets.TARGETS, **targets.GROUPS}
+    available = {**targets.TARGETS, **targets.GROUPS}
     chosen = args.targets or list(targets.GROUPS)
     for name in [*chosen, *(args.replay or ())[:1]]:
-        if name not in known:
+        if name not in available:
             parser.error(f"no target {name!r}; --list shows them")
     if args.replay:
         return replay(args.replay[0], Path(args.replay[1]))
@@ -148,8 +148,8 @@ def fuzz(name: str, seconds: int, place: Path) -> Result:
 
 
 def _last_number(pattern: str, text: str) -> int | None:
-    found = re.findall(pattern, text)
-    return int(found[-1]) if found else None
+    matches = re.findall(pattern, text)
+    return int(matches[-1]) if matches else None
 
 
 def work(name: str, seconds: int, directory: Path) -> int:

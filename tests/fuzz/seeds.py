@@ -10,11 +10,14 @@ from types import NoneType
 from typing import Any, Final, cast, get_args, get_origin, get_type_hints
 
 from veen.core import cbor, labels
-from veen.core.attached import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.captoken import CapToken, Rate
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, seal
-from veen.core.control import (
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.crypto.x25519 import public_key
+from veen.core.errors import ApiCode, Refusal
+from veen.core.hashing import H
+from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
     ControlRecord,
@@ -26,8 +29,7 @@ from veen.core.control import (
     RetentionDrop,
     StreamRegister,
 )
-from veen.core.ed25519 import SigningKey
-from veen.core.envelopes import (
+from veen.core.objects.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
     ErrorEnvelope,
@@ -41,20 +43,18 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.errors import ApiCode, Refusal
-from veen.core.evidence import Equivocation
-from veen.core.hashing import H
-from veen.core.limits import DEFAULT_LIMITS
-from veen.core.mmr import MmrTree
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.policies import Authority, Revocation
-from veen.core.prekey import Prekey
-from veen.core.profile import PRESETS
-from veen.core.proof import prove_consistency, prove_inclusion, prove_range
-from veen.core.receipt import Receipt
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.policies import Authority, Revocation
+from veen.core.objects.prekey import Prekey
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
+from veen.core.sealing.ciphertext import Binding, seal
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Wire
-from veen.core.x25519 import public_key
 
 __all__ = [
     "CHECKPOINTS",
@@ -296,5 +296,5 @@ def _value(hint: Any, *, full: bool) -> Any:
         return (_value(choices[0], full=full),) if full else ()
     if isinstance(hint, type) and issubclass(hint, Wire):
         return _of(hint)[0] if hint is not Wire else PayloadHdr(schema=_SCHEMA)
-    known: dict[Any, Any] = {bytes: bytes(32), int: 1, str: "text", bool: True}
-    return known.get(hint, {})
+    values: dict[Any, Any] = {bytes: bytes(32), int: 1, str: "text", bool: True}
+    return values.get(hint, {})

@@ -14,21 +14,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import count
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any, Final, TypeVar
 
 import cbor2
 from tests.core import strict_cbor
 from tests.fuzz import seeds
+from tests.vesn import vesnworld
 
 from veen import core
-from veen.core import aead, cbor, hpke, labels
-from veen.core.attached import Attached, Attachment
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, Opened, Parts, open_msg
-from veen.core.control import ControlRecord
-from veen.core.envelopes import (
+from veen.core import cbor, labels
+from veen.core.crypto import aead, hpke
+from veen.core.errors import VeenError
+from veen.core.hashing import H, u32be
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
     ErrorEnvelope,
@@ -42,24 +45,23 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.errors import VeenError
-from veen.core.evidence import Equivocation, Statement
-from veen.core.hashing import H, u32be
-from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.msg import Msg
-from veen.core.objects import KINDS, parse_json, recognise
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import Profile
-from veen.core.proof import (
-    ConsistencyProof,
-    MmrProof,
-    RangeProof,
-    prove_consistency,
-    prove_inclusion,
-    prove_range,
-)
-from veen.core.receipt import Receipt
+from veen.core.objects.evidence import Equivocation, Statement
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.recognise import KINDS, parse_json, recognise
+from veen.core.sealing.attachment_root import Attached, Attachment
+from veen.core.sealing.ciphertext import Binding, Opened, Parts, open_msg
+from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof, prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Wire
+from veen.vesn.lines import StreamEntry, verify_stream
+from veen.vesn.merkle import MmrProof as VesnProof
+from veen.vesn.objects import RECORDS as VESN_RECORDS
+from veen.vesn.objects import CapToken as VesnToken
+from veen.vesn.objects import Checkpoint as VesnCheckpoint
+from veen.vesn.portability import MemorySource, verify_set
+from veen.vesn.sealing import Keystore as VesnKeystore
 
 __all__ = ["BASE_SECONDS", "GROUPS", "SECONDS_PER_BYTE", "TARGETS", "WIRE_KINDS", "Target", "named"]
 
@@ -69,12 +71,12 @@ SECONDS_PER_BYTE: Final = 5e-6
 
 def _all_kinds() -> tuple[type[Wire], ...]:
     """Every wire object that a module of the core defines: whoever adds one has it fuzzed."""
-    modules = (import_module(f"{core.__name__}.{found.name}") for found in iter_modules(core.__path__))
+    modules = (import_module(module.name) for module in walk_packages(core.__path__, f"{core.__name__}."))
     return tuple(
         kind
         for module in modules
         for name, kind in vars(module).items()
-        if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
+        if isinstance(kind, type) and issubclass(kind, Wire) and hasattr(kind, "KIND")
         if kind.__module__ == module.__name__ and not name.startswith("_")
     )
 
@@ -231,18 +233,18 @@ def check_submit_split(data: bytes) -> None:
 
 def check_recognise(data: bytes) -> None:
     """What is recognised is of all the kinds it is said to be."""
-    found = attempt(recognise, data)
-    if isinstance(found, VeenError):
+    result = attempt(recognise, data)
+    if isinstance(result, VeenError):
         return
-    encoded = found.obj.to_bytes()
+    encoded = result.obj.to_bytes()
     kinds = {kind.KIND: kind for kind in KINDS}
-    if found.encoding == "cbor":
+    if result.encoding == "cbor":
         require(encoded == data, "encodes to other bytes (I10)")
-        for kind in found.also:
+        for kind in result.also:
             require(kinds[kind].from_bytes(data).to_bytes() == data, "also another kind, but with other bytes")
     else:
         again = recognise(encoded)
-        require(found.obj.KIND in (again.obj.KIND, *again.also), "another kind in CBOR than in JSON")
+        require(result.obj.KIND in (again.obj.KIND, *again.also), "another kind in CBOR than in JSON")
 
 
 def check_limits(data: bytes) -> None:
@@ -394,6 +396,53 @@ def check_evidence(data: bytes) -> None:
     require(first != second, "convicted by one statement")
 
 
+# --- VESN -----------------------------------------------------------------------------------------------------
+
+VESN_KINDS: Final[tuple[type[Wire], ...]] = (*VESN_RECORDS, VesnKeystore, VesnProof)
+_VESN_FILES: Final = vesnworld.small_set()
+_VESN_NAMES: Final = sorted(_VESN_FILES)
+_VESN_LINES: Final = vesnworld.lines((3,))
+_VESN_ENTRIES: Final = [(entry.receipt, entry.msg) for entry in map(StreamEntry.from_line, _VESN_LINES)]
+
+
+def check_vesn_set(data: bytes) -> None:
+    """Whatever a file of a set holds, there is a verdict, and it is good for genuine records alone.
+
+    The first byte chooses the file.
+    """
+    name = _VESN_NAMES[data[0] % len(_VESN_NAMES)] if data else "receipts.cborl"
+    report = verify_set(MemorySource({**_VESN_FILES, name: data[1:]}), vesnworld.TRUST)
+    require(report.verdict != "verified" or _is_genuine(name, data[1:]), f"an altered {name} verifies")
+    json.dumps(report.to_json())
+
+
+def _is_genuine(name: str, data: bytes) -> bool:
+    """Checkpoints without co-signatures, and tokens as they were before a link was added, are genuine too."""
+    if name == "checkpoints.cborl":
+        statements = {replace(VesnCheckpoint.from_bytes(raw), witness_sigs=None) for raw in cbor.sequence(data)}
+        signed = {
+            replace(VesnCheckpoint.from_bytes(raw), witness_sigs=None) for raw in cbor.sequence(_VESN_FILES[name])
+        }
+        return statements == signed
+    if name == "cap_tokens.cborl":
+        tokens = [VesnToken.from_bytes(raw) for raw in cbor.sequence(data)]
+        return all(
+            replace(vesnworld.TOKEN, sig_chain=vesnworld.TOKEN.sig_chain[: len(token.sig_chain)]) == token
+            for token in tokens
+        )
+    return bool(data == _VESN_FILES[name])
+
+
+def check_vesn_line(data: bytes) -> None:
+    """A line is an entry or a FormatError; an entry reads back as the same, and only genuine ones verify."""
+    entry = attempt(StreamEntry.from_line, data)
+    if isinstance(entry, VeenError):
+        return
+    require(StreamEntry.from_line(entry.to_line()) == entry, "an entry reads back differently")
+    if verify_stream([data], vesnworld.TRUST).verdict == "verified":
+        require((entry.receipt, entry.msg) in _VESN_ENTRIES, "a made-up entry verifies")
+
+
 # --- the table ------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +497,22 @@ TARGETS: Final[dict[str, Target]] = {
         _target("range-proof.verify", check_range, _steered((6, 8, 0), RangeProof), head=3),
         _target("cap-token.verify", check_token, seeds.bytes_seeds(CapToken)),
         _target("equivocation.verify", check_evidence, seeds.bytes_seeds(Equivocation)),
+        *(_target(f"vesn-{_slug(kind)}.bytes", from_bytes_of(kind), vesnworld.samples(kind)) for kind in VESN_KINDS),
+        *(
+            _target(
+                f"vesn-{_slug(kind)}.json",
+                from_json_of(kind),
+                [json.dumps(kind.from_bytes(data).to_json()).encode() for data in vesnworld.samples(kind)],
+            )
+            for kind in VESN_KINDS
+        ),
+        _target(
+            "vesn.set",
+            check_vesn_set,
+            [bytes((number,)) + _VESN_FILES[name] for number, name in enumerate(_VESN_NAMES)],
+            head=1,
+        ),
+        _target("vesn.line", check_vesn_line, _VESN_LINES),
         _target("limits.json", check_limits, (json.dumps(DEFAULT_LIMITS.to_json()).encode(), b"{}")),
         _target("stream-name", check_stream_name, (b"orders", b"0" * 64, "größe".encode(), H(b"id").hex().encode())),
     )
@@ -488,6 +553,9 @@ _GROUPED: Final = (
     TARGETS["cap-token.verify"],
     TARGETS["equivocation.verify"],
     _group("names-and-limits", more=["limits.json", "stream-name"]),
+    _group("vesn-records", more=[f"vesn-{_slug(kind)}.{form}" for kind in VESN_KINDS for form in ("bytes", "json")]),
+    TARGETS["vesn.set"],
+    TARGETS["vesn.line"],
 )
 
 

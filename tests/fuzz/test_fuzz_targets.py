@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tests.fuzz import mutate, run, seeds, targets
 
 from veen.core import cbor
-from veen.core.attached import Attached
-from veen.core.control import BODIES, ControlRecord, LimitsSet
-from veen.core.envelopes import ErrorEnvelope, StreamItem
 from veen.core.errors import FormatError, MalformedError
-from veen.core.msg import Msg
-from veen.core.objects import KINDS, recognise
+from veen.core.objects.control import BODIES, ControlRecord, LimitsSet
+from veen.core.objects.envelopes import ErrorEnvelope, StreamItem
+from veen.core.objects.msg import Msg
+from veen.core.objects.recognise import KINDS, recognise
+from veen.core.sealing.attachment_root import Attached
 
 MUTANTS_PER_EXAMPLE = 5
 # Peak of Python's allocations while reading, per byte of input. An empty array is one byte on the wire and 64 in
@@ -241,13 +241,13 @@ def _colliding(bits: int) -> bytes:
     order = [0]  # the order in which a search visits the slots once the hash is used up
     for _ in range(mask):
         order.append((order[-1] * 5 + 1) & mask)
-    taken = set(order[: size // 2])
+    chosen = set(order[: size // 2])
     early = set(order[: size // 8])
     keys, candidate = order[: size // 2], size
     while len(keys) < size * 2 // 3 - 2:
         candidate += 1
         slot, rest = candidate & mask, candidate
-        while slot in taken and rest:
+        while slot in chosen and rest:
             rest >>= 5
             slot = (slot * 5 + rest + 1) & mask
         if not rest and slot in early:

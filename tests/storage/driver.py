@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, PolicyAuthority, PolicyRevocation
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
 from veen.core.limits import Limits
-from veen.core.msg import Msg
-from veen.core.policies import Authority, Revocation, realm_id_of
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import CapAuthorize, ControlRecord, LabelOpen, PolicyAuthority, PolicyRevocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
 from veen.storage import frame
+from veen.storage.cursors import Capacity
 from veen.storage.store import Group, Store
 
 HUB = SigningKey(b"\x02" * 32)
@@ -21,6 +22,7 @@ CLIENTS = [SigningKey(bytes([n]) * 32) for n in (1, 3, 4)]
 LIMITS = Limits(max_checkpoint_interval=4)
 START = 1_700_000_000
 SEGMENT_BYTES = 4_000  # small, so that a short script retires several times
+TINY = Capacity(labels=1, clients=1, caps=1)  # so that cursors are read again from the index all the time
 STREAMS = [stream_id_of(name) for name in ("a", "b")]
 LABELS = [label_of(routing_key_of(hub_id_of(HUB.public)), stream, 0) for stream in STREAMS]
 TOKENS = [CapToken.issue(ISSUER, client.public, STREAMS, ttl=1_000_000) for client in CLIENTS]
@@ -86,7 +88,7 @@ def seal(files, upto_seq, mmr_root, hub_ts):
 
 
 def open_store(fs) -> Store:
-    return Store.open(fs, LIMITS, seal, segment_bytes=SEGMENT_BYTES)
+    return Store.open(fs, LIMITS, seal, segment_bytes=SEGMENT_BYTES, capacity=TINY)
 
 
 def control(store: Store, group: Group, body, hub_ts: int) -> None:
@@ -150,9 +152,11 @@ def remaining(store: Store) -> list[Step]:
     return rest
 
 
-def drive(store: Store, released: list[frame.Frame], sizes=(1, 3, 2, 5), *, policies: bool = False) -> None:
+def drive(
+    store: Store, released: list[frame.Frame], sizes=(1, 3, 2, 5), *, policies: bool = False, at_most: int | None = None
+) -> None:
     """Submit what remains, in groups; `released` grows as receipts leave. With `policies`, records of POLICIES too."""
-    rest, turn = remaining(store), 0
+    rest, turn = remaining(store)[:at_most], 0
     while rest:
         size = sizes[turn % len(sizes)]
         turn += 1

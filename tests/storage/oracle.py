@@ -2,9 +2,9 @@
 
 from tests.storage import driver
 
-from veen.core.hubkeys import HubIdentity
-from veen.storage import identity
-from veen.storage.fsck import Report, verify_data
+from veen.core.objects.identity import HubIdentity
+from veen.storage.keys import identity
+from veen.verify.directory import Report, verify_data
 
 # Of directories that `driver` writes, which have no identity files.
 DRIVER_IDENTITY = HubIdentity.first(driver.HUB.public, valid_from=0)

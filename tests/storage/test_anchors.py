@@ -7,14 +7,14 @@ import pytest
 from tests.damage import flipped
 from tests.storage.world import LABELS, World, copy_of, fill
 
-from veen.core.control import AnchorPublish
 from veen.core.hashing import H
+from veen.core.objects.control import AnchorPublish
+from veen.fs.local import OsFs
 from veen.storage import layout
 from veen.storage.anchors import NONCE_BYTES, AnchorError, AnchorFile, check_anchors
-from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
-from veen.storage.outcomes import clone
+from veen.storage.copies.copying import clone
 from veen.testing.memfs import Crash, Fault, MemFs
+from veen.verify.directory import verify_data
 
 NONCE = bytes(NONCE_BYTES)
 ROOTS = [H(bytes([number])) for number in range(4)]
@@ -64,17 +64,17 @@ def test_every_changed_bit_breaks_the_chain_at_its_entry():
     size = len(good) // 3
     for place in range(len(good)):
         bad = good[:place] + bytes((good[place] ^ 1 << place % 8,)) + good[place + 1 :]
-        (found,) = check_anchors(MemFs({layout.ANCHORS: bad}))
-        assert found.offset == place // size * size
+        (broken,) = check_anchors(MemFs({layout.ANCHORS: bad}))
+        assert broken.offset == place // size * size
     with pytest.raises(AnchorError, match="not what it was"):
         AnchorFile(MemFs({layout.ANCHORS: flipped(good)})).publish(ROOTS[3], 3, 0, NONCE)
     swapped = good[size : 2 * size] + good[:size] + good[2 * size :]
-    assert [found.offset for found in check_anchors(MemFs({layout.ANCHORS: swapped}))] == [0]
+    assert [broken.offset for broken in check_anchors(MemFs({layout.ANCHORS: swapped}))] == [0]
     first, _ = chain(other := MemFs(), 1)
     first.publish(ROOTS[3], 1, 1_700_000_001, NONCE)
     spliced = other.files()[layout.ANCHORS] + good[2 * size :]
-    (found,) = check_anchors(MemFs({layout.ANCHORS: spliced}))
-    assert "continue" in found.what
+    (broken,) = check_anchors(MemFs({layout.ANCHORS: spliced}))
+    assert "continue" in broken.what
 
 
 def test_what_was_returned_outlives_any_crash():

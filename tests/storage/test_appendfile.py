@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.mmr import Mmr
+from veen.core.tree.mmr import Mmr
 from veen.storage import layout
-from veen.storage.appendfile import AppendFile, FileCache, Kept
-from veen.storage.labelfiles import HASH_BYTES, LabelFiles
+from veen.storage.append_file import AppendFile, FileCache, PieceCache
+from veen.storage.label_files import HASH_BYTES, LabelFiles
 from veen.testing.memfs import MemFs
 
 LABEL = bytes(32)
@@ -38,13 +38,13 @@ def test_the_least_recently_used_file_is_closed_first():
 
 @pytest.mark.req("GEN-26")
 def test_what_is_kept_is_bounded():
-    kept = Kept(capacity=100)
-    files = {name: kept.of(name) for name in "abc"}
+    pieces = PieceCache(capacity=100)
     for number in range(1000):
         name = "abc"[number % 3]
-        kept.put(name, number, b"%d" % number)
-        assert files[name][number] == b"%d" % number
-        assert sum(map(len, files.values())) <= 100
+        pieces.put(name, number, b"%d" % number)
+        assert pieces.get((name, number)) == b"%d" % number
+    present = [number for number in range(1000) for name in "abc" if pieces.get((name, number)) is not None]
+    assert 0 < len(present) <= 100
 
 
 @pytest.mark.req("GEN-26")

@@ -15,14 +15,17 @@ from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import QUERIES, rows
 from tests.storage.world import LIMITS, World, copy_of, fill
 
-from veen.core.control import LimitsSet, StreamRegister
-from veen.core.hubkeys import canonical_json
 from veen.core.limits import Limits
-from veen.storage import layout, retention
-from veen.storage.fsck import verify_data
+from veen.core.objects.control import LimitsSet, StreamRegister
+from veen.core.objects.identity import canonical_json
+from veen.storage import layout
 from veen.storage.index import Index
-from veen.storage.rebuild import rebuild_index
+from veen.storage.maintenance import retention
+from veen.storage.maintenance.rebuild import rebuild_index
 from veen.testing.memfs import MemFs
+from veen.verify.directory import verify_data
+
+pytestmark = pytest.mark.long
 
 # What `rebuild_index` makes again when it is wrong; everything else in the directory is the truth.
 REBUILDABLE = (
@@ -50,7 +53,7 @@ def at_rest() -> MemFs:
     fill(world, 3)
     world.store.retire()
     index = Index(world.fs)
-    policy = retention.Policy(retention.Periods(payload_sec=1))
+    policy = retention.RetentionPolicy(retention.Periods(payload_sec=1))
     retention.apply(world.fs, retention.plan(index, policy, world.now + 5), world.control)
     fill(world, 4)
     world.fs.replace(layout.LIMITS, canonical_json(limits.to_json()) + b"\n")
@@ -153,7 +156,7 @@ def used_bits() -> list[int]:
 
 
 def test_a_sample_of_flipped_bits_in_the_index_is_found_or_means_nothing():
-    assert set(QUERIES) == {"meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies"}
+    assert set(QUERIES) == {"meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies", "records"}
     rng = random.Random(2)
     for bit in (*rng.sample(used_bits(), 150), *rng.sample(range(8 * len(at_rest().database_bytes())), 30)):
         check_index_flip(bit)
@@ -256,8 +259,8 @@ def test_a_journal_that_was_cut_is_a_shorter_log_and_never_another_one():
     data = in_use().files()[journal_path()]
     for length in range(60, len(data)):
         report = verify_data(copy_of(in_use(), **{journal_path(): data[:length]}))
-        for label, found in report.labels.items():
-            assert found.size <= whole.labels[label].size
+        for label, summary in report.labels.items():
+            assert summary.size <= whole.labels[label].size
         if not report.ok:
             # Then the files are ahead of what is left: a chunk that was sealed is written at once.
             assert {finding.code for finding in report.errors} <= {"cut", "entry", "rebuildable"}

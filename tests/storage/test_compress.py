@@ -9,13 +9,14 @@ from tests.storage.test_rebuild import rows, without_derived
 from tests.storage.world import LABELS, World, copy_of, fill
 
 from veen.core.limits import Limits
-from veen.storage import layout, retention
-from veen.storage.compress import compress_chunk, compress_chunks, is_compressed
-from veen.storage.errors import CorruptError
-from veen.storage.fsck import verify_data
+from veen.fs.errors import CorruptError
+from veen.storage import layout
 from veen.storage.index import Index
-from veen.storage.rebuild import rebuild_index
+from veen.storage.maintenance import retention
+from veen.storage.maintenance.compress import compress_chunk, compress_chunks, is_compressed
+from veen.storage.maintenance.rebuild import rebuild_index
 from veen.testing.memfs import Crash, Fault
+from veen.verify.directory import verify_data
 
 ZLIB = Limits(max_checkpoint_interval=3, compression="zlib")
 
@@ -95,7 +96,7 @@ def test_compressed_chunks_can_be_erased():
     world = filled()
     compress(world)
     index = Index(world.fs)
-    policy = retention.Policy(retention.Periods(payload_sec=1))
+    policy = retention.RetentionPolicy(retention.Periods(payload_sec=1))
     assert retention.apply(world.fs, retention.plan(index, policy, world.now + 100), world.control)
     world.store.close()
     assert not chunk_files(world.fs)

@@ -7,25 +7,27 @@ from dataclasses import replace
 
 import pytest
 from tests.damage import flipped
+from tests.pipeline.auditworld import resigned, signed
 from tests.storage import driver
 from tests.storage.oracle import DRIVER_IDENTITY, assert_clean
 from tests.storage.world import LABELS, LIMITS, World, copy_of, fill, small
+from tests.verify import damages
 
 from veen.core import cbor
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import CapAuthorize, LabelOpen, LimitsSet
-from veen.core.ed25519 import SigningKey
-from veen.core.hubkeys import HubIdentity
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.limits import Limits
-from veen.core.mmr import Mmr
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
-from veen.storage import frame, layout, retention
-from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
+from veen.core.objects.control import CapAuthorize, LabelOpen, LimitsSet
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr
+from veen.fs.local import OsFs
+from veen.storage import frame, layout
 from veen.storage.index import Index
+from veen.storage.maintenance import retention
 from veen.storage.store import Group
 from veen.testing.memfs import Crash, Fault, MemFs
+from veen.verify.directory import verify_data
 
 CUTS = int(os.environ.get("VEEN_CUTS", "1500")) // 10
 
@@ -66,6 +68,7 @@ def test_a_directory_in_use_is_clean_at_every_moment():
         assert sum(label.size for label in report.labels.values()) == number + 1
 
 
+@pytest.mark.long
 def test_crashed_directories_are_clean_before_and_after_recovery():
     """A torn tail of the newest segment and unsynced files behind it are not errors."""
     operations = 350
@@ -131,7 +134,7 @@ def test_a_hub_that_writes_seals_retires_and_erases_meanwhile_is_clean(tmp_path)
     world = World(OsFs(tmp_path), segment_bytes=4000)
     fill(world, 3)
     stop, failed = threading.Event(), list[BaseException]()
-    policy = retention.Policy(retention.Periods(payload_sec=3))
+    policy = retention.RetentionPolicy(retention.Periods(payload_sec=3))
 
     def live():
         try:
@@ -319,7 +322,7 @@ def forged(change_msg=None, change_receipt=None, *, key=driver.HUB):
         hub_ts=world.now,
     )
     if change_receipt:
-        receipt = change_receipt(receipt, key)
+        receipt = change_receipt(receipt)
     admitted = state.admit(
         label,
         client_id=msg.client_id,
@@ -334,16 +337,6 @@ def forged(change_msg=None, change_receipt=None, *, key=driver.HUB):
     return world
 
 
-def resigned(msg, **changes):
-    changed = replace(msg, **changes)
-    return replace(changed, sig=driver.CLIENTS[0].sign(changed.signing_digest()))
-
-
-def reissued(receipt, key, **changes):
-    changed = replace(receipt, **changes)
-    return replace(changed, hub_sig=key.sign(changed.signing_digest()))
-
-
 def test_an_honest_directory_made_by_hand_is_clean():
     assert_clean(forged().fs)
 
@@ -352,16 +345,16 @@ def test_an_honest_directory_made_by_hand_is_clean():
 @pytest.mark.parametrize(
     ("change_msg", "change_receipt", "why"),
     [
-        (lambda msg: resigned(msg, ct_hash=bytes(32)), None, "I1"),
-        (None, lambda receipt, key: reissued(receipt, key, leaf_hash=bytes(32)), "I2"),
-        (None, lambda receipt, key: reissued(receipt, key, mmr_root=bytes(32)), "I3"),
-        (lambda msg: resigned(msg, prev_ack=99), None, "I6"),
-        (lambda msg: resigned(msg, client_seq=msg.client_seq + 1), None, "I9"),
-        (lambda msg: resigned(msg, client_seq=1 if msg.client_seq > 1 else 7), None, "I8"),
-        (lambda msg: resigned(msg, label=bytes(32)), None, "another label"),
-        (None, lambda receipt, key: reissued(receipt, key, label=bytes(32)), "another label"),
-        (None, lambda receipt, key: reissued(receipt, key, stream_seq=9), "another position"),
-        (lambda msg: resigned(msg, auth_ref=bytes(32)), None, "no record authorises"),
+        (lambda msg: resigned(replace(msg, ct_hash=bytes(32))), None, "I1"),
+        (None, lambda receipt: signed(replace(receipt, leaf_hash=bytes(32))), "I2"),
+        (None, lambda receipt: signed(replace(receipt, mmr_root=bytes(32))), "I3"),
+        (lambda msg: resigned(replace(msg, prev_ack=99)), None, "I6"),
+        (lambda msg: resigned(replace(msg, client_seq=msg.client_seq + 1)), None, "I9"),
+        (lambda msg: resigned(replace(msg, client_seq=1 if msg.client_seq > 1 else 7)), None, "I8"),
+        (lambda msg: resigned(replace(msg, label=bytes(32))), None, "another label"),
+        (None, lambda receipt: signed(replace(receipt, label=bytes(32))), "another label"),
+        (None, lambda receipt: signed(replace(receipt, stream_seq=9)), "another position"),
+        (lambda msg: resigned(replace(msg, auth_ref=bytes(32))), None, "no record authorises"),
     ],
 )
 def test_each_invariant_is_checked_wherever_the_entry_lies(change_msg, change_receipt, why):
@@ -416,46 +409,22 @@ def test_time_that_runs_backwards_is_a_warning():
 
 
 @pytest.mark.req("CKPT-07", "CKPT-04")
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"mmr_root": bytes(32)}, "mmr_root"),
-        ({"upto_seq": 2}, "another position"),
-        ({"label_curr": bytes(32)}, "another position"),
-        ({"epoch": 1}, "epoch"),
-        ({"label_prev": bytes(32)}, "label_prev"),
-    ],
-)
-def test_a_checkpoint_that_is_signed_but_wrong_is_found(change, why):
+@pytest.mark.parametrize("name", damages.WRONG_CHECKPOINTS)
+def test_a_checkpoint_that_is_signed_but_wrong_is_found(name):
     """spec §4.4.1: the verifier recomputes the root and the labels."""
-    world = small()
-    path = layout.checkpoint(LABELS[0], 3)
-    good = Checkpoint.from_bytes(world.fs.files()[path])
-    fields = {
-        "label_prev": good.label_prev,
-        "label_curr": good.label_curr,
-        "upto_seq": good.upto_seq,
-        "mmr_root": good.mmr_root,
-        "epoch": good.epoch,
-    }
-    bad = Checkpoint.issue(driver.HUB, **{**fields, **change})
-    report = verify_data(copy_of(world.fs, **{path: bad.to_bytes()}))
+    report = verify_data(damages.wrong_checkpoint(name))
     (finding,) = report.errors
-    assert (finding.path, finding.code) == (path, "seal")
-    assert why in finding.message
+    assert (finding.path, finding.code) == (layout.checkpoint(LABELS[0], 3), "seal")
+    assert damages.WRONG_CHECKPOINTS[name][1] in finding.message
 
 
 def test_witnesses_nobody_knows_are_mentioned():
-    world = small()
-    path = layout.checkpoint(LABELS[0], 3)
-    good = Checkpoint.from_bytes(world.fs.files()[path])
-    witnessed = replace(good, witness_sigs=(bytes(64),))
-    report = verify_data(copy_of(world.fs, **{path: witnessed.to_bytes()}))
+    report = verify_data(damages.changed_checkpoint(witness_sigs=(bytes(64),)))
     assert report.ok
-    assert [finding.path for finding in report.findings] == [path]
+    assert [finding.path for finding in report.findings] == [layout.checkpoint(LABELS[0], 3)]
 
 
-@pytest.mark.req("CKPT-05", "STOR-15", "STOR-12")
+@pytest.mark.req("CKPT-05", "STOR-15", "STOR-12", "GEN-22")
 def test_peaks_and_cursors_follow_from_the_artifacts():
     """spec §4.4.1: the latest peak snapshot, then the receipts after it."""
     world = small(13)
@@ -520,25 +489,12 @@ def test_control_records_that_contradict_each_other_are_found():
 
 
 def test_progress_is_told():
-    told: list[str] = []
-    verify_data(small().fs, progress=told.append)
-    assert len(told) == 3
+    paths_read: list[str] = []
+    verify_data(small().fs, progress=paths_read.append)
+    assert len(paths_read) == 3
 
 
-@pytest.mark.parametrize("table", ["labels", "clients", "entries", "chunks", "caps", "writers", "policies", "meta"])
+@pytest.mark.parametrize("table", damages.INDEX_STATEMENTS)
 def test_a_wrong_row_of_the_index_is_rebuildable(table):
-    world = small()
-    statements = {
-        "labels": "UPDATE labels SET size = size + 1",
-        "clients": "DELETE FROM clients WHERE row = 1",
-        "entries": "UPDATE entries SET stream_seq = stream_seq + 1",
-        "chunks": "UPDATE chunks SET last_ts = last_ts + 1",
-        "caps": "DELETE FROM caps",
-        "writers": "DELETE FROM writers WHERE first_ts = (SELECT max(first_ts) FROM writers)",
-        "policies": "UPDATE policies SET until = until + 1 WHERE seq = 4",
-        "meta": "UPDATE meta SET value = value + 1 WHERE key = 'hub_ts'",
-    }
-    fs = copy_of(world.fs)
-    fs.database(layout.INDEX).execute(statements[table])
-    report = verify_data(fs)
+    report = verify_data(damages.wrong_index(table, lambda: small().fs))
     assert [(finding.path, finding.code) for finding in report.errors] == [(layout.INDEX, "rebuildable")]

@@ -8,13 +8,14 @@ from tests.damage import flipped
 from tests.storage.driver import CLIENTS, TOKENS
 from tests.storage.world import LABELS, World, copy_of
 
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
-from veen.storage import fsckpool, layout
-from veen.storage.fsck import verify_data
-from veen.storage.fsckpool import SignaturePool
-from veen.storage.scan import Item, item_of
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.storage import layout
+from veen.storage.scan import ScannedEntry, item_of
 from veen.storage.store import Group
+from veen.verify import signatures as fsckpool
+from veen.verify.directory import verify_data
+from veen.verify.signatures import SignaturePool
 
 
 @pytest.fixture(autouse=True)
@@ -126,16 +127,16 @@ def test_the_first_bad_byte_is_the_same_too():
 def test_workers_that_are_killed_cost_time_and_nothing_else():
     """An out-of-memory killer takes the largest process, not the one that can do without."""
     items, work = [], []
-    for found in filled({}).frames:
-        msg = Msg.from_bytes(found.msg)
-        items.append(item_of(found, found.label, "a path", 0))
+    for entry in filled({}).frames:
+        msg = Msg.from_bytes(entry.msg)
+        items.append(item_of(entry, entry.label, "a path", 0))
         work.append(msg.sig + msg.signing_digest() + msg.client_id)
     work[5] = bytes(64) + work[5][64:]
-    judged: list[Item] = []
+    judged: list[ScannedEntry] = []
     pool = SignaturePool(2, judged.append)
     try:
-        for number, (item, one) in enumerate(zip(items, work, strict=True)):
-            pool.add(item, one)
+        for number, (item, jobs) in enumerate(zip(items, work, strict=True)):
+            pool.add(item, jobs)
             if number == 8:
                 assert pool._workers is not None
                 for worker in list(pool._workers._processes):

@@ -5,8 +5,8 @@ import errno
 import pytest
 from tests.storage import driver
 
+from veen.fs.errors import CorruptError, NoSpaceError, StorageError
 from veen.storage import frame, journal, layout
-from veen.storage.errors import CorruptError, NoSpaceError, StorageError
 from veen.storage.journal import Journal
 from veen.testing.memfs import Fault, MemFs
 
@@ -109,8 +109,8 @@ def test_a_segment_that_a_crash_cut_while_it_began_is_begun_again():
     fs = MemFs()
     written(fs, roll_after=(2,))
     for size in range(HEADER):
-        found = damaged(fs, path(2), fs.files()[path(2)][:size])
-        records, end = replayed(found)
+        shortened = damaged(fs, path(2), fs.files()[path(2)][:size])
+        records, end = replayed(shortened)
         assert records == FRAMES
         assert end.segment == 1
     assert journal.is_empty(MemFs({path(1): b"veen-jour"}))

@@ -22,10 +22,10 @@ class Closed(MemFs):
 
 @pytest.fixture
 def world():
-    made = filled(Closed(), count=30)
-    yield made
-    made.fs.shut = False
-    made.store.close()
+    world = filled(Closed(), count=30)
+    yield world
+    world.fs.shut = False
+    world.store.close()
 
 
 def found(world):

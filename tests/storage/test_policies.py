@@ -8,18 +8,18 @@ from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import rows, without_derived
 from tests.storage.world import World, copy_of, fill, small
 
-from veen.core.control import PolicyRevocation
-from veen.core.msg import Msg
-from veen.core.policies import Revocation
-from veen.core.receipt import Receipt
+from veen.core.objects.control import PolicyRevocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.policies import Revocation
+from veen.core.objects.receipt import Receipt
+from veen.fs.errors import CorruptError
 from veen.storage import layout
-from veen.storage.errors import CorruptError
 from veen.storage.frame import Frame
-from veen.storage.fsck import verify_data
 from veen.storage.index import Index, WriterRow
-from veen.storage.rebuild import rebuild_index
+from veen.storage.maintenance.rebuild import rebuild_index
 from veen.storage.store import Store
 from veen.testing.memfs import Crash, Fault, MemFs
+from veen.verify.directory import verify_data
 
 JUDGED = 7  # every so many cuts are judged by fsck too
 REBUILT = 5  # and so many lose their index
@@ -47,6 +47,7 @@ def test_the_script_leaves_something_to_remember():
     assert None not in writers.values()
 
 
+@pytest.mark.long
 @pytest.mark.req("STOR-21", "STOR-22", "KEX1-07")
 @pytest.mark.parametrize("kind", ["lost", "torn", "done"])
 def test_no_cut_of_the_write_path_changes_what_is_remembered(kind):

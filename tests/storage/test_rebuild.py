@@ -4,23 +4,24 @@ import os
 import random
 
 import pytest
-from tests.storage import driver, test_crash
+from tests.storage import driver
+from tests.storage.crashes import reference, truth
 from tests.storage.driver import STREAMS
 from tests.storage.oracle import assert_clean
 from tests.storage.world import LABELS, LIMITS, World, copy_of, fill, small
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import LimitsSet
 from veen.core.limits import Limits
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import LimitsSet
+from veen.fs.errors import CorruptError, StorageError
+from veen.fs.local import OsFs
 from veen.storage import layout
-from veen.storage.errors import CorruptError, StorageError
 from veen.storage.frame import Frame
-from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
 from veen.storage.index import TABLES
-from veen.storage.rebuild import rebuild_index
+from veen.storage.maintenance.rebuild import rebuild_index
 from veen.storage.store import Store
 from veen.testing.memfs import Crash, Fault, MemFs
+from veen.verify.directory import verify_data
 
 CUTS = int(os.environ.get("VEEN_CUTS", "1500")) // 10
 
@@ -36,15 +37,16 @@ QUERIES = {
     "caps": "SELECT * FROM caps",
     "writers": "SELECT * FROM writers",
     "policies": "SELECT * FROM policies",
+    "records": "SELECT * FROM records",
 }
 
 
 def rows(fs, *, but=()):
     db = fs.database(layout.INDEX)
     assert sorted(QUERIES) == sorted(TABLES)
-    found = {table: set(db.execute(query).fetchall()) for table, query in QUERIES.items()}
-    found["meta"] = {(key, value) for key, value in found["meta"] if key not in but}
-    return found
+    contents = {table: set(db.execute(query).fetchall()) for table, query in QUERIES.items()}
+    contents["meta"] = {(key, value) for key, value in contents["meta"] if key not in but}
+    return contents
 
 
 def without_derived(fs, *, index=True):
@@ -94,25 +96,28 @@ def test_what_the_journal_still_holds_is_left_to_recovery(entries):
     fill(world, 7)
     world.store.retire()
     fill(world, entries)
-    expected = {label.label: label.mmr.root() for label in world.store.state.labels.values()}
+    expected = {files.label: files.root() for files in world.store.labels()}
     lost = without_derived(world.fs)
     rebuild_index(lost, LIMITS)
     assert_clean(lost)
     healed = World(lost)
-    assert {label.label: label.mmr.root() for label in healed.store.state.labels.values()} == expected
+    assert {
+        files.label: healed.store.state.labels[files.label].mmr.root() for files in healed.store.labels()
+    } == expected
     healed.store.close()
     world.store.close()
     assert rows(lost) == rows(world.fs)
     assert_clean(lost)
 
 
+@pytest.mark.long
 @pytest.mark.req("STOR-20", "STOR-21")
 def test_a_lost_index_after_any_crash_is_rebuilt_and_nothing_acknowledged_is_missing():
     for seed in range(CUTS):
         rng = random.Random(seed)
         fs, released = MemFs(), list[Frame]()
         for _ in range(rng.randint(1, 3)):
-            fs.fault = Fault(rng.randint(1, test_crash.OPERATIONS), rng.choice(["lost", "torn", "done"]))
+            fs.fault = Fault(rng.randint(1, reference().operations), rng.choice(["lost", "torn", "done"]))
             fs.operations = 0
             try:
                 store = driver.open_store(fs)
@@ -120,8 +125,8 @@ def test_a_lost_index_after_any_crash_is_rebuilt_and_nothing_acknowledged_is_mis
                 store.close()
             except Crash:
                 fs = fs.after_crash(rng)
-                kept = {path: data for path, data in fs.files().items() if not path.startswith(("nodes/", "offsets/"))}
-                fs = MemFs(kept)
+                files = {path: data for path, data in fs.files().items() if not path.startswith(("nodes/", "offsets/"))}
+                fs = MemFs(files)
                 rebuild_index(fs, driver.LIMITS)
                 assert_clean(fs)
         fs.fault = None
@@ -129,7 +134,7 @@ def test_a_lost_index_after_any_crash_is_rebuilt_and_nothing_acknowledged_is_mis
         driver.check_released(store, released)
         driver.drive(store, released)
         store.close()
-        assert test_crash.truth(fs) == test_crash.truth(test_crash.REFERENCE), seed
+        assert truth(fs) == truth(reference()), seed
 
 
 def test_a_rebuild_that_is_cut_off_can_be_repeated():
@@ -231,8 +236,8 @@ def test_a_lost_checkpoint_needs_the_key():
 
 def test_a_prefix_without_a_journal_gets_a_new_one():
     world = small()
-    kept = {path: data for path, data in world.fs.files().items() if not path.startswith("journal/")}
-    fs = MemFs(kept)
+    files = {path: data for path, data in world.fs.files().items() if not path.startswith("journal/")}
+    fs = MemFs(files)
     with pytest.raises(StorageError, match="rebuild-index"):
         Store.open(fs, LIMITS, world.seal)
     rebuild_index(fs)

@@ -9,21 +9,22 @@ from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import rows, without_derived
 from tests.storage.world import LABELS, LIMITS, World, copy_of, fill
 
-from veen.core.control import RetentionDrop
 from veen.core.errors import MalformedError
-from veen.core.proof import prove_inclusion
-from veen.core.receipt import Receipt
-from veen.storage import archive, layout
-from veen.storage.errors import CorruptError, StorageError
-from veen.storage.fsck import verify_data
+from veen.core.objects.control import RetentionDrop
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.proof import prove_inclusion
+from veen.fs.errors import CorruptError, StorageError
+from veen.storage import layout
+from veen.storage.copies import archive
 from veen.storage.index import Index
+from veen.storage.maintenance.rebuild import rebuild_index
+from veen.storage.maintenance.retention import Periods, RetentionPolicy, apply, plan, prepare, show
 from veen.storage.reader import PrunedError
-from veen.storage.rebuild import rebuild_index
-from veen.storage.retention import Periods, Policy, apply, plan, prepare, show
 from veen.testing.memfs import Crash, Fault, MemFs
+from veen.verify.directory import verify_data
 
-ALL = Policy(Periods(payload_sec=1))
-BOTH = Policy(Periods(payload_sec=1, receipt_sec=1))
+ALL = RetentionPolicy(Periods(payload_sec=1))
+BOTH = RetentionPolicy(Periods(payload_sec=1, receipt_sec=1))
 FAR = START + 10_000
 
 
@@ -112,21 +113,61 @@ def test_a_plan_reads_no_chunk_and_takes_what_is_old_enough():
         due = plan(index, ALL, now)
         assert len(due) == sum(time + 1 <= now for time in times)
         assert {erasure.what for erasure in due} <= {"payloads"}
-    assert plan(index, Policy(), FAR) == []
-    own = Policy(Periods(), {LABELS[1]: Periods(payload_sec=5)})
+    assert plan(index, RetentionPolicy(), FAR) == []
+    own = RetentionPolicy(Periods(), {LABELS[1]: Periods(payload_sec=5)})
     assert {erasure.label for erasure in plan(index, own, FAR)} == {LABELS[1]}
+
+
+class WatchedFs(MemFs):
+    """Remembers which files were opened."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.opened: set[str] = set()
+
+    def open(self, path, *, create=False):
+        self.opened.add(path)
+        return super().open(path, create=create)
+
+
+@pytest.mark.req("STOR-18")
+def test_erasing_opens_no_file_of_a_chunk_that_stays():
+    """spec §3.4.1: from the plan to the removal, live segments are not read."""
+    world = filled(30)
+    world.store.close()
+    fs = WatchedFs(world.fs.files(), world.fs.database_bytes())
+    world = World(fs)
+    index = Index(fs)
+    chunks = {(row.label, chunk.start_seq): chunk for row in index.labels() for chunk in index.chunks(row.row)}
+    oldest = min(chunk.last_ts for chunk in chunks.values())
+    world.now = max(world.now, oldest) + 1
+    due = plan(index, ALL, oldest + 1)
+    gone = {(step.label, step.chunk.start_seq) for step in due}
+    assert 0 < len(gone) < len(chunks)
+    fs.opened.clear()
+    assert apply(fs, plan(index, ALL, oldest + 1), world.control) == len(gone)
+    world.store.retire()
+    assert {name for name in map(_chunk_of, fs.opened) if name} == gone
+    assert {name for name in map(_chunk_of, chunk_files(fs)) if name} == chunks.keys() - gone
+    assert_clean(fs)
+
+
+def _chunk_of(path):
+    """The sealed chunk that a file is of."""
+    file = layout.log_file(path.removeprefix("log/"))
+    return (file.label, file.start_seq) if file and file.kind in ("chunk", "summary", "receipts", "heads") else None
 
 
 def test_what_is_kept_is_shown():
     world = filled()
     index = Index(world.fs)
-    before = {kept.label: kept for kept in show(index)}
-    assert all(kept.payloads_erased == 0 for kept in before.values())
+    before = {retained.label: retained for retained in show(index)}
+    assert all(retained.payloads_erased == 0 for retained in before.values())
     erase(world)
     world.store.retire()
-    for kept in show(index):
-        assert kept.payloads_erased == kept.chunks == before[kept.label].chunks > 0
-        assert (kept.receipts_erased, kept.oldest_payload_ts) == (0, None)
+    for retained in show(index):
+        assert retained.payloads_erased == retained.chunks == before[retained.label].chunks > 0
+        assert (retained.receipts_erased, retained.oldest_payload_ts) == (0, None)
 
 
 @pytest.mark.parametrize(("payload_sec", "receipt_sec"), [(-1, 0), (0, -1), (0, 5), (9, 5)])
@@ -231,6 +272,7 @@ def erased():
     return world
 
 
+@pytest.mark.long
 def test_damage_in_an_archive_is_found():
     world = erased()
     for path, data in world.fs.files().items():
@@ -254,11 +296,11 @@ def test_a_chunk_that_vanished_without_a_record_is_an_error():
 
 def test_a_chunk_that_should_be_gone_is_mentioned():
     world = filled(12)
-    kept = world.fs.files()
+    files = world.fs.files()
     erase(world)
     world.store.close()
-    path = chunk_files(MemFs(kept))[0]
-    report = verify_data(copy_of(world.fs, **{path: kept[path]}))
+    path = chunk_files(MemFs(files))[0]
+    report = verify_data(copy_of(world.fs, **{path: files[path]}))
     assert report.ok
     assert path in {finding.path for finding in report.findings if finding.code == "leftover"}
 

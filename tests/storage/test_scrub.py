@@ -8,10 +8,10 @@ from tests.storage.test_retention import ALL, FAR, chunk_files
 from tests.storage.world import World, copy_of, fill
 
 from veen.core.limits import Limits
-from veen.storage import retention
-from veen.storage.fs import OsFs
+from veen.fs.local import OsFs
 from veen.storage.index import Index
-from veen.storage.scrub import Scrubber, ScrubState, scrub_step
+from veen.storage.maintenance import retention
+from veen.storage.maintenance.scrub import Scrubber, ScrubState, scrub_step
 
 ZLIB = Limits(max_checkpoint_interval=3, compression="zlib")
 
@@ -25,17 +25,17 @@ def filled(fs=None, count=20):
 
 def one_round(fs, budget, state=None):
     """All findings of one round, and the state after it."""
-    index, found = Index(fs), []
+    index, all_findings = Index(fs), []
     state = state or ScrubState()
     rounds, steps = state.rounds, 0
     while state.rounds == rounds:
         before = state.bytes
         state, findings = scrub_step(fs, index, state, budget)
-        found += findings
+        all_findings += findings
         steps += 1
         assert state.bytes - before < budget + 3000  # at most one entry, or one compressed chunk, too much
     index.close()
-    return state, found, steps
+    return state, all_findings, steps
 
 
 @pytest.mark.parametrize("budget", [1, 100, 777, 5000, 10**9])
@@ -45,8 +45,8 @@ def test_a_round_reads_every_sealed_byte_once(budget, compressed):
     if compressed:
         compress(world)
     total = sum(chunk.total_bytes for row in (1, 2) for chunk in Index(world.fs).chunks(row))
-    state, found, steps = one_round(world.fs, budget)
-    assert found == []
+    state, findings, steps = one_round(world.fs, budget)
+    assert findings == []
     assert state.bytes == total
     assert state.chunks == len(chunk_files(world.fs))
     assert steps == 1 or budget < total
@@ -62,43 +62,43 @@ def test_damage_anywhere_is_found_within_a_round(budget):
         for place in range(0, len(data), 41):
             damaged = bytearray(data)
             damaged[place] ^= 16
-            _, found, _ = one_round(copy_of(world.fs, **{path: bytes(damaged)}), budget)
-            assert [finding.path for finding in found] == [path], place
+            _, findings, _ = one_round(copy_of(world.fs, **{path: bytes(damaged)}), budget)
+            assert [finding.path for finding in findings] == [path], place
         for bad in (data[:-1], b"", data + b"\x01", None):
-            _, found, _ = one_round(copy_of(world.fs, **{path: bad}), budget)
-            assert [finding.path for finding in found] == [path]
+            _, findings, _ = one_round(copy_of(world.fs, **{path: bad}), budget)
+            assert [finding.path for finding in findings] == [path]
 
 
 def test_good_frames_in_the_wrong_place_are_found():
     world = filled()
     first, second = chunk_files(world.fs)[:2]
     files = world.fs.files()
-    _, found, _ = one_round(copy_of(world.fs, **{first: files[second], second: files[first]}), 10**9)
-    assert {finding.path for finding in found} == {first, second}
+    _, findings, _ = one_round(copy_of(world.fs, **{first: files[second], second: files[first]}), 10**9)
+    assert {finding.path for finding in findings} == {first, second}
 
 
 def test_chunks_that_are_sealed_compressed_or_erased_meanwhile_do_not_disturb():
     world = filled()
     index = Index(world.fs)
-    state, found = scrub_step(world.fs, index, ScrubState(), 300)
+    state, findings = scrub_step(world.fs, index, ScrubState(), 300)
     assert state.offset
     compress(world)
     state, more = scrub_step(world.fs, index, state, 300)
-    found += more
+    findings += more
     retention.apply(world.fs, retention.plan(index, ALL, FAR), world.control)
     world.store.retire()
     fill(world, 9)
     world.store.retire()
     while not state.rounds:
         state, more = scrub_step(world.fs, index, state, 300)
-        found += more
-    assert found == []
+        findings += more
+    assert findings == []
 
 
 def test_an_empty_directory_is_a_round():
     world = World()
-    state, found, steps = one_round(world.fs, 100)
-    assert (state.rounds, found, steps) == (1, [], 1)
+    state, findings, steps = one_round(world.fs, 100)
+    assert (state.rounds, findings, steps) == (1, [], 1)
 
 
 def test_the_thread_reports_and_stops(tmp_path):
@@ -107,10 +107,10 @@ def test_the_thread_reports_and_stops(tmp_path):
     data = bytearray(path.read_bytes())
     data[50] ^= 1
     path.write_bytes(data)
-    seen, done = [], threading.Event()
+    states, done = [], threading.Event()
 
     def report(state, findings):
-        seen.extend(findings)
+        states.extend(findings)
         if state.rounds:
             done.set()
 
@@ -118,7 +118,7 @@ def test_the_thread_reports_and_stops(tmp_path):
     scrubber.start()
     assert done.wait(20)
     scrubber.stop()
-    assert [str(tmp_path / finding.path) for finding in seen] == [str(path)]
+    assert [str(tmp_path / finding.path) for finding in states] == [str(path)]
     world.store.abandon()
 
 

@@ -6,17 +6,17 @@ import cbor2
 import pytest
 from tests.storage import driver
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import LimitsSet
 from veen.core.limits import Limits
-from veen.core.mmr import Mmr, MmrTree
-from veen.core.msg import Msg
-from veen.core.proof import prove_inclusion
-from veen.core.receipt import Receipt
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import LimitsSet
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr, MmrTree
+from veen.core.tree.proof import prove_inclusion
+from veen.fs.errors import LockedError, StorageError
+from veen.fs.local import OsFs
 from veen.storage import layout
-from veen.storage.errors import LockedError, StorageError
 from veen.storage.frame import Frame
-from veen.storage.fs import OsFs
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
 
@@ -36,8 +36,20 @@ def by_label(released):
     return labels
 
 
-@pytest.mark.req("STOR-07", "STOR-09", "STOR-10", "STOR-11", "STOR-12", "STOR-13", "STOR-14")
-@pytest.mark.req("CKPT-04", "GEN-16", "OP0-08")
+@pytest.mark.req(
+    "STOR-07",
+    "STOR-09",
+    "STOR-10",
+    "STOR-11",
+    "STOR-12",
+    "STOR-13",
+    "STOR-14",
+    "CKPT-04",
+    "GEN-16",
+    "OP0-08",
+    "GEN-22",
+    "STOR-06",
+)
 def test_each_seal_leaves_the_files_of_the_spec(filled):
     fs, store, released = filled
     store.close()
@@ -168,13 +180,13 @@ def test_ranges_read_back_what_was_written(filled):
         for _ in range(60):
             first = rng.randint(1, len(frames))
             last = rng.randint(first, len(frames) + 3)
-            found = store.reader.frames(files, first, last, rng.choice([0, 500, 10**6]))
-            assert found == frames[first - 1 : first - 1 + len(found)]
-            assert found
+            entries = store.reader.frames(files, first, last, rng.choice([0, 500, 10**6]))
+            assert entries == frames[first - 1 : first - 1 + len(entries)]
+            assert entries
         assert store.reader.frames(files, 1, len(frames), 10**9) == frames
 
 
-@pytest.mark.req("GEN-22", "PROOF-12")
+@pytest.mark.req("PROOF-12")
 def test_proofs_come_from_the_node_store(filled):
     _, store, released = filled
     for label, frames in by_label(released).items():
@@ -194,6 +206,9 @@ def test_proofs_come_from_the_node_store(filled):
 @pytest.mark.req("GEN-17")
 def test_each_message_is_found_by_its_writers_own_number(filled):
     fs, store, released = filled
+    last = {
+        (framed.label, msg.client_id): msg.client_seq for framed in released for msg in [Msg.from_bytes(framed.msg)]
+    }
     for reopened in (False, True):
         if reopened:
             store.close()
@@ -202,6 +217,7 @@ def test_each_message_is_found_by_its_writers_own_number(filled):
             msg = Msg.from_bytes(framed.msg)
             cursor = store.state.client(store.state.labels[framed.label], msg.client_id)
             assert cursor is not None
+            assert cursor.client_seq == last[framed.label, msg.client_id]
             assert store.stream_seq_of(cursor.row, msg.client_seq) == framed.stream_seq
         assert store.stream_seq_of(1, 10_000) is None
 
@@ -220,15 +236,15 @@ def test_entries_are_found_by_time(filled):
             assert store.first_at(files, hub_ts) == expected
 
 
-@pytest.mark.req("STOR-22", "GEN-19", "GEN-16")
+@pytest.mark.req("STOR-22", "GEN-19", "GEN-16", "GEN-17")
 def test_a_restart_restores_every_cursor(filled):
     fs, store, _ = filled
 
     def cursors(opened):
         state = opened.state
         return (
-            {label.label: (label.row, label.size, label.mmr.peaks()) for label in state.labels.values()},
-            {ref: (cap.issued_at, cap.tokens, cap.bucket_ts) for ref, cap in state.caps.items()},
+            {label: (state.labels[label].row, state.labels[label].mmr.peaks()) for label in driver.LABELS},
+            [(cap.issued_at, cap.tokens, cap.bucket_ts) for cap in (state.caps[t.auth_ref()] for t in driver.TOKENS)],
             state.hub_ts,
             state.next_client_row,
             state.control,

@@ -2,17 +2,18 @@
 
 from tests.storage.driver import CLIENTS, HUB, POLICIES, START, STREAMS, TOKENS
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet, StreamRegister
-from veen.core.hubkeys import HubIdentity
 from veen.core.labels import hub_id_of, label_of, routing_key_of
 from veen.core.limits import Limits
-from veen.core.msg import Msg
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
-from veen.storage import frame, identity
-from veen.storage.identity import HubKeys
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import CapAuthorize, ControlRecord, LabelOpen, LimitsSet, StreamRegister
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.storage import frame
 from veen.storage.index import Index
+from veen.storage.keys import identity
+from veen.storage.keys.identity import HubKeys
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
 

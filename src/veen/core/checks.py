@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from veen.core import envelopes
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Parts
-from veen.core.control import CapAuthorize, ControlRecord
 from veen.core.errors import EvidenceError, SignatureError, VeenError, VerifyError
-from veen.core.evidence import Equivocation, Statement
-from veen.core.msg import Msg
-from veen.core.prekey import Prekey
-from veen.core.proof import ConsistencyProof, MmrProof, RangeProof
-from veen.core.receipt import Receipt
+from veen.core.objects import envelopes
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import CapAuthorize, ControlRecord
+from veen.core.objects.evidence import Equivocation, Statement
+from veen.core.objects.msg import Msg
+from veen.core.objects.prekey import Prekey
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import Parts
+from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof
 from veen.core.wire import Wire
 
 __all__ = ["Given", "MissingInput", "check"]

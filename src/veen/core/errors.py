@@ -1,14 +1,19 @@
 """Every way the protocol says no: exceptions, error codes and the admission table (spec §8.2, §10.6).
 
-Errors carry data and survive pickling (`args` mirror `__init__`); the words are derived from the data.
+Errors carry data and survive pickling (`args` mirror `__init__`); the words are derived from the data. What a person is
+told about a code (meaning, exit status, what to do) stands in `errors.toml`, which `veen.core.catalogue` reads.
 Nothing here holds a key, a plaintext or a ciphertext, so any of these may be logged.
 """
 
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
+
+if TYPE_CHECKING:
+    from veen.core.catalogue import ErrorRow
 
 __all__ = [
     "RETIRED_CODES",
+    "AmbiguousError",
     "ApiCode",
     "CapabilityError",
     "EvidenceError",
@@ -24,22 +29,61 @@ __all__ = [
     "Refused",
     "SignatureError",
     "Stage",
+    "StatedError",
     "VeenError",
     "VerifyError",
     "VersionError",
 ]
 
 
-class VeenError(Exception):
-    """Base of every error we raise on purpose."""
+class _HintOfCode:
+    """What to do next, from the row of an error's code. Readable on the class and on its errors."""
 
-    hint: ClassVar[str] = "This is a defect in VEEN itself: please report it with the command that led here."
+    def __get__(self, error: "VeenError | None", kind: "type[VeenError]") -> str:
+        return _row_of(kind if error is None else error).hint
+
+
+class VeenError(Exception):
+    """Base of every error we raise on purpose.
+
+    The `code` of a class decides the exit status of a command that it ends. An error may have a more precise code of
+    its own. The words of a code are those of its row in the catalogue.
+    """
+
+    code: str = "E.LOCAL"
+    # A class sets a hint only if it shares its code with other errors, and knows better than their row what to do.
+    hint: ClassVar[str] = cast("str", _HintOfCode())
+
+    @property
+    def row(self) -> "ErrorRow":
+        """The row of the most precise code that the catalogue has: of the error's detail, its own, or its class's."""
+        return _row_of(self)
+
+
+def _row_of(error: "VeenError | type[VeenError]") -> "ErrorRow":
+    from veen.core.catalogue import catalogue
+
+    kind = error if isinstance(error, type) else type(error)
+    rows = catalogue()
+    codes = (getattr(error, name, None) for name in ("detail_enum", "error_code", "code"))
+    return next((rows[code] for code in codes if isinstance(code, str) and code in rows), rows[kind.code])
+
+
+class StatedError(VeenError):
+    """An error that is one sentence, which whoever raises it knows."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what
 
 
 class FormatError(VeenError):
     """The bytes are not the one canonical encoding of the object they claim to be (I10)."""
 
-    hint = "Ask the producer for the original bytes; `veen inspect FILE` shows what is readable in these."
+    code = "E.FORMAT"
 
 
 class MalformedError(FormatError):
@@ -87,7 +131,7 @@ class PaddingError(FormatError):
 class LimitError(VeenError):
     """A value exceeds the limit registry (spec §14)."""
 
-    hint = "Send less at once, or lower the sender's limits to those of the hub (`veen hub limits`)."
+    code = "E.SIZE"
 
     def __init__(self, name: str, actual: int, maximum: int) -> None:
         super().__init__(name, actual, maximum)
@@ -100,7 +144,7 @@ class LimitError(VeenError):
 class InvalidKeyError(VeenError):
     """Key material that no honest party produces: wrong length, or a low-order point."""
 
-    hint = "Check that the right key file or key text was given."
+    code = "E.LOCAL.KEY"
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -113,7 +157,7 @@ class InvalidKeyError(VeenError):
 class VerifyError(VeenError):
     """Evidence is bad: what was claimed does not hold."""
 
-    hint = "Keep these bytes as evidence and compare with another copy or another reader of the same log."
+    code = "E.VERIFY"
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -142,10 +186,19 @@ class EvidenceError(VerifyError):
 class OpenError(VeenError):
     """A ciphertext cannot be opened. Deliberately says no more: a wrong key and altered bytes look the same."""
 
-    hint = "Check that the keyring holds the reader key of this stream; altered bytes fail in the same way."
+    code = "E.LOCAL.OPEN"
 
     def __str__(self) -> str:
         return "cannot be opened: wrong key, or bytes altered"
+
+
+class AmbiguousError(VeenError):
+    """A ciphertext opens under more than one key of its stream: its sender made it so, and two readers could differ."""
+
+    hint = "Use neither content, and ask the sender for another message. The log itself is not damaged."
+
+    def __str__(self) -> str:
+        return "opens under more than one key of the stream"
 
 
 class Stage(Enum):
@@ -158,7 +211,7 @@ class Stage(Enum):
 
 
 class Refusal(Enum):
-    """Every way admission says no, in the order the checks run (spec §8.2, SPEC-DECISIONS §7).
+    """Every way admission says no, in the order the checks run (spec §8.2, decisions §7).
 
     The order of the members is normative: the first check that fails decides the answer.
     """
@@ -197,11 +250,15 @@ class Refusal(Enum):
 class Refused(VeenError):
     """The hub will not admit this message; `refusal` is the whole reason."""
 
-    hint = "`veen explain CODE` tells what the code means and how to go on."
+    code = "E.BAD_REQUEST"
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)
-        self.refusal = refusal
+        self.refusal, self.code = refusal, refusal.code
+
+    @property
+    def detail_enum(self) -> str:
+        return self.refusal.detail_enum
 
     def __str__(self) -> str:
         return f"{self.refusal.code} (stage {self.refusal.stage.value}, {self.refusal.detail_enum})"

@@ -6,7 +6,7 @@ two readers of one prefix hold equal events.
 
 from dataclasses import dataclass
 
-from veen.core.payload_hdr import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 
 __all__ = ["Event", "Order"]
 

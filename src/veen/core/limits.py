@@ -66,9 +66,9 @@ class Limits:
         """From the object in `limits.json`; absent members take their default, unknown ones are refused."""
         if type(value) is not dict:
             raise MalformedError("expected an object", "limits")
-        known = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}
         for name in value:
-            if name not in known:
+            if name not in names:
                 raise MalformedError(f"unknown limit {name!r}", "limits")
         return cls(**value)
 

@@ -1,17 +1,17 @@
 """The proof-of-work cookie: a price on each request that a hub can check with one hash (001 SH1+ §5.2, D-59).
 
-It is no part of a MSG. The challenge is the hash of the request body, so a cookie fits one request only and the
-hub keeps no state about it.
+It is no part of a MSG. The challenge is the hash of the request body, so a cookie fits one request only; a hub takes it
+once.
 """
 
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from veen.core.errors import MalformedError, VerifyError
 from veen.core.hashing import H, tag_prefix, u64be
-from veen.core.wire import Fields, Form, Wire
+from veen.core.wire import Form, Uint, Wire
 
 __all__ = ["MAX_DIFFICULTY", "PowCookie", "solve"]
 
@@ -28,18 +28,12 @@ class PowCookie(Wire):
     MAX_BYTES: ClassVar[int] = 128
 
     challenge: bytes
-    nonce: int
-    difficulty: int
+    nonce: Uint
+    difficulty: Uint
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        cookie = cls(challenge=f.blob("challenge"), nonce=f.uint("nonce"), difficulty=f.uint("difficulty"))
-        if cookie.difficulty > MAX_DIFFICULTY:
-            raise MalformedError(f"expected at most {MAX_DIFFICULTY}", f"{cls.KIND}.difficulty")
-        return cookie
-
-    def _write(self) -> dict[str, Any]:
-        return {"challenge": self.challenge, "nonce": self.nonce, "difficulty": self.difficulty}
+    def _check(self) -> None:
+        if self.difficulty > MAX_DIFFICULTY:
+            raise MalformedError(f"expected at most {MAX_DIFFICULTY}", f"{self.KIND}.difficulty")
 
     def verify(self, request: bytes, difficulty: int) -> None:
         """Raise VerifyError unless this pays `difficulty` for exactly this request."""
@@ -56,9 +50,12 @@ def _holds(prefix: bytes, nonce: int, difficulty: int) -> bool:
     return value.bit_length() <= 256 - difficulty
 
 
-def solve(request: bytes, difficulty: int) -> PowCookie:
-    """The cookie with the smallest nonce; about 2^difficulty hashes."""
+def solve(request: bytes, difficulty: int, start: int = 0) -> PowCookie:
+    """The cookie with the smallest nonce from `start` on; about 2^difficulty hashes.
+
+    A hub takes each cookie once, so a request that is sent again needs another one: begin elsewhere.
+    """
     challenge = H(request)
     prefix = _TAG + challenge
-    nonce = next(nonce for nonce in count() if _holds(prefix, nonce, difficulty))
+    nonce = next(nonce for nonce in count(start) if _holds(prefix, nonce, difficulty))
     return PowCookie(challenge=challenge, nonce=nonce, difficulty=difficulty)

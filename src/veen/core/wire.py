@@ -1,28 +1,84 @@
-"""What all wire objects share: one canonical CBOR form, one JSON form, both read by the same lines.
+"""What all wire objects share: each declares its fields once, and all of its forms follow from that.
 
-An object lists its fields once, in the order of the spec: `_read` takes them from a `Fields` cursor, `_write`
-gives them back by name. Arrays go by position; maps have the keys 1, 2, 3 … in the same order (spec §3.1), so
-the position is the key there as well; the bodies of typed payloads are maps with text keys in listed order
-(D-02). In JSON, arrays stay arrays, maps use the names and byte strings are lower-case hex (D-62).
+The dataclass fields of an object are its wire fields, in the order of the spec; their annotations say what each may
+hold. CBOR, JSON, the OpenAPI document and the pages of docs/ that list fields are derived from them:
+
+    class Receipt(Wire):
+        ver: ClassVar[Version] = 1                # a constant is a class variable
+        label: Bytes32                            # a byte string of 32 bytes; `bytes` has any length
+        stream_seq: Uint                          # `Integer` may be negative
+        note: str | None = None                   # optional; `bool` is true or false
+        peaks: Annotated[tuple[Bytes32, ...], Length(0, 64)]
+        mode: Annotated[str, Choice("full", "light")]
+        inner: Allow                              # another wire object
+        body: Anything                            # free-form; also PlainMap and TextMap
+        name: Annotated[str, Name("class")]       # where Python reserves the name that the spec has
+        cache: Annotated[int, LOCAL]              # no wire field at all
+
+Arrays go by position; maps have the keys 1, 2, 3 … in the same order (spec §3.1), so the position is the key there as
+well; the bodies of typed payloads are maps with text keys in listed order (D-02). In JSON, arrays stay arrays, maps use
+the names and byte strings are lower-case hex (D-62).
 
 Which fault is reported is part of the protocol (spec §8.2): a wrong type anywhere ranks above a wrong size
 anywhere, and that above an unknown version. `Fields` therefore raises the first at once and keeps the other
 two until the object has been read to its end.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, Final, Literal, Self, TypeVar
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, MalformedError, VersionError
 
-__all__ = ["NULL", "VERSION", "Fields", "Form", "Json", "Wire"]
+__all__ = [
+    "LOCAL",
+    "NULL",
+    "VERSION",
+    "Anything",
+    "Bytes32",
+    "Bytes64",
+    "Choice",
+    "Fields",
+    "Fixed",
+    "Form",
+    "Integer",
+    "Json",
+    "Length",
+    "Map",
+    "Name",
+    "Part",
+    "PlainMap",
+    "Schema",
+    "Size",
+    "TextMap",
+    "Uint",
+    "Version",
+    "Wire",
+    "WireField",
+    "WireType",
+    "reference",
+]
 
 VERSION: Final = 1
 
 Json = Any  # what json.loads gives and json.dumps takes
 Form = Literal["array", "map", "body"]  # by position · by integer key · by text key in listed order
+Schema = dict[str, Any]  # of JSON, as OpenAPI 3.1 has it
 
 T = TypeVar("T")
 W = TypeVar("W", bound="Wire")
@@ -59,9 +115,12 @@ class _Faults:
 
 
 class Fields:
-    """A cursor over the fields of one object. Names serve error messages and the JSON form."""
+    """A cursor over the fields of one object. Names serve error messages and the JSON form.
 
-    __slots__ = ("_depth", "_faults", "_form", "_json", "_left", "_position", "_what")
+    Objects that declare their fields never call it; those with a `_read` of their own take field after field from it.
+    """
+
+    __slots__ = ("_by_name", "_depth", "_faults", "_form", "_json", "_left", "_position", "_what")
 
     def __init__(
         self,
@@ -74,6 +133,7 @@ class Fields:
         depth: int = 0,
     ) -> None:
         self._what, self._form, self._json = what, form, json
+        self._by_name = form == "body" or (json and form == "map")  # else by position
         self._depth = depth + 1  # of what lies inside this object
         self._position = 0
         self._faults = faults or _Faults()
@@ -88,9 +148,9 @@ class Fields:
 
     # --- one field each, in the order of the spec -------------------------------------------------------
 
-    def version(self) -> None:
+    def version(self, name: str = "ver") -> None:
         """`ver`, which must be 1: read first, judged last."""
-        value = self.uint("ver")
+        value = self.uint(name)
         if value != VERSION and self._faults.version is None:
             self._faults.version = VersionError(self._what, value)
 
@@ -101,7 +161,9 @@ class Fields:
         return value
 
     def bstr(self, name: str, size: int) -> bytes:
-        value = self.blob(name)
+        value = self._next(name)
+        if self._json or type(value) is not bytes:
+            value = self._bytes(value, name)
         if len(value) != size:
             self._size_fault(name, f"{size} bytes", len(value))
         return value
@@ -118,7 +180,7 @@ class Fields:
     def flag(self, name: str) -> bool:
         return self._typed(name, bool)
 
-    def bstrs(self, name: str, size: int, *, at_least: int = 0, at_most: int) -> tuple[bytes, ...]:
+    def bstrs(self, name: str, size: int, at_most: int, at_least: int = 0) -> tuple[bytes, ...]:
         """A list of byte strings of one size."""
         values = tuple(self._bytes(value, name) for value in self._list(name, at_least, at_most))
         for value in values:
@@ -126,10 +188,14 @@ class Fields:
                 self._size_fault(name, f"{size} bytes each", len(value))
         return values
 
+    def blobs(self, name: str, at_most: int, at_least: int = 0) -> tuple[bytes, ...]:
+        """A list of byte strings of any length."""
+        return tuple(self._bytes(value, name) for value in self._list(name, at_least, at_most))
+
     def object(self, name: str, cls: type[W]) -> W:
         return self._object(self._next(name), self._at(name), cls)
 
-    def objects(self, name: str, cls: type[W], *, at_least: int = 0, at_most: int) -> tuple[W, ...]:
+    def objects(self, name: str, cls: type[W], at_most: int, at_least: int = 0) -> tuple[W, ...]:
         where = self._at(name)
         return tuple(self._object(value, where, cls) for value in self._list(name, at_least, at_most))
 
@@ -159,7 +225,7 @@ class Fields:
             raise MalformedError(f"expected one of {', '.join(sorted(options))}", self._at(name))
         return value
 
-    def texts(self, name: str, *, at_least: int = 0, at_most: int) -> tuple[str, ...]:
+    def texts(self, name: str, at_most: int, at_least: int = 0) -> tuple[str, ...]:
         """A list of texts."""
         where = self._at(name)
         values = tuple(self._list(name, at_least, at_most))
@@ -191,14 +257,22 @@ class Fields:
 
         Bodies are written by omission too, but null is understood when read.
         """
+        return None if self.absent(name) else read(name, *args, **kwargs)
+
+    def absent(self, name: str) -> bool:
+        """Whether an optional field has no value; the cursor is then behind it."""
         value = self._left.get(self._key(name), _ABSENT)
         if value is None and self._form != "map":
             self._next(name)
-            return None
+            return True
         if value is _ABSENT and self._form != "array":
             self._position += 1
-            return None
-        return read(name, *args, **kwargs)
+            return True
+        return False
+
+    def trimmed(self, name: str) -> bool:
+        """Whether the last field of an array is left out, which is not null (spec §4.4)."""
+        return not self._left
 
     def peek(self, name: str) -> Any:
         """The next field, left in place: for a field that may hold one of several objects."""
@@ -217,11 +291,11 @@ class Fields:
     # --- how a value is taken ---------------------------------------------------------------------------
 
     def _key(self, name: str) -> int | str:
-        return name if self._form == "body" or (self._json and self._form == "map") else self._position + 1
+        return name if self._by_name else self._position + 1
 
     def _next(self, name: str) -> Any:
-        key = self._key(name)
         self._position += 1
+        key = name if self._by_name else self._position
         # In CBOR the wanted key must also be the first one left: that is what ascending order means.
         if key not in self._left or (not self._json and next(iter(self._left)) != key):
             raise MalformedError("missing or misplaced", self._at(name))
@@ -261,24 +335,243 @@ class Fields:
         return f"{self._what}.{name}"
 
 
-class Wire(ABC):
-    """Base of the wire objects: frozen values with `from_bytes`/`to_bytes` and `from_json`/`to_json`."""
+# --- what a field may hold ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: a schema has no hash
+class WireType:
+    """One kind of field: how it is read and written, and how the documents describe it."""
+
+    read: Callable[..., Any]  # called with the cursor, the name, and `args`
+    args: tuple[Any, ...]
+    words: str  # in docs/spec/objects.md
+    schema: Schema  # in docs/openapi.json
+    parts: "tuple[type[Wire], ...]" = ()  # the objects that `schema` refers to
+    write: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How many elements a list has."""
+
+    at_least: int
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The name on the wire, where it is no name in Python."""
+
+    name: str
+
+
+LOCAL: Final = Name("")  # a dataclass field that is not on the wire
+
+
+def _hex(size: int | None) -> Schema:
+    digits = "([0-9a-f]{2})*" if size is None else f"[0-9a-f]{{{2 * size}}}"
+    return {"type": "string", "pattern": f"^{digits}$"}
+
+
+def Size(size: int) -> WireType:  # noqa: N802 - written where types are
+    """A byte string of `size` bytes."""
+    return WireType(Fields.bstr, (size,), f"{size} bytes", _hex(size))
+
+
+def Choice(*options: str) -> WireType:  # noqa: N802 - written where types are
+    """A text that is one of a few words."""
+    words = sorted(options)
+    return WireType(Fields.choice, (frozenset(options),), "one of " + ", ".join(words), {"enum": words})
+
+
+def reference(cls: "type[Wire]") -> Schema:
+    return {"$ref": f"#/components/schemas/{cls.__name__}"}
+
+
+def _constant(f: Fields, name: str, value: str) -> None:
+    actual = f.text(name)
+    if actual != value:
+        raise MalformedError(f"v0.0.1 allows only {value!r}, found {actual!r}", f._at(name))
+
+
+_OBJECT: Final[Schema] = {"type": "object"}
+_BLOB: Final = WireType(Fields.blob, (), "bytes", _hex(None))
+_TEXT: Final = WireType(Fields.text, (), "text", {"type": "string"})
+_FLAG: Final = WireType(Fields.flag, (), "true or false", {"type": "boolean"})
+_PLAIN: Final = {bytes: _BLOB, str: _TEXT, bool: _FLAG}
+_VERSION: Final = WireType(Fields.version, (), str(VERSION), {"const": VERSION})
+_FIXED: Final = WireType(_constant, (), "text", {"type": "string"})
+
+Uint = Annotated[int, WireType(Fields.uint, (), "uint", {"type": "integer", "minimum": 0, "maximum": cbor.U64_MAX})]
+Integer = Annotated[int, WireType(Fields.integer, (), "int", {"type": "integer"})]
+Bytes32 = Annotated[bytes, Size(32)]
+Bytes64 = Annotated[bytes, Size(64)]
+Version = Annotated[int, _VERSION]
+Fixed = Annotated[str, _FIXED]
+PlainMap = Annotated[dict[str, Any], WireType(Fields.free, (), "map with text keys", _OBJECT, write=cbor.sort_keys)]
+TextMap = Annotated[dict[str, Any], WireType(Fields.mapping, (), "map with text keys", _OBJECT, write=cbor.sort_keys)]
+Anything = Annotated[Any, WireType(Fields.anything, (), "anything", {}, write=cbor.sort_keys)]
+
+
+# --- from a declaration to its fields -------------------------------------------------------------------
+
+
+class WireField(NamedTuple):
+    """One field of an object, as declared."""
+
+    attribute: str
+    name: str  # on the wire
+    type: WireType
+    optional: bool = False
+    constant: bool = False
+
+
+class _Functions(NamedTuple):
+    """Reading and writing of one class, generated from its declaration."""
+
+    read: Callable[[Any, Fields], Any]
+    write: Callable[[Any], dict[str, Any]]
+
+
+def _declared(cls: "type[Wire]") -> tuple[WireField, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    fields = (_field(cls, attribute, hint) for attribute, hint in hints.items())
+    return tuple(field for field in fields if field is not None)
+
+
+def _field(cls: "type[Wire]", attribute: str, hint: Any) -> WireField | None:
+    constant = get_origin(hint) is ClassVar
+    if constant:
+        (hint,) = get_args(hint)
+        if not any(isinstance(mark, WireType) for mark in getattr(hint, "__metadata__", ())):
+            return None  # KIND, FORM and their like
+    inner, optional = _without_none(hint)
+    marks = getattr(inner, "__metadata__", ()) + getattr(hint, "__metadata__", ())
+    name = next((mark.name for mark in marks if isinstance(mark, Name)), attribute)
+    if not name:
+        return None
+    kind = _type_of(inner)
+    if kind is None:
+        raise TypeError(f"{cls.__name__}.{attribute}: {hint} is not a wire type (see veen.core.wire)")
+    if kind is _FIXED:
+        value = getattr(cls, attribute)
+        kind = WireType(_constant, (value,), f'"{value}"', {"const": value})
+    return WireField(attribute, name, kind, optional, constant)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (Union, UnionType) or NoneType not in get_args(hint):
+        return hint, False
+    (inner,) = (part for part in get_args(hint) if part is not NoneType)
+    return inner, True
+
+
+def _type_of(hint: Any, count: Length | None = None) -> WireType | None:
+    if get_origin(hint) is Annotated:
+        base, *marks = get_args(hint)
+        for mark in marks:
+            if isinstance(mark, WireType):
+                return mark
+            if isinstance(mark, Length):
+                count = mark
+        return _type_of(base, count)
+    if isinstance(hint, type) and issubclass(hint, Wire):
+        return WireType(Fields.object, (hint,), hint.KIND, reference(hint), (hint,))
+    if get_origin(hint) is not tuple or count is None:
+        return _PLAIN.get(hint)
+    element = _type_of(get_args(hint)[0])
+    if element is None or element.read not in _LISTS:
+        return None
+    read = _LISTS[element.read]
+    words = f"array of {count.at_least} to {count.at_most} × {element.words}"
+    schema = {"type": "array", "items": element.schema, "minItems": count.at_least, "maxItems": count.at_most}
+    return WireType(read, (*element.args, count.at_most, count.at_least), words, schema, element.parts)
+
+
+_LISTS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
+    Fields.blob: Fields.blobs,
+    Fields.bstr: Fields.bstrs,
+    Fields.text: Fields.texts,
+    Fields.object: Fields.objects,
+}
+
+
+def _null_if_none(value: Any) -> Any:
+    return NULL if value is None else cbor.sort_keys(value)
+
+
+# Filled when a class is first read or written; two threads that come first at once make equal functions.
+_GENERATED: Final[dict[type[Any], _Functions]] = {}
+
+
+def _generate(cls: "type[Wire]") -> _Functions:
+    """Straight-line code, as dataclasses make it: a loop over the fields takes a third longer (decision 108)."""
+    fields = cls.wire_fields()
+    last = fields[-1] if fields and cls.FORM == "array" and fields[-1].optional else None
+    names: dict[str, Any] = {}
+    read, write, arguments = [], [], []
+    for number, field in enumerate(fields):
+        names |= {f"read{number}": field.type.read, f"args{number}": field.type.args}
+        args = "".join(f", args{number}[{at}]" for at in range(len(field.type.args)))
+        value = f"read{number}(f, {field.name!r}{args})"
+        if field.optional:
+            value = f"None if f.{'trimmed' if field is last else 'absent'}({field.name!r}) else {value}"
+        read.append(value if field.constant else f"value{number} = {value}")
+        if not field.constant:
+            arguments.append(f"{field.attribute}=value{number}")
+        stored = f"self.{field.attribute}"
+        if field.type.write is not None:
+            names[f"write{number}"] = field.type.write if field.optional else _null_if_none
+            stored = f"write{number}({stored})"
+        write.append(f"{field.name!r}: {stored}")
+    read.append(f"self = cls({', '.join(arguments)})")
+    if cls._check is not Wire._check:
+        read.append("self._check()")
+    trim = [] if last is None else [f"if self.{last.attribute} is None: del fields[{last.name!r}]"]
+    source = (
+        _function("read(cls, f)", [*read, "return self"]),
+        _function("write(self)", [f"fields = {{{', '.join(write)}}}", *trim, "return fields"]),
+    )
+    exec("\n".join(source), names)  # noqa: S102 - made of the declarations of our classes alone
+    functions = _GENERATED[cls] = _Functions(names["read"], names["write"])
+    return functions
+
+
+def _function(head: str, lines: list[str]) -> str:
+    return "\n    ".join((f"def {head}:", *lines))
+
+
+class Wire:
+    """Base of the wire objects: frozen dataclasses with `from_bytes`/`to_bytes` and `from_json`/`to_json`."""
 
     __slots__ = ()
 
     KIND: ClassVar[str]  # the spec's name, for people
     FORM: ClassVar[Form]
     MAX_BYTES: ClassVar[int] = cbor.MAX_ITEM_BYTES
-    MAX_ITEMS: ClassVar[int] = cbor.MAX_ITEM_BYTES  # judged before a large input is decoded
+    # Judged before a large input is decoded: a byte of CBOR can become 64 bytes of memory. No object has as many;
+    # the largest, a page of 1000 entries, has some 30,000.
+    MAX_ITEMS: ClassVar[int] = 1 << 20
 
     @classmethod
-    @abstractmethod
-    def _read(cls, f: Fields) -> Self:
-        """Take every field, in order."""
+    def wire_fields(cls) -> tuple[WireField, ...]:
+        """The fields on the wire, in order."""
+        return _declared(cls)
 
-    @abstractmethod
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        """Take every field, in order. Overridden only where one field decides how another is read."""
+        functions = _GENERATED.get(cls) or _generate(cls)
+        obj: Self = functions.read(cls, f)
+        return obj
+
+    def _check(self) -> None:
+        """Rules that types cannot express: MalformedError, or InvalidBody in a body. All fields have been read."""
+
     def _write(self) -> dict[str, Any]:
         """Every field by name, in order; None is null in an array and omitted from a map."""
+        functions = _GENERATED.get(type(self)) or _generate(type(self))
+        return functions.write(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -323,6 +616,24 @@ class Wire(ABC):
         from veen.core.html import of_wire
 
         return of_wire(self)
+
+
+class Map(Wire):
+    """A map that begins with `ver`."""
+
+    __slots__ = ()
+
+    FORM: ClassVar[Form] = "map"
+
+    ver: ClassVar[Version] = VERSION
+
+
+class Part(Wire):
+    """A map inside another object: no `ver`."""
+
+    __slots__ = ()
+
+    FORM: ClassVar[Form] = "map"
 
 
 _LEAVES: Final = frozenset((bytes, int, str, bool, type(None)))

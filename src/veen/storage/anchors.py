@@ -14,9 +14,9 @@ from typing import ClassVar, Final, Protocol, Self
 
 from veen.core.errors import VeenError
 from veen.core.hashing import Ht, u64be
+from veen.fs.errors import CorruptError
+from veen.fs.local import File, Fs
 from veen.storage import layout
-from veen.storage.errors import CorruptError
-from veen.storage.fs import File, Fs
 
 __all__ = ["NONCE_BYTES", "AnchorBackend", "AnchorError", "AnchorFile", "check_anchors"]
 
@@ -100,18 +100,20 @@ class AnchorFile:
                 raise AnchorError(str(exc)) from exc
 
     def _append(self, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
-        new = not self._fs.exists(layout.ANCHORS)
         file = self._fs.open(layout.ANCHORS, create=True)
         try:
             count = file.size() // _ENTRY_BYTES  # what a crash left of an entry behind it is overwritten
             prev_hash = _Entry.read(file, count).hash() if count else _GENESIS
             entry = _Entry(count + 1, prev_hash, root, epoch, ts, nonce)
-            file.write_at(count * _ENTRY_BYTES, entry.body() + entry.hash())
-            file.sync()
+            try:
+                file.write_at(count * _ENTRY_BYTES, entry.body() + entry.hash())
+                file.sync()
+            except OSError:  # nothing may be chained onto what did not reach the disk
+                file.truncate(count * _ENTRY_BYTES)
+                raise
         finally:
             file.close()
-        if new:
-            self._fs.sync_dir("")
+        self._fs.sync_dir("")  # also if the file was there: who made it may have ended before its name was durable
         return u64be(entry.seq) + entry.hash()
 
     def verify(self, root: bytes, anchor_ref: bytes) -> bool:

@@ -2,19 +2,60 @@
 
 They are no part of the log: a hub that loses one loses nothing it signed, and whoever has the bytes can bring them
 back, as their name says what they must be. A file is written whole or not at all.
+
+Beside the files, `attachments.db` notes for each its size, who pays for it, and which entries it belongs to: what quota
+and retention need. A file comes before its row and goes before its row, so a crash leaves a file without a row, which
+is kept and counted for nobody until it is put again, or a row without a file, which the next sweep removes.
 """
 
-from typing import Final
+import contextlib
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
+from veen.fs.errors import CorruptError, NoSpaceError, StorageError
+from veen.fs.local import Fs
 from veen.storage import layout
-from veen.storage.errors import CorruptError, NoSpaceError
-from veen.storage.fs import Fs
+from veen.storage.index import Index
 
-__all__ = ["AttachmentFiles"]
+__all__ = ["AttachmentFiles", "EntryRef", "QuotaError", "copy_records", "erase_attachments", "erased_in"]
 
 _MIN_FREE_BYTES: Final = 256 * 1024 * 1024
+_MAX_REFS: Final = 16  # entries of one attachment that are told apart; with more it is never erased
+_BATCH: Final = 256  # references that one transaction of a sweep removes
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS stored (
+    coid BLOB PRIMARY KEY, size INTEGER NOT NULL, owner BLOB NOT NULL, pinned INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS used (owner BLOB PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refs (
+    label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL, coid BLOB NOT NULL,
+    PRIMARY KEY (label, client_id, client_seq, coid)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS refs_by_coid ON refs (coid);
+"""
+
+
+class EntryRef(NamedTuple):
+    """The entry that an attachment belongs to, by the names that its writer knows before it has a stream_seq."""
+
+    label: bytes
+    client_id: bytes
+    client_seq: int
+
+
+class QuotaError(StorageError):
+    """The attachment would take its owner beyond what the hub keeps for it."""
+
+    hint = "Let retention erase old entries, or ask the operator for more (attachments.client_bytes)."
+
+    def __init__(self, used: int, size: int, maximum: int) -> None:
+        super().__init__(f"{used} bytes of attachments are kept and {size} more would exceed {maximum}")
+        self.used, self.size, self.maximum = used, size, maximum
+        self.args = (used, size, maximum)
 
 
 class AttachmentFiles:
@@ -22,7 +63,19 @@ class AttachmentFiles:
 
     def __init__(self, fs: Fs, min_free_bytes: int = _MIN_FREE_BYTES) -> None:
         """The log needs the disk more than attachments do: below `min_free_bytes` none is taken."""
-        self._fs, self._min_free_bytes = fs, min_free_bytes
+        self._fs = fs
+        self.min_free_bytes = min_free_bytes  # a reload of the hub may replace it
+        self._lock = threading.Lock()  # guards everything below
+        self._db: sqlite3.Connection | None = None  # opened with the first attachment
+        self._arriving: Counter[bytes] = Counter()  # bytes by owner that are being written and have no row yet
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    # --- bytes -----------------------------------------------------------------------------------------
 
     def get(self, coid: bytes) -> bytes | None:
         """The bytes, checked against their name; None if they are not here."""
@@ -38,17 +91,219 @@ class AttachmentFiles:
             raise CorruptError(path, 0, "the attachment is not what its name says")
         return data
 
-    def put(self, coid: bytes, data: bytes) -> bool:
-        """Keep the bytes; durable when it returns. False if they were here already."""
+    def put(
+        self, coid: bytes, data: bytes, *, owner: bytes = b"", max_bytes: int = 0, entry: EntryRef | None = None
+    ) -> bool:
+        """Keep the bytes; durable when it returns. False if they were here already, whole.
+
+        A damaged copy is replaced. `owner` pays, if nobody does yet, and QuotaError says that this would be more than
+        `max_bytes` (0: no bound). Without an `entry` the attachment is never erased, as nobody knows when it may be.
+        """
         if H(data) != coid:
             raise VerifyError("the hash of the attachment is not its coid")
+        with self._lock:
+            is_stored = self._row("SELECT 1 FROM stored WHERE coid = ?", coid) is not None
+            used = self._used(owner) + self._arriving[owner]
+            if not is_stored:
+                if max_bytes and used + len(data) > max_bytes:
+                    raise QuotaError(used, len(data), max_bytes)
+                self._arriving[owner] += len(data)
+        try:
+            new = False
+            while True:
+                new = self._write(coid, data) or new
+                with self._lock, self._transaction() as db:
+                    if self._fs.exists(layout.attachment(coid)):  # a sweep may have erased it since
+                        self._note(db, coid, len(data), owner, entry)
+                        break
+        finally:
+            if not is_stored:
+                with self._lock:
+                    self._arriving[owner] -= len(data)
+                    self._arriving += Counter()  # forget those that are at 0
+        return new
+
+    def _write(self, coid: bytes, data: bytes) -> bool:
         path = layout.attachment(coid)
-        if self._fs.exists(path):
+        if self._fs.exists(path) and self._is_whole(path, coid, len(data)):
             return False
-        if self._fs.free_bytes() < self._min_free_bytes:
+        if self._fs.free_bytes() < self.min_free_bytes:
             raise NoSpaceError("too little free space for attachments")
         directory = path.rpartition("/")[0]
         self._fs.make_dir(directory)
         self._fs.sync_dir(layout.ATTACHMENTS)
         self._fs.replace(path, data)
         return True
+
+    def _is_whole(self, path: str, coid: bytes, size: int) -> bool:
+        """Whether the stored copy is good; no more of it is read than it may have."""
+        try:
+            file = self._fs.open(path)
+        except FileNotFoundError:  # erased a moment ago
+            return False
+        try:
+            return file.size() == size and H(file.read_at(0, size)) == coid
+        except OSError:  # a bad sector: as good as damaged
+            return False
+        finally:
+            file.close()
+
+    # --- who pays, and for which entry -----------------------------------------------------------------
+
+    def used(self, owner: bytes) -> int:
+        """How many bytes are kept for an owner."""
+        with self._lock:
+            return self._used(owner)
+
+    def _used(self, owner: bytes) -> int:
+        row = self._row("SELECT bytes FROM used WHERE owner = ?", owner)
+        return int(row[0]) if row else 0
+
+    def _note(self, db: sqlite3.Connection, coid: bytes, size: int, owner: bytes, entry: EntryRef | None) -> None:
+        if self._row("SELECT 1 FROM stored WHERE coid = ?", coid) is None:
+            db.execute("INSERT INTO stored VALUES (?, ?, ?, 0)", (coid, size, owner))
+            db.execute("INSERT OR IGNORE INTO used VALUES (?, 0)", (owner,))
+            db.execute("UPDATE used SET bytes = bytes + ? WHERE owner = ?", (size, owner))
+        count = self._row("SELECT count(*) FROM refs WHERE coid = ?", coid)[0]
+        if entry is None or count >= _MAX_REFS:
+            db.execute("UPDATE stored SET pinned = 1 WHERE coid = ?", (coid,))
+        else:
+            db.execute("INSERT OR IGNORE INTO refs VALUES (?, ?, ?, ?)", (*entry, coid))
+
+    def sweep(self, is_erased: Callable[[EntryRef], bool]) -> int:
+        """Erase the attachments that belong to erased entries and to no other; how many.
+
+        The entries of a client in a label are erased in their order, so the first one that is not ends its turn.
+        """
+        count, after = 0, (b"", b"")
+        while (writer := self._writer_after(*after)) is not None:
+            after = writer
+            while erased := self._erased_refs(writer, is_erased):
+                count += self._forget(erased)
+        return count
+
+    def _writer_after(self, label: bytes, client_id: bytes) -> tuple[bytes, bytes] | None:
+        query = "SELECT label, client_id FROM refs WHERE (label, client_id) > (?, ?) ORDER BY label, client_id LIMIT 1"
+        with self._lock:
+            row = self._row(query, label, client_id) if self._has_records() else None
+        return (bytes(row[0]), bytes(row[1])) if row else None
+
+    def _erased_refs(self, writer: tuple[bytes, bytes], is_erased: Callable[[EntryRef], bool]) -> list[EntryRef]:
+        query = "SELECT DISTINCT client_seq FROM refs WHERE label = ? AND client_id = ? ORDER BY client_seq LIMIT ?"
+        with self._lock:
+            oldest = [EntryRef(*writer, int(row[0])) for row in self._rows(query, *writer, _BATCH)]
+        erased = []
+        for ref in oldest:
+            if not is_erased(ref):
+                break
+            erased.append(ref)
+        return erased
+
+    def _forget(self, refs: list[EntryRef]) -> int:
+        """Remove references, and the attachments that have no other."""
+        erased: list[bytes] = []
+        with self._lock, self._transaction() as db:
+            for ref in refs:
+                where = "label = ? AND client_id = ? AND client_seq = ?"
+                coids = [bytes(row[0]) for row in self._rows(f"SELECT coid FROM refs WHERE {where}", *ref)]  # noqa: S608 - our own words
+                db.execute(f"DELETE FROM refs WHERE {where}", ref)  # noqa: S608 - as above
+                erased += [coid for coid in coids if self._erase_unused(db, coid)]
+            for directory in {layout.attachment(coid).rpartition("/")[0] for coid in erased}:
+                self._fs.sync_dir(directory)
+        return len(erased)
+
+    def _erase_unused(self, db: sqlite3.Connection, coid: bytes) -> bool:
+        row = self._row("SELECT size, owner, pinned FROM stored WHERE coid = ?", coid)
+        if row is None or row[2] or self._row("SELECT 1 FROM refs WHERE coid = ? LIMIT 1", coid) is not None:
+            return False
+        self._fs.remove(layout.attachment(coid))
+        db.execute("DELETE FROM stored WHERE coid = ?", (coid,))
+        db.execute("UPDATE used SET bytes = bytes - ? WHERE owner = ?", (row[0], row[1]))
+        db.execute("DELETE FROM used WHERE owner = ? AND bytes <= 0", (row[1],))
+        return True
+
+    # --- the records ------------------------------------------------------------------------------------
+
+    def _has_records(self) -> bool:
+        return self._db is not None or self._fs.exists(layout.ATTACHMENT_RECORDS)
+
+    def _records(self) -> sqlite3.Connection:
+        """The open database; called with the lock held."""
+        if self._db is None:
+            with _named():
+                db = self._fs.database(layout.ATTACHMENT_RECORDS)
+                try:
+                    if (version := db.execute("PRAGMA user_version").fetchone()[0]) not in (0, _VERSION):
+                        raise CorruptError(layout.ATTACHMENT_RECORDS, 0, f"of version {version}, not {_VERSION}")
+                    db.executescript(f"{_SCHEMA}PRAGMA user_version = {_VERSION};")
+                except BaseException:
+                    db.close()
+                    raise
+            self._db = db
+        return self._db
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        with _named():
+            return self._records().execute(query, values).fetchall()
+
+    def _row(self, query: str, *values: Any) -> Any:
+        rows = self._rows(query, *values)
+        return rows[0] if rows else None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        db = self._records()
+        with _named():
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+        self._fs.saved(layout.ATTACHMENT_RECORDS, db)
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """SQLite's errors in our words. The log does not depend on this file."""
+    try:
+        yield
+    except sqlite3.DatabaseError as exc:
+        what = f"{exc}; without it, attachments are kept and counted for nobody: move it away and start again"
+        raise CorruptError(layout.ATTACHMENT_RECORDS, 0, what) from exc
+
+
+def erased_in(index: Index) -> Callable[[EntryRef], bool]:
+    """Whether the payload of an entry was erased, says the index; one that is not in the log yet was not."""
+
+    def is_erased(ref: EntryRef) -> bool:
+        label_row = index.label_row(ref.label)
+        client = index.client(label_row, ref.client_id) if label_row is not None else None
+        if label_row is None or client is None or not 1 <= ref.client_seq <= client.client_seq:
+            return False
+        stream_seq = index.stream_seq(client.row, ref.client_seq)
+        chunk = index.chunk_at(label_row, stream_seq) if stream_seq is not None else None
+        return chunk is not None and chunk.dropped >= 1
+
+    return is_erased
+
+
+def erase_attachments(fs: Fs) -> int:
+    """`AttachmentFiles.sweep` for a directory that no hub uses."""
+    files, index = AttachmentFiles(fs), Index(fs)
+    try:
+        return files.sweep(erased_in(index))
+    finally:
+        index.close()
+        files.close()
+
+
+def copy_records(source: Fs, target: Fs) -> None:
+    """The records as of one commit."""
+    if source.exists(layout.ATTACHMENT_RECORDS):
+        with (
+            contextlib.closing(source.peek(layout.ATTACHMENT_RECORDS)) as records,
+            contextlib.closing(target.database(layout.ATTACHMENT_RECORDS)) as copy,
+        ):
+            records.backup(copy)

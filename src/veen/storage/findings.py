@@ -1,11 +1,11 @@
-"""What verification finds: at most one error per file, with the first byte that is wrong."""
+"""Findings of a verification: at most one error per file, with the first byte that is wrong."""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Code", "Finding", "Findings", "LabelSummary", "Level", "Severity"]
+__all__ = ["Code", "Findings", "LabelSummary", "Level", "LogFinding", "Severity"]
 
 Level = Literal["full", "structure"]
 Severity = Literal["error", "warning"]
@@ -17,6 +17,7 @@ Code = Literal[
     "control",  # the control journal
     "journal",  # the write-ahead journal
     "identity",  # the identity files
+    "pin",  # keys of the directory that the pinned ones do not vouch for
     "limits",  # limits.json, or a chunk that breaks them
     "missing",  # a file that must be there
     "cut",  # a file that was longer
@@ -31,17 +32,25 @@ Code = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong: where, and what it means."""
+class LogFinding:
+    """One thing that is wrong: where, and what it means. `label` and `stream_seq` where an audit says them."""
 
     path: str
     offset: int
-    code: Code
+    code: str  # a Code, or one of those of `veen.verify.audit.findings`
     message: str
     severity: Severity = "error"
+    label: bytes | None = None
+    stream_seq: int | None = None
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether the log itself is bad, and not only a file that follows from it."""
+        return self.severity == "error" and self.code != "rebuildable"
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.path}, byte {self.offset}: {self.message} [{self.code}]"
+        entry = "" if self.stream_seq is None else f"entry {self.stream_seq}: "
+        return f"{self.severity}: {self.path}, byte {self.offset}: {entry}{self.message} [{self.code}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +64,24 @@ class LabelSummary:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects; the first error of a file hides what follows from it."""
+    """Collects findings; only the first error of a file is kept, since the others mostly follow from it."""
 
-    all: list[Finding] = field(default_factory=list)
+    all: list[LogFinding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _seen: set[tuple[str, Severity]] = field(default_factory=set)
-    _late: list[Finding] = field(default_factory=list)
-    # Called before anything is added or asked: what is judged beside, and came first, is to be found first.
+    _late: list[LogFinding] = field(default_factory=list)
+    # Called before a finding is added or asked for: workers may still verify entries whose findings come first.
     settle_before: Callable[[], None] = field(default=lambda: None)
 
     def error(self, path: str, offset: int, code: Code, message: str) -> None:
-        self._add(Finding(path, offset, code, message, "error"))
+        self._add(LogFinding(path, offset, code, message, "error"))
 
     def warning(self, path: str, offset: int, code: Code, message: str) -> None:
-        self._add(Finding(path, offset, code, message, "warning"))
+        self._add(LogFinding(path, offset, code, message, "warning"))
 
     def late_error(self, path: str, offset: int, code: Code, message: str) -> None:
         """An error, unless a running hub wrote on since the journal was read: then it is simply newer."""
-        self._late.append(Finding(path, offset, code, message, "error"))
+        self._late.append(LogFinding(path, offset, code, message, "error"))
 
     def unknown(self, path: str) -> None:
         """A file whose name the layout does not know."""
@@ -86,7 +95,7 @@ class Findings:
             self._add(finding)
         self._late.clear()
 
-    def _add(self, finding: Finding) -> None:
+    def _add(self, finding: LogFinding) -> None:
         self.settle_before()
         if (finding.path, finding.severity) not in self._seen:
             self._seen.add((finding.path, finding.severity))
@@ -104,4 +113,4 @@ class Findings:
     def truth_is_whole(self) -> bool:
         """Whether nothing but rebuildable files is wrong, so that those can be judged."""
         self.settle_before()
-        return all(finding.severity == "warning" or finding.code == "rebuildable" for finding in self.all)
+        return not any(finding.is_evidence for finding in self.all)

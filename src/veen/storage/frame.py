@@ -1,25 +1,14 @@
 """A log entry on disk: a fixed header, then MSG and RECEIPT (spec §4.8.1)."""
 
 from collections.abc import Iterator
-from hashlib import sha256
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from veen.core.entry import FRAME, FRAME_VERSION, MAX_RECEIPT_BYTES, entry_hash_of
+from veen.core.entry import FRAME_BYTES as HEADER_BYTES
 from veen.core.limits import DEFAULT_LIMITS
-from veen.storage.errors import CorruptError
+from veen.fs.errors import CorruptError
 
 __all__ = ["HEADER_BYTES", "Frame", "encode", "entry_hash_of", "frames", "pack", "read", "wanted"]
-
-# entry_ver, flags, label, stream_seq, msg_len, receipt_len, entry_hash
-_HEADER: Final = Struct(">BB32sQII32s")
-HEADER_BYTES: Final = _HEADER.size
-_VERSION: Final = 1
-_MAX_RECEIPT_BYTES: Final = 256
-
-
-def entry_hash_of(msg: bytes, receipt: bytes) -> bytes:
-    # H, not Ht: entry_hash has no 0x00 separator (spec §4.8.1, D-68).
-    return sha256(b"veen/entry" + msg + receipt).digest()
 
 
 class Frame(NamedTuple):
@@ -36,8 +25,8 @@ class Frame(NamedTuple):
         return HEADER_BYTES + len(self.msg) + len(self.receipt)
 
     def to_bytes(self) -> bytes:
-        header = _HEADER.pack(
-            _VERSION, 0, self.label, self.stream_seq, len(self.msg), len(self.receipt), self.entry_hash
+        header = FRAME.pack(
+            FRAME_VERSION, 0, self.label, self.stream_seq, len(self.msg), len(self.receipt), self.entry_hash
         )
         return b"".join((header, self.msg, self.receipt))
 
@@ -45,7 +34,7 @@ class Frame(NamedTuple):
 def pack(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[bytes, bytes]:
     """`encode(…).to_bytes()` and the entry_hash, for a hub that frames thousands a second."""
     entry_hash = entry_hash_of(msg, receipt)
-    header = _HEADER.pack(_VERSION, 0, label, stream_seq, len(msg), len(receipt), entry_hash)
+    header = FRAME.pack(FRAME_VERSION, 0, label, stream_seq, len(msg), len(receipt), entry_hash)
     return b"".join((header, msg, receipt)), entry_hash
 
 
@@ -59,10 +48,10 @@ def read(data: bytes, offset: int, *, path: str = "", base: int = 0) -> tuple[Fr
     where = base + offset
     if len(data) < offset + HEADER_BYTES:
         raise CorruptError(path, where, "the file ends inside a frame header")
-    version, flags, label, stream_seq, msg_len, receipt_len, entry_hash = _HEADER.unpack_from(data, offset)
-    if version != _VERSION or flags:
+    version, flags, label, stream_seq, msg_len, receipt_len, entry_hash = FRAME.unpack_from(data, offset)
+    if version != FRAME_VERSION or flags:
         raise CorruptError(path, where, f"no frame begins here (version {version}, flags {flags})")
-    if msg_len > DEFAULT_LIMITS.max_msg_bytes or receipt_len > _MAX_RECEIPT_BYTES:
+    if msg_len > DEFAULT_LIMITS.max_msg_bytes or receipt_len > MAX_RECEIPT_BYTES:
         raise CorruptError(path, where, "the frame claims an impossible length")
     body = offset + HEADER_BYTES
     middle, end = body + msg_len, body + msg_len + receipt_len
@@ -78,8 +67,8 @@ def wanted(data: bytes | bytearray, offset: int) -> int:
     """How many bytes from `offset` on `read` must see; those of a header while there is no good one."""
     if len(data) < offset + HEADER_BYTES:
         return HEADER_BYTES
-    _, _, _, _, msg_len, receipt_len, _ = _HEADER.unpack_from(data, offset)
-    if msg_len > DEFAULT_LIMITS.max_msg_bytes or receipt_len > _MAX_RECEIPT_BYTES:
+    _, _, _, _, msg_len, receipt_len, _ = FRAME.unpack_from(data, offset)
+    if msg_len > DEFAULT_LIMITS.max_msg_bytes or receipt_len > MAX_RECEIPT_BYTES:
         return HEADER_BYTES  # `read` refuses it
     return HEADER_BYTES + int(msg_len) + int(receipt_len)
 

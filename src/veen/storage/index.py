@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
 
-from veen.core.control import ControlRecord, PolicyAuthority, PolicyRevocation
+from veen.core.objects.control import (
+    AnchorPublish,
+    CapAuthorize,
+    ControlRecord,
+    KeyRotate,
+    PolicyAuthority,
+    PolicyRevocation,
+    StreamRegister,
+)
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
 from veen.storage import layout
-from veen.storage.errors import CorruptError
-from veen.storage.fs import Fs
 
 __all__ = [
     "META",
@@ -24,11 +32,13 @@ __all__ = [
     "ChunkRow",
     "ClientRow",
     "Index",
+    "IndexSnapshot",
     "LabelRow",
     "PolicyRow",
-    "Snapshot",
+    "RecordRow",
     "WriterRow",
     "policy_row",
+    "record_row",
 ]
 
 _SCHEMA: Final = """
@@ -40,6 +50,7 @@ CREATE TABLE IF NOT EXISTS labels (
     active_hash_peaks BLOB NOT NULL, active_max_bytes INTEGER NOT NULL, active_max_entries INTEGER NOT NULL,
     checkpoints INTEGER NOT NULL, checkpoints_bytes INTEGER NOT NULL,
     chk INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS labels_by_epoch ON labels (epoch, label);
 CREATE TABLE IF NOT EXISTS clients (
     row INTEGER PRIMARY KEY, label_row INTEGER NOT NULL, client_id BLOB NOT NULL,
     client_seq INTEGER NOT NULL, prev_ack INTEGER NOT NULL, chk INTEGER NOT NULL,
@@ -62,12 +73,27 @@ CREATE TABLE IF NOT EXISTS writers (
 CREATE TABLE IF NOT EXISTS policies (
     seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, hub_ts INTEGER NOT NULL, until INTEGER NOT NULL, body BLOB NOT NULL,
     chk INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS records (
+    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, key BLOB NOT NULL, number INTEGER NOT NULL,
+    offset INTEGER NOT NULL, length INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS records_by_key ON records (kind, key, number, seq);
 """
 
 
-META: Final = ("segment", "hub_ts", "limits", "control", "control_bytes", "next_client_row")
-TABLES: Final = ("meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies")
-_VERSION: Final = 2  # of the tables above; an older index lacks rows that only a rebuild can find
+META: Final = (
+    "segment",
+    "hub_ts",
+    "limits",
+    "control",
+    "control_bytes",
+    "next_client_row",
+    "label_count",
+    "entry_count",
+    "cap_count",
+    "newest",
+)
+TABLES: Final = ("meta", "labels", "clients", "entries", "chunks", "caps", "writers", "policies", "records")
+_VERSION: Final = 3  # of the tables above; an older index lacks rows that only a rebuild can find
 _MAX_INTEGER: Final = 2**63 - 1  # of SQLite
 _ROWS: Final = 100  # of `entries` in one statement; SQLite takes 32,766 values
 
@@ -151,7 +177,33 @@ def policy_row(record: ControlRecord, body: PolicyRevocation | PolicyAuthority) 
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RecordRow:
+    """Where a record of the control journal lies that the API answers with."""
+
+    seq: int
+    kind: str
+    key: bytes  # auth_ref, stream_id or label; nothing for kinds that are asked for as a whole
+    number: int  # upto_seq of an anchor, otherwise 0
+    offset: int
+    length: int
+
+
+def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | None:
+    """The row of a record, or None if nobody looks up records of its kind."""
+    body = record.body
+    if isinstance(body, CapAuthorize):
+        return RecordRow(record.seq, body.KIND, body.auth_ref, 0, offset, length)
+    if isinstance(body, StreamRegister):
+        return RecordRow(record.seq, body.KIND, body.stream_id, 0, offset, length)
+    if isinstance(body, AnchorPublish):
+        return RecordRow(record.seq, body.KIND, body.label, min(body.upto_seq, _MAX_INTEGER), offset, length)
+    if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority)):
+        return RecordRow(record.seq, body.KIND, b"", 0, offset, length)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSnapshot:
     """All that changed up to the beginning of journal segment `segment`."""
 
     segment: int
@@ -160,13 +212,18 @@ class Snapshot:
     control: bytes  # the last control record, or nothing
     control_bytes: int  # how long the control journal is
     next_client_row: int
+    label_count: int
+    entry_count: int  # of all labels
+    cap_count: int
+    newest: bytes  # the label of the newest entry; of several in one second the one that was opened last
     labels: Sequence[LabelRow]
     clients: Sequence[ClientRow]
-    entries: Iterable[tuple[int, int, int]]  # client_row, client_seq, stream_seq; read once
+    entries: Iterable[tuple[int, int, int]]  # client_row, client_seq, stream_seq
     chunks: Sequence[ChunkRow]
     caps: Sequence[CapRow]
     writers: Sequence[WriterRow]  # those that are known already stay as they are
     policies: Sequence[PolicyRow]
+    records: Sequence[RecordRow]
 
 
 def _astuple(row: Any) -> tuple[Any, ...]:
@@ -205,11 +262,11 @@ class Index:
 
     # --- the snapshot ----------------------------------------------------------------------------------
 
-    def save(self, *snapshots: Snapshot) -> None:
+    def save(self, *snapshots: IndexSnapshot) -> None:
         """All rows in one transaction; durable when it returns."""
         self.save_all(snapshots)
 
-    def save_all(self, snapshots: Iterable[Snapshot]) -> None:
+    def save_all(self, snapshots: Iterable[IndexSnapshot]) -> None:
         """A snapshot in any number of parts, for those that do not fit into memory; the last one has the cursors."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
@@ -223,11 +280,13 @@ class Index:
                 self._put("caps", snapshot.caps, checked=True)
                 self._put("writers", snapshot.writers, checked=True, keep=True)
                 self._put("policies", snapshot.policies, checked=True)
+                self._put("records", snapshot.records, checked=False)
                 self._put("chunks", snapshot.chunks, checked=False)
                 self._put_entries(snapshot.entries)
             db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:  # on a full disk SQLite has rolled back by itself
+                db.execute("ROLLBACK")
             raise
         self._fs.saved(layout.INDEX, db)
 
@@ -262,8 +321,47 @@ class Index:
         if self.meta("check") != _check_value(tuple(self.meta(key) for key in META)):
             raise CorruptError(layout.INDEX, 0, "the cursors do not match their check value")
 
-    def labels(self) -> list[LabelRow]:
-        return [self._checked(LabelRow, row) for row in self._all("SELECT * FROM labels ORDER BY row")]
+    def label(self, label: bytes) -> LabelRow | None:
+        row = self._one("SELECT * FROM labels WHERE label = ?", (label,))
+        return None if row is None else self._checked(LabelRow, row)
+
+    def labels(self) -> Iterator[LabelRow]:
+        """All labels, in the order in which they were opened."""
+        for row in self._run("SELECT * FROM labels ORDER BY row", ()):
+            yield self._checked(LabelRow, row)
+
+    def labels_from(self, epoch: int, after: bytes | None, limit: int) -> list[LabelRow]:
+        """Labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
+        place, sign = (b"", ">=") if after is None else (after, ">")
+        query = f"SELECT * FROM labels WHERE (epoch, label) {sign} (?, ?) ORDER BY epoch, label LIMIT ?"  # noqa: S608 - ours
+        return [self._checked(LabelRow, row) for row in self._all(query, (min(epoch, _MAX_INTEGER), place, limit))]
+
+    def label_keys(self, first_row: int, count: int) -> list[bytes]:
+        """The labels with `count` row numbers from one on."""
+        query = "SELECT label FROM labels WHERE row >= ? AND row < ?"
+        return [bytes(label) for (label,) in self._all(query, (first_row, first_row + count))]
+
+    def client_keys(self, first_row: int, count: int) -> list[tuple[int, bytes]]:
+        """(label_row, client_id) of the clients with `count` row numbers from one on."""
+        query = "SELECT label_row, client_id FROM clients WHERE row >= ? AND row < ?"
+        return [(int(row), bytes(key)) for row, key in self._all(query, (first_row, first_row + count))]
+
+    def records(
+        self, kind: str, key: bytes | None, *, number: int = 0, after_seq: int = 0, limit: int = -1, last: bool = False
+    ) -> list[RecordRow]:
+        """The records of a kind by key, number and seq, at most `limit`; with `last` from the end.
+
+        If a key is given, only of that key, from a number on and behind a seq.
+        """
+        values: tuple[Any, ...] = (kind,)
+        where, order = "kind = ?", "key, number, seq"
+        if key is not None:
+            where += " AND key = ? AND number >= ? AND seq > ?"
+            values = (kind, key, min(number, _MAX_INTEGER), min(after_seq, _MAX_INTEGER))
+        if last:
+            order = "key DESC, number DESC, seq DESC"
+        query = f"SELECT * FROM records WHERE {where} ORDER BY {order} LIMIT ?"  # noqa: S608 - our own words
+        return [RecordRow(*row) for row in self._all(query, (*values, limit))]
 
     def client(self, label_row: int, client_id: bytes) -> ClientRow | None:
         row = self._one("SELECT * FROM clients WHERE label_row = ? AND client_id = ?", (label_row, client_id))
@@ -275,6 +373,10 @@ class Index:
             "SELECT stream_seq FROM entries WHERE client_row = ? AND client_seq = ?", (client_row, client_seq)
         )
         return None if row is None else int(row[0])
+
+    def cap(self, auth_ref: bytes) -> CapRow | None:
+        row = self._one("SELECT * FROM caps WHERE auth_ref = ?", (auth_ref,))
+        return None if row is None else self._checked(CapRow, row)
 
     def caps(self) -> list[CapRow]:
         return [self._checked(CapRow, row) for row in self._all("SELECT * FROM caps ORDER BY auth_ref")]
@@ -311,10 +413,26 @@ class Index:
             for row in self._all("SELECT * FROM chunks WHERE label_row = ? ORDER BY start_seq", (label_row,))
         ]
 
-    def chunks_until(self, label_row: int, last_ts: int, dropped: int) -> list[ChunkRow]:
-        """The sealed chunks that end at or before a time and of which `dropped` is the most that was erased."""
-        query = "SELECT * FROM chunks WHERE label_row = ? AND last_ts <= ? AND dropped <= ? ORDER BY start_seq"
-        return [ChunkRow(*row) for row in self._all(query, (label_row, last_ts, dropped))]
+    def sealed(self, *, until: int = _MAX_INTEGER, dropped: int = 2) -> Iterator[tuple[bytes, ChunkRow]]:
+        """The sealed chunks of all labels that end at or before a time and of which at most `dropped` was erased.
+
+        By label and range. Labels without such a chunk cost nothing.
+        """
+        query = (
+            "SELECT l.label, c.* FROM chunks c JOIN labels l ON l.row = c.label_row"
+            " WHERE c.last_ts <= ? AND c.dropped <= ? ORDER BY c.label_row, c.start_seq"
+        )
+        for label, *chunk in self._run(query, (until, dropped)):
+            yield bytes(label), ChunkRow(*chunk)
+
+    def last_sealed(self) -> Iterator[tuple[LabelRow, ChunkRow]]:
+        """Each label that has sealed chunks, with the last of them."""
+        query = "SELECT label_row, max(start_seq) FROM chunks GROUP BY label_row ORDER BY label_row"
+        for label_row, start_seq in self._run(query, ()):
+            row = self._one("SELECT * FROM labels WHERE row = ?", (label_row,))
+            chunk = self.chunk_at(label_row, start_seq)
+            if row is not None and chunk is not None:
+                yield self._checked(LabelRow, row), chunk
 
     def chunk_after(self, label_row: int, start_seq: int) -> ChunkRow | None:
         """The sealed chunk that follows another in the order of labels and entries."""
@@ -333,6 +451,10 @@ class Index:
         )
         yield from self._run(query, ())
 
+    def label_row(self, label: bytes) -> int | None:
+        row = self._one("SELECT row FROM labels WHERE label = ?", (label,))
+        return None if row is None else int(row[0])
+
     def label_of(self, label_row: int) -> bytes:
         row = self._one("SELECT label FROM labels WHERE row = ?", (label_row,))
         if row is None:
@@ -344,6 +466,10 @@ class Index:
     def clients(self, label_row: int) -> Iterator[ClientRow]:
         for row in self._run("SELECT * FROM clients WHERE label_row = ?", (label_row,)):
             yield self._checked(ClientRow, row)
+
+    def all_records(self) -> Iterator[RecordRow]:
+        for row in self._run("SELECT * FROM records ORDER BY seq", ()):
+            yield RecordRow(*row)
 
     def writers(self) -> Iterator[WriterRow]:
         for row in self._run("SELECT * FROM writers", ()):

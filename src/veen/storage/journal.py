@@ -12,7 +12,6 @@ Only the end of the newest segment may be torn: the write that a crash interrupt
 acknowledged. Damage anywhere else is a CorruptError.
 """
 
-import errno
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,15 +19,28 @@ from struct import Struct
 from typing import Final
 
 from veen.core import cbor
-from veen.core.control import ControlRecord
-from veen.core.errors import FormatError
+from veen.core.errors import FormatError, VerifyError
 from veen.core.hashing import tag_prefix
+from veen.core.objects.control import ControlRecord
+from veen.fs.errors import CorruptError, NoSpaceError, StorageError, is_disk_full
+from veen.fs.local import File, Fs
 from veen.storage import frame, layout
-from veen.storage.errors import CorruptError, NoSpaceError, StorageError
 from veen.storage.frame import Frame
-from veen.storage.fs import File, Fs
 
-__all__ = ["Journal", "Placed", "Record", "Segment", "close_segments", "open_segments", "replay", "segments", "walk"]
+__all__ = [
+    "GroupError",
+    "Journal",
+    "Placed",
+    "Record",
+    "Segment",
+    "close_segments",
+    "holds_group_head",
+    "open_segments",
+    "readable_records",
+    "replay",
+    "segments",
+    "walk",
+]
 
 Record = Frame | ControlRecord
 
@@ -37,6 +49,7 @@ _SEGMENT: Final = Struct(f">{len(_MAGIC)}sQ32s4s")
 _GROUP: Final = Struct(">I32s4s")
 _TAG: Final = tag_prefix("veen/journal")
 _GENESIS: Final = bytes(32)
+_REWRITE_BYTES: Final = 1 << 20
 
 
 def _group_hash(previous: bytes, payload: bytes) -> bytes:
@@ -50,6 +63,20 @@ def _head_check(length: int, chain: bytes) -> bytes:
 def _segment_header(number: int, chain: bytes) -> bytes:
     check = sha256(_TAG + number.to_bytes(8, "big") + chain).digest()[:4]
     return _SEGMENT.pack(_MAGIC, number, chain, check)
+
+
+class GroupError(CorruptError):
+    """A group whose head or bytes do not match their check: damage, or a write that the power failure tore."""
+
+    hint = (
+        "If the machine lost power, `veen hub cut-tail DIR` tells whether this group was never acknowledged, and cuts"
+        " it then. Otherwise keep the directory as evidence and restore from a replica."
+    )
+
+    def __init__(self, path: str, offset: int, what: str, end: int | None = None) -> None:
+        super(VerifyError, self).__init__(path, offset, what, end)
+        self.path, self.offset, self.what = path, offset, what
+        self.end = end  # where the group ends, if its head can be believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +103,28 @@ class Journal:
 
     @classmethod
     def resume(cls, fs: Fs, end: _End) -> "Journal":
-        """Continue after `replay`: drop a torn tail, keep what counts."""
+        """Continue after `replay`: drop a torn tail, keep what counts.
+
+        What counts is written again before anything is chained onto it. If the last sync of the process before failed,
+        the groups are still read from memory, but may not be on the disk, and no later sync would bring them there. The
+        bytes are the same, so a crash in the middle changes nothing. The name of the segment may not be durable either,
+        if that process ended while the segment began.
+        """
         if fs.exists(unbegun := layout.journal_segment(end.segment + 1)):
             fs.remove(unbegun)  # the crash came while it began; nothing was written to it
             # Before anything else is written: if it came back after the next crash, a torn write in this segment
             # would no longer be at the end of the journal and pass for damage.
             fs.sync_dir(layout.JOURNAL)
         file = fs.open(layout.journal_segment(end.segment))
-        file.truncate(end.offset)
-        file.sync()
+        try:
+            file.truncate(end.offset)
+            for offset in range(0, end.offset, _REWRITE_BYTES):
+                file.write_at(offset, file.read_at(offset, min(_REWRITE_BYTES, end.offset - offset)))
+            file.sync()
+            fs.sync_dir(layout.JOURNAL)
+        except BaseException:
+            file.close()
+            raise
         return cls(fs, end, file)
 
     @classmethod
@@ -93,9 +133,13 @@ class Journal:
         path = layout.journal_segment(number)
         file = fs.open(path, create=True)
         header = _segment_header(number, end.chain)
-        file.write_at(0, header)
-        file.sync()
-        fs.sync_dir(layout.JOURNAL)
+        try:
+            file.write_at(0, header)
+            file.sync()
+            fs.sync_dir(layout.JOURNAL)
+        except BaseException:
+            file.close()
+            raise
         return cls(fs, _End(number, len(header), end.chain), file)
 
     def write(self, payload: bytes) -> None:
@@ -109,7 +153,7 @@ class Journal:
         try:
             self._file.write_at(self.offset, head + payload)
         except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(exc):
                 raise NoSpaceError("the disk is full: the journal cannot grow") from exc
             raise
         self._file.sync()
@@ -117,9 +161,12 @@ class Journal:
         self._chain = chain
 
     def roll(self) -> int:
-        """Begin a new segment; returns its number. Older ones may go once what they hold is durable elsewhere."""
-        self._file.close()
+        """Begin a new segment; returns its number. Older ones may go once what they hold is durable elsewhere.
+
+        If it fails nothing has changed, and it may be tried again as long as no group was written meanwhile.
+        """
         following = self._begin(self._fs, _End(self.segment, self.offset, self._chain))
+        self._file.close()
         self._file, self.segment, self.offset = following._file, following.segment, following.offset
         return self.segment
 
@@ -232,12 +279,15 @@ def walk(opened: Sequence[Segment]) -> Iterator[Placed | _End]:
             head = file.read_at(end.offset, _GROUP.size)
             if _is_torn(head, size - end.offset, path, end.offset):
                 if newest:
+                    if not any(head) and holds_group_head(file.read_at(end.offset, size - end.offset)):
+                        raise GroupError(path, end.offset, "zeros lie before a group: what was there is lost")
                     break
                 raise CorruptError(path, end.offset, "the segment ends inside a group")
             length, claimed, _ = _GROUP.unpack(head)
             payload = file.read_at(end.offset + _GROUP.size, length)
             if _group_hash(end.chain, payload) != claimed:
-                raise CorruptError(path, end.offset, "the bytes of a group do not match its hash")
+                stop = end.offset + _GROUP.size + length
+                raise GroupError(path, end.offset, "the bytes of a group do not match its hash", stop)
             for offset, record in _records(payload, path, end.offset + _GROUP.size):
                 yield Placed(segment.number, path, offset, record)
             end = _End(segment.number, end.offset + _GROUP.size + length, claimed)
@@ -255,7 +305,7 @@ def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
         return True
     length, claimed, check = _GROUP.unpack(head)
     if check != _head_check(length, claimed):
-        raise CorruptError(path, offset, "the head of a group does not match its check")
+        raise GroupError(path, offset, "the head of a group does not match its check")
     return available < _GROUP.size + int(length)
 
 
@@ -274,6 +324,35 @@ def _records(payload: bytes, path: str, base: int) -> Iterator[tuple[int, Record
             except FormatError as exc:
                 raise CorruptError(path, where, f"no record begins here: {exc}") from exc
         yield where, record
+
+
+def holds_group_head(data: bytes) -> bool:
+    """Whether a group begins anywhere in these bytes, going by the check of its head."""
+    for start in range(len(data) - _GROUP.size + 1):
+        length, claimed, check = _GROUP.unpack_from(data, start)
+        if length <= len(data) - start - _GROUP.size and check == _head_check(length, claimed) and any(claimed):
+            return True
+    return False
+
+
+def readable_records(group: bytes) -> tuple[list[Record], int, int]:
+    """The records of a damaged group up to the first that is not whole, and from where to where that one lies.
+
+    The head counts as the first record. Where it cannot be told where the damaged one ends, it is the end of the group.
+    """
+    records: list[Record] = []
+    length, claimed, check = _GROUP.unpack(group[: _GROUP.size].ljust(_GROUP.size, b"\0"))
+    if check != _head_check(length, claimed):
+        return [], 0, min(_GROUP.size, len(group))
+    payload, start = group[_GROUP.size :], 0
+    try:
+        for offset, record in _records(payload, "", 0):
+            records.append(record)
+            start = offset + len(record.to_bytes())
+    except CorruptError:
+        end = start + frame.wanted(payload, start) if payload[start] == 1 else len(payload)
+        return records, _GROUP.size + start, _GROUP.size + min(end, len(payload))
+    return records, len(group), len(group)  # each record is whole: what was changed is the head or their order
 
 
 def payload_of(records: Iterable[Record]) -> bytes:

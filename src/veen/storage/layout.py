@@ -6,8 +6,12 @@ from typing import Final, Literal, NamedTuple
 __all__ = [
     "ANCHORS",
     "ATTACHMENTS",
+    "ATTACHMENT_RECORDS",
+    "BIRTH",
     "CHECKPOINT_BINDING",
+    "CLOCK",
     "CONTROL",
+    "CUT",
     "DIRECTORIES",
     "EVIDENCE",
     "FORK_ORIGIN",
@@ -24,6 +28,8 @@ __all__ = [
     "NODES",
     "OFFSETS",
     "ORIGIN",
+    "ROOT",
+    "UNFINISHED",
     "ChunkName",
     "LogFile",
     "active",
@@ -52,17 +58,23 @@ KEYS: Final = "keys"
 NODES: Final = "nodes"
 OFFSETS: Final = "offsets"
 ATTACHMENTS: Final = "attachments"  # made when the first one arrives
+ATTACHMENT_RECORDS: Final = "attachments.db"  # whose they are and which entries they belong to; as above
+BIRTH: Final = f"{KEYS}/birth.json"  # until when a blank directory may begin with the key beside it (D-121)
 DIRECTORIES: Final = (LOG, JOURNAL, KEYS, NODES, OFFSETS)
 
 INDEX: Final = "index.db"
 IDENTITY: Final = "hub-identity.json"
 IDENTITY_SIG: Final = "hub-identity.sig"
+ROOT: Final = "hub-root.pk"  # the offline key that signs the identity, where its own key does not (HID-09)
 KEY_MAP: Final = "hub-key-map.json"
 CHECKPOINT_BINDING: Final = "checkpoint-binding.json"
 LIMITS: Final = "limits.json"
 ANCHORS: Final = "anchors.chain"  # made with the first anchor of the default backend
 LOCK: Final = "lock"
+CLOCK: Final = "clock"  # when the hub was last alive, by its own clock
 ORIGIN: Final = "origin"  # the retained prefix of another hub, in a fork (D-77)
+UNFINISHED: Final = "unfinished-copy.json"  # lies in a clone or fork until all of it is there
+CUT: Final = "cut"  # what `veen hub cut-tail` took from the end of the journal, with a record of it
 EVIDENCE: Final = "evidence"  # proofs of equivocation that somebody reported; no part of the log
 FORK_ORIGIN: Final = "fork-origin.json"
 FORK_ORIGIN_SIG: Final = "fork-origin.sig"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from veen.storage import layout
-from veen.storage.findings import Finding
+from veen.storage.findings import LogFinding
 from veen.storage.index import Index
 
 __all__ = ["check_manifest"]
 
 
-def check_manifest(index: Index) -> Iterator[Finding]:
+def check_manifest(index: Index) -> Iterator[LogFinding]:
     """Ranges that no chunk holds, or that two hold, up to where each label's active chunk begins."""
     for (label, active_start), leaves in groupby(index.manifest(), key=lambda leaf: leaf[:2]):
         following = 1
@@ -28,8 +28,10 @@ def check_manifest(index: Index) -> Iterator[Finding]:
             yield _gap(label, following, active_start)
 
 
-def _gap(label: bytes, expected: int, found: int) -> Finding:
+def _gap(label: bytes, expected: int, next_seq: int) -> LogFinding:
     what = (
-        f"entries {expected} to {found - 1} are in no chunk" if found > expected else f"entry {found} is in two chunks"
+        f"entries {expected} to {next_seq - 1} are in no chunk"
+        if next_seq > expected
+        else f"entry {next_seq} is in two chunks"
     )
-    return Finding(layout.INDEX, 0, "gap", f"label {label.hex()}: {what}")
+    return LogFinding(layout.INDEX, 0, "gap", f"label {label.hex()}: {what}")

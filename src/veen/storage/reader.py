@@ -1,28 +1,35 @@
 """Reading entries: by position, by range, by time. Positioning is O(1) or O(log n), output O(k) (spec §3.4).
 
 Readers see applied entries only, so they never see one that a crash could take back.
+
+An entry of a compressed chunk, or a receipt whose payload was erased, can be read only after a whole file was unpacked.
+That takes longer than the thread that orders messages may be busy with a reader, so `Reader.packed` tells what is to be
+unpacked first: another thread may do it (`Packed.unpack`) and hand over the result (`Reader.keep`).
 """
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from veen.core import cbor
-from veen.core.receipt import Receipt
-from veen.storage import archive, frame, layout
-from veen.storage.appendfile import FileCache
-from veen.storage.errors import CorruptError, StorageError
+from veen.core.errors import StatedError
+from veen.core.lru import Lru
+from veen.core.objects.receipt import Receipt
+from veen.fs.errors import CorruptError, StorageError
+from veen.fs.local import Fs
+from veen.storage import frame, layout
+from veen.storage.append_file import FileCache
+from veen.storage.copies import archive
 from veen.storage.frame import Frame
-from veen.storage.fs import Fs
 from veen.storage.index import ChunkRow
-from veen.storage.labelfiles import LabelFiles, Location
+from veen.storage.label_files import LabelFiles, Location
 
-__all__ = ["PrunedError", "Reader", "inflate"]
+__all__ = ["EntryReader", "Packed", "PrunedError", "inflate"]
 
 _ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so a compressed chunk is told by its first byte
-_INFLATED_CHUNKS: Final = 4
+_UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also if it is larger
 
 
 class PrunedError(StorageError):
@@ -31,7 +38,7 @@ class PrunedError(StorageError):
     hint = "Ask for the receipt or the proof instead; the payload may exist in a replica or an export."
 
     def __init__(self, stream_seq: int) -> None:
-        super(StorageError, self).__init__(stream_seq)
+        super(StatedError, self).__init__(stream_seq)
         self.stream_seq = stream_seq
 
     def __str__(self) -> str:
@@ -52,34 +59,101 @@ def inflate(data: bytes, maximum: int, path: str) -> bytes:
     return plain
 
 
-class Reader:
-    """Reads for one store. `chunk_at` finds the sealed chunk of an entry."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A file that must be read as a whole. It never changes, so any thread may read it."""
+
+    fs: Fs
+    path: str
+    plain_bytes: int  # of a compressed chunk, unpacked; 0: an archive of receipts
+
+    def unpack(self) -> "Unpacked":
+        data = self._read()
+        if self.plain_bytes:
+            return Unpacked(inflate(data, self.plain_bytes, self.path), ())
+        return Unpacked(b"", tuple(cbor.sequence(data, what=self.path)))
+
+    def _read(self) -> bytes:
+        file = self.fs.open(self.path)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
+
+class Unpacked(NamedTuple):
+    """What a packed file holds: the frames of a chunk, or receipts."""
+
+    frames: bytes
+    receipts: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.frames) + sum(map(len, self.receipts))
+
+
+class EntryReader:
+    """Reads for one store, in one thread. `chunk_at` finds the sealed chunk of an entry."""
 
     def __init__(self, fs: Fs, cache: FileCache, chunk_at: Callable[[LabelFiles, int], ChunkRow | None]) -> None:
         self._fs, self._cache, self._chunk_at = fs, cache, chunk_at
-        self._inflated: OrderedDict[str, bytes] = OrderedDict()
+        self._unpacked: Lru[str, Unpacked] = Lru(_UNPACKED_BYTES, weigh=lambda unpacked: unpacked.size)  # by path
+
+    def packed(self, files: LabelFiles, stream_seq: int) -> Packed | None:
+        """What must be unpacked before an entry, or its receipt, can be read; None if nothing must."""
+        chunk = self._chunk_at(files, stream_seq)
+        if chunk is None or chunk.dropped > 1:
+            return None
+        if chunk.dropped:
+            path, plain_bytes = layout.receipts_archive(files.label, chunk.start_seq, chunk.end_seq), 0
+        else:
+            path, plain_bytes = layout.chunk(files.label, chunk.start_seq, chunk.end_seq), chunk.total_bytes
+        if path in self._unpacked or (plain_bytes and not self._is_compressed(path)):
+            return None
+        return Packed(self._fs, path, plain_bytes)
+
+    def keep(self, packed: Packed, unpacked: Unpacked) -> None:
+        """What was unpacked by another thread; the next read is served from it."""
+        if self._unpacked.get(packed.path) is None:
+            self._unpacked.put(packed.path, unpacked)
+
+    def _unpack(self, path: str, plain_bytes: int) -> Unpacked:
+        unpacked = self._unpacked.get(path)
+        if unpacked is None:
+            packed = Packed(self._fs, path, plain_bytes)
+            unpacked = packed.unpack()
+            self.keep(packed, unpacked)
+        return unpacked
+
+    def _is_compressed(self, path: str) -> bool:
+        return self._cache.get(path).read_at(0, 1) == bytes((_ZLIB_FIRST,))
+
+    def chunk_end(self, files: LabelFiles, stream_seq: int) -> int:
+        """The last entry of the chunk that holds an entry."""
+        chunk = self._chunk_at(files, stream_seq)
+        return files.size if chunk is None else chunk.end_seq
 
     def frames(self, files: LabelFiles, first_seq: int, last_seq: int, max_bytes: int) -> list[Frame]:
         """The entries first_seq … last_seq, fewer if they exceed `max_bytes`, but at least one."""
         places = files.locate(first_seq, min(last_seq, files.size))
-        taken, total = 0, 0
+        count, total = 0, 0
         for place in places:
             total += place.length
-            if taken and total > max_bytes:
+            if count and total > max_bytes:
                 break
-            taken += 1
-        found: list[Frame] = []
-        for _, run in groupby(places[:taken], key=lambda place: place.start_seq):
-            found += self._run(files, first_seq + len(found), list(run))
-        return found
+            count += 1
+        entries: list[Frame] = []
+        for _, run in groupby(places[:count], key=lambda place: place.start_seq):
+            entries += self._run(files, first_seq + len(entries), list(run))
+        return entries
 
     def _run(self, files: LabelFiles, first_seq: int, places: Sequence[Location]) -> list[Frame]:
         """Entries that lie side by side in one chunk, by one read."""
         start = places[0].offset
         end = places[-1].offset + places[-1].length
         path, data = self._bytes(files, first_seq, start, end - start)
-        frames = [found for _, found in frame.frames(data, path=path, base=start)]
-        if [found.stream_seq for found in frames] != list(range(first_seq, first_seq + len(places))):
+        frames = [entry for _, entry in frame.frames(data, path=path, base=start)]
+        if [entry.stream_seq for entry in frames] != list(range(first_seq, first_seq + len(places))):
             raise CorruptError(path, start, f"entries {first_seq} and following are not where they should be")
         return frames
 
@@ -90,17 +164,9 @@ class Reader:
         if chunk.dropped:
             raise PrunedError(stream_seq)
         path = layout.chunk(files.label, chunk.start_seq, chunk.end_seq)
-        if (plain := self._inflated.get(path)) is not None:
-            self._inflated.move_to_end(path)
-            return path, plain[offset : offset + size]
-        file = self._cache.get(path)
-        if file.read_at(0, 1) != bytes((_ZLIB_FIRST,)):
-            return path, file.read_at(offset, size)
-        plain = inflate(file.read_at(0, file.size()), chunk.total_bytes, path)
-        self._inflated[path] = plain
-        if len(self._inflated) > _INFLATED_CHUNKS:
-            self._inflated.popitem(last=False)
-        return path, plain[offset : offset + size]
+        if path not in self._unpacked and not self._is_compressed(path):
+            return path, self._cache.get(path).read_at(offset, size)
+        return path, self._unpack(path, chunk.total_bytes).frames[offset : offset + size]
 
     def receipt(self, files: LabelFiles, stream_seq: int) -> bytes:
         """One RECEIPT, also when its payload is gone."""
@@ -110,12 +176,10 @@ class Reader:
         if chunk.dropped > 1:
             raise PrunedError(stream_seq)
         path = layout.receipts_archive(files.label, chunk.start_seq, chunk.end_seq)
-        file = self._fs.open(path)
-        try:
-            archived = list(cbor.sequence(file.read_at(0, file.size()), what=path))
-        finally:
-            file.close()
-        return archived[stream_seq - chunk.start_seq]
+        receipts = self._unpack(path, 0).receipts
+        if len(receipts) != chunk.end_seq - chunk.start_seq + 1:
+            raise CorruptError(path, 0, f"holds {len(receipts)} receipts, not those that its name says")
+        return receipts[stream_seq - chunk.start_seq]
 
     def first_at(self, files: LabelFiles, hub_ts: int, chunk: ChunkRow | None) -> int:
         """The first entry at or after a time, inside `chunk` or, if None, the active one; size + 1 if there is none.

@@ -6,11 +6,11 @@ from typing import Literal
 
 from veen.storage import layout
 
-__all__ = ["Run", "run_path", "runs_of"]
+__all__ = ["LabelRun", "run_path", "runs_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LabelRun:
     """A stretch of a label and where it is to be read."""
 
     kind: Literal["chunk", "active", "dropped", "missing"]
@@ -20,7 +20,7 @@ class Run:
 
 def runs_of(
     label: bytes, files: Sequence[layout.LogFile], drops: Mapping[tuple[bytes, int], int]
-) -> tuple[list[Run], list[str]]:
+) -> tuple[list[LabelRun], list[str]]:
     """The files of a label as one line from entry 1 on, and the paths that are not part of it.
 
     `drops` tells the last entry of each erased chunk, by label and first entry.
@@ -31,19 +31,19 @@ def runs_of(
             sealed.setdefault(file.start_seq, []).append(file.end_seq)
     active = {file.start_seq for file in files if file.kind == "active"}
     summaries = {file.start_seq: file.end_seq for file in files if file.kind == "summary"}
-    runs: list[Run] = []
+    runs: list[LabelRun] = []
     place = 1
     while True:
         if place in sealed:
-            run = Run("chunk", place, sealed[place].pop(0))
+            run = LabelRun("chunk", place, sealed[place].pop(0))
         elif (label, place) in drops:
-            run = Run("dropped", place, drops[label, place])
+            run = LabelRun("dropped", place, drops[label, place])
         elif place in active:
-            runs.append(Run("active", place, None))
+            runs.append(LabelRun("active", place, None))
             active.discard(place)
             break
         elif place in summaries:  # the summary tells of a chunk that is not there
-            run = Run("missing", place, summaries[place])
+            run = LabelRun("missing", place, summaries[place])
         else:
             break
         if run.end_seq is None or run.end_seq < place:
@@ -54,7 +54,7 @@ def runs_of(
     return runs, extra + [layout.active(label, start) for start in sorted(active)]
 
 
-def run_path(label: bytes, run: Run) -> str:
+def run_path(label: bytes, run: LabelRun) -> str:
     """The file that holds a stretch, or held it."""
     if run.kind == "active" or run.end_seq is None:
         return layout.active(label, run.start_seq)

@@ -13,25 +13,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from veen.core import cbor
-from veen.core.errors import FormatError, VerifyError
-from veen.core.mmr import Mmr, root_of
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
+from veen.core.errors import FormatError
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr, root_of
+from veen.fs.errors import CorruptError
+from veen.fs.local import File, Fs
 from veen.storage import frame, layout
-from veen.storage.errors import CorruptError
 from veen.storage.frame import Frame
-from veen.storage.fs import File, Fs
 from veen.storage.index import ChunkRow, ClientRow, LabelRow
-from veen.storage.labelfiles import Location, index_entry, summary_bytes
+from veen.storage.label_files import Location, index_entry, summary_bytes
+from veen.storage.rules import OTHER_LABEL, ROOT_FAULT, client_seq_fault, contradictions, prev_ack_fault
 
-__all__ = ["Item", "LabelFold", "Seal", "chunk_frames", "chunk_items", "item_of", "read_file"]
+__all__ = ["LabelFold", "ScannedEntry", "Seal", "chunk_frames", "chunk_items", "item_of", "read_file"]
 
 _WINDOW: Final = 1 << 20
 _ZLIB_FIRST: Final = 0x78
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ScannedEntry:
     """One entry as far as cursors, tree and proofs are concerned; `msg` and `receipt` while they exist."""
 
     path: str
@@ -75,8 +76,8 @@ def chunk_frames(fs: Fs, path: str, start: int = 0) -> Iterator[tuple[int, Frame
         for block in _inflated(file, size, path) if compressed else _blocks(file, size, start):
             window, base, pos = window[pos:] + block, base + pos, 0
             while len(window) - pos >= frame.wanted(window, pos):
-                found, end = frame.read(window, pos, path=path, base=base)
-                yield base + pos, found
+                entry, end = frame.read(window, pos, path=path, base=base)
+                yield base + pos, entry
                 pos = end
         if pos < len(window):
             frame.read(window, pos, path=path, base=base)  # says what is wrong with the rest
@@ -109,27 +110,30 @@ def _inflated(file: File, size: int, path: str) -> Iterator[bytes]:
         raise CorruptError(path, 0, "the compressed chunk is cut short or followed by other bytes")
 
 
-def chunk_items(fs: Fs, path: str, label: bytes) -> Iterator[Item]:
-    for offset, found in chunk_frames(fs, path):
-        yield item_of(found, label, path, offset)
+def chunk_items(fs: Fs, path: str, label: bytes) -> Iterator[ScannedEntry]:
+    for offset, entry in chunk_frames(fs, path):
+        yield item_of(entry, label, path, offset)
 
 
-def item_of(found: Frame, label: bytes, path: str, offset: int) -> Item:
+def item_of(entry: Frame, label: bytes, path: str, offset: int) -> ScannedEntry:
     """A frame with all that it alone can be held to (spec §4.8.1, I1, I2)."""
     try:
-        msg, receipt = Msg.from_bytes(found.msg), Receipt.from_bytes(found.receipt)
-        msg.check_ct_hash()  # I1
-    except (FormatError, VerifyError) as exc:
-        raise CorruptError(path, offset, f"entry {found.stream_seq}: {exc}") from exc
-    leaf_hash = msg.leaf_hash()
-    item = Item(
+        msg, receipt = Msg.from_bytes(entry.msg), Receipt.from_bytes(entry.receipt)
+    except FormatError as exc:
+        raise CorruptError(path, offset, f"entry {entry.stream_seq}: {exc}") from exc
+    fault = next(contradictions(msg, receipt, label, entry.stream_seq), None)
+    if entry.label != label and (fault is None or fault.code != "ct_hash"):
+        raise CorruptError(path, offset, f"entry {entry.stream_seq}: {OTHER_LABEL}")
+    if fault is not None:
+        raise CorruptError(path, offset, f"entry {entry.stream_seq}: {fault.what}")
+    return ScannedEntry(
         path,
         offset,
         offset,
-        found.size,
-        found.stream_seq,
-        found.entry_hash,
-        leaf_hash,
+        entry.size,
+        entry.stream_seq,
+        entry.entry_hash,
+        receipt.leaf_hash,
         msg.client_id,
         msg.client_seq,
         msg.prev_ack,
@@ -138,13 +142,6 @@ def item_of(found: Frame, label: bytes, path: str, offset: int) -> Item:
         msg,
         receipt,
     )
-    if not found.label == msg.label == receipt.label == label:
-        raise item.fault("it belongs to another label")
-    if receipt.stream_seq != found.stream_seq:
-        raise item.fault("its RECEIPT is for another position")
-    if receipt.leaf_hash != leaf_hash:
-        raise item.fault("leaf_hash is not that of the message (I2)")
-    return item
 
 
 # --- what they add up to -----------------------------------------------------------------------------------
@@ -177,7 +174,7 @@ class LabelFold:
     def size(self) -> int:
         return self.mmr.size
 
-    def add(self, item: Item) -> list[bytes]:
+    def add(self, item: ScannedEntry) -> list[bytes]:
         """Append an entry; returns the nodes it made. CorruptError if it does not continue the log."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} belongs here")
@@ -189,28 +186,27 @@ class LabelFold:
         self.entry_hashes.append(item.entry_hash)
         return nodes
 
-    def append_leaf(self, item: Item) -> list[bytes]:
+    def append_leaf(self, item: ScannedEntry) -> list[bytes]:
         """Only the tree and the time: also for entries that are not in a chunk yet."""
         if self.size < self.active_start:
             self.active_first_ts = item.hub_ts
         nodes = self.mmr.append(item.leaf_hash)
         if item.receipt is not None and self.mmr.root() != item.receipt.mmr_root:
-            raise item.fault("mmr_root is not the root after this entry (I3)")
+            raise item.fault(ROOT_FAULT)
         self.last_ts = item.hub_ts
         return nodes
 
-    def _advance(self, item: Item) -> None:
+    def _advance(self, item: ScannedEntry) -> None:
         """The cursor of the writer."""
-        if item.prev_ack > self.size:
-            raise item.fault(f"prev_ack {item.prev_ack} names an entry that did not exist yet (I6)")
-        known = self.clients.get(item.client_id)
-        if known is not None or not self._has_gap:
-            expected = known[0] + 1 if known else 1
-            if item.client_seq != expected:
-                raise item.fault(f"client_seq is {item.client_seq}, {expected} follows (I8, I9)")
+        cursor = self.clients.get(item.client_id)
+        fault = prev_ack_fault(item.prev_ack, item.stream_seq)
+        if fault is None and (cursor is not None or not self._has_gap):
+            fault = client_seq_fault(cursor[0] if cursor else 0, item.client_seq)
+        if fault is not None:
+            raise item.fault(fault.what)
         self.clients[item.client_id] = (item.client_seq, item.prev_ack)
 
-    def add_journaled(self, item: Item) -> None:
+    def add_journaled(self, item: ScannedEntry) -> None:
         """An entry that the journal holds: chunk boundaries are not drawn yet."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} of its label belongs here")
@@ -246,7 +242,7 @@ class LabelFold:
         self.active_start, self.active_bytes = start_seq, 0
         self.entry_hashes = Mmr()
 
-    def location(self, item: Item) -> bytes:
+    def location(self, item: ScannedEntry) -> bytes:
         return Location(self.active_start, item.offset, item.length).to_bytes()
 
     def to_row(self, max_bytes: int, max_entries: int) -> LabelRow:
@@ -279,8 +275,8 @@ class LabelFold:
 
 def inventory(fs: Fs) -> dict[bytes, list[layout.LogFile]]:
     """The files of each label in the log directory."""
-    found: dict[bytes, list[layout.LogFile]] = {}
+    files: dict[bytes, list[layout.LogFile]] = {}
     for name in fs.list(layout.LOG):
         if file := layout.log_file(name):
-            found.setdefault(file.label, []).append(file)
-    return found
+            files.setdefault(file.label, []).append(file)
+    return files

@@ -2,24 +2,26 @@
 
 `State.admit` is the transition that an accepted message causes. The hub calls it after it has decided; recovery
 calls it for each entry of the journal; an audit may call it for a whole log. So state is a function of accepted
-entries and control records, and nothing else (I13, D-60).
+entries and control records, and nothing else (I13, D-60). What of it is in memory makes no difference: cursors are
+read from the index when they are asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from veen.core.captoken import CapToken
-from veen.core.control import ControlRecord
 from veen.core.limits import Limits
-from veen.core.mmr import Mmr
-from veen.core.policyview import PolicyView
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import ControlRecord
+from veen.core.policy_state import PolicyView
+from veen.core.tree.mmr import Mmr
+from veen.storage.cursors import Capacity, CursorCache
 
-__all__ = ["Admitted", "Cap", "Client", "Label", "State"]
+__all__ = ["Admitted", "Cap", "ClientCursor", "Label", "LogState"]
 
 
 @dataclass(slots=True)
-class Client:
+class ClientCursor:
     """The cursor of one writer in one label (spec §3.4.1)."""
 
     row: int  # its number in the index
@@ -36,7 +38,6 @@ class Label:
     epoch: int
     stream_id: bytes | None
     mmr: Mmr
-    clients: dict[bytes, Client] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -53,6 +54,7 @@ class Cap:
     issued_at: int
     tokens: int
     bucket_ts: int
+    applied: bool = field(default=False, compare=False)  # whether the record that authorises it was applied
     # The bucket under the limits that were asked about last: they hardly ever change, and every message asks twice.
     _limits: Limits | None = field(default=None, repr=False, compare=False)
     _per_sec: int = field(default=0, repr=False, compare=False)
@@ -89,51 +91,54 @@ class Admitted(NamedTuple):
     cap: tuple[bytes, int, int] | None  # auth_ref, tokens, bucket_ts
 
 
-class State:
+class LogState:
     """The cursors of all labels, clients and capabilities, the policy view, and the time."""
 
     def __init__(
         self,
         limits: Limits,
-        load_client: Callable[[int, bytes], Client | None],
+        load_client: Callable[[tuple[int, bytes]], ClientCursor | None] = lambda key: None,
         load_first_ts: Callable[[bytes], int | None] = lambda client_id: None,
+        load_label: Callable[[bytes], Label | None] = lambda label: None,
+        load_cap: Callable[[bytes], Cap | None] = lambda auth_ref: None,
+        *,
+        created: Callable[[Hashable], None] = lambda key: None,
+        capacity: Capacity | None = None,
     ) -> None:
+        """The functions give the saved form of a cursor; `created` is told the key of each new label and client."""
+        self._created = created
+        capacity = capacity or Capacity()
         self.limits = limits
-        self.labels: dict[bytes, Label] = {}
-        self.caps: dict[bytes, Cap] = {}
+        self.labels: CursorCache[bytes, Label] = CursorCache(load_label, capacity.labels)
+        self.clients: CursorCache[tuple[int, bytes], ClientCursor] = CursorCache(load_client, capacity.clients)
+        self.caps: CursorCache[bytes, Cap] = CursorCache(load_cap, capacity.caps)
         self.hub_ts = 0
         self.control: ControlRecord | None = None  # the last record of the control journal
+        self.label_count = 0
         self.next_client_row = 1
         self.policies = PolicyView()  # what policy records say, whether admission is told to look or not (D-51)
-        self.writers: dict[bytes, int] = {}  # hub_ts at which a client was first new to a label, since the start
-        self._first_ts: dict[bytes, int] = {}  # what `first_ts` has found out
-        self._load_client, self._load_first_ts = load_client, load_first_ts
+        # hub_ts at which a client was first new to a label, until the index has it.
+        self.writers: dict[bytes, int] = {}
+        self._first_ts: CursorCache[bytes, int] = CursorCache(load_first_ts, capacity.clients)
 
-    def client(self, label: Label, client_id: bytes) -> Client | None:
-        """The cursor of a writer, from memory or from the index; None if it never wrote to this label."""
-        cursor = label.clients.get(client_id)
-        if cursor is None and (cursor := self._load_client(label.row, client_id)) is not None:
-            label.clients[client_id] = cursor
-        return cursor
+    def client(self, label: Label, client_id: bytes) -> ClientCursor | None:
+        """The cursor of a writer; None if it never wrote to this label."""
+        return self.clients.get((label.row, client_id))
 
     def first_ts(self, client_id: bytes) -> int | None:
         """The hub_ts of a client's first accepted message on any label (D-102); None if it never wrote.
 
         Only KEX1+ asks, so the index is looked at here and not when a client appears.
         """
-        found = self._first_ts.get(client_id)
-        if found is None:
-            found = self._load_first_ts(client_id)
-            if found is None:
-                found = self.writers.get(client_id)
-            if found is not None:
-                self._first_ts[client_id] = found
-        return found
+        first_ts = self._first_ts.get(client_id)
+        return self.writers.get(client_id) if first_ts is None else first_ts
 
     def open_label(self, label: bytes, epoch: int, stream_id: bytes | None) -> Label:
         """A label gets its first entry next."""
-        opened = Label(len(self.labels) + 1, label, epoch, stream_id, Mmr())
+        self.label_count += 1
+        opened = Label(self.label_count, label, epoch, stream_id, Mmr())
         self.labels[label] = opened
+        self._created(label)
         return opened
 
     def admit(
@@ -148,15 +153,20 @@ class State:
         hub_ts: int,
     ) -> Admitted:
         """Append one accepted message. Whether it may be accepted was decided before."""
-        cursor = self.client(label, client_id)
+        self.labels[label.label] = label
+        key = (label.row, client_id)
+        cursor = self.clients.get(key)
         if cursor is None:
-            cursor = label.clients[client_id] = Client(self.next_client_row)
+            cursor = ClientCursor(self.next_client_row)
             self.next_client_row += 1
+            self._created(key)
             self.writers.setdefault(client_id, hub_ts)
+        self.clients[key] = cursor
         cursor.client_seq, cursor.prev_ack = client_seq, prev_ack
         spent = None
         if auth_ref is not None:
             cap = self.caps[auth_ref]
+            self.caps[auth_ref] = cap
             cap.tokens = cap.available(hub_ts, self.limits) - 1
             cap.bucket_ts = hub_ts
             spent = (auth_ref, cap.tokens, hub_ts)

@@ -6,17 +6,22 @@
     retire   when a journal segment is full: sync those files, save all cursors in one transaction, drop the segment
 
 Recovery goes back to the last retirement and applies the journal from there; it trusts nothing that was not
-synced by then. All methods belong to one thread, except `Journal.write` and `persist`, which a helper thread runs
-while the others go on.
+synced by then. Cursors are read from the index when they are needed (see `cursors`), so the cost of a start follows
+from the journal's tail and not from the number of labels. All methods belong to one thread, except `Journal.write`,
+`persist` and the steps of `learn_keys`, which a helper thread runs while the others go on.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from veen.core.captoken import CapToken
-from veen.core.control import (
+from veen.core.errors import FormatError, VerifyError
+from veen.core.limits import Limits
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import (
     BODIES,
     CapAuthorize,
     ControlRecord,
@@ -26,22 +31,35 @@ from veen.core.control import (
     PolicyRevocation,
     RetentionDrop,
 )
-from veen.core.errors import FormatError, VerifyError
-from veen.core.limits import Limits
-from veen.core.mmr import Mmr
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr
+from veen.fs.descriptors import patiently
+from veen.fs.errors import CorruptError, StorageError, UnsyncedError, is_disk_full
+from veen.fs.local import Fs
 from veen.storage import journal as wal
 from veen.storage import layout
-from veen.storage.appendfile import AppendFile, FileCache
-from veen.storage.errors import CorruptError, StorageError
+from veen.storage.append_file import AppendFile, FileCache
+from veen.storage.copies.unfinished import check_finished
+from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
 from veen.storage.frame import Frame, pack
-from veen.storage.fs import Fs
-from veen.storage.index import CapRow, ChunkRow, ClientRow, Index, PolicyRow, Snapshot, WriterRow, policy_row
+from veen.storage.index import (
+    CapRow,
+    ChunkRow,
+    ClientRow,
+    Index,
+    IndexSnapshot,
+    LabelRow,
+    PolicyRow,
+    RecordRow,
+    WriterRow,
+    policy_row,
+    record_row,
+)
 from veen.storage.journal import Journal
-from veen.storage.labelfiles import LabelFiles, Sealer, split_hashes
-from veen.storage.reader import Reader
-from veen.storage.state import Admitted, Cap, Client, Label, State
+from veen.storage.label_files import LabelFiles, LabelHead, Sealer, split_hashes
+from veen.storage.reader import EntryReader
+from veen.storage.state import Admitted, Cap, ClientCursor, Label, LogState
 
 __all__ = ["Group", "Retirement", "Store"]
 
@@ -51,6 +69,8 @@ __all__ = ["Group", "Retirement", "Store"]
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _LEAST_BYTES: Final = 16 * 1024 * 1024
 _LABEL_BYTES: Final = 256 * 1024
+_MOST_LABELS: Final = 16_384  # until then their cursors stay in memory, some 5 kB each
+_KEYS_AT_ONCE: Final = 256  # that a helper thread reads in one step
 
 
 @dataclass(slots=True)
@@ -69,6 +89,16 @@ class Group:
         self.parts.append(record.to_bytes())
         self.done.append(record)
 
+    def fill(self, decided: Sequence[Admitted | ControlRecord], sealed: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """All at once, if others framed it: each with its bytes, and an entry with its entry_hash."""
+        for item, (data, entry_hash) in zip(decided, sealed, strict=True):
+            self.parts.append(data)
+            if isinstance(item, Admitted):
+                assert entry_hash is not None  # noqa: S101 - what was decided and what was framed are in step
+                self.done.append((item, entry_hash))
+            else:
+                self.done.append(item)
+
     def payload(self) -> bytes:
         return b"".join(self.parts)
 
@@ -77,7 +107,7 @@ class Group:
 class Retirement:
     """What must become durable before the journal segments before `snapshot.segment` may go."""
 
-    snapshot: Snapshot
+    snapshot: IndexSnapshot
     paths: Sequence[str]
     erased: Sequence[str] = ()  # files that the retention policy lets go; their records are in the journal until then
 
@@ -87,25 +117,50 @@ class _Pending:
     """What was applied since the last retirement."""
 
     labels: set[bytes] = field(default_factory=set)
+    opened: list[tuple[int, bytes]] = field(default_factory=list)  # (epoch, label) of new labels, in order
     clients: dict[int, Admitted] = field(default_factory=dict)  # the last one of each client
     entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (client_row, client_seq) -> stream_seq
     chunks: list[ChunkRow] = field(default_factory=list)
     caps: dict[bytes, tuple[bytes, int, int]] = field(default_factory=dict)  # auth_ref, tokens, bucket_ts
     writers: dict[bytes, int] = field(default_factory=dict)  # clients that were new to a label, and when
     policies: list[PolicyRow] = field(default_factory=list)
+    records: dict[tuple[str, bytes], list[RecordRow]] = field(default_factory=dict)  # by kind and key
     paths: set[str] = field(default_factory=set)
     erased: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryRows:
+    """The rows of `entries`, made while they are read; may be read again when a retirement is repeated."""
+
+    places: Mapping[tuple[int, int], int]
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        for (client_row, client_seq), stream_seq in self.places.items():
+            yield client_row, client_seq, stream_seq
 
 
 class Store:
     """One open data directory, with the exclusive right to write it."""
 
-    def __init__(self, fs: Fs, limits: Limits, seal: Sealer, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, fs: Fs, limits: Limits, seal: Sealer, segment_bytes: int = SEGMENT_BYTES, capacity: Capacity | None = None
+    ) -> None:
+        capacity = capacity or Capacity()
         self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
         self._cache = FileCache(fs)
         self._index = Index(fs)
-        self.state = State(limits, self._load_client, self._index.first_ts)
-        self._files: dict[bytes, LabelFiles] = {}
+        self._presence, self._keys_before = Presence(0), (0, 0)  # labels, clients
+        self.state = LogState(
+            limits,
+            self._load_client,
+            self._index.first_ts,
+            self._load_label,
+            self._load_cap,
+            created=self._created,
+            capacity=capacity,
+        )
+        self._files: CursorCache[bytes, LabelFiles] = CursorCache(self._load_files, capacity.labels, shared=True)
         self._pending = _Pending()
         self._retiring = _Pending()
         self._renamed: dict[str, str] = {}
@@ -115,22 +170,40 @@ class Store:
         self._ts = 0
         self._next_client_row = 1
         self._last_control: ControlRecord | None = None
-        self._known_caps: set[bytes] = set()
-        self.reader = Reader(fs, self._cache, self.chunk_at)
-        self.journal: Journal
+        self.label_count = 0
+        self.entry_count = 0
+        self.cap_count = 0
+        self._newest_at = (0, 0)  # hub_ts of the newest entry, and the row of its label
+        # That label; always in memory, as looking whether a hub is alive must not wait for a disk.
+        self.newest: LabelFiles | None = None
+        self.reader = EntryReader(fs, self._cache, self.chunk_at)
+        self.journal: Journal  # set by `_recover`
 
     # --- opening ---------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, fs: Fs, limits: Limits, seal: Sealer, *, segment_bytes: int = SEGMENT_BYTES) -> "Store":
+    def open(
+        cls,
+        fs: Fs,
+        limits: Limits,
+        seal: Sealer,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        capacity: Capacity | None = None,
+    ) -> "Store":
         """Open a data directory, new or old; the caller holds its lock.
 
         `limits` serve a new directory; an old one continues with those its control journal set last.
         """
+        check_finished(fs)
         for directory in layout.DIRECTORIES:
             fs.make_dir(directory)
-        store = cls(fs, limits, seal, segment_bytes)
-        store._recover()
+        store = cls(fs, limits, seal, segment_bytes, capacity)
+        try:
+            store._recover()
+        except BaseException:
+            store.abandon()
+            raise
         return store
 
     def _recover(self) -> None:
@@ -163,16 +236,14 @@ class Store:
         if control := self._index.meta("control"):
             self.state.control = self._last_control = ControlRecord.from_bytes(control)
         self._control = AppendFile(self._cache, layout.CONTROL, self._index.meta("control_bytes"))
-        for row in self._index.labels():
-            mmr = Mmr(row.size, split_hashes(row.peaks))
-            self.state.labels[row.label] = Label(row.row, row.label, row.epoch, row.stream_id, mmr)
-            self._files[row.label] = LabelFiles(self._fs, self._cache, row, self._renamed)
-        for cap in self._index.caps():
-            token = CapToken.from_bytes(cap.token)
-            self.state.caps[cap.auth_ref] = Cap(
-                cap.auth_ref, token, cap.token, cap.issued_at, cap.tokens, cap.bucket_ts
-            )
-            self._known_caps.add(cap.auth_ref)
+        self.label_count = self.state.label_count = self._index.meta("label_count")
+        self.entry_count = self._index.meta("entry_count")
+        self.cap_count = self._index.meta("cap_count")
+        if (newest := self._index.label(self._index.meta("newest"))) is not None:
+            self.newest, self._newest_at = self._files_of(newest), (newest.last_ts, newest.row)
+            self._files.hold(newest.label, self.newest)
+        self._keys_before = (self.label_count, self._next_client_row - 1)
+        self._presence = Presence(sum(self._keys_before))
         for policy in self._index.policies(self._ts):
             self.state.policies.add(_policy_body(policy), policy.hub_ts)
 
@@ -208,10 +279,10 @@ class Store:
         path = layout.active(label.label, files.active_start)
         if label.label in self._pending.labels or files.size < files.active_start or self._fs.exists(path):
             return
-        for name in self._fs.list(layout.LOG):
-            chunk = layout.chunk_of(name)
-            if chunk and chunk.label == label.label and chunk.start_seq == files.active_start:
-                self._fs.rename(f"{layout.LOG}/{name}", path)
+        for end_seq in files.possible_ends():  # listing the directory would take longer the more labels there are
+            sealed = layout.chunk(label.label, files.active_start, end_seq)
+            if self._fs.exists(sealed):
+                self._fs.rename(sealed, path)
                 return
         raise CorruptError(path, 0, "the file is missing")
 
@@ -235,8 +306,8 @@ class Store:
             self.state.open_label(record.body.label, record.body.epoch, record.body.stream_id)
         elif isinstance(record.body, CapAuthorize):
             token = CapToken.from_bytes(record.body.token)
-            # Authorising again returns the first record and never extends it (D-47).
-            self.state.caps.setdefault(record.body.auth_ref, Cap.begin(token, self.state.limits, record.hub_ts))
+            if record.body.auth_ref not in self.state.caps:  # authorising again never extends the first record (D-47)
+                self.state.caps[record.body.auth_ref] = Cap.begin(token, self.state.limits, record.hub_ts)
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
         elif isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
@@ -261,8 +332,11 @@ class Store:
                 self._apply_control(item)
 
     def _apply_control(self, record: ControlRecord) -> None:
-        self._control.append(record.to_bytes())
+        data, offset = record.to_bytes(), self._control.size
+        self._control.append(data)
         self._pending.paths.add(layout.CONTROL)
+        if (noted := record_row(record, offset, len(data))) is not None:
+            self._pending.records.setdefault((noted.kind, noted.key), []).append(noted)
         self._last_control = record
         self._ts = max(self._ts, record.hub_ts)
         body = record.body
@@ -271,16 +345,19 @@ class Store:
             row = LabelFiles.first_row(label.row, label.label, label.epoch, label.stream_id, self._limits)
             self._files[label.label] = LabelFiles(self._fs, self._cache, row, self._renamed)
             self._pending.labels.add(label.label)
+            insort(self._pending.opened, (label.epoch, label.label))
+            self.label_count += 1
         elif isinstance(body, LimitsSet):
             self._limits = Limits.from_json(body.limits)
         elif isinstance(body, RetentionDrop):
             self._drop(body)
         elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
             self._pending.policies.append(policy_row(record, body))
-        elif isinstance(body, CapAuthorize) and body.auth_ref not in self._known_caps:
-            self._known_caps.add(body.auth_ref)
-            cap = Cap.begin(CapToken.from_bytes(body.token), self._limits, record.hub_ts)
-            self._pending.caps[cap.auth_ref] = (cap.auth_ref, cap.tokens, cap.bucket_ts)
+        elif isinstance(body, CapAuthorize) and not (cap := self.state.caps[body.auth_ref]).applied:
+            cap.applied = True
+            self.cap_count += 1
+            begun = Cap.begin(cap.token, self._limits, record.hub_ts)
+            self._pending.caps[begun.auth_ref] = (begun.auth_ref, begun.tokens, begun.bucket_ts)
 
     def _drop(self, body: RetentionDrop) -> None:
         """Readers stop seeing it now; the file goes with the next retirement, before the journal forgets the record."""
@@ -293,7 +370,10 @@ class Store:
 
     def _apply_entry(self, admitted: Admitted, data: bytes, entry_hash: bytes) -> None:
         label, pending, client_row, cap = admitted.label.label, self._pending, admitted.client_row, admitted.cap
-        files = self._files[label]
+        files = self._files.unsaved.get(label)
+        if files is None:
+            files = self._files[label]
+            self._files[label] = files
         for chunk in files.append(admitted, data, entry_hash, self._limits, self._seal):
             self._note_seal(files, chunk)
         pending.labels.add(label)
@@ -302,6 +382,9 @@ class Store:
         if cap is not None:
             pending.caps[cap[0]] = cap
         self._ts = admitted.hub_ts
+        self.entry_count += 1
+        if (newest_at := (admitted.hub_ts, files.row)) >= self._newest_at:
+            self.newest, self._newest_at = files, newest_at
         if client_row >= self._next_client_row:  # rows are given out in order, so it is new to this label
             self._next_client_row = client_row + 1
             pending.writers.setdefault(admitted.client_id, admitted.hub_ts)
@@ -320,35 +403,41 @@ class Store:
 
     @property
     def journal_is_full(self) -> bool:
-        wanted = max(_LEAST_BYTES, _LABEL_BYTES * len(self._pending.labels))
-        return self.journal.offset >= min(wanted, self._segment_bytes)
+        labels = len(self._pending.labels)
+        wanted = min(max(_LEAST_BYTES, _LABEL_BYTES * labels), self._segment_bytes)
+        return labels >= _MOST_LABELS or self.journal.offset >= wanted
 
     def capture(self) -> Retirement:
         """All that was applied before the current journal segment, which must hold nothing yet."""
         pending, self._retiring, self._pending = self._pending, self._pending, _Pending()
         self._renamed.clear()  # paths are collected by their present names
         for label in pending.labels:
-            files = self._files[label]
+            files = self._files.unsaved[label]
             files.flush()
             pending.paths.update(files.paths())
         self._control.flush()
-        snapshot = Snapshot(
+        snapshot = IndexSnapshot(
             segment=self.journal.segment,
             hub_ts=self._ts,
             limits=json.dumps(self._limits.to_json(), sort_keys=True),
             control=self._last_control.to_bytes() if self._last_control else b"",
             control_bytes=self._control.size,
             next_client_row=self._next_client_row,
-            labels=[self._files[label].to_row() for label in sorted(pending.labels)],
+            label_count=self.label_count,
+            entry_count=self.entry_count,
+            cap_count=self.cap_count,
+            newest=self.newest.label if self.newest is not None else b"",
+            labels=[self._files.unsaved[label].to_row() for label in sorted(pending.labels)],
             clients=[
                 ClientRow(row, last.label.row, last.client_id, last.client_seq, last.prev_ack)
                 for row, last in pending.clients.items()
             ],
-            entries=((client, seq, place) for (client, seq), place in pending.entries.items()),
+            entries=_EntryRows(pending.entries),
             chunks=pending.chunks,
             caps=[self._cap_row(*spent) for spent in pending.caps.values()],
             writers=[WriterRow(client_id, first_ts) for client_id, first_ts in pending.writers.items()],
             policies=pending.policies,
+            records=[row for rows in pending.records.values() for row in rows],
         )
         return Retirement(snapshot, sorted(pending.paths), pending.erased)
 
@@ -357,19 +446,23 @@ class Store:
         return CapRow(auth_ref, cap.token_bytes, cap.issued_at, tokens, bucket_ts)
 
     def persist(self, retirement: Retirement) -> None:
-        """Make a retirement durable and drop the journal before it. May run in a helper thread."""
+        """Make a retirement durable and drop the journal before it. May run in a helper thread.
+
+        When the disk is full it may be done again with the same retirement, but not after an UnsyncedError: then the
+        files must be filled again from the journal, by opening the store anew.
+        """
         for path in retirement.paths:
-            self._sync(path)
+            patiently(partial(self._sync, path))
         for path in retirement.erased:  # before the index knows: a crash in between leaves the record in the journal
             self._fs.remove(path)
         for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
-            self._fs.sync_dir(directory)
-        index = Index(self._fs)
+            patiently(partial(self._fs.sync_dir, directory))
+        index = patiently(partial(Index, self._fs))
         try:
             index.save(retirement.snapshot)
         finally:
             index.close()
-        wal.remove_before(self._fs, retirement.snapshot.segment)
+        patiently(partial(wal.remove_before, self._fs, retirement.snapshot.segment))
 
     def _sync(self, path: str) -> None:
         """Sync a file by its name; a chunk may have been sealed, hence renamed, a moment ago."""
@@ -379,12 +472,35 @@ class Store:
             file = self._fs.open(self._renamed[path])
         try:
             file.sync()
+        except OSError as exc:
+            if is_disk_full(exc):
+                raise UnsyncedError(f"{path}: the disk is full, what was written to it may be lost") from exc
+            raise
         finally:
             file.close()
 
     def retired(self) -> None:
-        """The last captured retirement is durable: its rows need not be kept in memory any more."""
-        self._retiring = _Pending()
+        """The last captured retirement is durable: its rows need not be kept in memory any more.
+
+        A cursor that moved on since, staged or applied, is not the one that was saved and stays.
+        """
+        saved, self._retiring = self._retiring, _Pending()
+        state, pending = self.state, self._pending
+        for label in saved.labels - pending.labels:
+            size = self._files.unsaved[label].size
+            self._files.saved(label)
+            if state.labels.unsaved[label].size == size:
+                state.labels.saved(label)
+        for row, admitted in saved.clients.items():
+            key = (admitted.label.row, admitted.client_id)
+            if row not in pending.clients and state.clients.unsaved[key].client_seq == admitted.client_seq:
+                state.clients.saved(key)
+        for auth_ref, spent in saved.caps.items():
+            cap = state.caps.unsaved[auth_ref]
+            if auth_ref not in pending.caps and (auth_ref, cap.tokens, cap.bucket_ts) == spent:
+                state.caps.saved(auth_ref)
+        for client_id in saved.writers.keys() - pending.writers.keys():
+            state.writers.pop(client_id, None)  # the index has it, since now or since an earlier retirement
 
     def retire(self) -> None:
         """Roll, capture and persist in one go: for shutdown, tests and tools."""
@@ -400,22 +516,113 @@ class Store:
 
     def abandon(self) -> None:
         """Close the files and leave the rest to recovery."""
-        self.journal.close()
+        if hasattr(self, "journal"):
+            self.journal.close()
         self._cache.close()
         self._index.close()
 
     # --- look-ups --------------------------------------------------------------------------------------
 
-    def _load_client(self, label_row: int, client_id: bytes) -> Client | None:
-        row = self._index.client(label_row, client_id)
-        return Client(row.row, row.client_seq, row.prev_ack) if row else None
+    def _load_label(self, label: bytes) -> Label | None:
+        row = self._label_row(label)
+        return Label(row.row, label, row.epoch, row.stream_id, Mmr(row.size, split_hashes(row.peaks))) if row else None
+
+    def _load_files(self, label: bytes) -> LabelFiles | None:
+        row = self._label_row(label)
+        return self._files_of(row) if row else None
+
+    def _files_of(self, row: LabelRow) -> LabelFiles:
+        return LabelFiles(self._fs, self._cache, row, self._renamed)
+
+    def _label_row(self, label: bytes) -> LabelRow | None:
+        return None if self._presence.excludes(label) else self._index.label(label)
+
+    def _load_client(self, key: tuple[int, bytes]) -> ClientCursor | None:
+        row = None if self._presence.excludes(key) else self._index.client(*key)
+        return ClientCursor(row.row, row.client_seq, row.prev_ack) if row else None
+
+    def _load_cap(self, auth_ref: bytes) -> Cap | None:
+        row = self._index.cap(auth_ref)
+        if row is None:
+            return None
+        token = CapToken.from_bytes(row.token)
+        return Cap(auth_ref, token, row.token, row.issued_at, row.tokens, row.bucket_ts, applied=True)
+
+    def _created(self, key: Hashable) -> None:
+        """A label or a client that was not there before."""
+        self._presence.add(key)
+
+    def learn_keys(self) -> Iterator[None]:
+        """Read which labels and clients there were at the start; then a new one costs no look-up any more (RES-01).
+
+        For a helper thread, one short step at a time. Nothing depends on how far it has come. Rows of the index never
+        change their number, so those up to the numbers of the start are those of the start.
+        """
+        if self._presence.is_complete:
+            return
+        labels, clients = self._keys_before
+        before = KeyFilter(labels + clients)
+        index = Index(self._fs)
+        try:
+            for first in range(1, labels + 1, _KEYS_AT_ONCE):
+                for label in index.label_keys(first, _KEYS_AT_ONCE):
+                    before.add(label)
+                yield
+            for first in range(1, clients + 1, _KEYS_AT_ONCE):
+                for key in index.client_keys(first, _KEYS_AT_ONCE):
+                    before.add(key)
+                yield
+        finally:
+            index.close()
+        self._presence.complete(before)
 
     def files(self, label: bytes) -> LabelFiles | None:
         """The readable side of a label, or None if it has no entries."""
         return self._files.get(label)
 
-    def labels(self) -> Iterable[LabelFiles]:
-        return self._files.values()
+    def heads(self, epoch: int, after: bytes | None, limit: int) -> list[LabelHead]:
+        """Labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
+        heads = {(row.epoch, row.label): row for row in self._index.labels_from(epoch, after, limit)}
+        places = set(heads)
+        for pending in (self._retiring, self._pending):  # the index may not have these yet
+            opened = pending.opened
+            first = bisect_left(opened, (epoch, b"")) if after is None else bisect_right(opened, (epoch, after))
+            places.update(opened[first : first + limit])
+        answer = []
+        for place in sorted(places)[:limit]:
+            files = self._files.peek(place[1])
+            answer.append(LabelHead.of_row(heads[place]) if files is None else files.head())
+        return answer
+
+    def labels(self) -> Iterator[LabelFiles]:
+        """All labels by (epoch, label). One that is opened meanwhile may be missing."""
+        page = self.heads(0, None, _KEYS_AT_ONCE)
+        while page:
+            for head in page:
+                yield self._files[head.label]
+            page = self.heads(page[-1].epoch, page[-1].label, _KEYS_AT_ONCE)
+
+    def control_rows(
+        self,
+        kind: str,
+        key: bytes | None = None,
+        *,
+        number: int = 0,
+        after_seq: int = 0,
+        limit: int = -1,
+        last: bool = False,
+    ) -> list[RecordRow]:
+        """Where the records of a kind lie, as `Index.records` has it, with those that the index does not have yet."""
+        saved = self._index.records(kind, key, number=number, after_seq=after_seq, limit=limit, last=last)
+        rows = {row.seq: row for row in saved}
+        for pending in (self._retiring, self._pending):
+            if key is None:
+                noted = [row for place, every in pending.records.items() if place[0] == kind for row in every]
+            else:
+                noted = pending.records.get((kind, key), [])
+            rows |= {row.seq: row for row in noted if row.number >= number and row.seq > after_seq}
+        ordered = sorted(rows.values(), key=lambda row: (row.key, row.number, row.seq), reverse=last)
+        return ordered if limit < 0 else ordered[:limit]
 
     @property
     def control_size(self) -> int:
@@ -432,6 +639,24 @@ class Store:
             if (place := pending.entries.get((client_row, client_seq))) is not None:
                 return place
         return self._index.stream_seq(client_row, client_seq)
+
+    def applied_entry(self, label: bytes, client_row: int, client_seq: int) -> tuple[int, bytes] | None:
+        """(stream_seq, leaf_hash) of a message by its writer's own number, if it is durable."""
+        stream_seq, files = self.stream_seq_of(client_row, client_seq), self._files.get(label)
+        if stream_seq is None or files is None or stream_seq > files.size:
+            return None
+        return stream_seq, files.node_at(0, stream_seq - 1)
+
+    def applied_client(self, label: bytes, client_id: bytes) -> ClientCursor | None:
+        """The cursor of a writer as far as it is durable, where that of `state` may be ahead; None if it has none."""
+        cursor = self.state.labels.get(label)
+        staged = self.state.client(cursor, client_id) if cursor else None
+        if cursor is None or staged is None:
+            return None
+        for pending in (self._pending, self._retiring):
+            if (last := pending.clients.get(staged.row)) is not None:
+                return ClientCursor(staged.row, last.client_seq, last.prev_ack)
+        return self._load_client((cursor.row, client_id))
 
     def first_at(self, files: LabelFiles, hub_ts: int) -> int:
         """The first entry at or after a time; one past the last if there is none."""

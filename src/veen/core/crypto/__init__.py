@@ -1,0 +1,3 @@
+"""Primitives: Ed25519, X25519, HKDF, HPKE, AEAD."""
+
+__all__: list[str] = []

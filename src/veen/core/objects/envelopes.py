@@ -1,0 +1,210 @@
+"""Requests and responses of the data plane (spec §10.4, §10.6): the same for every transport."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from veen.core import cbor
+from veen.core.errors import ApiCode, MalformedError, Refusal
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.proof import MmrProof
+from veen.core.wire import Bytes32, Length, Map, Part, PlainMap, Uint
+
+__all__ = [
+    "MAX_PAGE_ITEMS",
+    "SUBMIT_PREFIX",
+    "CheckpointRequest",
+    "CheckpointResponse",
+    "ErrorEnvelope",
+    "ProofRequest",
+    "ProofResponse",
+    "ReceiptRequest",
+    "ReceiptResponse",
+    "StreamItem",
+    "StreamRequest",
+    "StreamResponse",
+    "SubmitRequest",
+    "SubmitResponse",
+]
+
+MAX_PAGE_ITEMS: Final = 1_000  # D-63
+SUBMIT_PREFIX: Final = b"\xa2\x01\x01\x02"  # {1: 1, 2: …: the four envelope bytes before a MSG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRequest(Map):
+    """Ask for a MSG to be admitted."""
+
+    KIND: ClassVar[str] = "submit request"
+
+    msg: Msg
+
+    def to_bytes(self) -> bytes:
+        return SUBMIT_PREFIX + self.msg.to_bytes()
+
+    @staticmethod
+    def split(data: bytes) -> bytes:
+        """The raw MSG inside a request, with the envelope checked and the MSG not.
+
+        Faults of the envelope and faults of the MSG get different codes (D-54), so they are judged apart.
+        """
+        if data[:4] != SUBMIT_PREFIX:
+            SubmitRequest.from_bytes(data)  # names the fault: a canonical request begins with these bytes
+        try:
+            end = cbor.item_end(data, 4)
+        except MalformedError:
+            return data[4:]  # not even an item: for the reader of the MSG to say
+        if end != len(data):
+            raise MalformedError("bytes follow the request", SubmitRequest.KIND)
+        return data[4:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitResponse(Map):
+    """The receipt of the message."""
+
+    KIND: ClassVar[str] = "submit response"
+
+    receipt: Receipt
+    server_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest(Map):
+    """Read a range. Bounds are inclusive; `cursor` overrides `from_seq` (spec §10.5)."""
+
+    KIND: ClassVar[str] = "stream request"
+
+    label: Bytes32
+    from_seq: Uint
+    to_seq: Uint | None = None
+    max_items: Uint | None = None
+    cursor: Uint | None = None
+    with_receipts: bool | None = None
+    with_mmr_proof: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamItem(Part):
+    """One entry of a page."""
+
+    KIND: ClassVar[str] = "stream item"
+
+    stream_seq: Uint
+    msg: Msg
+    receipt: Receipt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamResponse(Map):
+    """One page. `mmr_proof` is for the last item of the page, under the root of its receipt."""
+
+    KIND: ClassVar[str] = "stream response"
+
+    label: Bytes32
+    from_seq: Uint
+    to_seq: Uint | None = None
+    items: Annotated[tuple[StreamItem, ...], Length(0, MAX_PAGE_ITEMS)]
+    next_cursor: Uint | None = None
+    mmr_proof: MmrProof | None = None
+    server_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeqRequest(Map):
+    """Receipt and proof requests name one entry and look the same."""
+
+    label: Bytes32
+    stream_seq: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptRequest(_SeqRequest):
+    """Asks for the RECEIPT of an entry."""
+
+    KIND: ClassVar[str] = "receipt request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptResponse(SubmitResponse):
+    """The same shape as the answer to a submit."""
+
+    KIND: ClassVar[str] = "receipt response"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofRequest(_SeqRequest):
+    """Asks for the inclusion proof of an entry under its own root."""
+
+    KIND: ClassVar[str] = "proof request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofResponse(Map):
+    """The inclusion proof."""
+
+    KIND: ClassVar[str] = "proof response"
+
+    mmr_proof: MmrProof
+    server_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequest(Map):
+    """Asks for a checkpoint of a prefix."""
+
+    KIND: ClassVar[str] = "checkpoint request"
+
+    label: Bytes32
+    upto_seq: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointResponse(Map):
+    """A signed checkpoint."""
+
+    KIND: ClassVar[str] = "checkpoint response"
+
+    checkpoint: Checkpoint
+    server_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEnvelope(Map):
+    """Every refusal over the wire (spec §10.6). `message` is for people and never compared (D-57)."""
+
+    KIND: ClassVar[str] = "error"
+
+    code: str
+    message: str
+    detail: PlainMap | None = None
+    retry_after: Uint | None = None
+    request_id: str | None = None
+
+    @classmethod
+    def refusal(
+        cls,
+        refusal: Refusal,
+        message: str,
+        *,
+        detail: dict[str, Any] | None = None,
+        retry_after: int | None = None,
+        request_id: str | None = None,
+    ) -> Self:
+        """An admission error: stage and detail_enum always travel in `detail` (spec §8.2)."""
+        admission = {"stage": refusal.stage.value, "detail_enum": refusal.detail_enum}
+        return cls(
+            code=refusal.code,
+            message=message,
+            detail={**(detail or {}), **admission},
+            retry_after=retry_after,
+            request_id=request_id,
+        )
+
+    @classmethod
+    def api(
+        cls, code: ApiCode, message: str, *, detail: dict[str, Any] | None = None, request_id: str | None = None
+    ) -> Self:
+        """A fault of the request itself."""
+        return cls(code=code.code, message=message, detail=detail, request_id=request_id)

@@ -1,0 +1,101 @@
+"""Policy views: what an external agent tells a hub about keys, capabilities and streams (D-51, 001 spec-2 §2, §4).
+
+Revocations and label authority are published on encrypted streams, which a hub cannot read. An agent that can folds
+them and hands the outcome over; the hub journals it and holds messages to it. The words of a revocation's reason stay
+in the stream: what a hub stores is never plaintext of a payload.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+from veen.core.hashing import Ht
+from veen.core.wire import Bytes32, Choice, Length, Part, Uint
+
+__all__ = [
+    "AUTHORITY_POLICIES",
+    "FOREVER",
+    "MAX_POLICY_ITEMS",
+    "MULTI_PRIMARY",
+    "REVOCATION_KINDS",
+    "SINGLE_PRIMARY",
+    "Authority",
+    "PolicyAuthority",
+    "PolicyRevocation",
+    "Revocation",
+    "realm_id_of",
+]
+
+REVOCATION_KINDS: Final = ("client-id", "auth-ref", "cap-token")
+SINGLE_PRIMARY: Final = "single-primary"
+MULTI_PRIMARY: Final = "multi-primary"
+AUTHORITY_POLICIES: Final = (SINGLE_PRIMARY, MULTI_PRIMARY)
+FOREVER: Final = 1 << 64  # behind every time that can be written
+MAX_POLICY_ITEMS: Final = 256  # of one control record
+_MAX_REPLICAS: Final = 16
+
+
+def realm_id_of(name: str) -> bytes:
+    """Ht("id/realm", name); names are UTF-8 (D-94)."""
+    return Ht("id/realm", name.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation(Part):
+    """`target` is a client_id, an auth_ref, or H(cap_token bytes); revoked in [ts, ts + ttl), or from ts on (§4.3)."""
+
+    KIND: ClassVar[str] = "revocation"
+
+    kind: Annotated[str, Choice(*REVOCATION_KINDS)]
+    target: Bytes32
+    ts: Uint
+    ttl: Uint | None = None
+
+    @property
+    def until(self) -> int:
+        """The first second in which it does not count any more."""
+        return FOREVER if self.ttl is None else self.ts + self.ttl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority(Part):
+    """Which hub is the primary of a stream in [ts, ts + ttl) (§2.2)."""
+
+    KIND: ClassVar[str] = "authority"
+
+    realm_id: Bytes32
+    stream_id: Bytes32
+    primary_hub: Bytes32
+    replica_hubs: Annotated[tuple[Bytes32, ...], Length(0, _MAX_REPLICAS)]
+    policy: Annotated[str, Choice(*AUTHORITY_POLICIES)]
+    ts: Uint
+    ttl: Uint
+
+    @property
+    def until(self) -> int:
+        return self.ts + self.ttl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRevocation(Part):
+    """Revocations the hub did not know before; they count from the second after this record on (D-51, D-60)."""
+
+    KIND: ClassVar[str] = "policy.revocation"
+
+    revocations: Annotated[tuple[Revocation, ...], Length(1, MAX_POLICY_ITEMS)]
+
+    @property
+    def until(self) -> int:
+        return max(item.until for item in self.revocations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAuthority(Part):
+    """Authority records the hub did not know before; they count from the second after this record on (FED1)."""
+
+    KIND: ClassVar[str] = "policy.authority"
+
+    authorities: Annotated[tuple[Authority, ...], Length(1, MAX_POLICY_ITEMS)]
+
+    @property
+    def until(self) -> int:
+        return max(item.until for item in self.authorities)

@@ -1,0 +1,152 @@
+"""The policy view at a moment: who is revoked, which hub is primary (001 spec-2 §2.4, §4.3).
+
+A fold over policy records in the order of the control journal. A record counts from the second after its own on. So
+what a hub decided at a hub_ts is a function of the control journal and that hub_ts alone, and whoever replays the
+log need not know which entries of one second came before a record of that second (D-60).
+
+What ended is forgotten, as time only runs forward (D-28): memory follows what is or will be in force.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from veen.core.objects.policies import (
+    MULTI_PRIMARY,
+    REVOCATION_KINDS,
+    Authority,
+    PolicyAuthority,
+    PolicyRevocation,
+    Revocation,
+)
+
+__all__ = ["PolicyView"]
+
+_Span = tuple[int, int]  # [from, until)
+_Given = tuple[int, Authority]  # from when on it counts here
+_SWEEP_AT_LEAST: Final = 1_024
+
+
+class PolicyView:
+    """A lookup is one dict access and a scan of a target's few spans."""
+
+    __slots__ = ("_authorities", "_revoked", "_size", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._revoked: dict[str, dict[bytes, tuple[_Span, ...]]] = {kind: {} for kind in REVOCATION_KINDS}
+        self._authorities: dict[tuple[bytes, bytes], tuple[_Given, ...]] = {}  # by realm and stream
+        self._size, self._sweep_at = 0, _SWEEP_AT_LEAST
+
+    # --- the fold ----------------------------------------------------------------------------------------
+
+    def add(self, body: PolicyRevocation | PolicyAuthority, hub_ts: int) -> None:
+        """Count a record in that was journaled at `hub_ts`."""
+        if isinstance(body, PolicyRevocation):
+            for revocation in body.revocations:
+                self._revoke(revocation, hub_ts)
+        else:
+            for authority in body.authorities:
+                self._authorise(authority, hub_ts)
+        if self._size > self._sweep_at:
+            self._sweep(hub_ts)
+
+    def _revoke(self, revocation: Revocation, hub_ts: int) -> None:
+        if not self.is_news(revocation, hub_ts):
+            return
+        targets = self._revoked[revocation.kind]
+        revoked = targets.get(revocation.target, ())
+        spans = _union((span for span in revoked if span[1] > hub_ts), (_begins(revocation, hub_ts), revocation.until))
+        targets[revocation.target] = spans
+        self._size += len(spans) - len(revoked)
+
+    def _authorise(self, authority: Authority, hub_ts: int) -> None:
+        if not self.is_news(authority, hub_ts):
+            return
+        place = (authority.realm_id, authority.stream_id)
+        records = self._authorities.get(place, ())
+        live = [*(record for record in records if record[1].until > hub_ts), (_begins(authority, hub_ts), authority)]
+        # Earliest (ts, primary_hub) first; the sort is stable, so the journal decides between equals (D-101).
+        live.sort(key=lambda record: (record[1].ts, record[1].primary_hub))
+        self._authorities[place] = tuple(live)
+        self._size += len(live) - len(records)
+
+    def _sweep(self, hub_ts: int) -> None:
+        """Forget what ended; done each time the view has doubled, so its cost is spread over what was added."""
+        for kind, targets in self._revoked.items():
+            spans = {target: tuple(span for span in listed if span[1] > hub_ts) for target, listed in targets.items()}
+            self._revoked[kind] = {target: left for target, left in spans.items() if left}
+        records = {
+            place: tuple(record for record in listed if record[1].until > hub_ts)
+            for place, listed in self._authorities.items()
+        }
+        self._authorities = {place: left for place, left in records.items() if left}
+        self._size = sum(len(spans) for targets in self._revoked.values() for spans in targets.values())
+        self._size += sum(map(len, self._authorities.values()))
+        self._sweep_at = max(_SWEEP_AT_LEAST, 2 * self._size)
+
+    def is_news(self, item: Revocation | Authority, hub_ts: int) -> bool:
+        """Whether a record about `item`, journaled at `hub_ts`, would change anything."""
+        begins = _begins(item, hub_ts)
+        if item.until <= begins:  # over before it counts, or of no length
+            return False
+        if isinstance(item, Authority):
+            return all(item != authority for _, authority in self._authorities.get((item.realm_id, item.stream_id), ()))
+        spans = self._revoked[item.kind].get(item.target, ())
+        return not any(start <= begins and item.until <= until for start, until in spans)
+
+    # --- lookups -----------------------------------------------------------------------------------------
+
+    @property
+    def revokes_tokens(self) -> bool:
+        """Whether any cap-token is listed at all: if none is, nobody needs to hash one."""
+        return bool(self._revoked["cap-token"])
+
+    def revoked(self, kind: str, target: bytes, hub_ts: int) -> int | None:
+        """Until when `target` is revoked at `hub_ts`; None if it is not."""
+        for start, until in self._revoked[kind].get(target, ()):
+            if start <= hub_ts < until:
+                return until
+        return None
+
+    def authority(self, realm_id: bytes, stream_id: bytes, hub_ts: int) -> Authority | None:
+        """The active record of a stream; None where its authority is unspecified (§2.4)."""
+        for begins, record in self._authorities.get((realm_id, stream_id), ()):
+            if begins <= hub_ts < record.until:
+                return record
+        return None
+
+    def counts(self, hub_ts: int) -> tuple[int, int]:
+        """How many targets are revoked now, and how many streams have several primaries (AUTH1 §3.3)."""
+        revoked = sum(
+            any(start <= hub_ts < until for start, until in spans)
+            for targets in self._revoked.values()
+            for spans in targets.values()
+        )
+        active = (self.authority(*place, hub_ts) for place in self._authorities)
+        return revoked, sum(record is not None and record.policy == MULTI_PRIMARY for record in active)
+
+    def in_force(self, hub_ts: int) -> Iterator[tuple[object, ...]]:
+        """All that counts after `hub_ts`, in a fixed order: two views that give the same decide the same."""
+        for kind in REVOCATION_KINDS:
+            for target in sorted(self._revoked[kind]):
+                spans = ((max(start, hub_ts + 1), until) for start, until in self._revoked[kind][target])
+                yield from ((kind, target, *span) for span in spans if span[0] < span[1])
+        for place in sorted(self._authorities):
+            periods = ((max(begins, hub_ts + 1), record) for begins, record in self._authorities[place])
+            yield from ((*place, *period) for period in periods if period[0] < period[1].until)
+
+
+def _begins(item: Revocation | Authority, hub_ts: int) -> int:
+    """From when on an item of a record of `hub_ts` counts."""
+    return max(item.ts, hub_ts + 1)
+
+
+def _union(spans: Iterable[_Span], added: _Span) -> tuple[_Span, ...]:
+    """Disjoint spans, in order; those that touch become one."""
+    start, until = added
+    apart: list[_Span] = []
+    for span in spans:
+        if span[1] < start or span[0] > until:
+            apart.append(span)
+        else:
+            start, until = min(start, span[0]), max(until, span[1])
+    return tuple(sorted([*apart, (start, until)]))

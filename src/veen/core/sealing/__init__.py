@@ -1,0 +1,3 @@
+"""Ciphertext of messages and attachments."""
+
+__all__: list[str] = []

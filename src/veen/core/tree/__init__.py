@@ -1,0 +1,3 @@
+"""The Merkle Mountain Range and its proofs."""
+
+__all__: list[str] = []

@@ -1,0 +1,89 @@
+"""What can go wrong with a data directory."""
+
+import errno
+import sqlite3
+from typing import Final
+
+from veen.core.errors import StatedError, VerifyError
+
+__all__ = [
+    "CorruptError",
+    "LinkError",
+    "LockedError",
+    "NoSpaceError",
+    "PlaceMissing",
+    "StorageError",
+    "UnsyncedError",
+    "is_disk_full",
+]
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_SQLITE_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+class StorageError(StatedError):
+    """The disk does not do what it must; nothing was acknowledged that is not durable."""
+
+    code = "E.STORAGE"
+
+
+class LockedError(StorageError):
+    """Another process writes to this data directory."""
+
+    code = "E.LOCKED"
+
+    def __init__(self, directory: str, holder: str) -> None:
+        super(StatedError, self).__init__(directory, holder)
+        self.directory, self.holder = directory, holder
+
+    def __str__(self) -> str:
+        return f"{self.directory}: in use by another hub ({self.holder or 'unknown process'})"
+
+
+class LinkError(StorageError):
+    """A symbolic link lies where a data directory has a file or a directory; nothing was done through it."""
+
+    code = "E.STORAGE.LINK"
+
+    def __init__(self, path: str) -> None:
+        super(StatedError, self).__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return self.row.message.format(error=self)
+
+
+class NoSpaceError(StorageError):
+    """The disk is full; nothing of the last group counts as written."""
+
+    hint = "Free some space or enlarge the disk; the hub admits messages again as soon as there is room."
+
+
+class UnsyncedError(NoSpaceError):
+    """The disk is full, and a file that was written may not have reached it: it must be written again."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether there was no room: nothing is wrong with the disk, and the same may succeed later."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) in _SQLITE_FULL
+    return isinstance(error, NoSpaceError) or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+class CorruptError(VerifyError):
+    """A file of the data directory is not what it was when it was written: where, and what was found."""
+
+    hint = "Keep the directory as evidence and restore from a replica; `veen hub verify-data DIR` checks all of it."
+
+    def __init__(self, path: str, offset: int, what: str) -> None:
+        super(VerifyError, self).__init__(path, offset, what)
+        self.path, self.offset, self.what = path, offset, what
+
+    def __str__(self) -> str:
+        return f"{self.path}, byte {self.offset}: {self.what}"
+
+
+class PlaceMissing(StatedError):
+    """There is no directory or bucket of this name, or it may not be read."""
+
+    hint = "Check the URL, its bucket and the credentials in the environment; docs/spark-cluster.md names them."

@@ -1,0 +1,225 @@
+"""What the control journal adds up to: opened labels, tokens, limits, rotations, drops, policies, anchors (D-46).
+
+With the label logs it is the whole state of a hub (STOR-22); `Spending` replays from both what is left in each
+token's bucket.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from veen.core import cbor
+from veen.core.errors import FormatError, VerifyError
+from veen.core.limits import Limits
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import (
+    AnchorPublish,
+    CapAuthorize,
+    ControlRecord,
+    KeyRotate,
+    LabelOpen,
+    LimitsSet,
+    PolicyAuthority,
+    PolicyRevocation,
+    RetentionDrop,
+)
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.index import CapRow, PolicyRow, policy_row
+from veen.storage.state import Cap
+
+__all__ = ["Authorised", "ControlFold", "Drop", "OpenedLabel", "Spending", "control_records"]
+
+_WINDOW: Final = 1 << 20
+_FLUSH: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLabel:
+    """A label, as its label.open record says; `row` is its number in the index."""
+
+    seq: int  # of the record
+    row: int
+    epoch: int
+    stream_id: bytes | None
+    limits: Limits | None  # in force when it was opened, hence for its first chunk; None if no record says
+
+
+@dataclass(frozen=True, slots=True)
+class Authorised:
+    seq: int
+    token: CapToken
+    token_bytes: bytes
+    issued_at: int
+    limits: Limits | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One retention.drop record; the second for a chunk erases its receipts as well."""
+
+    seq: int
+    end_seq: int
+    entry_hashes_root: bytes
+
+
+@dataclass(slots=True)
+class ControlFold:
+    """The journal up to some record."""
+
+    limits: Limits | None = None  # before the first limits.set
+    last: ControlRecord | None = None
+    hub_ts: int = 0
+    labels: dict[bytes, OpenedLabel] = field(default_factory=dict)
+    caps: dict[bytes, Authorised] = field(default_factory=dict)
+    limits_log: list[tuple[int, int, Limits]] = field(default_factory=list)  # seq, hub_ts, limits
+    rotations: list[KeyRotate] = field(default_factory=list)
+    rotation_records: list[ControlRecord] = field(default_factory=list)  # the records of `rotations`
+    drops: dict[tuple[bytes, int], list[Drop]] = field(default_factory=dict)  # by label and start_seq
+    policies: list[PolicyRow] = field(default_factory=list)
+    anchors: dict[tuple[bytes, int], list[AnchorPublish]] = field(default_factory=dict)  # by label and upto_seq
+    base_limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        self.base_limits = self.limits
+
+    @property
+    def seq(self) -> int:
+        return self.last.seq if self.last else 0
+
+    def add(self, record: ControlRecord) -> None:
+        """The next record; VerifyError or FormatError if it does not follow or makes no sense."""
+        record.check_follows(self.last)
+        self.apply(record)
+
+    def apply(self, record: ControlRecord) -> None:
+        """A record on its own word, for an audit that goes on behind a break of the chain and has reported it."""
+        body = record.body
+        if isinstance(body, LabelOpen):
+            if body.label in self.labels:
+                raise VerifyError(f"control record {record.seq}: this label was opened before")
+            row = len(self.labels) + 1
+            self.labels[body.label] = OpenedLabel(record.seq, row, body.epoch, body.stream_id, self.limits)
+        elif isinstance(body, CapAuthorize):
+            token = body.check()
+            if body.auth_ref not in self.caps:  # authorising again never extends (D-47)
+                self.caps[body.auth_ref] = Authorised(record.seq, token, body.token, record.hub_ts, self.limits)
+        elif isinstance(body, LimitsSet):
+            self.limits = Limits.from_json(body.limits)
+            self.limits_log.append((record.seq, record.hub_ts, self.limits))
+        elif isinstance(body, KeyRotate):
+            self.rotations.append(body)
+            self.rotation_records.append(record)
+        elif isinstance(body, RetentionDrop):
+            drops = self.drops.setdefault((body.label, body.start_seq), [])
+            if len(drops) >= 2 or any(drop.end_seq != body.end_seq for drop in drops):
+                raise VerifyError(f"control record {record.seq}: this chunk was dropped before")
+            drops.append(Drop(record.seq, body.end_seq, body.entry_hashes_root))
+        elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
+            self.policies.append(policy_row(record, body))
+        elif isinstance(body, AnchorPublish):
+            self.anchors.setdefault((body.label, body.upto_seq), []).append(body)
+        self.last = record
+        self.hub_ts = max(self.hub_ts, record.hub_ts)
+
+    def limits_at(self, hub_ts: int) -> Limits | None:
+        """The limits for an entry of this second: a change counts from its own second on."""
+        in_force = self.base_limits
+        for _, changed, limits in self.limits_log:
+            if changed > hub_ts:
+                break
+            in_force = limits
+        return in_force
+
+    def limits_between(self, first_ts: int, last_ts: int) -> list[Limits | None]:
+        """All limits that were in force at some moment of these seconds, both included."""
+        in_force: list[Limits | None] = [self.limits_at(first_ts - 1)]
+        in_force += [limits for _, changed, limits in self.limits_log if first_ts <= changed <= last_ts]
+        return in_force
+
+    def drop_ends(self) -> dict[tuple[bytes, int], int]:
+        """The last entry of each erased chunk, by label and first entry."""
+        return {place: drops[0].end_seq for place, drops in self.drops.items()}
+
+    def dropped(self, label: bytes, start_seq: int, upto_record: int | None = None) -> int:
+        """How much of a chunk was erased: 0 nothing, 1 its payloads, 2 its receipts too; optionally as of a record."""
+        drops = self.drops.get((label, start_seq), ())
+        return sum(upto_record is None or drop.seq <= upto_record for drop in drops)
+
+
+def control_records(
+    fs: Fs, upto_bytes: int | None = None, before_seq: int | None = None
+) -> Iterator[tuple[int, ControlRecord]]:
+    """The records in the control journal with their offsets; CorruptError at the first byte that does not fit.
+
+    What lies behind `upto_bytes`, or behind the record before `before_seq`, was perhaps never synced: it is not read.
+    """
+    if upto_bytes == 0 or before_seq == 1 or not fs.exists(layout.CONTROL):
+        return
+    file = fs.open(layout.CONTROL)
+    try:
+        size = file.size() if upto_bytes is None else min(upto_bytes, file.size())
+        window, base, pos = b"", 0, 0
+        while base + pos < size:
+            try:
+                end = cbor.item_end(window, pos) if pos < len(window) else 0
+                record = ControlRecord.from_bytes(window[pos:end]) if end else None
+            except FormatError as exc:
+                have = base + len(window)
+                if have >= size or len(window) - pos > cbor.MAX_ITEM_BYTES:
+                    raise CorruptError(layout.CONTROL, base + pos, f"no record begins here: {exc}") from exc
+                record, end = None, 0
+            if record is None:  # the window ends inside a record
+                have = base + len(window)
+                window, base, pos = window[pos:] + file.read_at(have, min(_WINDOW, size - have)), base + pos, 0
+                continue
+            yield base + pos, record
+            if before_seq is not None and record.seq >= before_seq - 1:
+                return
+            pos = end
+    finally:
+        file.close()
+
+
+class Spending:
+    """How often each token was used in each second, whatever the label: all that its bucket depends on.
+
+    Labels are read one after the other, time runs through all of them, so the counts wait in a temporary table.
+    """
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)  # a private file that SQLite removes by itself
+        self._db.execute(
+            "CREATE TABLE uses (auth_ref BLOB, hub_ts INTEGER, n INTEGER, PRIMARY KEY (auth_ref, hub_ts)) WITHOUT ROWID"
+        )
+        self._fresh: dict[tuple[bytes, int], int] = {}
+
+    def add(self, auth_ref: bytes, hub_ts: int) -> None:
+        key = (auth_ref, hub_ts)
+        self._fresh[key] = self._fresh.get(key, 0) + 1
+        if len(self._fresh) >= _FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._db.execute("BEGIN")
+        self._db.executemany(
+            "INSERT INTO uses VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n",
+            [(auth_ref, hub_ts, count) for (auth_ref, hub_ts), count in self._fresh.items()],
+        )
+        self._db.execute("COMMIT")
+        self._fresh.clear()
+
+    def cap_row(self, auth_ref: bytes, grant: Authorised, control: ControlFold, default: Limits) -> CapRow:
+        """The bucket after all uses, by the same steps as at admission (`State.admit`)."""
+        self._flush()
+        cap = Cap.begin(grant.token, grant.limits or default, grant.issued_at)
+        uses = self._db.execute("SELECT hub_ts, n FROM uses WHERE auth_ref = ? ORDER BY hub_ts", (auth_ref,))
+        for hub_ts, count in uses:
+            cap.tokens = cap.available(hub_ts, control.limits_at(hub_ts) or default) - count
+            cap.bucket_ts = hub_ts
+        return CapRow(auth_ref, grant.token_bytes, grant.issued_at, cap.tokens, cap.bucket_ts)
+
+    def close(self) -> None:
+        self._db.close()

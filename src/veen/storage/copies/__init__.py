@@ -1,0 +1,3 @@
+"""Copies of a data directory: clone, fork, archive, and the mark of one that is not finished."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The hub's keys and the identity that they prove."""
+
+__all__: list[str] = []

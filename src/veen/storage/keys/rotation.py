@@ -1,0 +1,157 @@
+"""Giving a hub its next key, so that a cut at any point leaves the old identity or the new one (spec §8.4, D-41, D-42).
+
+    1  the private key       cut off before the record, nothing happened: a key nobody knows of is left
+    2  the key.rotate record in the control journal, signed by the key of its time; from here on it has happened
+    3  key map, identity, signature; cut off in between, `finish_rotation` completes it
+
+The new key is valid from a time that no entry has before all three are durable: whoever rotates sees to that. So no
+signature by it can exist that the identity files do not account for.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from veen.core.crypto.ed25519 import SIGNATURE_BYTES, SigningKey
+from veen.core.errors import VerifyError
+from veen.core.objects.control import KeyRotate
+from veen.core.objects.identity import HubIdentity, IdentityError, canonical_json, key_id_of
+from veen.fs.errors import StorageError
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.keys.identity import HubKeys, read_key, write_key
+from veen.storage.scan import read_file
+
+__all__ = [
+    "RotationUnderWayError",
+    "check_signer",
+    "finish_rotation",
+    "given_key",
+    "is_settled",
+    "next_identity",
+    "publish",
+    "rotate",
+    "validity_of_next",
+]
+
+_KEY_SUFFIX: Final = ".key"
+_MAX_TIME: Final = 2**63 - 1
+
+
+class RotationUnderWayError(IdentityError):
+    """The rotation before this one is not over: the chain of keys would break, or three keys would overlap."""
+
+    hint = "Try again after that time; a key signs the record that names its successor, so it must be valid itself."
+
+    def __init__(self, what: str, until: int) -> None:
+        super(VerifyError, self).__init__(what, until)  # args mirror __init__, so the error survives pickling
+        self.what, self.until = what, until
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.until}"
+
+
+def validity_of_next(identity: HubIdentity, hub_ts: int, lead_seconds: int, overlap_seconds: int) -> tuple[int, int]:
+    """From when a key that is introduced at hub_ts signs, and until when the present one does.
+
+    RotationUnderWayError until the present key is valid, since it must sign the record that retires it (D-174), and
+    while it overlaps with the one before: checkpoints are witnessed by one old and one new key (D-37).
+    """
+    if identity.current.valid_from > hub_ts:
+        raise RotationUnderWayError("the present key signs only from", identity.current.valid_from)
+    begins = hub_ts + lead_seconds
+    if busy := identity.witnesses_at(begins):
+        until = min(key.valid_until for key in busy if key.valid_until is not None)
+        raise RotationUnderWayError("the rotation before this one lasts until", until)
+    if overlap_seconds > _MAX_TIME - begins:
+        raise IdentityError(f"an overlap of {overlap_seconds} seconds never ends")
+    return begins, begins + overlap_seconds
+
+
+def next_identity(
+    identity: HubIdentity, hub_pk: bytes, *, hub_ts: int, lead_seconds: int, overlap_seconds: int
+) -> HubIdentity:
+    """The identity with one more key, introduced at hub_ts."""
+    begins, until = validity_of_next(identity, hub_ts, lead_seconds, overlap_seconds)
+    return identity.rotated(hub_pk, valid_from=begins, overlap_until=until)
+
+
+def given_key(fs: Fs, identity: HubIdentity) -> SigningKey:
+    """The one private key that somebody put beside those of the identity, for hubs that write none themselves."""
+    own_names = {f"{key.key_id}{_KEY_SUFFIX}" for key in identity.keys}
+    names = [name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX) and name not in own_names]
+    if len(names) != 1:
+        raise StorageError(
+            f"{layout.KEYS}: {len(names)} private keys are there besides those in use, a rotation takes exactly one;"
+            " `veen hub key create --keys-dir DIR` makes one"
+        )
+    return read_key(fs, names[0].removesuffix(_KEY_SUFFIX))
+
+
+def rotate(
+    fs: Fs,
+    keys: HubKeys,
+    new_seed: bytes,
+    *,
+    hub_ts: int,
+    lead_seconds: int,
+    overlap_seconds: int,
+    journal: Callable[[KeyRotate], object],
+    root: SigningKey | None = None,
+) -> tuple[HubKeys, KeyRotate]:
+    """All steps at once. `journal` must return only after the record is durable, signed by the key of the time."""
+    new = SigningKey(new_seed)
+    root = root or keys.root
+    check_signer(fs, root or new)
+    identity = next_identity(
+        keys.identity, new.public, hub_ts=hub_ts, lead_seconds=lead_seconds, overlap_seconds=overlap_seconds
+    )
+    body = identity.rotations()[-1]
+    write_key(fs, new)
+    journal(body)
+    publish(fs, identity, root or new)
+    return replace(keys, identity=identity, private={**keys.private, new.public: new}), body
+
+
+def check_signer(fs: Fs, signer: SigningKey) -> None:
+    """Refuse to rotate where a root key signs the identity and is not at hand."""
+    if fs.exists(layout.ROOT) and read_file(fs, layout.ROOT) != f"{signer.public.hex()}\n".encode():
+        raise StorageError(
+            f"{layout.ROOT}: a root key signs this identity, and it is not here; rotate while the hub runs with it"
+        )
+
+
+def publish(fs: Fs, identity: HubIdentity, signer: SigningKey) -> None:
+    """Map, signatures for both, file, signature: at each step what is there verifies."""
+    check_signer(fs, signer)
+    signature = identity.sign(signer)
+    before = read_file(fs, layout.IDENTITY_SIG)[:SIGNATURE_BYTES]
+    fs.replace(layout.KEY_MAP, canonical_json(identity.key_map()))
+    fs.replace(layout.IDENTITY_SIG, before + signature)
+    fs.replace(layout.IDENTITY, identity.to_bytes())
+    fs.replace(layout.IDENTITY_SIG, signature)
+
+
+def is_settled(fs: Fs, identity: HubIdentity) -> bool:
+    """Whether certainly no rotation was cut off: each private key is listed, and the identity has one signature."""
+    own_names = {f"{key.key_id}{_KEY_SUFFIX}" for key in identity.keys}
+    names = (name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX))
+    return own_names.issuperset(names) and len(read_file(fs, layout.IDENTITY_SIG)) == SIGNATURE_BYTES
+
+
+def finish_rotation(fs: Fs, keys: HubKeys, journaled: Iterable[KeyRotate], root: SigningKey | None = None) -> HubKeys:
+    """Bring the identity up to the key.rotate records of the control journal, and complete what was cut off."""
+    identity, private = keys.identity, dict(keys.private)
+    public_keys = {key.hub_pk for key in identity.keys}
+    signer = root = root or keys.root
+    for body in journaled:
+        if body.hub_pk not in public_keys:
+            identity = identity.rotated(
+                body.hub_pk, valid_from=body.valid_from, overlap_until=body.retired_until or body.valid_from
+            )
+            signer = private[body.hub_pk] = read_key(fs, key_id_of(body.hub_pk))
+    if identity is not keys.identity:
+        publish(fs, identity, root or signer or private[identity.current.hub_pk])
+    elif len(read_file(fs, layout.IDENTITY_SIG)) != SIGNATURE_BYTES:  # or the next rotation would keep a wrong one
+        fs.replace(layout.IDENTITY_SIG, identity.sign(root or private[identity.current.hub_pk]))
+    return replace(keys, identity=identity, private=private)

@@ -1,0 +1,282 @@
+"""The files of one label: its chunks, its MMR nodes, its locations, and what a seal leaves behind (spec §4.8).
+
+All of it is filled from durable journal entries and synced later, together; nothing here is written before the
+entry is safe in the journal. Chunk boundaries, names and contents depend on the log and the limits alone.
+"""
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from veen.core import cbor
+from veen.core.limits import Limits
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.tree.mmr import Mmr, node_count, node_position, root_of
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.append_file import AppendFile, FileCache
+from veen.storage.index import ChunkRow, LabelRow
+from veen.storage.state import Admitted
+
+__all__ = [
+    "HASH_BYTES",
+    "LOCATION_BYTES",
+    "LabelFiles",
+    "LabelHead",
+    "Location",
+    "Sealer",
+    "index_entry",
+    "map_head",
+    "map_head_bytes",
+    "split_hashes",
+    "summary_bytes",
+]
+
+_LOCATION: Final = Struct(">QII")  # start_seq of the chunk, offset in it, length of the frame
+LOCATION_BYTES: Final = _LOCATION.size
+HASH_BYTES: Final = 32
+_KEPT_HEIGHT: Final = 10  # of all nodes, one in a thousand
+
+# (row of the label, upto_seq, mmr_root, hub_ts of the last entry) -> signed checkpoint
+Sealer = Callable[["LabelFiles", int, bytes, int], Checkpoint]
+
+
+class Location(NamedTuple):
+    """Where an entry lies."""
+
+    start_seq: int
+    offset: int
+    length: int
+
+    def to_bytes(self) -> bytes:
+        return _LOCATION.pack(self.start_seq, self.offset, self.length)
+
+
+class LabelHead(NamedTuple):
+    """How far a label has come: what lists of labels tell, without its files."""
+
+    label: bytes
+    epoch: int
+    stream_id: bytes | None
+    size: int
+    last_ts: int
+    peaks: tuple[bytes, ...]
+
+    @classmethod
+    def of_row(cls, row: LabelRow) -> "LabelHead":
+        return cls(row.label, row.epoch, row.stream_id, row.size, row.last_ts, split_hashes(row.peaks))
+
+    def root(self) -> bytes:
+        return root_of(self.peaks)
+
+
+def split_hashes(data: bytes) -> tuple[bytes, ...]:
+    return tuple(data[pos : pos + HASH_BYTES] for pos in range(0, len(data), HASH_BYTES))
+
+
+def summary_bytes(label: bytes, start: int, end: int, root: bytes, total: int, hashes_root: bytes) -> bytes:
+    """A chunk summary (spec §4.8.3, D-71)."""
+    return cbor.encode([label, start, end, root, end - start + 1, total, hashes_root])
+
+
+def index_entry(label: bytes, start: int, end: int, root: bytes) -> bytes:
+    """One entry of the checkpoint index: key and value, without the head of the map (D-71)."""
+    peaks_ref = layout.peaks(label, end).removeprefix(f"{layout.LOG}/")
+    return cbor.uint(end) + cbor.encode([root, [start, end], peaks_ref])
+
+
+class LabelFiles:
+    """What is durable of one label, as far as its entries have been applied."""
+
+    def __init__(self, fs: Fs, cache: FileCache, row: LabelRow, renamed: dict[str, str]) -> None:
+        self._fs, self._cache, self._renamed = fs, cache, renamed
+        self.row, self.label, self.epoch, self.stream_id = row.row, row.label, row.epoch, row.stream_id
+        self.size, self.last_ts = row.size, row.last_ts
+        self._peaks = list(reversed(split_hashes(row.peaks)))  # the smallest tree last, as in Mmr
+        self.active_start, self.active_first_ts = row.active_start, row.active_first_ts
+        self._max_bytes, self._max_entries = row.active_max_bytes, row.active_max_entries
+        in_active = row.size - row.active_start + 1
+        self._entry_hashes = Mmr(in_active, split_hashes(row.active_hash_peaks))
+        self._active = AppendFile(cache, layout.active(row.label, row.active_start), row.active_bytes)
+        self._nodes = AppendFile(cache, layout.nodes(row.label), node_count(row.size) * HASH_BYTES)
+        self._locations = AppendFile(cache, layout.locations(row.label), row.size * LOCATION_BYTES)
+        self._checkpoints, self._checkpoints_bytes = row.checkpoints, row.checkpoints_bytes
+
+    @classmethod
+    def first_row(cls, row: int, label: bytes, epoch: int, stream_id: bytes | None, limits: Limits) -> LabelRow:
+        """The row of a label that has no entries yet."""
+        return LabelRow(
+            row=row,
+            label=label,
+            epoch=epoch,
+            stream_id=stream_id,
+            size=0,
+            peaks=b"",
+            last_ts=0,
+            active_start=1,
+            active_bytes=0,
+            active_first_ts=0,
+            active_hash_peaks=b"",
+            active_max_bytes=limits.max_chunk_bytes,
+            active_max_entries=limits.max_checkpoint_interval,
+            checkpoints=0,
+            checkpoints_bytes=0,
+        )
+
+    def to_row(self) -> LabelRow:
+        return LabelRow(
+            row=self.row,
+            label=self.label,
+            epoch=self.epoch,
+            stream_id=self.stream_id,
+            size=self.size,
+            peaks=b"".join(self.peaks()),
+            last_ts=self.last_ts,
+            active_start=self.active_start,
+            active_bytes=self._active.size,
+            active_first_ts=self.active_first_ts,
+            active_hash_peaks=b"".join(self._entry_hashes.peaks()),
+            active_max_bytes=self._max_bytes,
+            active_max_entries=self._max_entries,
+            checkpoints=self._checkpoints,
+            checkpoints_bytes=self._checkpoints_bytes,
+        )
+
+    def peaks(self) -> tuple[bytes, ...]:
+        return tuple(reversed(self._peaks))
+
+    def root(self) -> bytes:
+        return root_of(self.peaks())
+
+    def head(self) -> LabelHead:
+        return LabelHead(self.label, self.epoch, self.stream_id, self.size, self.last_ts, self.peaks())
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def append(
+        self, admitted: Admitted, data: bytes, entry_hash: bytes, limits: Limits, seal: Sealer
+    ) -> Sequence[ChunkRow]:
+        """Add one framed entry; returns the chunks this sealed (D-70)."""
+        sealed: Sequence[ChunkRow] = ()
+        nodes, length = admitted.nodes, len(data)
+        if self._active.size + length > self._max_bytes:
+            sealed = [self._seal(limits, seal)]
+        if self.size < self.active_start:
+            self.active_first_ts = admitted.hub_ts
+        self._locations.append(_LOCATION.pack(self.active_start, self._active.size, length))
+        self._active.append(data)
+        self._entry_hashes.append(entry_hash)
+        if len(nodes) == 1:
+            self._nodes.append(nodes[0])
+        else:
+            self._nodes.append(b"".join(nodes))
+            del self._peaks[1 - len(nodes) :]  # as many peaks as the new leaf joined are gone
+        self._peaks.append(nodes[-1])
+        self.size, self.last_ts = admitted.stream_seq, admitted.hub_ts
+        if self.size - self.active_start + 1 >= self._max_entries:
+            sealed = [*sealed, self._seal(limits, seal)]
+        return sealed
+
+    def _seal(self, limits: Limits, seal: Sealer) -> ChunkRow:
+        """Close the active chunk and write summary, peaks, checkpoint and their index entry."""
+        start, end, root = self.active_start, self.size, self.root()
+        hashes_root = self._entry_hashes.root()
+        total = self._active.size
+        self._active.flush()
+        self._cache.forget(self._active.path)
+        sealed = layout.chunk(self.label, start, end)
+        self._renamed[self._active.path] = sealed  # first: a helper thread may be looking for the old name
+        self._fs.rename(self._active.path, sealed)
+        summary = summary_bytes(self.label, start, end, root, total, hashes_root)
+        self._write(layout.summary(self.label, start, end), summary)
+        self._write(layout.peaks(self.label, end), cbor.encode(list(self.peaks())))
+        checkpoint = seal(self, end, root, self.last_ts)
+        self._write(layout.checkpoint(self.label, end), checkpoint.to_bytes())
+        self._index_checkpoint(start, end, root)
+        first_ts = self.active_first_ts
+        self.active_start = end + 1
+        self._active = AppendFile(self._cache, layout.active(self.label, end + 1), 0)
+        self._entry_hashes = Mmr()
+        self._max_bytes, self._max_entries = limits.max_chunk_bytes, limits.max_checkpoint_interval
+        return ChunkRow(self.row, start, end, self.epoch, total, first_ts, self.last_ts, root, hashes_root)
+
+    def _write(self, path: str, data: bytes) -> None:
+        """A whole small file; synced with all others, and written again by recovery until then."""
+        file = self._fs.open(path, create=True)
+        try:
+            file.write_at(0, data)
+            file.truncate(len(data))
+        finally:
+            file.close()
+
+    def _index_checkpoint(self, start: int, end: int, root: bytes) -> None:
+        """Extend the checkpoint index, a CBOR map that grows at its end (D-71).
+
+        Rewriting all of it at each seal would make seals cost more as the log grows. Only the count in its head
+        changes otherwise. When the head gets longer, which happens a few times ever, the whole file is replaced.
+        The head is read from the file, as recovery may come from a point before such a replacement.
+        """
+        path = layout.checkpoint_index(self.label)
+        entry = index_entry(self.label, start, end, root)
+        head = map_head(self._checkpoints + 1)
+        file = self._fs.open(path, create=True)
+        try:
+            width = map_head_bytes(file.read_at(0, 1)) if self._checkpoints else len(head)
+            if width == len(head):
+                file.write_at(width + self._checkpoints_bytes, entry)
+                file.write_at(0, head)
+            else:
+                self._fs.replace(path, head + file.read_at(width, self._checkpoints_bytes) + entry)
+        finally:
+            file.close()
+        self._checkpoints += 1
+        self._checkpoints_bytes += len(entry)
+
+    def flush(self) -> None:
+        self._active.flush()
+        self._nodes.flush()
+        self._locations.flush()
+
+    def paths(self) -> list[str]:
+        """The growing files, which must be synced before the journal lets go."""
+        names = [self._nodes.path, self._locations.path]
+        if self._active.size:
+            names.append(self._active.path)
+        if self._checkpoints:
+            names.append(layout.checkpoint_index(self.label))
+        return names
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def locate(self, first_seq: int, last_seq: int) -> list[Location]:
+        """The locations of a run of entries, by arithmetic."""
+        data = self._locations.read((first_seq - 1) * LOCATION_BYTES, (last_seq - first_seq + 1) * LOCATION_BYTES)
+        return [Location(*fields) for fields in _LOCATION.iter_unpack(data)]
+
+    def node_at(self, height: int, index: int) -> bytes:
+        """A node of the tree. Few are high up and every proof needs some of them, so those are kept in memory."""
+        key = index << 6 | height
+        node = self._cache.kept.get((self._nodes.path, key)) if height >= _KEPT_HEIGHT else None
+        if node is None:
+            node = self._nodes.read(node_position(height, index) * HASH_BYTES, HASH_BYTES)
+            if height >= _KEPT_HEIGHT:
+                self._cache.kept.put(self._nodes.path, key, node)
+        return node
+
+    def possible_ends(self) -> range:
+        """Where the active chunk may end once it is sealed, given what is durable of it."""
+        return range(max(self.size, self.active_start), self.active_start + self._max_entries)
+
+    def read_active(self, offset: int, size: int) -> bytes:
+        return self._active.read(offset, size)
+
+
+def map_head(count: int) -> bytes:
+    head = cbor.uint(count)
+    return bytes((head[0] | 0xA0,)) + head[1:]
+
+
+def map_head_bytes(first: bytes) -> int:
+    """How long the head of a map is, by its first byte."""
+    info = first[0] & 0x1F
+    return 1 if info < 24 else 1 + (1 << (info - 24))

@@ -1,0 +1,3 @@
+"""Work on a data directory outside of its daily writing: rebuild, scrub, retention, compression, cutting a tail."""
+
+__all__: list[str] = []

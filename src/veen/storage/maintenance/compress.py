@@ -1,0 +1,65 @@
+"""Compression of sealed chunks, where the limit registry says so (spec §4.8.4).
+
+Only chunk files, only when they are sealed and retired, each replaced as a whole: readers see the one form or the
+other, and both stand for the same frames. Offsets, sizes and hashes are those of the plain chunk.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from veen.core.limits import Limits
+from veen.core.tree.mmr import Mmr
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.index import ChunkRow, Index
+from veen.storage.reader import inflate
+from veen.storage.scan import chunk_frames, read_file
+
+__all__ = ["compress_chunk", "compress_chunks", "is_compressed"]
+
+_LEVEL: Final = 6  # fixed: the algorithm and its parameters are part of the deterministic configuration
+_FIRST: Final = 0x78
+
+
+def is_compressed(fs: Fs, path: str) -> bool:
+    file = fs.open(path)
+    try:
+        return file.read_at(0, 1) == bytes((_FIRST,))
+    finally:
+        file.close()
+
+
+def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
+    """Compress one sealed and retired chunk; the bytes this saved, or None if it is compressed already.
+
+    CorruptError if it is damaged: a compressed error would be harder to place.
+    """
+    path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
+    if is_compressed(fs, path):
+        return None
+    hashes = Mmr()
+    for _, entry in chunk_frames(fs, path):
+        hashes.append(entry.entry_hash)
+    if not hashes.size or hashes.root() != chunk.entry_hashes_root:
+        raise CorruptError(path, 0, "its entries are not those that were sealed")
+    plain = read_file(fs, path)
+    data = zlib.compress(plain, _LEVEL)
+    if inflate(data, len(plain), path) != plain:
+        raise CorruptError(path, 0, "compression does not give the same bytes back")
+    fs.replace(path, data)
+    return len(plain) - len(data)
+
+
+def compress_chunks(fs: Fs, index: Index, limits: Limits) -> Iterator[tuple[bytes, ChunkRow, int]]:
+    """Compress whatever is not yet, one chunk per step: label, chunk, bytes saved. Stop whenever you like.
+
+    Not at the same time as `retention`, which removes chunks.
+    """
+    if limits.compression != "zlib":
+        return
+    for label, chunk in index.sealed(dropped=0):
+        saved = compress_chunk(fs, label, chunk)
+        if saved is not None:
+            yield label, chunk, saved

@@ -1,0 +1,194 @@
+"""Cutting off the last group of the journal where a power failure tore it in a way that recovery cannot judge.
+
+Recovery cuts a group that ends before its length says. A disk may also keep the length and lose blocks in the middle:
+the head is there, the bytes do not match its hash. That looks like damage to a group that was acknowledged, so a hub
+does not start, and this module tells the two apart. A receipt leaves only after the sync of the whole group returned.
+The group was therefore never acknowledged if all of this holds, and otherwise nothing is cut:
+
+    it is the last thing in the journal      the next group is written only after the sync of this one
+    blocks of it were never written          they read as zeros, from one border of a block to the next, and the first
+                                             record that is not readable lies in them: a flipped bit does not look so
+    no file of the log holds what it brings  files are filled only after the sync
+
+What is cut is kept beside the journal with a record of it, before anything is cut.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from veen.core.errors import VeenError
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.identity import canonical_json
+from veen.fs.errors import CorruptError, StorageError
+from veen.fs.local import Fs
+from veen.storage import journal as wal
+from veen.storage import layout
+from veen.storage.control_state import control_records
+from veen.storage.frame import Frame
+from veen.storage.index import Index
+from veen.storage.journal import GroupError, Placed
+from veen.storage.scan import chunk_frames, inventory
+
+__all__ = ["DamagedTailError", "Tail", "cut_tail", "find_tail"]
+
+_BLOCK: Final = 512  # no disk writes less at once
+_LEAST_ZEROS: Final = 4  # where a group begins or ends inside a block
+
+
+class DamagedTailError(StorageError):
+    """The journal is damaged, and the damage may be in entries whose receipts left."""
+
+    code = "E.STORAGE.DAMAGED_TAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The torn end of the journal."""
+
+    segment: int
+    offset: int
+    data: bytes
+    unwritten: int  # bytes of blocks that were never written
+    entries: tuple[tuple[bytes, int], ...]  # label and stream_seq of those that can still be read
+    control_seqs: tuple[int, ...]
+
+    def name(self, suffix: str) -> str:
+        return f"{layout.CUT}/{self.segment:020d}-{self.offset:020d}.{suffix}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "segment": self.segment,
+            "offset": self.offset,
+            "bytes": len(self.data),
+            "sha256": sha256(self.data).hexdigest(),
+            "unwritten_bytes": self.unwritten,
+            "readable_entries": [{"label": label.hex(), "stream_seq": seq} for label, seq in self.entries],
+            "readable_control_seqs": list(self.control_seqs),
+            "kept_in": self.name("bin"),
+        }
+
+
+@dataclass(slots=True)
+class _Durable:
+    """What is durable without the last group: the positions that receipts may name."""
+
+    sizes: dict[bytes, int]
+    control_seq: int = 0
+
+    def add(self, record: Frame | ControlRecord) -> None:
+        if isinstance(record, Frame):
+            self.sizes[record.label] = max(record.stream_seq, self.sizes.get(record.label, 0))
+        else:
+            self.control_seq = max(record.seq, self.control_seq)
+
+
+def find_tail(fs: Fs) -> Tail | None:
+    """The torn end of the journal, None if a hub could start; DamagedTailError if it may have been acknowledged."""
+    numbers = wal.segments(fs)
+    run = numbers[-1:]
+    while run and run[0] - 1 in numbers:
+        run.insert(0, run[0] - 1)
+    if wal.is_empty(fs):
+        return None
+    durable = _indexed(fs)
+    opened = wal.open_segments(fs, run)
+    try:
+        try:
+            for placed in wal.walk(opened):
+                if isinstance(placed, Placed):
+                    durable.add(placed.record)
+        except GroupError as exc:
+            newest = opened[-1]
+            if exc.path != newest.path:
+                raise DamagedTailError(f"{exc}; this is not the last segment of the journal") from exc
+            data = newest.file.read_at(exc.offset, newest.size - exc.offset)
+            tail = _torn(newest.number, exc, data)
+        except CorruptError as exc:
+            raise DamagedTailError(f"{exc}; this is no group that was cut off while it was written") from exc
+        else:
+            return None
+    finally:
+        wal.close_segments(opened)
+    if applied := next(_applied(fs, durable), None):
+        raise DamagedTailError(f"{applied}: it was acknowledged, and the journal lost it later")
+    return tail
+
+
+def _indexed(fs: Fs) -> _Durable:
+    """What the index knows of; nothing before the first retirement."""
+    try:
+        index = Index(fs, read_only=True)
+    except FileNotFoundError:
+        return _Durable({})
+    try:
+        durable = _Durable({row.label: row.size for row in index.labels()})
+        if control := index.meta("control"):
+            durable.add(ControlRecord.from_bytes(control))
+        return durable
+    finally:
+        index.close()
+
+
+def _torn(segment: int, fault: GroupError, data: bytes) -> Tail:
+    if fault.end is not None and fault.offset + len(data) > fault.end:
+        raise DamagedTailError(f"{fault}; more was written behind it, so it was durable and its receipts may have left")
+    if fault.end is None and wal.holds_group_head(data[1:]):
+        raise DamagedTailError(f"{fault}; another group follows it, so it was durable and its receipts may have left")
+    zeros = list(_zero_blocks(data, fault.offset))
+    records, bad_from, bad_to = wal.readable_records(data)
+    if not any(start < bad_to and end > bad_from for start, end in zeros):
+        raise DamagedTailError(f"{fault}; all of it was written and then changed, so its receipts may have left")
+    return Tail(
+        segment=segment,
+        offset=fault.offset,
+        data=data,
+        unwritten=sum(end - start for start, end in zeros),
+        entries=tuple((record.label, record.stream_seq) for record in records if isinstance(record, Frame)),
+        control_seqs=tuple(record.seq for record in records if isinstance(record, ControlRecord)),
+    )
+
+
+def _zero_blocks(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
+    """The parts of `data`, which lies at `offset` of its file, that fill a block or end one and hold zeros alone."""
+    start = 0
+    while start < len(data):
+        end = min(len(data), start + _BLOCK - (offset + start) % _BLOCK)
+        if end - start >= _LEAST_ZEROS and not any(data[start:end]):
+            yield start, end
+        start = end
+
+
+def _applied(fs: Fs, durable: _Durable) -> Iterator[str]:
+    """Traces in the log of entries or records that only the last group can have brought."""
+    for label, files in inventory(fs).items():
+        size = durable.sizes.get(label, 0)
+        for file in files:
+            if file.kind == "chunk" and file.end_seq > size:
+                yield f"{file.path}: holds entry {file.end_seq}"
+            if file.kind != "active":
+                continue
+            with contextlib.suppress(CorruptError):  # what was not synced may be anything
+                for _, entry in chunk_frames(fs, file.path):
+                    if entry.label == label and entry.stream_seq > size:
+                        yield f"{file.path}: holds entry {entry.stream_seq}"
+    with contextlib.suppress(VeenError):
+        for _, record in control_records(fs):
+            if record.seq > durable.control_seq:
+                yield f"{layout.CONTROL}: holds record {record.seq}"
+
+
+def cut_tail(fs: Fs, tail: Tail, now: int) -> str:
+    """Cut the journal; the path of the record. The caller holds the lock. Cut off itself, it can be done again."""
+    fs.make_dir(layout.CUT)
+    fs.replace(tail.name("bin"), tail.data)
+    fs.replace(tail.name("json"), canonical_json({"ver": 1, "cut_at": now, **tail.to_json()}) + b"\n")
+    file = fs.open(layout.journal_segment(tail.segment))
+    try:
+        file.truncate(tail.offset)
+        file.sync()
+    finally:
+        file.close()
+    return tail.name("json")

@@ -1,0 +1,149 @@
+"""Retention: payloads go after a time, receipts perhaps later, proofs never (COMP0, D-74).
+
+Only whole sealed chunks that were retired are erased, in steps that each leave a directory in order when cut off:
+
+    1  receipts and heads are archived, durable beside the chunk
+    2  a retention.drop record is journaled: from here on it is decided
+    3  the next retirement removes the chunk and marks it in the index, before the journal lets go of the record
+
+Cut off after 1, an archive lies about that the next attempt replaces; after 2, recovery reads the record again and
+does 3. A second record for the same chunk erases the archived receipts. Summaries, peaks, checkpoints, nodes and
+heads stay, so every proof can still be made.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from veen.core.errors import MalformedError
+from veen.core.objects.control import RetentionDrop
+from veen.core.tree.mmr import Mmr
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.copies import archive
+from veen.storage.index import ChunkRow, Index
+from veen.storage.scan import ScannedEntry, chunk_items
+
+__all__ = ["Erasure", "LabelRetention", "Periods", "RetentionPolicy", "apply", "plan", "prepare", "show"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """How long things are kept, in seconds after the last entry of their chunk; 0: for ever."""
+
+    payload_sec: int = 0  # Rp
+    receipt_sec: int = 0  # Rr
+
+    def __post_init__(self) -> None:
+        if self.payload_sec < 0 or self.receipt_sec < 0:
+            raise MalformedError("a period must not be negative", "retention")
+        if self.receipt_sec and not 0 < self.payload_sec <= self.receipt_sec:
+            raise MalformedError("receipts must be kept at least as long as payloads", "retention")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """One rule for all labels, and others for some."""
+
+    periods: Periods = field(default_factory=Periods)
+    labels: Mapping[bytes, Periods] = field(default_factory=dict)
+
+    def for_label(self, label: bytes) -> Periods:
+        return self.labels.get(label, self.periods)
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """One step for one chunk."""
+
+    label: bytes
+    chunk: ChunkRow
+    what: Literal["payloads", "receipts"]
+
+    def record(self) -> RetentionDrop:
+        return RetentionDrop(
+            label=self.label,
+            start_seq=self.chunk.start_seq,
+            end_seq=self.chunk.end_seq,
+            entry_hashes_root=self.chunk.entry_hashes_root,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRetention:
+    """What is kept of a label."""
+
+    label: bytes
+    chunks: int
+    payloads_erased: int  # chunks
+    receipts_erased: int
+    oldest_payload_ts: int | None  # of the first entry whose payload is in a sealed chunk
+
+
+def plan(index: Index, policy: RetentionPolicy, now: int) -> list[Erasure]:
+    """What the policy lets go at `now`, oldest first in each label; by the index alone, no chunk is read (STOR-18)."""
+    steps: list[Erasure] = []
+    for label, chunk in index.sealed(until=now, dropped=1):
+        periods = policy.for_label(label)
+        period = periods.receipt_sec if chunk.dropped else periods.payload_sec
+        if period and chunk.last_ts <= now - period:
+            steps.append(Erasure(label, chunk, "receipts" if chunk.dropped else "payloads"))
+    return steps
+
+
+def prepare(fs: Fs, erasure: Erasure) -> RetentionDrop:
+    """Step 1; returns the record for step 2. CorruptError if the chunk is damaged: nothing damaged is erased."""
+    label, chunk = erasure.label, erasure.chunk
+    bounds = (label, chunk.start_seq, chunk.end_seq)
+    if erasure.what == "receipts":
+        _check(archive.items(fs, *bounds, receipts=True), erasure, layout.heads_archive(*bounds))
+        return erasure.record()
+    path = layout.chunk(*bounds)
+    try:
+        entries = _check(chunk_items(fs, path, label), erasure, path)
+    except FileNotFoundError as exc:
+        raise CorruptError(path, 0, "the file is missing") from exc
+    receipts, heads = archive.make(entries)
+    fs.replace(layout.receipts_archive(*bounds), receipts)
+    fs.replace(layout.heads_archive(*bounds), heads)
+    return erasure.record()
+
+
+def _check(items: Iterable[ScannedEntry], erasure: Erasure, path: str) -> list[ScannedEntry]:
+    """All entries of the chunk, if they are those of its row."""
+    entries, hashes = [], Mmr()
+    for item in items:
+        entries.append(item)
+        hashes.append(item.entry_hash)
+    if len(entries) != erasure.chunk.end_seq - erasure.chunk.start_seq + 1:
+        raise CorruptError(path, 0, f"holds {len(entries)} entries, not those that its name says")
+    if hashes.root() != erasure.chunk.entry_hashes_root:
+        raise CorruptError(path, 0, "its entries are not those that were sealed")
+    return entries
+
+
+def apply(fs: Fs, erasures: Iterable[Erasure], journal: Callable[[RetentionDrop], object]) -> int:
+    """Steps 1 and 2 for each; `journal` returns only after the record is durable and applied. Tells how many."""
+    count = 0
+    for erasure in erasures:
+        journal(prepare(fs, erasure))
+        count += 1
+    return count
+
+
+def show(index: Index) -> list[LabelRetention]:
+    shown = []
+    for row in index.labels():
+        chunks = index.chunks(row.row)
+        times = [chunk.first_ts for chunk in chunks if not chunk.dropped]
+        shown.append(
+            LabelRetention(
+                label=row.label,
+                chunks=len(chunks),
+                payloads_erased=sum(chunk.dropped >= 1 for chunk in chunks),
+                receipts_erased=sum(chunk.dropped >= 2 for chunk in chunks),
+                oldest_payload_ts=min(times, default=None),
+            )
+        )
+    return shown

@@ -1,0 +1,340 @@
+"""Pass 2 of an audit: the check of every entry of a chunk, and of the files of its seal (I1 to I4, I6, I8 to I12).
+
+`check_chunk` is a pure function of the pinned bytes. It receives the peaks before the chunk, and returns what the
+chunks after it need.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from veen.core.errors import VeenError
+from veen.core.tree.mmr import Mmr
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage.findings import Findings, Level, Severity
+from veen.storage.pinned import ChunkRef, read_chunk
+from veen.storage.rules import ROOT_FAULT, EntryFault, client_seq_fault, prev_ack_fault
+from veen.storage.runs import LabelRun
+from veen.storage.scan import LabelFold, ScannedEntry
+from veen.verify.audit.context import AuditContext
+from veen.verify.audit.fast import ChunkWriter, Clean, fast_check
+from veen.verify.audit.findings import LogFinding, collapsed, placed
+from veen.verify.audit.peaks import archived
+from veen.verify.entry import (
+    EntryReading,
+    epoch_fault,
+    frame_fault,
+    read_entry,
+    signature_count,
+    signature_faults,
+    size_faults,
+    token_faults,
+)
+from veen.verify.rules import LogScope
+from veen.verify.seals import Peaks, SealCheck
+
+__all__ = ["ChunkReport", "ChunkTask", "check_chunk", "check_chunk_slowly", "continuity"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTask:
+    """A chunk to check, and what is known about the log before it."""
+
+    ref: ChunkRef
+    peaks: Peaks | None  # before its first entry; None if that cannot be known
+    marks: tuple[tuple[int, bytes], ...] = ()  # roots that an earlier audit has seen inside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReport:
+    """The findings of a chunk, and what joining it to its neighbours needs."""
+
+    findings: tuple[LogFinding, ...]
+    writers: tuple[ChunkWriter, ...]
+    entries: int  # that were read
+    lost: int  # entries whose writer is not known
+    signatures: int
+    total_bytes: int
+    first_length: int
+    first_ts: int
+    last_ts: int
+    peaks: Peaks | None  # after its last entry, if every root up to there was found true
+    epoch_secs: tuple[int, ...]
+
+
+def check_chunk(fs: Fs, context: AuditContext, task: ChunkTask) -> ChunkReport:
+    """Check one chunk. It never fails: what cannot be read becomes a finding."""
+    return _Check(fs, context, task).run(fast=True)
+
+
+def check_chunk_slowly(fs: Fs, context: AuditContext, task: ChunkTask) -> ChunkReport:
+    """Check one chunk entry by entry, without the fast path: the result must equal that of `check_chunk`."""
+    return _Check(fs, context, task).run(fast=False)
+
+
+@dataclass(slots=True)
+class _Check:
+    fs: Fs
+    context: AuditContext
+    task: ChunkTask
+    findings: list[LogFinding] = field(default_factory=list)
+    writers: dict[bytes, ChunkWriter] = field(default_factory=dict)
+    entries: int = 0
+    lost: int = 0
+    signatures: int = 0
+    first_length: int = 0
+    first_ts: int = 0
+    last_ts: int = 0  # the latest so far
+    epoch_secs: set[int] = field(default_factory=set)
+    fold: LabelFold = field(init=False)  # tree, bytes and hashes of this chunk
+    in_tree: bool = True  # whether the tree can still be followed
+    guessed: int = 0  # the entry whose leaf was taken on its own word, until a later root confirms it
+    true_roots: bool = True
+
+    def run(self, *, fast: bool) -> ChunkReport:
+        ref, peaks = self.task.ref, self.task.peaks
+        opened = self.context.opened(ref.label)
+        epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
+        self.fold = LabelFold(ref.label, 0, epoch, stream_id)
+        self.fold.active_start = ref.start_seq
+        if peaks is None:
+            self.in_tree = False
+            self._add(ref.start_seq, 0, EntryFault("unverified", "the tree before this chunk is not known", "warning"))
+        else:
+            self.fold.mmr = Mmr(ref.start_seq - 1, peaks)
+        for entry in self._entries(fast=fast):
+            self._entry(entry)
+        if self.guessed and self.in_tree:
+            self._leave_tree(ref.end_seq, 0)
+        whole = self.in_tree and self.true_roots and self.fold.size == ref.end_seq
+        total_bytes = self.fold.active_bytes
+        after = self.fold.mmr.peaks() if whole else None
+        if ref.kind != "active":
+            self._check_erasure()
+            if whole and not self.lost:
+                self._check_seal(stream_id)
+        return ChunkReport(
+            findings=tuple(collapsed(self.findings)),
+            writers=tuple(self.writers.values()),
+            entries=self.entries,
+            lost=self.lost,
+            signatures=self.signatures,
+            total_bytes=total_bytes,
+            first_length=self.first_length,
+            first_ts=self.first_ts,
+            last_ts=self.last_ts,
+            peaks=after,
+            epoch_secs=tuple(sorted(self.epoch_secs)),
+        )
+
+    def _add(self, seq: int, offset: int, fault: EntryFault, path: str | None = None) -> None:
+        self.findings.append(
+            LogFinding(
+                path or self.task.ref.path,
+                offset,
+                fault.code,
+                fault.message,
+                fault.severity,
+                label=self.task.ref.label,
+                stream_seq=seq,
+            )
+        )
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    def _entries(self, *, fast: bool) -> Iterator[EntryReading]:
+        ref = self.task.ref
+        if ref.kind in ("receipts", "heads"):
+            yield from self._archived()
+            return
+        try:
+            data = read_chunk(self.fs, ref)
+        except FileNotFoundError:
+            yield from self._archived()  # erased since it was pinned
+            return
+        except (VeenError, OSError) as exc:
+            self._lose(ref.start_seq, 0, "frame", getattr(exc, "what", str(exc)))
+            return
+        if fast and self.task.peaks is not None and not self.task.marks:
+            clean = fast_check(data, ref, self.context, self.task.peaks)
+            if clean is not None:
+                self._take_over(clean)
+                return
+        pos = 0
+        for seq in range(ref.start_seq, ref.end_seq + 1):
+            entry = read_entry(data, pos, ref, seq)
+            if entry is None:
+                self._lose(seq, pos, "frame", frame_fault(data, pos, ref.path).what)
+                return
+            yield entry
+            pos += entry.length
+        if pos != len(data):
+            self._add(ref.end_seq, pos, EntryFault("frame", "bytes follow the last entry that the name speaks of"))
+
+    def _take_over(self, clean: Clean) -> None:
+        """Use the sums of the fast path, which checked every entry."""
+        fold = self.fold
+        fold.mmr, fold.entry_hashes, fold.active_bytes, fold.last_ts = (
+            clean.mmr, clean.entry_hashes, clean.size, clean.last_ts,
+        )  # fmt: skip
+        self.entries, self.signatures = self.task.ref.entries, clean.signatures
+        self.first_length, self.first_ts, self.last_ts = clean.first_length, clean.first_ts, clean.last_ts
+        self.epoch_secs, self.writers = clean.epoch_secs, clean.writers
+
+    def _archived(self) -> Iterator[EntryReading]:
+        ref, seq = self.task.ref, self.task.ref.start_seq
+        try:
+            for item in archived(self.fs, ref):
+                root = item.receipt.mmr_root if item.receipt else None
+                yield EntryReading(item.stream_seq, item.at, item.length, item, b"", (item.leaf_hash,), root)
+                seq = item.stream_seq + 1
+        except (CorruptError, OSError) as exc:
+            where = (exc.path, exc.offset, exc.what) if isinstance(exc, CorruptError) else (ref.path, 0, str(exc))
+            code = "frame" if self.fs.exists(where[0]) else "missing"
+            self._lose(min(seq, ref.end_seq), where[1], code, where[2], where[0])
+
+    def _lose(self, seq: int, offset: int, code: str, why: str, path: str | None = None) -> None:
+        """Report that the entries from here to the end of the chunk cannot be read."""
+        end = self.task.ref.end_seq
+        rest = f"; entries {seq + 1} to {end} behind it cannot be found" if seq < end else ""
+        self._add(seq, offset, EntryFault(code, f"{why}{rest}"), path)
+        self.lost += end - seq + 1
+        self.in_tree = False
+
+    # --- one entry ---------------------------------------------------------------------------------------
+
+    def _entry(self, entry: EntryReading) -> None:
+        for fault in entry.faults:
+            self._add(entry.stream_seq, entry.offset, fault)
+        self.entries += 1
+        item, fold = entry.item, self.fold
+        if not fold.active_bytes:
+            self.first_length = entry.length
+        fold.active_bytes += entry.length
+        if item is None:
+            self.lost += 1
+            self._guess_leaf(entry)
+            return
+        for fault in self._entry_faults(entry, item):
+            self._add(entry.stream_seq, item.at, fault, item.path)
+        if item.hub_ts < self.last_ts:
+            what = f"hub_ts {item.hub_ts} is before {self.last_ts}, that of an entry before it (D-28)"
+            self._add(entry.stream_seq, item.at, EntryFault("time", what, "warning"), item.path)
+        self.first_ts = self.first_ts or item.hub_ts
+        self.last_ts, fold.last_ts = max(self.last_ts, item.hub_ts), item.hub_ts
+        self._writer(item)
+        fold.entry_hashes.append(item.entry_hash)
+        self._leaf(entry, item)
+
+    def _entry_faults(self, entry: EntryReading, item: ScannedEntry) -> Iterator[EntryFault]:
+        """What is wrong with a whole entry by itself."""
+        context, ref, opened = self.context, self.task.ref, self.context.opened(self.task.ref.label)
+        if (fault := prev_ack_fault(item.prev_ack, item.stream_seq)) is not None:
+            yield fault
+        if context.checks_signatures_of(ref.label, item.stream_seq, ref.end_seq):
+            self.signatures += signature_count(item, context.identity)
+            yield from signature_faults(item, context.identity)
+        if item.auth_ref is not None and not context.chunks_only:
+            grant = context.control.caps.get(item.auth_ref)
+            severity: Severity = "error" if grant is not None or context.control_whole else "warning"
+            for fault in token_faults(item, grant, opened.stream_id if opened else None):
+                yield fault._replace(severity=severity)
+        if item.msg is None:
+            return
+        limits = context.limits_at(item.hub_ts)
+        yield from size_faults(item.msg, len(entry.raw_msg), limits)
+        epoch_sec = context.profiles.get(item.msg.profile_id)
+        if epoch_sec is None:
+            what = f"profile {item.msg.profile_id.hex()} is not known to be supported (I4)"
+            yield EntryFault("profile", what, "error" if context.profiles_given else "warning")
+            return
+        self.epoch_secs.add(epoch_sec)
+        if opened is not None and (fault := epoch_fault(opened.epoch, epoch_sec, item.hub_ts, limits)) is not None:
+            yield fault
+
+    def _writer(self, item: ScannedEntry) -> None:
+        writer = self.writers.get(item.client_id)
+        here = (item.client_seq, item.prev_ack, self.lost)
+        if writer is None:
+            self.writers[item.client_id] = ChunkWriter(item.client_id, item.stream_seq, item.at, *here, *here)
+            return
+        for fault in continuity(writer.last_seq, writer.last_ack, self.lost - writer.last_lost, *here[:2]):
+            self._add(item.stream_seq, item.at, fault, item.path)
+        self.writers[item.client_id] = writer._replace(last_seq=here[0], last_ack=here[1], last_lost=here[2])
+
+    def _leaf(self, entry: EntryReading, item: ScannedEntry) -> None:
+        if not self.in_tree:
+            return
+        mmr = self.fold.mmr
+        mmr.append(item.leaf_hash)
+        root = mmr.root()
+        if entry.root is not None and root != entry.root:
+            if self.guessed:
+                self._leave_tree(entry.stream_seq, item.at)
+                return
+            self.true_roots = False
+            self._add(entry.stream_seq, item.at, EntryFault("mmr_root", ROOT_FAULT), item.path)
+        elif entry.root is not None:
+            self.guessed = 0
+        for seq, root_before in self.task.marks:
+            if seq == entry.stream_seq and root_before != root:
+                what = f"an earlier audit has seen the root {root_before.hex()} here, now it is {root.hex()}"
+                self._add(seq, item.at, EntryFault("history", what), item.path)
+
+    def _guess_leaf(self, entry: EntryReading) -> None:
+        """Continue the tree with the leaf that a damaged entry names; its root, or a later one, confirms it or not."""
+        if not self.in_tree:
+            return
+        mmr = self.fold.mmr
+        for leaf in entry.leaves:
+            tried = mmr.copy()
+            tried.append(leaf)
+            if tried.root() == entry.root:
+                self.fold.mmr, self.guessed = tried, 0
+                return
+        if not entry.leaves:
+            self.in_tree = False
+            return
+        mmr.append(entry.leaves[-1])
+        self.guessed = self.guessed or entry.stream_seq
+
+    def _leave_tree(self, seq: int, offset: int) -> None:
+        what = f"roots cannot be checked up to the end of this chunk, since entry {self.guessed} is damaged"
+        self._add(seq, offset, EntryFault("unverified", what, "warning"))
+        self.in_tree = False
+
+    # --- what a seal leaves ------------------------------------------------------------------------------
+
+    def _check_erasure(self) -> None:
+        """Payloads that are gone must have been erased by a record (D-74)."""
+        ref = self.task.ref
+        if ref.kind == "sealed" or self.context.chunks_only:
+            return
+        severity: Severity = "error" if self.context.control_whole else "warning"
+        erased = self.context.control.dropped(ref.label, ref.start_seq)
+        if not erased:
+            what = "the payloads are gone, and no record says that they were erased"
+            self._add(ref.start_seq, 0, EntryFault("retention", what, severity))
+        elif erased == 1 and ref.kind == "heads":
+            self._add(ref.start_seq, 0, EntryFault("missing", "the receipts are gone, and no record says so", severity))
+
+    def _check_seal(self, stream_id: bytes | None) -> None:
+        ref, context = self.task.ref, self.context
+        findings = Findings()
+        level: Level = "structure" if context.level == "structure" else "full"
+        scope = LogScope(self.fs, level, context.identity, context.control, findings)
+        check = SealCheck(scope, ref.label, stream_id, None, None)
+        seal = self.fold.seal(check.dropped(ref.start_seq))
+        check.add(seal, LabelRun("chunk" if ref.kind == "sealed" else "dropped", ref.start_seq, ref.end_seq))
+        self.signatures += findings.counts["signatures"]
+        for finding in findings.all:
+            if not (context.chunks_only and not self.fs.exists(finding.path)):
+                self.findings.append(placed(finding, ref.label, ref.end_seq))
+
+
+def continuity(last_seq: int, last_ack: int, slack: int, seq: int, ack: int) -> Iterable[EntryFault]:
+    """What follows an entry of the same writer; `slack` entries in between may have been the writer's own."""
+    if (fault := client_seq_fault(last_seq, seq, slack)) is not None:
+        yield fault
+    if ack < last_ack:
+        yield EntryFault("prev_ack", f"prev_ack is {ack}, the entry before by this writer had {last_ack} (I6)")

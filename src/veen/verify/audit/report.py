@@ -1,0 +1,133 @@
+"""An audit for people and programs: one page of text, one JSON document, one HTML file, and the tables."""
+
+from collections import Counter
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from veen.core.objects.identity import canonical_json
+from veen.fs.local import OsFs
+from veen.verify.audit.findings import CODES, LogFinding
+from veen.verify.audit.html import page
+from veen.verify.audit.previous import COMMITMENTS_FILE, CURSORS_FILE, FINDINGS_FILE, REPORT_FILE, VERDICT_FILE
+from veen.verify.audit.run import AuditResult
+
+__all__ = ["document", "keys_line", "lines", "verdict", "write"]
+
+_SHOWN: Final = 20  # findings on the page; the table has all
+
+
+def document(result: AuditResult) -> dict[str, Any]:
+    """The verdict as a value. Nothing in it depends on the engine, on the machine or on when it was made."""
+    return {
+        "keys": "pinned" if result.pin else "given" if result.identity_given else "not pinned",
+        "pin": result.pin.to_text() if result.pin else None,
+        "kind": "veen.audit",
+        "ver": 1,
+        "ok": result.ok,
+        "level": result.level,
+        "hub_id": result.hub_id.hex() if result.hub_id else None,
+        "counts": dict(result.counts),
+        "labels": [
+            {
+                "label": label.label.hex(),
+                "epoch": label.epoch,
+                "stream_id": label.stream_id.hex() if label.stream_id else None,
+                "size": label.size,
+                "mmr_root": label.root.hex() if label.root else None,
+                "resumed_at": label.resumed_at,
+            }
+            for label in result.labels
+        ],
+        "findings": {
+            "errors": sum(finding.severity == "error" for finding in result.findings),
+            "warnings": sum(finding.severity == "warning" for finding in result.findings),
+            "codes": dict(sorted(Counter(finding.code for finding in result.findings).items())),
+            "first": [_finding_value(finding) for finding in _worst_first(result.findings)[:_SHOWN]],
+        },
+    }
+
+
+def _finding_value(finding: LogFinding) -> dict[str, Any]:
+    return {
+        "label": finding.label.hex() if finding.label else None,
+        "stream_seq": finding.stream_seq,
+        "path": finding.path,
+        "offset": finding.offset,
+        "code": finding.code,
+        "message": finding.message,
+        "severity": finding.severity,
+    }
+
+
+def _worst_first(findings: tuple[LogFinding, ...]) -> list[LogFinding]:
+    """Whose log it is comes before what is wrong with it."""
+    return sorted(
+        findings, key=lambda finding: (finding.code != "pin", not finding.is_evidence, finding.severity != "error")
+    )
+
+
+def verdict(summary: dict[str, Any]) -> str:
+    """One line."""
+    counts, findings = summary["counts"], summary["findings"]
+    said = "the evidence is good" if summary["ok"] else "the evidence is BAD"
+    return (
+        f"{said}: {counts['labels']} labels, {counts['entries']} entries, {counts['signatures']} signatures verified, "
+        f"{findings['errors']} errors, {findings['warnings']} warnings"
+    )
+
+
+def keys_line(summary: dict[str, Any]) -> str:
+    """Whose keys the log was judged by: the first line of every report."""
+    match summary.get("keys"):
+        case "pinned":
+            return f"keys pinned: {summary['pin']}"
+        case "given":
+            return "keys given: by an identity record from elsewhere"
+        case _:
+            return "keys not pinned: the directory itself says which keys are its hub's, so this may be any hub's log"
+
+
+def lines(summary: dict[str, Any]) -> Iterator[str]:
+    """One page, from what `document` gave, be it now or in an earlier audit."""
+    yield keys_line(summary)
+    yield verdict(summary)
+    yield f"hub      {summary['hub_id'] or 'unknown'}"
+    yield f"level    {summary['level']}" + (
+        "" if summary["level"] == "full" else "  (not every signature was verified)"
+    )
+    for label in summary["labels"]:
+        root = label["mmr_root"] or "not known: see the findings"
+        resumed = f", of which {label['resumed_at']} were judged by an earlier audit" if label["resumed_at"] else ""
+        yield f"label    {label['label']}  {label['size']} entries{resumed}"
+        yield f"         root {root}"
+    for code, count in summary["findings"]["codes"].items():
+        yield f"finding  {count} x {code}: {CODES.get(code, '')}"
+    for finding in summary["findings"]["first"]:
+        entry = "" if finding["stream_seq"] is None else f"entry {finding['stream_seq']}: "
+        where = f"{finding['path']}, byte {finding['offset']}"
+        yield f"{finding['severity']}: {where}: {entry}{finding['message']} [{finding['code']}]"
+    more = int(summary["findings"]["errors"]) + int(summary["findings"]["warnings"]) - len(summary["findings"]["first"])
+    if more > 0:
+        yield f"and {more} more in {FINDINGS_FILE}"
+
+
+def write(result: AuditResult, directory: Path) -> dict[str, Any]:
+    """Leave the result in `directory`, the verdict last: a directory with a verdict is complete."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / VERDICT_FILE).unlink(missing_ok=True)
+    summary, fs = document(result), OsFs(directory)
+    for name, table in (
+        (FINDINGS_FILE, result.findings_table),
+        (COMMITMENTS_FILE, result.commitments_table),
+        (CURSORS_FILE, result.cursors_table),
+    ):
+        buffer = BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        fs.replace(name, buffer.getvalue())
+    fs.replace(REPORT_FILE, page(summary, keys_line(summary), result.commitments, result.findings).encode())
+    fs.replace(VERDICT_FILE, canonical_json(summary))
+    return summary

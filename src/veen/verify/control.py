@@ -1,0 +1,83 @@
+"""Verification of the control journal: the file up to the last retirement, then what the write-ahead journal adds."""
+
+from veen.core.errors import FormatError, LimitError, SignatureError, VerifyError
+from veen.core.labels import label_of, routing_key_of
+from veen.core.limits import Limits
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.identity import HubIdentity
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.control_state import ControlFold, OpenedLabel, control_records
+from veen.storage.findings import Code, Findings, Level
+from veen.storage.index import RecordRow, record_row
+from veen.verify.compare import file_size
+from veen.verify.journal import JournalCheck
+
+__all__ = ["ControlCheck", "opened_label_fault"]
+
+
+def opened_label_fault(label: bytes, opened: OpenedLabel, identity: HubIdentity | None) -> str | None:
+    """A label that is opened for a stream must be that of the stream and its epoch."""
+    if opened.stream_id is None or identity is None:
+        return None
+    if label_of(routing_key_of(identity.hub_id), opened.stream_id, opened.epoch) == label:
+        return None
+    return f"record {opened.seq} opens a label that is not that of its stream and epoch"
+
+
+class ControlCheck:
+    """Chain, signatures and bodies of all control records; `fold` is what they add up to."""
+
+    def __init__(self, fs: Fs, findings: Findings, level: Level, identity: HubIdentity | None) -> None:
+        self._fs, self._findings, self._level, self._identity = fs, findings, level, identity
+        self.fold = ControlFold()
+        self.file_bytes = 0  # how much of the file is good
+        # As of the last retirement, which is what the index must show.
+        self.retired: ControlRecord | None = None
+        self.retired_limits: Limits | None = None
+        self.retired_ts = 0
+        self.records: list[RecordRow] = []
+
+    @property
+    def retired_seq(self) -> int:
+        return self.retired.seq if self.retired else 0
+
+    def run(self, journal: JournalCheck) -> None:
+        controls, strict = journal.controls, journal.meta.get("control_bytes")
+        first = min(controls, default=None)
+        end = 0
+        try:
+            for offset, record in control_records(self._fs, strict, first if strict is None else None):
+                self._record(record, layout.CONTROL, offset)
+                end = offset + len(record.to_bytes())
+                if (row := record_row(record, offset, end - offset)) is not None:
+                    self.records.append(row)
+                if (twin := controls.get(record.seq)) is not None and twin[1] != record:
+                    what = f"another control record {record.seq} than {layout.CONTROL} has"
+                    self._findings.error(twin[0].path, twin[0].offset, "journal", what)
+        except CorruptError as exc:
+            self._findings.error(exc.path, exc.offset, "control", exc.what)
+            end = exc.offset
+        soft = max(controls, default=0) > self.fold.seq
+        if strict is not None and end < strict:
+            self._findings.error(layout.CONTROL, end, "cut", f"{strict - end} bytes are missing at its end")
+        elif file_size(self._fs, layout.CONTROL) > end and not soft and not self._findings.has(layout.CONTROL):
+            self._findings.late_error(layout.CONTROL, end, "control", "bytes behind the last record")
+        self.retired, self.retired_ts, self.retired_limits = self.fold.last, self.fold.hub_ts, self.fold.limits
+        self.file_bytes = end
+        for seq in sorted(controls):
+            if seq > self.fold.seq:
+                placed, record = controls[seq]
+                self._record(record, placed.path, placed.offset)
+
+    def _record(self, record: ControlRecord, path: str, offset: int) -> None:
+        try:
+            self.fold.add(record)
+            self._findings.count("control_records")
+            if self._level == "full" and self._identity is not None:
+                self._identity.verify_rotation(record)
+                self._findings.count("signatures")
+        except (VerifyError, FormatError, LimitError) as exc:
+            code: Code = "signature" if isinstance(exc, SignatureError) else "control"
+            self._findings.error(path, offset, code, f"control record {record.seq}: {exc}")

@@ -1,0 +1,198 @@
+"""`verify_data`: everything in a data directory, re-derived from frames and control records alone (DESIGN §4).
+
+Truth is what the hub signed: identity, chunks, control journal, checkpoints, and what the write-ahead journal still
+holds. All else follows from it and can be made again; such a file that is wrong is a finding with the code
+`rebuildable`. The directory may belong to a running hub, or to one that was cut off: files are held to what was
+synced by the last retirement, the journal to all whole groups. Nothing is written.
+
+    1  identity       `identity`: hub-identity.json, its signature, the key map, private keys if they are there
+    2  journal        `journal`: chain of groups; what it holds of each label and of the control journal;
+                      is the index usable, and from which point of the journal on would a hub go on
+    3  control        `control`: chain, signatures and bodies of all control records
+    4  labels         `label`: every entry and every artifact
+    5  journal        its entries, as the continuation of the labels
+    6  the rest       `index`: cursors, tokens and counts; `files`: limits, unknown files; bindings
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.trusted_root import TrustedKeys
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.control_state import Spending
+from veen.storage.copies.unfinished import check_finished
+from veen.storage.findings import Findings, LabelSummary, Level, LogFinding
+from veen.storage.frame import Frame
+from veen.storage.journal import Placed
+from veen.storage.scan import LabelFold, inventory, item_of
+from veen.verify.control import ControlCheck, opened_label_fault
+from veen.verify.files import check_anchor_file, check_limits_file, check_names
+from veen.verify.identity import check_binding, check_identity, check_pin, check_rotations, read_binding
+from veen.verify.index import check_index
+from veen.verify.journal import JournalCheck
+from veen.verify.label import LabelCheck
+from veen.verify.rules import DirectoryRules, Journaled
+from veen.verify.signatures import SignaturePool
+
+__all__ = ["LogFinding", "Report", "verify_data"]
+
+Progress = Callable[[str], None]  # called with the path that is read next
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The findings of `verify_data`, and how much it has read."""
+
+    findings: tuple[LogFinding, ...]
+    labels: dict[bytes, LabelSummary]
+    counts: dict[str, int]
+    level: Level
+
+    @property
+    def errors(self) -> tuple[LogFinding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+
+def verify_data(
+    fs: Fs,
+    *,
+    level: Level = "full",
+    identity: HubIdentity | None = None,
+    root_pk: bytes | None = None,
+    pin: TrustedKeys | None = None,
+    progress: Progress | None = None,
+    jobs: int = 1,
+) -> Report:
+    """Check a whole data directory. `structure` leaves out the signatures, nothing else.
+
+    `jobs` processes verify signatures; the report is the same for any number.
+    `identity` is one known from elsewhere (HID-01): the directory's own must then be the same hub, and may be absent.
+    `pin` are keys known from elsewhere: all keys of the hub must follow from them. Without both, the directory is
+    judged by the keys that it names itself, which proves that it is whole and not whose it is.
+    """
+    check_finished(fs)
+    check = _Check(fs, level, progress, jobs)
+    try:
+        check.run(identity, root_pk, pin)
+    finally:
+        check.close()
+    return Report(tuple(check.findings.all), check.summaries, dict(check.findings.counts), level)
+
+
+class _Check:
+    """One run of `verify_data`."""
+
+    def __init__(self, fs: Fs, level: Level, progress: Progress | None, jobs: int) -> None:
+        self.fs, self.level, self.jobs = fs, level, jobs
+        self.pool: SignaturePool | None = None
+        self.progress: Progress = progress or (lambda _path: None)
+        self.findings = Findings()
+        self.summaries: dict[bytes, LabelSummary] = {}
+        self.journal = JournalCheck(fs, self.findings)
+        self.spending = Spending()
+        self.folds: dict[bytes, LabelFold] = {}  # of the labels that the journal continues
+        # As of the last retirement, which is what the index must show.
+        self.retired_ts = 0
+        self.clients = 0
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+        self.journal.close()
+        self.spending.close()
+
+    def run(self, given: HubIdentity | None, root_pk: bytes | None, pin: TrustedKeys | None) -> None:
+        fs, findings, journal = self.fs, self.findings, self.journal
+        identity = check_identity(fs, findings, given, root_pk)
+        journal.open()
+        journal.read()
+        self.progress(layout.CONTROL)
+        control = ControlCheck(fs, findings, self.level, identity)
+        control.run(journal)
+        check_pin(fs, pin, given, identity, control.fold, findings)
+        check_rotations(identity, control.fold, findings)
+        rules = DirectoryRules(
+            fs, self.level, identity, control.fold, findings, spending=self.spending, index=journal.index
+        )
+        if self.jobs > 1 and self.level == "full":
+            rules.pool = self.pool = SignaturePool(self.jobs, rules.verify)
+            findings.settle_before = self.pool.settle
+        rules.retired_control, rules.bound = control.retired_seq, read_binding(fs, findings, identity)
+        self.retired_ts = control.retired_ts
+        self._labels(rules, control)
+        for placed, frame in journal.entries():
+            self._journal_entry(rules, placed, frame)
+        findings.settle_before()
+        rules.anchors_left()
+        check_index(rules, control, journal.meta, journal.rows, clients=self.clients, retired_ts=self.retired_ts)
+        check_names(fs, findings, self.summaries)
+        check_limits_file(fs, findings, control.fold.limits)
+        check_anchor_file(fs, findings, (body for bodies in control.fold.anchors.values() for body in bodies))
+        check_binding(rules)
+        # Files that are ahead of the journal: a hub wrote on meanwhile, or the journal was cut.
+        findings.settle(written_on=journal.written_on())
+
+    def _labels(self, rules: DirectoryRules, control: ControlCheck) -> None:
+        files, rows = inventory(self.fs), self.journal.rows
+        for label in sorted({*files, *rows, *control.fold.labels}):
+            self.progress(f"{layout.LOG}: label {label.hex()}")
+            journaled = self.journal.journaled.get(label)
+            row = rows.get(label)
+            opened = control.fold.labels.get(label)
+            if opened is None:
+                what = f"no record opens label {label.hex()}"
+                self.findings.late_error(layout.CONTROL, control.file_bytes, "control", what)
+                if row is None and journaled is None:
+                    continue
+            elif (fault := opened_label_fault(label, opened, rules.identity)) is not None:
+                self.findings.error(layout.CONTROL, 0, "control", fault)
+            strict = row.size if row is not None else self._strict(label, journaled, control)
+            check = LabelCheck(rules, label, opened, files.get(label, []), row, strict=strict, journaled=journaled)
+            fold = check.run()
+            if row is not None:
+                self.retired_ts = max(self.retired_ts, row.last_ts)
+                self.clients += check.index.clients
+            if fold is not None and journaled is not None:
+                self.folds[label] = fold
+            size = check.fold.size
+            root = check.fold.mmr.root() if size else None
+            self.summaries[label] = LabelSummary(size, root, complete=fold is not None)
+
+    def _strict(self, label: bytes, journaled: Journaled | None, control: ControlCheck) -> int | None:
+        """How much of a label that has no cursor was retired; None: all that its files show, so all must be good."""
+        opened = control.fold.labels.get(label)
+        if self.journal.index is not None:
+            if opened is not None and opened.seq > control.retired_seq:
+                return 0
+            self.findings.error(layout.INDEX, 0, "rebuildable", f"label {label.hex()} is missing")
+        return journaled.first - 1 if journaled is not None else None
+
+    def _journal_entry(self, rules: DirectoryRules, placed: Placed, record: Frame) -> None:
+        fold = self.folds.get(record.label)
+        if fold is None:
+            if record.label not in self.summaries:
+                what = f"no record opens label {record.label.hex()}"
+                self.findings.error(placed.path, placed.offset, "journal", what)
+                self.summaries[record.label] = LabelSummary(0, None)
+            return
+        if record.stream_seq <= fold.size:
+            return
+        try:
+            item = item_of(record, record.label, placed.path, placed.offset)
+            rules.order(item, fold.last_ts)
+            fold.add_journaled(item)
+            rules.anchor(record.label, fold)
+        except CorruptError as exc:
+            self.findings.error(exc.path, exc.offset, "entry", exc.what)
+            del self.folds[record.label]  # nothing after it can be judged
+            self.summaries[record.label] = LabelSummary(fold.size, fold.mmr.root(), complete=False)
+            return
+        rules.signatures(item)
+        self.summaries[record.label] = LabelSummary(fold.size, fold.mmr.root())

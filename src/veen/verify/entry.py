@@ -1,0 +1,195 @@
+"""Rules for one entry: bytes, hashes, signatures, authority, sizes, epoch (I1, I2, I4, I6, I7, I10 to I12).
+
+`veen hub verify-data`, `veen audit run` and the load of tables judge by these. A damaged entry is taken apart as far
+as it can be, so that its faults get their names and the tree can go on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from veen.core.crypto import ed25519
+from veen.core.entry import FRAME_BYTES, FRAME_HASH_AT, FRAME_LENGTHS, FRAME_LENGTHS_AT
+from veen.core.errors import FormatError, LimitError, SignatureError
+from veen.core.labels import epoch_at, epoch_window
+from veen.core.limits import Limits
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import Parts
+from veen.fs.errors import CorruptError
+from veen.storage import frame
+from veen.storage.control_state import Authorised
+from veen.storage.frame import Frame
+from veen.storage.pinned import ChunkRef
+from veen.storage.rules import EntryFault, contradictions
+from veen.storage.scan import ScannedEntry, item_of
+
+__all__ = [
+    "EntryReading",
+    "epoch_fault",
+    "frame_fault",
+    "msg_signature_fault",
+    "read_entry",
+    "signature_count",
+    "signature_faults",
+    "size_faults",
+    "token_faults",
+]
+
+_NOT_VALID: Final = "its token was not valid at this time"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryReading:
+    """What could be read at one position. Without `item` nothing of it counts but the leaves it may have been."""
+
+    stream_seq: int
+    offset: int
+    length: int
+    item: ScannedEntry | None
+    raw_msg: bytes = b""
+    leaves: tuple[bytes, ...] = ()  # what a damaged entry says about its leaf; the tree tells which was true
+    root: bytes | None = None  # what its receipt says, damaged or not
+    faults: tuple[EntryFault, ...] = ()
+
+
+def read_entry(data: bytes, pos: int, ref: ChunkRef, stream_seq: int) -> EntryReading | None:
+    """The entry at `pos`; None if not even its length can be told: `frame_fault` says why."""
+    length = frame.wanted(data, pos)
+    if length == FRAME_BYTES or pos + length > len(data):
+        return None
+    try:
+        entry, _ = frame.read(data, pos, path=ref.path)
+        return _whole(entry, ref, stream_seq, pos)
+    except CorruptError:
+        return _damaged(data, pos, length, ref, stream_seq)
+
+
+def frame_fault(data: bytes, pos: int, path: str) -> CorruptError:
+    """Why no entry can be read at `pos`."""
+    try:
+        frame.read(data, pos, path=path)
+    except CorruptError as exc:
+        return exc
+    return CorruptError(path, pos, "the file ends before this entry")
+
+
+def _whole(entry: Frame, ref: ChunkRef, stream_seq: int, pos: int) -> EntryReading:
+    if entry.stream_seq != stream_seq or entry.label != ref.label:
+        what = f"entry {entry.stream_seq} is where entry {stream_seq} belongs"
+        if entry.label != ref.label:
+            what = f"an entry of label {entry.label.hex()} is here"
+        return EntryReading(stream_seq, pos, entry.size, None, faults=(EntryFault("place", what),))
+    item = item_of(entry, ref.label, ref.path, pos)
+    root = item.receipt.mmr_root if item.receipt else None
+    return EntryReading(stream_seq, pos, entry.size, item, entry.msg, (item.leaf_hash,), root)
+
+
+def _damaged(data: bytes, pos: int, length: int, ref: ChunkRef, stream_seq: int) -> EntryReading:
+    """An entry that is not as it was written: everything that is wrong with it, by name."""
+    msg_len, _ = FRAME_LENGTHS.unpack_from(data, pos + FRAME_LENGTHS_AT)
+    body = pos + FRAME_BYTES
+    raw, raw_receipt = data[body : body + msg_len], data[body + msg_len : pos + length]
+    header = data[pos : pos + FRAME_LENGTHS_AT]
+    faults: list[EntryFault] = []
+    if header[:2] != b"\x01\x00":
+        faults.append(EntryFault("frame", f"no frame begins here (version {header[0]}, flags {header[1]})"))
+    entry_hash = data[pos + FRAME_HASH_AT : pos + FRAME_BYTES]
+    if frame.entry_hash_of(raw, raw_receipt) != entry_hash:
+        faults.append(EntryFault("entry_hash", "entry_hash does not match its bytes"))
+    if header[2:34] != ref.label or int.from_bytes(header[34:42], "big") != stream_seq:
+        faults.append(EntryFault("place", f"its frame names another place than entry {stream_seq} of this label"))
+    msg: Msg | None = None
+    receipt: Receipt | None = None
+    try:
+        msg = Msg.from_bytes(raw)
+    except FormatError as exc:
+        faults.append(EntryFault("format", f"{exc} (I10)"))
+    try:
+        receipt = Receipt.from_bytes(raw_receipt)
+    except FormatError as exc:
+        faults.append(EntryFault("format", f"{exc} (I10)"))
+    faults += contradictions(msg, receipt, ref.label, stream_seq)
+    leaves = [leaf for leaf in (receipt and receipt.leaf_hash, msg and msg.leaf_hash()) if leaf]
+    root = receipt.mmr_root if receipt else None
+    return EntryReading(stream_seq, pos, length, None, raw, tuple(dict.fromkeys(leaves)), root, tuple(faults))
+
+
+# --- entries that are whole ----------------------------------------------------------------------------------
+
+
+def signature_count(item: ScannedEntry, identity: HubIdentity | None) -> int:
+    """How many signatures `signature_faults` verifies."""
+    return (item.msg is not None) + (item.receipt is not None and identity is not None)
+
+
+def msg_signature_fault(msg: Msg, digest: bytes) -> EntryFault | None:
+    """Whether client_id signed a MSG with this digest."""
+    if ed25519.verify(msg.client_id, digest, msg.sig):
+        return None
+    return EntryFault("msg_sig", "sig does not verify under client_id")
+
+
+def signature_faults(item: ScannedEntry, identity: HubIdentity | None) -> Iterator[EntryFault]:
+    """Who wrote the entry, and which hub received it with which key (D-41)."""
+    if (msg := item.msg) is not None and (fault := msg_signature_fault(msg, msg.signing_digest())) is not None:
+        yield fault
+    if item.receipt is not None and identity is not None:
+        try:
+            identity.verify_receipt(item.receipt)
+        except SignatureError as exc:
+            yield _hub_fault(item.receipt, identity, str(exc))
+
+
+def _hub_fault(receipt: Receipt, identity: HubIdentity, what: str) -> EntryFault:
+    """A signature by a key that was not valid at the time is told from one by nobody."""
+    for key in identity.keys:
+        if ed25519.verify(key.hub_pk, receipt.signing_digest(), receipt.hub_sig):
+            said = f"hub_sig is by key {key.key_id}, which was not valid at {receipt.hub_ts}"
+            return EntryFault("hub_key", said, short=what)
+    return EntryFault("hub_sig", what)
+
+
+def token_faults(item: ScannedEntry, grant: Authorised | None, stream_id: bytes | None) -> Iterator[EntryFault]:
+    """By what right the entry was accepted (I7), but for the rate, which is a matter of all labels together.
+
+    `grant` is the record for the token of the entry, `stream_id` that of its label, where it is to be judged.
+    """
+    if grant is None:
+        yield EntryFault("capability", "no record authorises its token")
+        return
+    if grant.token.subject_pk != item.client_id:
+        other = "its token is for another client"
+        yield EntryFault("capability", f"{other} (D-49)", short=other)
+    if item.hub_ts < grant.issued_at:
+        yield EntryFault("capability", f"its token was authorised later, at {grant.issued_at}", short=_NOT_VALID)
+    elif not grant.token.is_live(issued_at=grant.issued_at, hub_ts=item.hub_ts):
+        end = grant.issued_at + grant.token.allow.ttl
+        yield EntryFault("capability", f"its token ended at {end} (D-48)", short=_NOT_VALID)
+    if stream_id is not None and stream_id not in grant.token.allow.stream_ids:
+        yield EntryFault("capability", "its token is not for this stream (D-49)")
+
+
+def size_faults(msg: Msg, size: int, limits: Sequence[Limits]) -> Iterator[EntryFault]:
+    """I11: a MSG of `size` bytes keeps to some of the limits that may have applied."""
+    if all(size > limit.max_msg_bytes for limit in limits):
+        yield EntryFault("size", f"a MSG of {size} bytes is larger than the limits of its time allow (I11)")
+    reason = None
+    for limit in limits:
+        try:
+            Parts.check(msg.ciphertext, limit)
+        except (FormatError, LimitError) as exc:
+            reason = reason or str(exc)
+        else:
+            return
+    yield EntryFault("size", f"{reason} (I11)")
+
+
+def epoch_fault(epoch: int, epoch_sec: int, hub_ts: int, limits: Sequence[Limits]) -> EntryFault | None:
+    """I12: the time of an entry lies in the epoch of its label, or within the skew that the limits allow."""
+    window = max(epoch_window(epoch_sec, limit.max_epoch_skew_sec) for limit in limits)
+    now = epoch_at(hub_ts, epoch_sec)
+    if abs(epoch - now) <= window:
+        return None
+    return EntryFault("epoch", f"its label is of epoch {epoch}, but hub_ts lies in epoch {now} (I12)")

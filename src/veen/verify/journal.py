@@ -1,0 +1,160 @@
+"""Verification of the write-ahead journal, and of the point of it from which a hub would go on: the index.
+
+The journal is read twice: for what it holds of each label and of the control journal before those are judged, and
+for its entries afterwards, as the continuation of the labels.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from veen.core.objects.control import ControlRecord
+from veen.fs.errors import CorruptError
+from veen.fs.local import Fs
+from veen.storage import journal as wal
+from veen.storage import layout
+from veen.storage.findings import Findings
+from veen.storage.frame import Frame
+from veen.storage.index import META, Index, LabelRow
+from veen.storage.journal import Placed
+from veen.verify.compare import file_size
+from veen.verify.rules import Journaled
+
+__all__ = ["JournalCheck"]
+
+
+class JournalCheck:
+    """Journal and index, as they belong together. Without a usable index `index` is None, `meta` and `rows` empty."""
+
+    def __init__(self, fs: Fs, findings: Findings) -> None:
+        self._fs, self._findings = fs, findings
+        self.index: Index | None = None
+        self.meta: dict[str, Any] = {}
+        self.rows: dict[bytes, LabelRow] = {}
+        self._segments: list[wal.Segment] = []
+        self.journaled: dict[bytes, Journaled] = {}
+        self.controls: dict[int, tuple[Placed, ControlRecord]] = {}
+
+    def close(self) -> None:
+        wal.close_segments(self._segments)
+        self._drop_index()
+
+    def open(self) -> None:
+        """A running hub may retire a segment at any moment, so look until both fit."""
+        while True:
+            numbers = wal.segments(self._fs)
+            # A first segment that a crash cut off while it began holds nothing.
+            run = [] if wal.is_empty(self._fs) else _newest_run(numbers)
+            try:
+                self._segments = wal.open_segments(self._fs, run)
+            except FileNotFoundError:
+                continue
+            self._open_index()
+            if not run or self.meta.get("segment", 0) <= run[-1] or wal.segments(self._fs) == numbers:
+                break
+            wal.close_segments(self._segments)
+            self._drop_index()
+        for number in numbers if run else ():
+            if number not in run:
+                self._findings.warning(layout.journal_segment(number), 0, "leftover", "a segment that was retired")
+
+    def _open_index(self) -> None:
+        self.index, self.meta, self.rows = None, {}, {}
+        try:
+            index = Index(self._fs, read_only=True)
+        except FileNotFoundError:
+            return
+        try:
+            if fault := index.fault():
+                raise CorruptError(layout.INDEX, 0, fault)
+            meta = {key: index.meta(key) for key in META}
+            kinds = {"limits": str, "control": bytes, "newest": bytes}
+            if meta["segment"] is not None and any(type(meta[key]) is not kinds.get(key, int) for key in META):
+                raise CorruptError(layout.INDEX, 0, "its cursors are not readable")
+            if meta["segment"] is not None:
+                index.check_meta()
+            rows = {row.label: row for row in index.labels()}
+        except CorruptError as exc:
+            self._findings.error(layout.INDEX, 0, "rebuildable", exc.what)
+            index.close()
+            return
+        if meta["segment"] is None:  # no retirement yet
+            index.close()
+        else:
+            self.index, self.meta, self.rows = index, meta, rows
+
+    def _drop_index(self) -> None:
+        if self.index is not None:
+            self.index.close()
+        self.index, self.meta, self.rows = None, {}, {}
+
+    def read(self) -> None:
+        """The chain of groups, and what it holds of whom."""
+        segment = self.meta.get("segment")
+        oldest = self._segments[0].number if self._segments else None
+        newest = self._segments[-1].number if self._segments else None
+        if oldest is None or newest is None:
+            if segment is not None or self._fs.list(layout.LOG):
+                path = layout.journal_segment(segment or 1)
+                self._findings.error(path, 0, "missing", "the journal is missing: its last entries may be lost")
+        elif segment is None:
+            if oldest > 1 and not self._findings.has(layout.INDEX):
+                self._findings.error(layout.INDEX, 0, "rebuildable", "the index is missing")
+            self._drop_index()
+        elif segment > newest:
+            path = layout.journal_segment(segment)
+            self._findings.error(path, 0, "missing", "the segment is missing: its entries may be lost")
+        elif segment < oldest:
+            self._findings.error(layout.INDEX, 0, "rebuildable", f"older than the journal, which begins at {oldest}")
+            self._drop_index()
+        try:
+            for item in wal.walk(self._segments):
+                if isinstance(item, Placed):
+                    self._note(item)
+                elif item.offset < self._segments[-1].size and item.segment == self._segments[-1].number:
+                    what = "a write that was interrupted, or is under way"
+                    self._findings.warning(self._segments[-1].path, item.offset, "leftover", what)
+        except CorruptError as exc:
+            self._findings.error(exc.path, exc.offset, "journal", exc.what)
+
+    def _note(self, placed: Placed) -> None:
+        record = placed.record
+        retired = placed.segment < self.meta.get("segment", 0)
+        if isinstance(record, ControlRecord):
+            self.controls[record.seq] = (placed, record)
+            return
+        row = self.rows.get(record.label)
+        if retired != (record.stream_seq <= (row.size if row else 0)) and self.index is not None:
+            self._findings.error(layout.INDEX, 0, "rebuildable", "its cursors are not those of its journal segment")
+        journaled = self.journaled.setdefault(record.label, Journaled(record.stream_seq))
+        if record.stream_seq != journaled.last + 1:
+            what = f"entry {journaled.last + 1} of label {record.label.hex()} belongs here, found {record.stream_seq}"
+            self._findings.error(placed.path, placed.offset, "journal", what)
+            return
+        journaled.hashes += record.entry_hash
+
+    def entries(self) -> Iterator[tuple[Placed, Frame]]:
+        """All entries again, in order, as far as the chain is whole."""
+        try:
+            for placed in wal.walk(self._segments) if self.journaled else ():
+                if isinstance(placed, Placed) and isinstance(placed.record, Frame):
+                    yield placed, placed.record
+        except CorruptError as exc:
+            self._findings.error(exc.path, exc.offset, "journal", exc.what)
+
+    def written_on(self) -> bool:
+        """Whether a running hub wrote on since the journal was opened."""
+        newest, now = self._segments[-1] if self._segments else None, wal.segments(self._fs)
+        same = now[-1:] == ([newest.number] if newest else []) and (
+            newest is None or file_size(self._fs, newest.path) == newest.size
+        )
+        return not same
+
+
+def _newest_run(numbers: list[int]) -> list[int]:
+    """The consecutive segments up to the newest; those before a gap were retired and came back by a crash."""
+    run = numbers[-1:]
+    for number in reversed(numbers[:-1]):
+        if number != run[0] - 1:
+            break
+        run.insert(0, number)
+    return run

@@ -1,0 +1,125 @@
+"""What verify-data holds all labels of a directory to, and where it collects what it finds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from veen.core.objects.identity import HubIdentity
+from veen.fs.local import Fs
+from veen.storage import layout
+from veen.storage.control_state import ControlFold, Spending
+from veen.storage.findings import Code, Findings, Level
+from veen.storage.index import Index
+from veen.storage.keys.identity import CheckpointBinding
+from veen.storage.label_files import HASH_BYTES
+from veen.storage.rules import EntryFault
+from veen.storage.scan import LabelFold, ScannedEntry
+from veen.verify.entry import signature_count, signature_faults, token_faults
+from veen.verify.signatures import SignaturePool
+
+__all__ = ["DirectoryRules", "Journaled", "LogScope"]
+
+
+@dataclass(slots=True)
+class Journaled:
+    """What the journal holds of one label: the entries first … last, by their hashes."""
+
+    first: int
+    hashes: bytearray = field(default_factory=bytearray)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.hashes) // HASH_BYTES - 1
+
+    def agrees(self, item: ScannedEntry) -> bool:
+        """Whether the journal, if it holds an entry at this position, holds the same."""
+        if not self.first <= item.stream_seq <= self.last:
+            return True
+        start = (item.stream_seq - self.first) * HASH_BYTES
+        return self.hashes[start : start + HASH_BYTES] == item.entry_hash
+
+
+@dataclass(slots=True)
+class LogScope:
+    """What any part of a log is verified with: where it lies, how thoroughly, and what it is held to."""
+
+    fs: Fs
+    level: Level
+    identity: HubIdentity | None
+    control: ControlFold
+    findings: Findings
+    bound: dict[bytes, CheckpointBinding] = field(
+        default_factory=dict
+    )  # of checkpoint-binding.json, until a seal confirms it
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectoryRules(LogScope):
+    """What all labels of a data directory are held to."""
+
+    spending: Spending
+    index: Index | None
+    pool: SignaturePool | None = None  # verifies beside this process; without it each signature is verified at once
+    retired_control: int = 0  # seq of the last control record that the index knows
+    writers: dict[bytes, int] = field(default_factory=dict)  # retired: when each client was first accepted (D-102)
+    _anchored: set[tuple[bytes, int]] = field(default_factory=set)  # anchors that were compared
+
+    def order(self, item: ScannedEntry, last_ts: int) -> None:
+        if item.hub_ts < last_ts:
+            what = f"entry {item.stream_seq}: hub_ts is before that of the entry before it (D-28)"
+            self.findings.warning(item.path, item.at, "time", what)
+
+    def writer(self, item: ScannedEntry) -> None:
+        """A client's first entry of a label; labels are read one after the other."""
+        self.writers[item.client_id] = min(self.writers.get(item.client_id, item.hub_ts), item.hub_ts)
+
+    def anchor(self, label: bytes, fold: LabelFold) -> None:
+        """What was anchored after the last entry that was added must be the root after it (D-104)."""
+        published = self.control.anchors.get((label, fold.size))
+        if published is None:
+            return
+        self._anchored.add((label, fold.size))
+        if any(body.mmr_root != fold.mmr.root() for body in published):
+            what = f"the root that was anchored for entry {fold.size} of label {label.hex()} is not the log's"
+            self.findings.error(layout.CONTROL, 0, "control", what)
+
+    def anchors_left(self) -> None:
+        """An anchor beyond the head of its label: entries were cut off, as in a fork, or the log was rolled back."""
+        if self.findings.truth_is_whole:
+            for label, upto_seq in sorted(self.control.anchors.keys() - self._anchored):
+                what = f"entry {upto_seq} of label {label.hex()} was anchored and is not here"
+                self.findings.warning(layout.CONTROL, 0, "cut", what)
+
+    def signatures(self, item: ScannedEntry) -> None:
+        """Who wrote it, who received it, and by what right (I7)."""
+        self.findings.count("entries")
+        self.findings.count("bytes", item.length)
+        if self.level == "full":
+            self.findings.count("signatures", signature_count(item, self.identity))
+            if self.pool is None or (work := self._work_of(item)) is None:
+                self.verify(item)
+            else:
+                self.pool.add(item, work)
+        if item.auth_ref is not None:
+            # Whether the token is for this stream is a rule of admission, which an audit holds the hub to.
+            self._first_error(item, "capability", token_faults(item, self.control.caps.get(item.auth_ref), None))
+
+    def _work_of(self, item: ScannedEntry) -> bytes | None:
+        """The signatures of an entry for `ed25519.verify_many`; None where more than one hub key may have signed."""
+        work = b""
+        if (msg := item.msg) is not None:
+            work = msg.sig + msg.signing_digest() + msg.client_id
+        if (receipt := item.receipt) is not None and self.identity is not None:
+            keys = self.identity.keys_valid_at(receipt.hub_ts)
+            if len(keys) != 1:
+                return None
+            work += receipt.hub_sig + receipt.signing_digest() + keys[0].hub_pk
+        return work
+
+    def verify(self, item: ScannedEntry) -> None:
+        """The signatures of one entry."""
+        self._first_error(item, "signature", signature_faults(item, self.identity))
+
+    def _first_error(self, item: ScannedEntry, code: Code, faults: Iterator[EntryFault]) -> None:
+        for fault in faults:
+            self.findings.error(item.path, item.at, code, f"entry {item.stream_seq}: {fault.what}")
+            return

@@ -1,0 +1,61 @@
+"""`veen hub verify-data` and `veen audit run` judge by the same rules: what one of them finds, the other finds.
+
+tests/verify/reports.json has every finding of both over every damage, so that a change to the rules shows what it
+changes for users. `VEEN_WRITE_REPORTS=1` writes it again.
+"""
+
+import json
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.pipeline.auditworld import SlowEngine, dump, run
+from tests.storage.world import LABELS
+from tests.verify.damages import DAMAGES, HONEST
+
+from veen.verify.directory import verify_data
+
+REPORTS = Path(__file__).with_name("reports.json")
+
+
+@cache
+def reports():
+    return json.loads(REPORTS.read_text("utf-8"))
+
+
+def judged(fs, path):
+    """What both say about one directory, line by line; the audit on both of its paths."""
+    audited = run(dump(fs, path)).findings
+    assert run(path, engine=SlowEngine()).findings == audited
+    return {"directory": shortened(verify_data(fs).findings), "audit": shortened(audited)}
+
+
+def shortened(findings):
+    """Findings as lines, with short names for labels and without the zeros that fill numbers in file names."""
+    lines = [re.sub(r"\b0{10,}(?=\d)", "", str(finding)) for finding in findings]
+    return [line.replace(LABELS[0].hex(), "LABEL-A").replace(LABELS[1].hex(), "LABEL-B") for line in lines]
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_neither_finds_anything_in_a_good_directory(name, tmp_path):
+    assert judged(HONEST[name](), tmp_path) == {"directory": [], "audit": []}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_both_find_what_is_damaged(name, tmp_path):
+    """Or the list of damages says why one of them cannot see it; then it must not."""
+    damage = DAMAGES[name]
+    report = judged(damage.build(), tmp_path)
+    for verifier, findings in report.items():
+        assert bool(findings) == (verifier not in damage.unseen), (verifier, findings)
+    if os.environ.get("VEEN_WRITE_REPORTS"):
+        text = REPORTS.read_text("utf-8") if REPORTS.exists() else "{}"
+        REPORTS.write_text(json.dumps(json.loads(text) | {name: report}, indent=1, sort_keys=True) + "\n", "utf-8")
+        reports.cache_clear()
+    assert report == reports()[name]
+
+
+def test_every_report_is_of_a_damage_in_the_list():
+    assert set(reports()) == set(DAMAGES)
