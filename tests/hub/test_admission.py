@@ -1,6 +1,7 @@
-"""The admission table, row by row, and its laws (spec §8.2, SPEC-DECISIONS §7)."""
+"""The admission table, row by row, and its laws (spec §8.2, decisions §7)."""
 
 from dataclasses import replace
+from typing import Any
 
 import cbor2
 import pytest
@@ -8,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hub import hubworld as w
 
-from veen.core.captoken import CapToken, Rate
-from veen.core.control import CapAuthorize, LabelOpen
 from veen.core.errors import CapabilityError, MalformedError, Refusal
 from veen.core.hashing import H
 from veen.core.labels import label_of
 from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.msg import Msg
-from veen.core.profile import PRESETS
-from veen.hub.admission import Accept, Refuse, check_structure, decide
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.control import CapAuthorize, LabelOpen
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS
+from veen.hub.admission.decide import Accept, Refuse, check_structure, decide
+from veen.hub.admission.resolver import Resolver
 from veen.storage.state import Cap
 
 PROFILES = frozenset((w.BULK.profile_id(),))
@@ -36,7 +38,7 @@ def judge(message, state=None, *, policy=None, resolver=None, now=w.NOW, find=la
 
 
 def admit(state, message, now=w.NOW, **kwargs):
-    """Decide and carry out, as the pipeline does."""
+    """Decide and carry out, as the sequencer does."""
     decision = judge(message, state, now=now, **kwargs)
     if isinstance(decision, Refuse):
         return decision
@@ -81,9 +83,9 @@ def test_wrong_sizes_are_field_size():
     assert isinstance(structure(w.msg().to_bytes(), Limits(max_hdr_bytes=20, max_body_bytes=24)), Msg)
 
 
-@pytest.mark.req("CRY-10", "ADM-03")
+@pytest.mark.req("CRY-10", "ADM-03", "INV-04")
 def test_version_profile_hash_and_padding_each_have_their_own_answer():
-    """SPEC-DECISIONS §7, structural rows."""
+    """decisions §7, structural rows."""
     items = cbor2.loads(w.msg().to_bytes())
     assert why(structure(cbor2.dumps([2, *items[1:]]))) is Refusal.VERSION
     assert why(structure(w.msg(profile=PRESETS["rotating"]).to_bytes())) is Refusal.PROFILE
@@ -164,7 +166,27 @@ def test_open_scope_takes_any_label_and_says_so_in_the_record():
         w.policy(profiles=(PRESETS["rotating"], PRESETS["bulk"]))
 
 
-@pytest.mark.req("CAP-08", "CAP-09", "INV-07")
+def test_a_label_without_a_stream_stays_open_after_its_first_entry():
+    """D-24: what the hub did not know at the first message it does not know at the second."""
+    state, policy = w.state(w.FREE_TOKEN), w.policy(stream_scope="open")
+    for seq in (1, 2):
+        message = w.msg(token=w.FREE_TOKEN, seq=seq, label=b"x" * 32)
+        assert not isinstance(admit(state, message, policy=policy), Refuse)
+
+
+def test_a_token_names_the_streams_whose_labels_are_known():
+    """D-23: nobody registered the stream; the token of the message lists it, authorised or preloaded."""
+    resolver = Resolver(w.ROUTING_KEY, 0, 60)
+    opened = LabelOpen(label=w.LABEL, epoch=0, stream_id=w.STREAM)
+    assert judge(w.msg(), resolver=resolver) == Accept((opened,))
+    preloaded = w.policy(preloaded={w.FREE_TOKEN.auth_ref(): w.FREE_TOKEN})
+    first_use = judge(w.msg(token=w.FREE_TOKEN), policy=preloaded, resolver=Resolver(w.ROUTING_KEY, 0, 60))
+    assert first_use == Accept((CapAuthorize.of(w.FREE_TOKEN), opened))
+    other = label_of(w.ROUTING_KEY, w.OTHER_STREAM, 0)
+    assert why(judge(w.msg(label=other), resolver=resolver)) is Refusal.CAP_SCOPE
+
+
+@pytest.mark.req("CAP-08", "CAP-09", "INV-07", "KEX1-04")
 def test_the_ttl_ends_inclusively():
     assert isinstance(judge(w.msg(), now=w.NOW + 600), Accept)
     assert why(judge(w.msg(), now=w.NOW + 601)) is Refusal.CAP_TTL
@@ -211,6 +233,58 @@ def test_a_preloaded_token_counts_from_its_first_message():
     assert why(judge(w.msg(seq=2), state, policy=policy, now=w.NOW + 651)) is Refusal.CAP_TTL
 
 
+@pytest.mark.req("ERR-06")
+def test_what_a_refusal_says_has_stable_keys_and_true_values():
+    """spec §10.6: field, expected, actual, max_allowed, label and stream_seq; for programs, so word for word."""
+    items = cbor2.loads(w.msg().to_bytes())
+    other = label_of(w.ROUTING_KEY, w.OTHER_STREAM, 0)
+    longer = {"field": "ciphertext", "expected": "at least 84 bytes by its own length fields", "actual": 83}
+    state = w.state(w.FREE_TOKEN)
+    for seq in (1, 2):
+        admit(state, w.msg(token=w.FREE_TOKEN, seq=seq, ack=seq - 1))
+
+    def free(seq, ack):
+        return judge(w.msg(token=w.FREE_TOKEN, seq=seq, ack=ack), state)
+
+    epochs = {"policy": w.policy(profiles=(PRESETS["ref"],)), "resolver": w.resolver(epoch_sec=60)}
+    epoch = w.NOW // 60
+    early = w.msg(label=label_of(w.ROUTING_KEY, w.STREAM, epoch - 2), profile=PRESETS["ref"])
+    for refuse, refusal, detail in (
+        (structure(b""), "CBOR_INVALID", {}),
+        (structure(cbor2.dumps([7, *items[1:]])), "VERSION", {"field": "ver", "expected": 1, "actual": 7}),
+        (
+            structure(cbor2.dumps([*items[:2], items[2][:31], *items[3:]])),
+            "FIELD_SIZE",
+            {"field": "MSG.label", "expected": "32 bytes", "actual": 31},
+        ),
+        (structure(w.msg(ciphertext=w.CIPHERTEXT[:-1]).to_bytes()), "FIELD_SIZE", longer),
+        (
+            structure(w.msg().to_bytes(), Limits(max_hdr_bytes=19)),
+            "FIELD_SIZE",
+            {"field": "max_hdr_bytes", "actual": 20, "max_allowed": 19},
+        ),
+        (structure(w.msg(profile=PRESETS["rotating"]).to_bytes()), "PROFILE", {"field": "profile_id"}),
+        (structure(w.msg(ct_hash=bytes(32)).to_bytes()), "CT_HASH", {"field": "ct_hash"}),
+        (structure(w.msg(ciphertext=w.CIPHERTEXT + b"\x01").to_bytes()), "CT_PADDING", {"field": "ciphertext"}),
+        (judge(w.msg(token=None)), "CAP_MISSING", {"field": "auth_ref"}),
+        (judge(w.msg(token=w.FREE_TOKEN)), "CAP_MISSING", {"field": "auth_ref"}),
+        (judge(w.msg(), policy=w.policy(trusted_issuers={})), "CAP_INVALID", {"field": "issuer_pk"}),
+        (judge(w.msg(w.BOB)), "AUTH_REF", {"field": "subject_pk"}),
+        (judge(w.msg(label=other)), "CAP_SCOPE", {"label": other.hex()}),
+        (judge(w.msg(), now=w.NOW + 601), "CAP_TTL", {"expected": w.NOW + 600, "actual": w.NOW + 601}),
+        (free(3, 0), "PREV_ACK", {"field": "prev_ack", "actual": 0, "expected": "1..2"}),
+        (free(3, 3), "PREV_ACK", {"field": "prev_ack", "actual": 3, "expected": "1..2"}),
+        (free(2, 1), "DUPLICATE", {"field": "client_seq", "expected": 3, "actual": 2}),
+        (free(4, 1), "CLIENT_SEQ", {"field": "client_seq", "expected": 3, "actual": 4}),
+        (judge(early, **epochs), "EPOCH", {"expected": epoch, "actual": epoch - 2}),
+    ):
+        assert refuse == Refuse(Refusal[refusal], detail)
+    message = w.msg(token=w.FREE_TOKEN, seq=2, ack=1)
+    again = judge(message, state, find=lambda label, row, seq: (2, message.leaf_hash()))
+    assert again.detail["label"] == w.LABEL.hex()
+    assert again.detail["stream_seq"] == 2
+
+
 # --- commit ----------------------------------------------------------------------------------------------
 
 
@@ -250,6 +324,51 @@ def test_the_same_message_again_is_told_where_it_stands():
     assert "stream_seq" not in refused.detail
 
 
+SLOW_TOKEN = CapToken.issue(w.ISSUER, w.ALICE.public, [w.STREAM], ttl=600, rate=Rate(per_sec=0, burst=3))
+RESENT: dict[
+    Refusal, dict[str, Any]
+] = {  # why the first of three accepted messages is refused now, and what has happened since
+    Refusal.PREV_ACK: {},
+    Refusal.CAP_RATE: {"token": SLOW_TOKEN},
+    Refusal.CAP_TTL: {"now": w.NOW + 601},
+    Refusal.CAP_INVALID: {"policy": w.policy(trusted_issuers={})},
+}
+
+
+def test_a_refusal_of_somebody_who_never_wrote_to_the_label_has_no_place():
+    state = w.state(w.FREE_TOKEN)
+    admit(state, w.msg(token=w.FREE_TOKEN))
+
+    def never(*_):
+        raise AssertionError("there is nothing to look up")
+
+    for message in (w.msg(w.BOB, token=None), w.msg(w.BOB, token=None, label=H(b"a label without entries"))):
+        assert judge(message, state, find=never) == Refuse(Refusal.CAP_MISSING, {"field": "auth_ref"})
+
+
+@pytest.mark.parametrize("refusal", RESENT)
+def test_any_refusal_of_an_accepted_message_says_where_it_stands(refusal):
+    """D-161: a sender whose answer was lost learns from whatever refuses the second attempt that the first counted."""
+    changes = dict(RESENT[refusal])
+    token = changes.pop("token", w.TOKEN)
+    state = w.state(token)
+    messages = [w.msg(token=token, seq=seq, ack=seq - 1) for seq in (1, 2, 3)]
+    leaves = [admit(state, message).leaf_hash for message in messages]
+
+    def find(label, client_row, client_seq):
+        assert (label.label, client_row) == (w.LABEL, 1)
+        return client_seq, leaves[client_seq - 1]
+
+    again = judge(messages[0], state, find=find, **changes)
+    assert why(again) is refusal
+    assert (again.detail["label"], again.detail["stream_seq"]) == (w.LABEL.hex(), 1)
+    other = w.msg(token=token, seq=1, ciphertext=w.CIPHERTEXT[:-1] + b"c")  # the same number, another message
+    assert "stream_seq" not in judge(other, state, find=find, **changes).detail
+    unsent = judge(w.msg(token=token, seq=4, ack=9), state, find=find, **changes)
+    assert isinstance(unsent, Refuse)
+    assert "stream_seq" not in unsent.detail
+
+
 @pytest.mark.req("ADM-10", "ADM-11", "INV-12")
 def test_epochs_are_accepted_within_the_window():
     """D-24: w = floor(skew / epoch_sec)."""
@@ -267,6 +386,9 @@ def test_epochs_are_accepted_within_the_window():
                 assert why(decision) is Refusal.EPOCH
         far = label_of(w.ROUTING_KEY, w.STREAM, epoch + window + 2)
         assert why(judge(w.msg(label=far, profile=ref), policy=policy, resolver=resolver)) is Refusal.CAP_SCOPE
+    for epoch in (1, w.NOW // 60, 2**64 - 1):  # without rotation there is epoch 0 and no other
+        other = label_of(w.ROUTING_KEY, w.STREAM, epoch)
+        assert why(judge(w.msg(label=other), resolver=w.resolver(epoch_sec=0))) is Refusal.CAP_SCOPE
 
 
 def test_a_label_with_entries_is_known_for_ever():
@@ -332,7 +454,7 @@ TOKENS = {
 
 
 @given(steps)
-@pytest.mark.req("INV-13", "GEN-04", "CAP-10", "GEN-28")
+@pytest.mark.req("INV-13", "GEN-04", "CAP-10", "GEN-28", "TS0-04", "INV-08")
 def test_replaying_what_was_accepted_accepts_all_of_it_again(plan):
     """D-60: decisions are a function of the log, the journal, the limits and hub_ts."""
     state, now = w.state(*TOKENS.values()), w.NOW
@@ -345,6 +467,9 @@ def test_replaying_what_was_accepted_accepts_all_of_it_again(plan):
         answers.append(answer.refusal if isinstance(answer, Refuse) else answer.stream_seq)
         if not isinstance(answer, Refuse):
             accepted.append((message, now, answer.mmr_root))
+    for name, key in KEYS.items():  # I8, I9: no number twice, none left out
+        numbers = [message.client_seq for message, _, _ in accepted if message.client_id == key.public]
+        assert numbers == list(range(1, len(numbers) + 1)), name
     again = w.state(*TOKENS.values())
     for message, at, root in accepted:
         replayed = admit(again, message, at)

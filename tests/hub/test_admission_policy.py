@@ -1,4 +1,4 @@
-"""The rows of the admission table that policy views and client bounds add: AUTH1, KEX1+ (SPEC-DECISIONS §7)."""
+"""The rows of the admission table that policy views and client bounds add: AUTH1, KEX1+ (decisions §7)."""
 
 from dataclasses import replace
 
@@ -6,16 +6,16 @@ import pytest
 from tests.hub import hubworld as w
 from tests.hub.test_admission import admit, judge, why
 
-from veen.core.captoken import CapToken, Rate
-from veen.core.control import CapAuthorize, PolicyAuthority, PolicyRevocation
 from veen.core.errors import Refusal
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of, label_of
-from veen.core.msg import Msg
-from veen.core.policies import Authority, Revocation, realm_id_of
-from veen.core.profile import PRESETS
-from veen.hub.admission import Accept, Refuse, decide
-from veen.hub.policy import Auth1, Kex1
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.control import CapAuthorize, PolicyAuthority, PolicyRevocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.core.objects.profile import PRESETS
+from veen.hub.admission.decide import Accept, Refuse, decide
+from veen.hub.admission.policy import Auth1, Kex1
 from veen.storage.state import Cap
 
 HUB_ID, OTHER_HUB = hub_id_of(w.HUB.public), hub_id_of(w.BOB.public)
@@ -36,13 +36,13 @@ ELSEWHERE = Authority(
 
 
 def state_with(*items, state=None):
-    made = state or w.state()
+    current = state or w.state()
     for item in items:
         if isinstance(item, Revocation):
-            made.policies.add(PolicyRevocation(revocations=(item,)), w.NOW)
+            current.policies.add(PolicyRevocation(revocations=(item,)), w.NOW)
         else:
-            made.policies.add(PolicyAuthority(authorities=(item,)), w.NOW)
-    return made
+            current.policies.add(PolicyAuthority(authorities=(item,)), w.NOW)
+    return current
 
 
 def revoked(kind, target, ts=w.NOW, ttl=None):
@@ -149,6 +149,15 @@ def test_what_is_revoked_is_refused_for_as_long_as_a_record_says(kind, refusal, 
     assert isinstance(judge(w.msg(), state_with(revoked(kind, b"\xff" * 32)), policy=policy, now=LATER), Accept)
 
 
+@pytest.mark.req("KEX1-08")
+def test_a_revoked_reference_stays_revoked_whatever_is_said_about_other_tokens():
+    policy = w.policy(kex1=Kex1())
+    first, another = revoked("auth-ref", w.TOKEN.auth_ref()), revoked("cap-token", H(b"another token"))
+    for items in ((first, another), (another, first)):
+        assert why(judge(w.msg(), state_with(*items), policy=policy, now=LATER)) is Refusal.CAP_REVOKED
+    assert isinstance(judge(w.msg(), state_with(another), policy=policy, now=LATER), Accept)
+
+
 def test_a_client_is_revoked_also_without_a_capability():
     policy = w.policy(kex1=Kex1(), capability_gating=False)
     state = state_with(revoked("client-id", w.ALICE.public))
@@ -221,7 +230,7 @@ def test_the_first_row_of_the_table_that_fails_is_the_answer():
 
     def refusal(token, *items, policy=tight, at=now, ack=99):
         view = w.state(*tokens)
-        view.labels, view.writers, view.caps = state.labels, state.writers, state.caps
+        view.labels, view.clients, view.writers, view.caps = state.labels, state.clients, state.writers, state.caps
         return why(judge(w.msg(token=token, seq=9, ack=ack), state_with(*items, state=view), policy=policy, now=at))
 
     everything = (replace(ELSEWHERE, ttl=10**6), *(revoked("cap-token", H(token.to_bytes())) for token in tokens))

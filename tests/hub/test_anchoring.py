@@ -7,15 +7,15 @@ from tests.hub import hubworld as w
 from tests.hub.apiworld import ADMIN, LiveHub
 from tests.hub.test_tooling import ADMIN_HEADER, FORMS, error, message, submit
 
-from veen.core.control import AnchorPublish
-from veen.core.hubkeys import HubIdentity
-from veen.core.tooling import AnchorRequest, AnchorResponse, AnchorsResponse
-from veen.hub.access import Access
-from veen.hub.anchoring import Anchoring
-from veen.hub.observe import HubObserver
+from veen.core.objects.control import AnchorPublish
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.tooling import AnchorRequest, AnchorResponse, AnchorsResponse
+from veen.fs.local import OsFs
+from veen.hub.api.access import Access
+from veen.hub.api.anchoring import Anchoring
+from veen.hub.process.observe import HubObserver
 from veen.storage.anchors import AnchorError
-from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
+from veen.verify.directory import verify_data
 
 
 class Ledger:
@@ -59,18 +59,18 @@ def listed(hub, query=""):
 @pytest.mark.req("ANC-01", "ANC-04")
 @pytest.mark.parametrize("form", FORMS)
 def test_an_anchor_is_published_journaled_and_listed_beside_its_checkpoint(hub, form):
-    made = anchor(hub, form=form, upto_seq=2)
-    body = made.record.body
+    anchored = anchor(hub, form=form, upto_seq=2)
+    body = anchored.record.body
     assert isinstance(body, AnchorPublish)
     assert (body.label, body.upto_seq, body.mmr_root) == (w.LABEL, 2, hub.receipts[1].mmr_root)
-    made.record.verify(w.HUB.public)
-    made.checkpoint.verify(w.HUB.public)
+    anchored.record.verify(w.HUB.public)
+    anchored.checkpoint.verify(w.HUB.public)
     assert hub.services.anchors.verify(body.mmr_root, body.anchor_ref)
     assert not hub.services.anchors.verify(hub.receipts[0].mmr_root, body.anchor_ref)
     whole = anchor(hub, form=form)
     assert whole.checkpoint.upto_seq == 3
     assert [(item.record, item.checkpoint) for item in listed(hub).anchors] == [
-        (made.record, made.checkpoint),
+        (anchored.record, anchored.checkpoint),
         (whole.record, whole.checkpoint),
     ]
     assert [item.record for item in listed(hub, "&from=3").anchors] == [whole.record]
@@ -91,12 +91,12 @@ def test_backends_can_be_exchanged(hub):
 
 
 def test_an_anchor_that_somebody_else_made_is_only_recorded(hub):
-    given = {"backend": "rfc3161", "anchor_ref": b"a time stamp"}
-    record = anchor(hub, upto_seq=1, **given).record
+    fields = {"backend": "rfc3161", "anchor_ref": b"a time stamp"}
+    record = anchor(hub, upto_seq=1, **fields).record
     body = record.body
     assert isinstance(body, AnchorPublish)
-    assert (body.backend, body.anchor_ref, body.mmr_root) == (*given.values(), hub.receipts[0].mmr_root)
-    assert anchor(hub, upto_seq=1, **given).record == record
+    assert (body.backend, body.anchor_ref, body.mmr_root) == (*fields.values(), hub.receipts[0].mmr_root)
+    assert anchor(hub, upto_seq=1, **fields).record == record
     assert anchor(hub, upto_seq=1, backend="rfc3161", anchor_ref=b"another").record != record
     for wrong in (
         {"backend": "rfc3161"},

@@ -9,9 +9,11 @@ import pytest
 from tests.hub import hubworld as w
 from tests.hub.apiworld import ADMIN, READER, VERSION, LiveHub, detail_of
 
-from veen.core.captoken import CapToken, Rate
-from veen.core.checkpoint import Checkpoint
-from veen.core.envelopes import (
+from veen.core.labels import label_of
+from veen.core.limits import Limits
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
     ErrorEnvelope,
@@ -24,15 +26,14 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.labels import label_of
-from veen.core.limits import Limits
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
 from veen.core.pow import solve
-from veen.core.profile import PRESETS
-from veen.hub.access import Access
-from veen.hub.pow import HEADER
-from veen.storage import retention
-from veen.storage.fs import OsFs
-from veen.storage.identity import MissingKeyError
+from veen.fs.local import OsFs
+from veen.hub.admission.pow import HEADER
+from veen.hub.api.access import Access
+from veen.storage.keys.identity import MissingKeyError
+from veen.storage.maintenance import retention
 
 FORMS = ["cbor", "json"]
 COUNT = 12
@@ -50,8 +51,8 @@ def error(hub, path, body, *, form="cbor", headers=None):
     """The status and the error envelope that a body gets."""
     status, heads, data = hub.request("POST", path, body, {"Content-Type": f"application/{form}", **(headers or {})})
     assert heads["Content-Type"] == f"application/{form}", data
-    made = ErrorEnvelope.from_bytes(data) if form == "cbor" else ErrorEnvelope.from_json(json.loads(data))
-    return status, made
+    envelope = ErrorEnvelope.from_bytes(data) if form == "cbor" else ErrorEnvelope.from_json(json.loads(data))
+    return status, envelope
 
 
 def refusal(hub, msg, form="cbor", **options):
@@ -99,7 +100,7 @@ def test_the_form_of_the_answer_follows_accept(hub, form):
     assert (cbor2.loads(data)[1] if form == "cbor" else json.loads(data)["ver"]) == 1
 
 
-@pytest.mark.req("API-06", "API-07", "API-08", "API-09")
+@pytest.mark.req("API-06", "API-07", "API-08", "API-09", "API-01")
 @pytest.mark.parametrize("form", FORMS)
 def test_stream_reads_what_was_submitted(log, form):
     request = StreamRequest(label=w.LABEL, from_seq=1, with_receipts=True, with_mmr_proof=True)
@@ -115,7 +116,7 @@ def test_stream_reads_what_was_submitted(log, form):
     assert plain.mmr_proof is None
 
 
-@pytest.mark.req("API-10")
+@pytest.mark.req("API-10", "API-01")
 @pytest.mark.parametrize("form", FORMS)
 def test_receipt_finds_each_one_again(log, form):
     for seq in (1, 5, 6, COUNT):
@@ -123,7 +124,7 @@ def test_receipt_finds_each_one_again(log, form):
         assert log.call("/v1/receipt", request, ReceiptResponse, form=form).receipt == log.receipts[seq - 1]
 
 
-@pytest.mark.req("API-11", "PROOF-01")
+@pytest.mark.req("API-11", "PROOF-01", "API-01")
 @pytest.mark.parametrize("form", FORMS)
 def test_proof_leads_to_the_root_in_the_entrys_own_receipt(log, form):
     for receipt in log.receipts:
@@ -132,7 +133,7 @@ def test_proof_leads_to_the_root_in_the_entrys_own_receipt(log, form):
         proof.verify(leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, expected_root=receipt.mmr_root)
 
 
-@pytest.mark.req("API-12")
+@pytest.mark.req("API-12", "API-01")
 @pytest.mark.parametrize("form", FORMS)
 def test_checkpoint_is_signed_for_any_prefix(log, form):
     for upto in (1, 4, 5, COUNT):
@@ -154,21 +155,21 @@ def test_a_checkpoint_on_demand_has_the_bytes_of_the_one_that_sealed_the_chunk(l
 
 def page(hub, form="cbor", **fields):
     fields = {"label": w.LABEL, "from_seq": 1, **fields}
-    made = hub.call("/v1/stream", StreamRequest(**fields), StreamResponse, form=form)
-    return [item.stream_seq for item in made.items], made
+    response = hub.call("/v1/stream", StreamRequest(**fields), StreamResponse, form=form)
+    return [item.stream_seq for item in response.items], response
 
 
 @pytest.mark.req("API-13", "API-14", "API-15")
 def test_pages_follow_each_other_by_cursor(log):
-    seen, cursor = [], None
+    all_seqs, cursor = [], None
     while True:
-        seqs, made = page(log, max_items=5, cursor=cursor)
-        seen += seqs
-        cursor = made.next_cursor
+        seqs, response = page(log, max_items=5, cursor=cursor)
+        all_seqs += seqs
+        cursor = response.next_cursor
         if cursor is None:
             break
         assert cursor == seqs[-1] + 1
-    assert seen == list(range(1, COUNT + 1))
+    assert all_seqs == list(range(1, COUNT + 1))
 
 
 @pytest.mark.req("API-13", "API-14", "API-15", "API-16")
@@ -190,13 +191,13 @@ def test_pages_follow_each_other_by_cursor(log):
     ],
 )
 def test_a_page_has_exactly_what_the_request_bounds(log, asked, seqs, effective, following):
-    found, made = page(log, with_mmr_proof=True, **asked)
-    assert found == list(seqs)
-    assert (made.from_seq, made.to_seq, made.next_cursor) == (effective, asked.get("to_seq"), following)
-    assert (made.mmr_proof is None) == (not found)
-    if found:
-        last = log.receipts[found[-1] - 1]
-        made.mmr_proof.verify(leaf_hash=last.leaf_hash, stream_seq=found[-1], expected_root=last.mmr_root)
+    returned, response = page(log, with_mmr_proof=True, **asked)
+    assert returned == list(seqs)
+    assert (response.from_seq, response.to_seq, response.next_cursor) == (effective, asked.get("to_seq"), following)
+    assert (response.mmr_proof is None) == (not returned)
+    if returned:
+        last = log.receipts[returned[-1] - 1]
+        response.mmr_proof.verify(leaf_hash=last.leaf_hash, stream_seq=returned[-1], expected_root=last.mmr_root)
 
 
 @pytest.mark.req("API-15")
@@ -206,15 +207,15 @@ def test_a_page_is_capped_by_bytes_and_by_items(tmp_path):
     with LiveHub(tmp_path) as hub:
         for seq in range(1, 11):
             submit(hub, message(seq, ciphertext=big))
-        seqs, made = page(hub)
+        seqs, response = page(hub)
         assert seqs == list(range(1, 9))
-        assert made.next_cursor == 9
+        assert response.next_cursor == 9
         assert page(hub, "json")[0] == seqs
         batch = b"".join(message(seq).to_bytes() for seq in range(11, 1011))
         status, _, _ = hub.request("POST", "/tooling/submit_batch", batch)
         assert status == 200
-        seqs, made = page(hub, from_seq=11)
-        assert (len(seqs), made.next_cursor) == (1_000, None)
+        seqs, response = page(hub, from_seq=11)
+        assert (len(seqs), response.next_cursor) == (1_000, None)
         assert len(page(hub, from_seq=10)[0]) == 1_000
 
 
@@ -226,12 +227,12 @@ def test_an_erased_payload_is_not_found_but_receipt_and_proof_are(tmp_path):
         receipts = [submit(hub, message(seq)) for seq in range(1, 7)]
 
         def erase_first_chunk():
-            store = hub.services.pipeline.store
+            store = hub.services.sequencer.store
             chunk = store.chunk_at(store.files(w.LABEL), 1)
             return retention.prepare(OsFs(tmp_path), retention.Erasure(w.LABEL, chunk, "payloads"))
 
         record = hub.on_loop(erase_first_chunk)
-        hub.run(hub.services.pipeline.control(lambda _: record))
+        hub.run(hub.services.sequencer.control(lambda _: record))
         status, envelope = error(hub, "/v1/stream", StreamRequest(label=w.LABEL, from_seq=2).to_bytes())
         assert (status, envelope.code) == (404, "E.NOT_FOUND")
         assert (envelope.detail["reason"], envelope.detail["stream_seq"]) == ("pruned", 2)
@@ -366,7 +367,7 @@ def test_what_is_not_there_is_not_found(log, path, request_, status, code, form)
     assert (got, envelope.code) == (status, code)
 
 
-@pytest.mark.req("ERR-05", "API-04")
+@pytest.mark.req("ERR-05")
 @pytest.mark.parametrize("path", [path for path in GOOD if path != "/v1/submit"])
 def test_a_request_that_is_too_large_exceeds_a_limit(log, path):
     status, envelope = error(log, path, bytes(70_000))
@@ -374,7 +375,7 @@ def test_a_request_that_is_too_large_exceeds_a_limit(log, path):
     assert envelope.detail["max_allowed"] < envelope.detail["actual"]
 
 
-# --- refusals of admission (SPEC-DECISIONS §7) ------------------------------------------------------------
+# --- refusals of admission (decisions §7) ------------------------------------------------------------
 
 EXPIRED = CapToken.issue(w.ISSUER, w.ALICE.public, [w.STREAM], ttl=0)
 FOREIGN = CapToken.issue(w.STRANGER, w.ALICE.public, [w.STREAM], ttl=10**6)
@@ -407,21 +408,22 @@ REFUSALS = {
 def strict(tmp_path_factory):
     """A hub that knows a token of every kind; its clock has moved on since the first of them was used."""
     tokens = (w.FREE_TOKEN, EXPIRED, FOREIGN, SLOW, ELSEWHERE)
-    times = iter([w.NOW])
+    now = [w.NOW]
     policy = w.policy(preloaded={token.auth_ref(): token for token in tokens})
     label = label_of(w.ROUTING_KEY, w.OTHER_STREAM, 0)
     with LiveHub(
         tmp_path_factory.mktemp("strict"),
         policy=policy,
         resolver=w.resolver(w.STREAM, w.OTHER_STREAM),
-        clock=lambda: next(times, w.NOW + 10),
+        clock=lambda: now[0],
     ) as hub:
         submit(hub, w.msg(token=EXPIRED, label=w.LABEL, key=w.ALICE, seq=1))  # begins its TTL of 0 seconds
+        now[0] += 10
         hub.other_label = label
         yield hub
 
 
-@pytest.mark.req("ERR-01", "ERR-02", "ERR-04", "ERR-07", "GEN-28", "ADM-04")
+@pytest.mark.req("ERR-01", "ERR-02", "ERR-04", "ERR-07", "GEN-28", "ADM-04", "INV-14")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("detail_enum", REFUSALS)
 def test_every_refusal_has_its_code_stage_and_status(strict, detail_enum, form):
@@ -458,6 +460,39 @@ def test_a_message_of_another_shape_is_invalid_cbor(strict, msg, form):
     body = cbor2.dumps({1: 1, 2: msg}) if form == "cbor" else json.dumps({"ver": 1, "msg": msg}).encode()
     got, envelope = error(strict, "/v1/submit", body, form=form)
     assert (got, envelope.code, envelope.detail["detail_enum"]) == (400, "E.FORMAT", "CBOR_INVALID")
+
+
+NO_CBOR = ["1.5", "1e3", "-0.0", "1" * 21, '{"a":1,"a":2}', "[[0.5]]"]
+
+
+@pytest.mark.parametrize("place", [0, 4, 8])
+@pytest.mark.parametrize("value", NO_CBOR)
+def test_json_that_no_cbor_item_equals_is_a_fault_of_the_message_that_holds_it(strict, value, place):
+    """D-164: as its CBOR twin, a float or a bignum; E.BAD_REQUEST is for the envelope."""
+    items = [json.dumps(item) for item in message().to_json()]
+    items[place] = value
+    body = f'{{"ver":1,"msg":[{",".join(items)}]}}'.encode()
+    got, envelope = error(strict, "/v1/submit", body, form="json")
+    assert (got, envelope.code, envelope.detail["stage"]) == (400, "E.FORMAT", "structural")
+    assert envelope.detail["detail_enum"] == "CBOR_INVALID"
+
+
+@pytest.mark.parametrize("value", NO_CBOR)
+def test_json_that_no_cbor_item_equals_is_a_fault_of_the_envelope_elsewhere(strict, value):
+    msg = json.dumps(message().to_json())
+    for body in (f'{{"ver":{value},"msg":{msg}}}', f'{{"ver":1,"msg":{msg},"x":{value}}}', value):
+        got, envelope = error(strict, "/v1/submit", body.encode(), form="json")
+        assert (got, envelope.code) == (400, "E.BAD_REQUEST")
+
+
+def test_a_fraction_in_one_message_of_a_batch_refuses_that_message_alone(hub):
+    broken = message(2).to_json()
+    broken[4] = 2.5
+    body = json.dumps([message(1).to_json(), broken, message(2).to_json()]).encode()
+    status, _, data = hub.request("POST", "/tooling/submit_batch", body, {"Content-Type": "application/json"})
+    first, second, third = json.loads(data)
+    assert (status, second["detail"]["detail_enum"]) == (200, "CBOR_INVALID")
+    assert [Receipt.from_json(tree).stream_seq for tree in (first, third)] == [1, 2]
 
 
 def test_a_message_that_is_cut_off_is_invalid_cbor(strict):
@@ -566,7 +601,7 @@ def test_overload_and_a_full_disk_are_no_admission_decisions(tmp_path, form):
 
 
 def test_reading_may_need_a_bearer_token(tmp_path):
-    """D-53, D-54: 401 without credentials, 403 with others, and an administrator reads too."""
+    """D-53, D-54, D-163: 401 without credentials and with unknown ones, and an administrator reads too."""
     access = Access.of(read_tokens=[READER], admin_tokens=[ADMIN])
     with LiveHub(tmp_path, access=access) as hub:
         submit(hub, message())  # writing is a matter of capabilities
@@ -574,8 +609,10 @@ def test_reading_may_need_a_bearer_token(tmp_path):
         status, heads, data = hub.request("POST", "/v1/stream", body)
         assert (status, ErrorEnvelope.from_bytes(data).code) == (401, "E.UNAUTHORIZED")
         assert heads["WWW-Authenticate"] == "Bearer"
-        status, envelope = error(hub, "/v1/stream", body, headers={"Authorization": "Bearer wrong"})
-        assert (status, envelope.code) == (403, "E.FORBIDDEN")
+        for unknown in ("Bearer wrong", "Bearer", "Bearer ", "Basic d3Jvbmc=", READER.decode(), ""):
+            status, heads, data = hub.request("POST", "/v1/stream", body, {"Authorization": unknown})
+            assert (status, ErrorEnvelope.from_bytes(data).code) == (401, "E.UNAUTHORIZED"), unknown
+            assert heads["WWW-Authenticate"] == 'Bearer error="invalid_token"'
         for token in (READER, ADMIN):
             status, _, _ = hub.request("POST", "/v1/stream", body, {"Authorization": f"Bearer {token.decode()}"})
             assert status == 200

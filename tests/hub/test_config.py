@@ -1,17 +1,20 @@
 """Configuration: who wins, and every way a hub refuses to start from it."""
 
+import os
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from veen.core.captoken import CapToken
-from veen.core.ed25519 import SigningKey
+from veen import native
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import stream_id_of
-from veen.core.profile import PRESETS, Profile
-from veen.hub.config import SETTINGS, ConfigError, HubConfig, load
-from veen.hub.settings import Issuer
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.profile import PRESETS, Profile
+from veen.hub.process.config import SETTINGS, ConfigError, HubConfig, load
+from veen.hub.process.settings import Issuer
 
 ISSUER = SigningKey(b"\x09" * 32)
 KEY = ISSUER.public.hex()
@@ -252,14 +255,50 @@ def test_a_token_file_that_is_none(tmp_path):
 @pytest.mark.parametrize("text", ["", "short", "two words of a token", "ünïcödé-tökén-ünïcödé"])
 def test_a_bearer_token_must_be_one(tmp_path, text):
     (tmp_path / "token").write_text(text, "utf-8")
+    (tmp_path / "token").chmod(0o600)
     config = load(None, {}, {"data_dir": "d", "auth.admin_token_files": str(tmp_path / "token")})
     with pytest.raises(ConfigError) as caught:
         config.tokens("admin_token_files")
     assert text not in str(caught.value) or not text
 
 
+PUBLIC = ("0.0.0.0", "::", "192.0.2.1", "hub.example")  # noqa: S104 - what must be refused
+
+
+@pytest.mark.parametrize("host", PUBLIC)
+@pytest.mark.parametrize("place", ["file", "variable", "flag"])
+def test_a_hub_for_trying_things_does_not_listen_beyond_loopback(tmp_path, host, place):
+    """It admits messages of anybody who can connect, so nobody else may."""
+    (tmp_path / "key").write_text("")
+    text = "force_plain_http = true\n" + (f'[listen]\nhost = "{host}"\n' if place == "file" else "")
+    environ = {"VEEN_LISTEN_HOST": host} if place == "variable" else {}
+    flags = {"data_dir": "d", "dev": "true", **({"listen.host": host} if place == "flag" else {})}
+    error = refused(tmp_path, text, environ=environ, flags=flags)
+    assert error.key == "listen.host"
+    assert "--dev" in error.what
+    tls = f"[tls]\ncert = '{tmp_path / 'cert'}'\nkey = '{tmp_path / 'key'}'\n"
+    assert refused(tmp_path, text + tls, environ=environ, flags=flags).key == "listen.host"
+    assert load(write(tmp_path, text), environ, {**flags, "dev": "false"}).listen.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_a_hub_for_trying_things_listens_on_loopback(tmp_path, host):
+    assert load(None, {}, {"data_dir": "d", "dev": "true", "listen.host": host}).dev
+
+
+def test_a_bearer_token_that_others_may_read_is_not_used(tmp_path):
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o640)
+    config = load(None, {}, {"data_dir": "d", "auth.admin_token_files": str(tmp_path / "token")})
+    with pytest.raises(ConfigError, match="mode 0640") as caught:
+        config.tokens("admin_token_files")
+    assert "chmod 600" in str(caught.value.args)
+    assert "0123456789abcdef" not in str(caught.value)
+
+
 def test_a_bearer_token_is_read_without_the_white_space(tmp_path):
     (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o600)
     config = load(None, {}, {"data_dir": "d", "auth.read_token_files": str(tmp_path / "token")})
     assert config.tokens("read_token_files") == (b"0123456789abcdef",)
     assert config.tokens("admin_token_files") == ()
@@ -267,11 +306,29 @@ def test_a_bearer_token_is_read_without_the_white_space(tmp_path):
 
 def test_the_documentation_lists_every_key(request):
     text = (Path(request.config.rootpath) / "docs" / "configuration.md").read_text("utf-8")
-    listed = re.findall(r"^\| `([a-z0-9_.]+)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
-    assert [(key, about) for key, _, about in listed] == [(setting.key, setting.about) for setting in SETTINGS]
+    listed = re.findall(r"^\| `([a-z0-9_.]+)` \| (.*) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    reloads = {True: "restart", False: "at once"}
+    assert [(key, when, about) for key, _, when, about in listed] == [
+        (setting.key, reloads[setting.restart], setting.about) for setting in SETTINGS
+    ]
 
 
 def test_the_example_in_the_documentation_loads(request, tmp_path):
     text = (Path(request.config.rootpath) / "docs" / "configuration.md").read_text("utf-8")
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert load(write(tmp_path, example)).limits.max_msg_bytes == 65_536
+
+
+def test_auto_workers_are_spare_cores_for_processes_and_all_cores_for_threads(monkeypatch):
+    """Verifier processes leave a core to the ordering thread; threads of the native module share what there is."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    config = load(None, {}, {"data_dir": "x"})
+    monkeypatch.setattr(native, "LOADED", native.Loaded(None, "absent", "Python"))
+    assert config.worker_count() == 7
+    monkeypatch.setattr(native, "LOADED", native.load({}, lambda _: fitting_module()))
+    assert config.worker_count() == 8
+    assert load(None, {}, {"data_dir": "x", "engine.workers": "3"}).worker_count() == 3
+
+
+def fitting_module():
+    return SimpleNamespace(__version__=native.VERSION, cpu_features=list)

@@ -7,9 +7,9 @@ import pytest
 from tests.hub import hubworld as w
 from tests.hub.apiworld import LiveHub
 
-from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest
 from veen.core.limits import Limits
-from veen.core.tooling import (
+from veen.core.objects.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest
+from veen.core.objects.tooling import (
     CapStatusRequest,
     CheckpointRangeRequest,
     ConsistencyRequest,
@@ -18,7 +18,7 @@ from veen.core.tooling import (
     ProofAtRequest,
     VersionRequest,
 )
-from veen.storage.fs import OsFs
+from veen.fs.local import OsFs
 
 INTERVAL = 64
 SMALL, LARGE = 2 * INTERVAL, 32 * INTERVAL
@@ -85,7 +85,7 @@ def measured(directory, size):
         await asyncio.gather(*(line.submit(message) for message in messages))
 
     with LiveHub(directory, limits=LIMITS) as hub:
-        hub.run(fill(hub.services.pipeline), timeout=60)
+        hub.run(fill(hub.services.sequencer), timeout=60)
     fs = CountedFs(directory)
     costs, plans = {}, {}
     with LiveHub(directory, limits=LIMITS, open_fs=lambda _: fs) as hub:
@@ -118,7 +118,7 @@ def costs(tmp_path_factory):
     return {size: measured(tmp_path_factory.mktemp("hub"), size) for size in (SMALL, LARGE)}
 
 
-@pytest.mark.req("GEN-14", "GEN-15", "API-16")
+@pytest.mark.req("GEN-14", "GEN-15", "API-16", "GEN-18")
 def test_no_operation_reads_more_because_the_log_is_sixteen_times_as_long(costs):
     """Four more levels of the tree are four more nodes and, for both ends of a proof, their siblings; never a scan."""
     small, large = costs[SMALL][0], costs[LARGE][0]
@@ -134,6 +134,8 @@ def test_every_query_of_an_operation_is_answered_by_a_key(costs):
     assert any("FROM chunks" in query for query in asked)
     assert any("FROM entries" in query for query in asked)
     for query, plan in asked.items():
+        if "sqlite_master" in query:
+            continue  # housekeeping opened the index meanwhile; the schema does not grow with the log
         assert all(step.startswith("SEARCH") for step in plan), (query, plan)
 
 

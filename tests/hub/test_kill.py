@@ -5,19 +5,21 @@ import random
 import signal
 import threading
 import time
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.hubprocess import HubProcess
 from tests.hub import hubworld as w
+from tests.waiting import until
 
-from veen.core.ed25519 import SigningKey
-from veen.core.envelopes import SubmitResponse
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of, label_of, routing_key_of
-from veen.core.receipt import Receipt
-from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
+from veen.core.objects.envelopes import SubmitResponse
+from veen.core.objects.receipt import Receipt
+from veen.fs.local import OsFs
+from veen.verify.directory import verify_data
 
 WRITERS = 8
 OPTIONS = ("--dev", "--set", "log.level=error", "--set", "limits.max_checkpoint_interval=16")
@@ -63,9 +65,11 @@ def rounds(data_dir, count, seed):
         label = label_of(routing_key_of(hub_id_of(hub_pk)), w.STREAM, 0)
         check(hub, label, released, hub_pk)
         writers = [Writer(hub.url, label, number, released, sent) for number in range(WRITERS)]
+        before = len(released)
         for writer in writers:
             writer.start()
-        time.sleep(rng.uniform(0.1, 0.5))
+        until(partial(_more_than, released, before))  # a kill before the first receipt would show nothing
+        time.sleep(rng.uniform(0, 0.4))
         hub.stop(signal.SIGKILL)
         for writer in writers:
             writer.join(timeout=30)
@@ -73,6 +77,10 @@ def rounds(data_dir, count, seed):
     check(hub, label, released, hub_pk)
     assert hub.stop() == 0
     return released
+
+
+def _more_than(released, count):
+    return len(released) > count
 
 
 def check(hub, label, released, hub_pk):

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.hub import hubworld as w
 
-from veen.core.captoken import CapToken
-from veen.core.control import ControlRecord, PolicyRevocation
 from veen.core.labels import label_of
 from veen.core.limits import Limits
-from veen.core.mmr import MmrTree
-from veen.core.policies import Revocation
-from veen.core.proof import prove_consistency, prove_inclusion
-from veen.core.receipt import Receipt, signed_bytes
-from veen.hub.admission import Refuse, check_structure, decide
-from veen.hub.policy import Kex1
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import ControlRecord, PolicyRevocation
+from veen.core.objects.policies import Revocation
+from veen.core.objects.receipt import Receipt, signed_bytes
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import prove_consistency, prove_inclusion
+from veen.hub.admission.decide import Refuse, check_structure, decide
+from veen.hub.admission.policy import Kex1
+from veen.storage.cursors import Capacity
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
 
@@ -32,6 +33,7 @@ KEX1 = Kex1(max_client_id_lifetime_sec=40, max_msgs_per_client_id_per_label=20)
 POLICY = w.policy(preloaded={token.auth_ref(): token for token in TOKENS}, kex1=KEX1)
 PROFILES = frozenset((w.BULK.profile_id(),))
 LIMITS = Limits(max_checkpoint_interval=3)
+TINY = Capacity(labels=1, clients=1, caps=1)
 
 
 class HubMachine(RuleBasedStateMachine):
@@ -49,10 +51,10 @@ class HubMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self):
-        self.store = Store.open(self.fs, LIMITS, w.seal, segment_bytes=5_000)
+        self.store = Store.open(self.fs, LIMITS, w.seal, segment_bytes=5_000, capacity=TINY)
 
     def submit_group(self, messages):
-        """The pipeline without its threads: decide, stage, write, apply."""
+        """The sequencer without its threads: decide, stage, write, apply."""
         group, answers = Group(), list[str | bytes]()
         for message in messages:
             raw = message.to_bytes()
@@ -158,8 +160,8 @@ class HubMachine(RuleBasedStateMachine):
         files = self.store.files(LABELS[where])
         if files is None or first > len(log):
             return
-        found = self.store.reader.frames(files, first, first + count, 10**6)
-        assert [(item.msg, item.receipt) for item in found] == log[first - 1 : first + count]
+        frames = self.store.reader.frames(files, first, first + count, 10**6)
+        assert [(item.msg, item.receipt) for item in frames] == log[first - 1 : first + count]
 
     @rule(where=st.integers(0, 1), data=st.data())
     def prove(self, where, data):

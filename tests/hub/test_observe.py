@@ -1,8 +1,10 @@
 """What a hub tells: metrics that a strict parser reads, and log lines that hold exactly what they may."""
 
+import asyncio
 import json
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,17 +13,20 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
 from tests.client.hubs import GATED, Clock, client_at, hub_at, person, pin_of, run, token_for
 from tests.hub import hubworld as w
+from tests.waiting import eventually
 
-from veen.client.inprocess import InProcess
+from veen.client.transport.inprocess import InProcess
 from veen.core.errors import ApiCode, Refusal
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.mmr import Mmr
-from veen.hub.admission import Refuse
-from veen.hub.config import HubConfig, load
-from veen.hub.logs import Log
-from veen.hub.metrics import Histogram
-from veen.hub.observe import GAUGES, HubObserver, NullObserver, Observer
-from veen.hub.pipeline import Pipeline
+from veen.core.tree.mmr import Mmr
+from veen.hub.admission.decide import Refuse
+from veen.hub.api.access import Principal
+from veen.hub.process.config import HubConfig, load
+from veen.hub.process.logs import MAX_PER_CALLER, MAX_PER_KIND, MAX_REFUSED, WINDOW_SEC, EventLog, LineBudget
+from veen.hub.process.metrics import Histogram
+from veen.hub.process.observe import GAUGES, HubObserver, NullObserver, Observer
+from veen.hub.process.runtime import Hub
+from veen.hub.sequencer.sequencer import Sequencer
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Store
 from veen.testing.memfs import MemFs
@@ -89,39 +94,39 @@ def value(found, name, **labels):
 
 @pytest.mark.req("OBS-01")
 def test_the_counters_of_obs0():
-    found = families(observed().render({}))
-    assert value(found, "veen_submit_ok_total") == 3
-    assert value(found, "veen_submit_err_total", code="E.RATE") == 1
-    assert value(found, "veen_submit_err_total", code="E.FORMAT") == 1
-    assert value(found, "veen_submit_err_total", code="E.UNAVAILABLE") == 1
-    assert value(found, "veen_submit_err_total", code="E.SIG") == 0
-    assert value(found, "veen_rate_limited_total") == 1
-    assert value(found, "veen_anchor_fail_total") == 1
+    rendered = families(observed().render({}))
+    assert value(rendered, "veen_submit_ok_total") == 3
+    assert value(rendered, "veen_submit_err_total", code="E.RATE") == 1
+    assert value(rendered, "veen_submit_err_total", code="E.FORMAT") == 1
+    assert value(rendered, "veen_submit_err_total", code="E.UNAVAILABLE") == 1
+    assert value(rendered, "veen_submit_err_total", code="E.SIG") == 0
+    assert value(rendered, "veen_rate_limited_total") == 1
+    assert value(rendered, "veen_anchor_fail_total") == 1
 
 
 @pytest.mark.req("OBS-02")
 def test_the_histograms_and_the_gauge_of_obs0():
-    found = families(observed().render({"veen_queue_depth": 7}))
+    rendered = families(observed().render({"veen_queue_depth": 7}))
     for name, count in (
         ("veen_verify_latency_ms", 4),
         ("veen_commit_latency_ms", 3),
         ("veen_end_to_end_latency_ms", 6),
         ("veen_checkpoint_interval", 1),
     ):
-        assert found[name].type == "histogram"
-        assert value(found, f"{name}_count") == count
-    assert value(found, "veen_verify_latency_ms_bucket", le="0.25") == 4
-    assert value(found, "veen_verify_latency_ms_bucket", le="0.1") == 0
-    assert value(found, "veen_commit_latency_ms_sum") == pytest.approx(3.0)
-    assert found["veen_queue_depth"].type == "gauge"
-    assert value(found, "veen_queue_depth") == 7
+        assert rendered[name].type == "histogram"
+        assert value(rendered, f"{name}_count") == count
+    assert value(rendered, "veen_verify_latency_ms_bucket", le="0.25") == 4
+    assert value(rendered, "veen_verify_latency_ms_bucket", le="0.1") == 0
+    assert value(rendered, "veen_commit_latency_ms_sum") == pytest.approx(3.0)
+    assert rendered["veen_queue_depth"].type == "gauge"
+    assert value(rendered, "veen_queue_depth") == 7
 
 
 def test_each_latency_has_a_twin_in_seconds():
-    found = families(observed().render({}))
+    rendered = families(observed().render({}))
     for name in ("verify", "commit", "end_to_end"):
-        ms = [sample for sample in found[f"veen_{name}_latency_ms"].samples if sample.name.endswith("_bucket")]
-        seconds = [sample for sample in found[f"veen_{name}_seconds"].samples if sample.name.endswith("_bucket")]
+        ms = [sample for sample in rendered[f"veen_{name}_latency_ms"].samples if sample.name.endswith("_bucket")]
+        seconds = [sample for sample in rendered[f"veen_{name}_seconds"].samples if sample.name.endswith("_bucket")]
         assert [sample.value for sample in ms] == [sample.value for sample in seconds]
         assert [float(sample.labels["le"]) for sample in ms] == pytest.approx(
             [1000 * float(sample.labels["le"]) for sample in seconds]
@@ -130,9 +135,9 @@ def test_each_latency_has_a_twin_in_seconds():
 
 @pytest.mark.req("OPS-03")
 def test_admission_proof_and_sync_time_are_measured():
-    found = families(observed().render({}))
+    rendered = families(observed().render({}))
     for name in ("veen_end_to_end_seconds", "veen_proof_seconds", "veen_fsync_seconds"):
-        assert value(found, f"{name}_count") > 0
+        assert value(rendered, f"{name}_count") > 0
 
 
 def test_the_text_is_well_formed_by_the_stricter_grammar_too():
@@ -145,12 +150,12 @@ def test_the_text_is_well_formed_by_the_stricter_grammar_too():
 
 def test_every_metric_says_what_it_is_and_no_label_can_grow():
     text = observed().render(dict.fromkeys(GAUGES, 1)).decode()
-    found = families(text.encode())
-    for family in found.values():
+    rendered = families(text.encode())
+    for family in rendered.values():
         assert family.documentation
         assert re.fullmatch(r"[a-z_]+", family.name)
-    labels = {name for family in found.values() for sample in family.samples for name in sample.labels}
-    assert labels == {"code", "detail", "result", "le", "version"}
+    labels = {name for family in rendered.values() for sample in family.samples for name in sample.labels}
+    assert labels == {"code", "detail", "kind", "result", "le", "version"}
     assert LABEL.hex() not in text
     assert CLIENT.hex()[:8] not in text
 
@@ -200,7 +205,7 @@ def logged(tmp_path, act, **flags):
     """The lines that `act(log)` leaves."""
     file = tmp_path / "log"
     config = load(None, {}, {"data_dir": str(tmp_path), "log.file": str(file), "log.format": "json", **flags})
-    log = Log(config)
+    log = EventLog(config)
     act(log)
     log.close()
     return [json.loads(line) for line in file.read_text().splitlines()]
@@ -279,7 +284,7 @@ def test_one_in_a_hundred_is_a_sample(tmp_path):
 
 def test_text_for_people(tmp_path):
     file = tmp_path / "log"
-    log = Log(load(None, {}, {"data_dir": "d", "log.file": str(file), "log.format": "text"}))
+    log = EventLog(load(None, {}, {"data_dir": "d", "log.file": str(file), "log.format": "text"}))
     observed(log)
     log.event("info", "start", "ready", url="http://127.0.0.1:1")
     log.close()
@@ -292,7 +297,7 @@ def test_text_for_people(tmp_path):
 def test_a_log_that_cannot_be_written_does_not_stop_the_hub(tmp_path):
     fd = os.open("/dev/full", os.O_WRONLY)
     try:
-        log = Log(HubConfig(data_dir=tmp_path), fd)
+        log = EventLog(HubConfig(data_dir=tmp_path), fd)
         log.event("info", "start", "ready")
         log.close()
         assert log.dropped == 1
@@ -336,7 +341,9 @@ def test_who_watches_changes_nothing(tmp_path):
         fs = MemFs()
         policy = w.policy(preloaded={w.TOKEN.auth_ref(): w.TOKEN})
         store = Store.open(fs, DEFAULT_LIMITS, w.seal)
-        line = Pipeline(store, w.Signer(), policy, w.resolver(), workers=0, clock=lambda: w.NOW, observer=observer)
+        line = Sequencer(
+            store, w.Signer(), policy, w.resolver(), workers=w.WORKERS, clock=lambda: w.NOW, observer=observer
+        )
         answers = [await line.submit(w.msg(seq=seq, ack=ack).to_bytes()) for seq, ack in PLAN]
         await line.close()
         return answers, {path: data for path, data in fs.files().items() if path.startswith("log/")}
@@ -346,3 +353,65 @@ def test_who_watches_changes_nothing(tmp_path):
     assert len(lines) >= len(PLAN)
     assert watched == [run(served(NullObserver()))]
     assert {type(answer) for answer in watched[0][0]} == {bytes, Refuse}
+
+
+# --- how many lines strangers can cause ------------------------------------------------------------------
+
+
+def flood(budget, code, address, count):
+    return sum(budget.allows_refusal(code, address) for _ in range(count))
+
+
+def test_refusals_are_bounded_by_caller_by_code_and_all_together():
+    now = [0.0]
+    budget = LineBudget(lambda: now[0])
+    assert flood(budget, "E.FORMAT", "192.0.2.1", 10_000) == MAX_PER_CALLER
+    assert flood(budget, "E.FORMAT", "192.0.2.2", 1) == 1  # one caller does not silence the others
+    assert sum(flood(budget, "E.FORMAT", f"10.0.0.{n}", 100) for n in range(200)) == MAX_PER_KIND - MAX_PER_CALLER - 1
+    assert sum(flood(budget, f"E.{n}", f"10.0.0.{n}", 1) for n in range(2 * MAX_REFUSED)) == MAX_REFUSED - MAX_PER_KIND
+    assert len(budget._lines) <= 3 * MAX_REFUSED + 1
+    assert budget.turn() == {}  # the window is not over
+    now[0] += WINDOW_SEC
+    left_out = budget.turn()
+    assert left_out["E.FORMAT"] == 10_000 + 1 + 200 * 100 - MAX_PER_KIND
+    assert budget.suppressed["E.FORMAT"] == left_out["E.FORMAT"]
+    assert budget.turn(end=True) == {}
+    assert flood(budget, "E.FORMAT", "192.0.2.1", 100) == MAX_PER_CALLER  # a new window
+    assert budget.suppressed["E.FORMAT"] == left_out["E.FORMAT"] + 100 - MAX_PER_CALLER
+
+
+def test_events_of_one_operation_are_bounded_and_others_are_not_touched(tmp_path):
+    def act(log):
+        for _ in range(5_000):
+            log.event("error", "equivocation", "somebody proved something")
+        log.event("info", "start", "ready")
+
+    lines = logged(tmp_path, act)
+    assert Counter(line["operation"] for line in lines) == {"equivocation": MAX_PER_KIND, "start": 1, "suppressed": 1}
+    (summary,) = [line for line in lines if line["operation"] == "suppressed"]
+    assert (summary["kind"], summary["lines"], summary["level"]) == ("equivocation", 5_000 - MAX_PER_KIND, "warning")
+
+
+def test_a_flood_of_refused_requests_leaves_a_bounded_log_and_a_count(tmp_path):
+    """61 bytes of request wrote 204 bytes of log, for as long as somebody sent them."""
+
+    async def scenario():
+        flags = {"engine.workers": "0", "listen.port": "0", "log.file": str(tmp_path / "log"), "log.format": "json"}
+        config = load(None, {}, {"data_dir": str(tmp_path / "hub"), **flags})
+        async with Hub.running(config) as hub:
+            address = Principal(address="192.0.2.7")
+            for _ in range(2_000):
+                reply = await hub.api.call("submit", b"\xa2\x01\x01\x02\x80", principal=address)
+                assert reply.status == 400
+            hub.log.budget._until = 0.0  # as if the window was over: the hub says so by itself
+            await eventually(lambda: "suppressed" in (tmp_path / "log").read_text())
+            return hub.metrics_text()
+
+    metrics = families(asyncio.run(scenario()))
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert sum(line["operation"] == "submit" for line in lines) == MAX_PER_CALLER
+    (summary,) = [line for line in lines if line["operation"] == "suppressed"]
+    assert (summary["kind"], summary["lines"]) == ("E.FORMAT", 2_000 - MAX_PER_CALLER)
+    assert value(metrics, "veen_log_lines_suppressed_total", kind="E.FORMAT") == 2_000 - MAX_PER_CALLER
+    assert value(metrics, "veen_submit_err_total", code="E.FORMAT") == 2_000
+    assert "192.0.2.7" not in (tmp_path / "log").read_text()

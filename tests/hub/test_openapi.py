@@ -11,11 +11,11 @@ from schemathesis.checks import CHECKS
 from tests.hub import hubworld as w
 from tests.hub.apiworld import ADMIN, LiveHub
 
-from veen.core.envelopes import StreamRequest, SubmitRequest
-from veen.hub import routes
-from veen.hub.access import Access
-from veen.hub.openapi import document, document_bytes
-from veen.hub.policy import Auth1, Kex1
+from veen.core.objects.envelopes import StreamRequest, SubmitRequest
+from veen.hub.admission.policy import Auth1, Kex1
+from veen.hub.api import routes
+from veen.hub.api.access import Access
+from veen.hub.api.openapi import document, document_bytes
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = schemathesis.openapi.from_dict(document())
@@ -42,7 +42,7 @@ def hub(tmp_path_factory):
 
 def test_the_committed_document_is_current():
     assert (ROOT / "docs" / "openapi.json").read_bytes() == document_bytes(), (
-        "run: python -m veen.hub.openapi > docs/openapi.json"
+        "run: python -m veen.hub.api.openapi > docs/openapi.json"
     )
 
 

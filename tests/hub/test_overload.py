@@ -1,15 +1,14 @@
 """More than the hub can take: who is turned away costs little, and who was let in is served (D-58)."""
 
-import asyncio
-
 import pytest
 from tests.hub import hubworld as w
 from tests.hub.apiworld import LiveHub, post, split_answers
 from tests.hub.test_knownheads import FakeTransport
+from tests.waiting import eventually
 
-from veen.core.envelopes import ErrorEnvelope, SubmitRequest
-from veen.hub.http import Connection
-from veen.hub.server import HttpSettings
+from veen.core.objects.envelopes import ErrorEnvelope, SubmitRequest
+from veen.hub.http.connection import Connection
+from veen.hub.http.server import HttpSettings
 
 QUEUE = 8
 TICKING = HttpSettings(header_sec=0.4)  # a tick each tenth of a second
@@ -48,12 +47,6 @@ def flood(hub, count, *headers):
     return transport, connection
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(0.005)
-
-
 def test_who_was_turned_away_waits_in_the_socket_until_there_is_room(tmp_path):
     """Without a tick: the group that made room lets them in again."""
     with LiveHub(tmp_path, max_queue=QUEUE, settings=RARELY, workers=1) as hub:
@@ -64,10 +57,10 @@ def test_who_was_turned_away_waits_in_the_socket_until_there_is_room(tmp_path):
             connection.data_received(submit(QUEUE + 1))
             assert not transport.reading
             assert not transport.written  # its own answers come first
-            await until(lambda: transport.reading)
+            await eventually(lambda: transport.reading)
             assert statuses(transport) == [200] * QUEUE + [503]
             connection.data_received(submit(QUEUE + 1))
-            await until(lambda: len(statuses(transport)) == QUEUE + 2)
+            await eventually(lambda: len(statuses(transport)) == QUEUE + 2)
             assert statuses(transport)[-1] == 200
             connection.connection_lost(None)
 
@@ -76,7 +69,7 @@ def test_who_was_turned_away_waits_in_the_socket_until_there_is_room(tmp_path):
 
 def full(hub, depth):
     """As if so many messages were on their way."""
-    hub.services.pipeline.depth = depth
+    hub.services.sequencer.depth = depth
 
 
 def test_nobody_waits_longer_than_a_tick(tmp_path):
@@ -88,9 +81,9 @@ def test_nobody_waits_longer_than_a_tick(tmp_path):
             transport, connection = flood(hub, 1)
             assert (statuses(transport), transport.reading) == ([503], False)
             full(hub, 0)
-            await until(lambda: transport.reading)
+            await eventually(lambda: transport.reading)
             connection.data_received(submit(1))
-            await until(lambda: len(statuses(transport)) == 2)
+            await eventually(lambda: len(statuses(transport)) == 2)
             assert (statuses(transport), transport.reading) == ([503, 200], True)
             connection.connection_lost(None)
 
@@ -106,12 +99,12 @@ def test_others_are_heard_meanwhile(tmp_path):
             second = Connection(hub.server)
             second.connection_made(other)
             second.data_received(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
-            await until(lambda: statuses(other) == [200])
+            await eventually(lambda: statuses(other) == [200])
             assert other.reading
-            for one in (connection, second):
-                one.connection_lost(None)
-            assert not hub.server._held
-            await until(lambda: hub.services.pipeline.depth == 0)
+            for client in (connection, second):
+                client.connection_lost(None)
+            assert not hub.server._on_hold
+            await eventually(lambda: hub.services.sequencer.depth == 0)
 
         hub.run(scenario())
 
@@ -138,9 +131,9 @@ def test_a_client_that_leaves_is_not_held(tmp_path, headers):
             transport, connection = flood(hub, 1, *headers)
             full(hub, 0)
             assert statuses(transport) == [503]
-            assert (connection in hub.server._held) == (not headers)
+            assert (connection in hub.server._on_hold) == (not headers)
             connection.connection_lost(None)
-            assert not hub.server._held
+            assert not hub.server._on_hold
 
         hub.run(scenario())
 

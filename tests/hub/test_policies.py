@@ -8,18 +8,18 @@ from tests.hub import hubworld as w
 from tests.hub.apiworld import ADMIN, LiveHub, detail_of
 from tests.hub.test_tooling import ADMIN_HEADER, FORMS, error, message, submit
 
-from veen.core.control import ControlRecord, PolicyAuthority, PolicyRevocation
-from veen.core.envelopes import SubmitRequest
 from veen.core.hashing import H
-from veen.core.hubkeys import HubIdentity
 from veen.core.labels import hub_id_of
-from veen.core.policies import MAX_POLICY_ITEMS, Authority, Revocation, realm_id_of
-from veen.core.tooling import AttachmentGrant, PolicyRecordsResponse, PolicyRequest, PolicyResponse
-from veen.hub.about import GRANT_HEADER
-from veen.hub.access import Access
-from veen.hub.policy import Auth1, Kex1
-from veen.storage.fs import OsFs
-from veen.storage.fsck import verify_data
+from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
+from veen.core.objects.envelopes import SubmitRequest
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation, realm_id_of
+from veen.core.objects.tooling import AttachmentGrant, PolicyRecordsResponse, PolicyRequest, PolicyResponse
+from veen.fs.local import OsFs
+from veen.hub.admission.policy import Auth1, Kex1
+from veen.hub.api.access import Access
+from veen.hub.api.attachments import GRANT_HEADER
+from veen.verify.directory import verify_data
 
 REALM = realm_id_of("default")
 AUTH1 = Auth1(hub_id=hub_id_of(w.HUB.public), realm_id=REALM)
@@ -130,15 +130,15 @@ def test_a_change_of_policy_leaves_the_log_as_it_would_have_been(tmp_path, clock
         ("plain", w.policy(preloaded=knobs["preloaded"]), False),
         ("ruled", w.policy(**knobs), True),
     ):
+        clock.now = w.NOW
         with LiveHub(tmp_path / name, policy=rules, access=Access.of(admin_tokens=[ADMIN]), clock=clock) as hub:
-            clock.now = w.NOW
-            made = []
+            records = []
             for seq in range(1, 7):
-                clock.now += 1
                 if views and seq == 3:
                     push(hub, revocations=others, authorities=(replace(ELSEWHERE, stream_id=w.OTHER_STREAM),))
-                made.append(submit(hub, message(seq)).to_bytes())
-            receipts.append(made)
+                clock.now += 3  # each policy record begins a new second
+                records.append(submit(hub, message(seq)).to_bytes())
+            receipts.append(records)
     assert receipts[0] == receipts[1]
 
 
@@ -155,10 +155,13 @@ def test_the_same_view_again_adds_nothing(enforcing, clock):
 
 def test_what_is_not_enforced_is_not_taken(enforcing):
     """Nobody shall believe a key to be revoked that is not."""
-    given = {"revocations": PolicyRequest(revocations=(ALICE,)), "authorities": PolicyRequest(authorities=(ELSEWHERE,))}
+    requests = {
+        "revocations": PolicyRequest(revocations=(ALICE,)),
+        "authorities": PolicyRequest(authorities=(ELSEWHERE,)),
+    }
     with enforcing(kex1=None, auth1=None) as hub:
         for name, setting in (("revocations", "admission.kex1_plus"), ("authorities", "admission.auth1")):
-            status, envelope = error(hub, "/tooling/policy", given[name], headers=ADMIN_HEADER)
+            status, envelope = error(hub, "/tooling/policy", requests[name], headers=ADMIN_HEADER)
             assert (status, envelope.code) == (409, "E.CONFLICT")
             assert envelope.detail == {"field": name, "setting": setting}
         shown = listed(hub)
@@ -177,8 +180,8 @@ def test_a_view_as_large_as_may_be_is_one_record(enforcing):
     many = tuple(replace(ALICE, target=H(bytes([n // 256, n % 256]))) for n in range(MAX_POLICY_ITEMS))
     with enforcing() as hub:
         for form in FORMS:
-            given = tuple(replace(item, kind={"cbor": "auth-ref", "json": "cap-token"}[form]) for item in many)
-            (record,) = push(hub, form=form, revocations=given)
+            items = tuple(replace(item, kind={"cbor": "auth-ref", "json": "cap-token"}[form]) for item in many)
+            (record,) = push(hub, form=form, revocations=items)
             assert isinstance(record.body, PolicyRevocation)
             assert len(record.body.revocations) == MAX_POLICY_ITEMS
         too_many = json.dumps({"ver": 1, "revocations": [ALICE.to_json()] * (MAX_POLICY_ITEMS + 1)}).encode()
@@ -200,17 +203,17 @@ def test_the_records_are_listed_for_whoever_audits_them(enforcing):
     """A signed chain that nobody can shorten unseen; all of it, in pages."""
     with enforcing() as hub:
         submit(hub, message(1))
-        made = []
+        records = []
         for n in range(40):
             many = tuple(replace(ALICE, target=H(bytes([n, m]))) for m in range(MAX_POLICY_ITEMS))
-            made += push(hub, revocations=many)
-        found: list[ControlRecord] = []
+            records += push(hub, revocations=many)
+        journaled: list[ControlRecord] = []
         more = True
         pages = 0
         while more:
-            page = listed(hub, found[-1].seq if found else 0)
-            found, more, pages = [*found, *page.records], page.more, pages + 1
-        assert found == made
+            page = listed(hub, journaled[-1].seq if journaled else 0)
+            journaled, more, pages = [*journaled, *page.records], page.more, pages + 1
+        assert journaled == records
         assert pages > 1
         assert hub.request("GET", "/tooling/policy?after=x", headers=ADMIN_HEADER)[0] == 400
 

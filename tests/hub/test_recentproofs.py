@@ -5,9 +5,9 @@ import random
 import pytest
 from tests.storage import driver
 
-from veen.core.proof import prove_inclusion
-from veen.hub.recentproofs import RecentProofs
-from veen.storage.labelfiles import LabelFiles
+from veen.core.tree.proof import prove_inclusion
+from veen.hub.api.recent_proofs import RecentProofs
+from veen.storage.label_files import LabelFiles
 from veen.testing.memfs import MemFs
 
 
@@ -60,5 +60,5 @@ def test_a_proof_that_was_asked_for_lately_is_not_read_again(labels):
 @pytest.mark.req("GEN-21")
 def test_labels_do_not_share_proofs(labels):
     proofs = RecentProofs()
-    one, other = (proofs.prove(files, 1) for files in labels[:2])
-    assert one.leaf_hash != other.leaf_hash
+    first, other = (proofs.prove(files, 1) for files in labels[:2])
+    assert first.leaf_hash != other.leaf_hash

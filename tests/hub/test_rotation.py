@@ -6,37 +6,46 @@ import itertools
 import json
 import random
 import threading
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.hub import hubworld as w
 from tests.hub.test_runtime import assert_whole, fs_of, running, submit
 from tests.storage.oracle import assert_clean
+from tests.waiting import DEADLINE_SEC
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import KeyRotate
-from veen.core.ed25519 import SigningKey
-from veen.core.hubkeys import IdentityError
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import SignatureError
+from veen.core.hashing import H
 from veen.core.limits import Limits
-from veen.core.receipt import Receipt
-from veen.core.tooling import RecordResponse, RotateKeyRequest
-from veen.hub.access import Principal
-from veen.hub.opening import Sealing, finish_rotations
-from veen.hub.pipeline import Pipeline
-from veen.hub.rotation import LEAD_SECONDS, HeldClock, Rotation, check_rotations
-from veen.storage import identity as identities
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import KeyRotate
+from veen.core.objects.envelopes import ErrorEnvelope
+from veen.core.objects.identity import IdentityError
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import IdentityResponse, RecordResponse, RotateKeyRequest
+from veen.fs.errors import StorageError
+from veen.hub.api.access import Principal
+from veen.hub.api.rotation import LEAD_SECONDS, Rotation, check_rotations
+from veen.hub.process.startup import Sealing, finish_rotations
+from veen.hub.sequencer.clock import HubClock
+from veen.hub.sequencer.sequencer import Sequencer, Stopped
 from veen.storage import layout
-from veen.storage.errors import StorageError
-from veen.storage.keydir import write_private_key
+from veen.storage.keys import identity as identities
+from veen.storage.keys import rotation as keyrotation
+from veen.storage.keys.directory import write_birth, write_private_key
+from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.store import Store
 from veen.testing.memfs import Crash, Fault, MemFs
+from veen.verify.directory import verify_data
 
 LIMITS = Limits(max_checkpoint_interval=2)
 OVERLAP = 20
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario, 30))
+    return asyncio.run(asyncio.wait_for(scenario, DEADLINE_SEC))
 
 
 class Machine:
@@ -52,7 +61,7 @@ class Machine:
     async def running(self):
         fs = self.fs
         keys = identities.load(fs, now=self.now) if identities.exists(fs) else identities.create(fs, w.HUB.seed, w.NOW)
-        sealing, clock = Sealing(keys), HeldClock(lambda: self.now)
+        sealing, clock = Sealing(keys), HubClock(lambda: self.now)
 
         def open_store():
             return Store.open(fs, LIMITS, sealing.seal)
@@ -60,25 +69,32 @@ class Machine:
         store = open_store()
         sealing.replace(finish_rotations(fs, keys, store))
         policy = w.policy(capability_gating=False, stream_scope="open")
-        self.pipeline = Pipeline(
-            store, sealing, policy, w.resolver(), workers=0, clock=clock, reopen=open_store, failed=self.failures.append
+        self.sequencer = Sequencer(
+            store,
+            sealing,
+            policy,
+            w.resolver(),
+            workers=w.WORKERS,
+            clock=clock,
+            reopen=open_store,
+            failed=self.failures.append,
         )
         self.sealing = sealing
-        self.rotation = Rotation(fs, self.pipeline, sealing, clock, failed=self.failures.append)
+        self.rotation = Rotation(fs, self.sequencer, sealing, clock, failed=self.failures.append)
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: task.cancel())  # the power went
         try:
             yield self
         finally:
-            await (self.pipeline.abort() if self.fs.fault else self.pipeline.close())
+            await (self.sequencer.abort() if self.fs.fault else self.sequencer.close())
 
     async def send(self, count=1):
-        files = self.pipeline.store.files(w.LABEL)
+        files = self.sequencer.store.files(w.LABEL)
         first = (files.size if files else 0) + 1
         for seq in range(first, first + count):
             try:
-                answer = await self.pipeline.submit(w.msg(seq=seq, token=None).to_bytes())
+                answer = await self.sequencer.submit(w.msg(seq=seq, token=None).to_bytes())
             except asyncio.CancelledError:
                 raise Crash from None
             assert isinstance(answer, bytes)
@@ -106,7 +122,7 @@ async def life(machine):
             await machine.send(3)
         machine.now += OVERLAP
         await machine.send(3)
-        store = machine.pipeline.store
+        store = machine.sequencer.store
         for receipt in machine.receipts:  # whatever left is there, also what left before a crash
             assert store.reader.receipt(store.files(w.LABEL), receipt.stream_seq) == receipt.to_bytes()
 
@@ -130,7 +146,7 @@ def test_a_running_hub_goes_on_with_another_key():
         )
 
 
-@pytest.mark.req("HID-07", "HID-12")
+@pytest.mark.req("HID-07")
 @pytest.mark.parametrize("kind", ["lost", "torn", "done"])
 def test_a_cut_at_any_operation_leaves_the_old_identity_or_the_new_one(kind):
     """Whatever was cut off: every receipt that left verifies, the directory is in order, and the rotation happens."""
@@ -244,7 +260,7 @@ def test_rotations_follow_each_other_one_at_a_time():
         machine = Machine()
         async with machine.running():
             await machine.rotation.rotate(OVERLAP)
-            with pytest.raises(IdentityError, match="lasts until"):
+            with pytest.raises(IdentityError, match="signs only from"):
                 await machine.rotation.rotate(OVERLAP)
             machine.now += 1000
             with pytest.raises(IdentityError, match="never ends"):
@@ -258,6 +274,82 @@ def test_rotations_follow_each_other_one_at_a_time():
     assert run(scenario()) == 3
 
 
+def test_a_rotation_within_the_lead_time_is_refused_and_leaves_no_key():
+    """D-174: only a valid key can sign the record that retires it, so without overlap too the next one waits."""
+
+    async def scenario():
+        machine = Machine()
+        async with machine.running():
+            first = await machine.rotation.rotate(0)
+            keys, operations = machine.fs.list(layout.KEYS), machine.fs.operations
+            for _ in range(LEAD_SECONDS):
+                with pytest.raises(RotationUnderWayError) as caught:
+                    await machine.rotation.rotate(0)
+                assert caught.value.until == machine.sealing.held.identity.current.valid_from
+                machine.now += 1
+            with pytest.raises(IdentityError, match="never ends"):
+                await machine.rotation.rotate(2**63)
+            assert (machine.fs.list(layout.KEYS), machine.fs.operations) == (keys, operations)  # no key was written
+            second = await machine.rotation.rotate(0)
+            return machine, [first, second]
+
+    machine, records = run(scenario())
+    identity = machine.sealing.held.identity
+    assert [identity.verify_rotation(record).hub_pk for record in records] == [key.hub_pk for key in identity.keys[:2]]
+    assert_clean(machine.fs)
+
+
+def test_a_rotation_that_is_refused_at_its_turn_takes_its_key_back(monkeypatch):
+    """The sequencer stops between the check and the record."""
+
+    async def scenario():
+        machine = Machine()
+        async with machine.running():
+            keys = machine.fs.list(layout.KEYS)
+
+            async def stopped(_make):
+                raise Stopped
+
+            monkeypatch.setattr(machine.sequencer, "control", stopped)
+            with pytest.raises(Stopped):
+                await machine.rotation.rotate(0)
+            assert machine.fs.list(layout.KEYS) == keys
+
+    run(scenario())
+
+
+def test_a_log_with_a_rotation_that_another_key_signed_is_named():
+    """As releases before D-174 wrote it: two rotations within the lead time."""
+    machine = Machine()
+
+    async def scenario():
+        async with machine.running():
+            await machine.rotation.rotate(0)
+            keys = machine.sealing.held
+            third = SigningKey(b"\x33" * 32)
+            identities.write_key(machine.fs, third)
+            at = keys.identity.current.valid_from + 5
+            lapped = keys.identity.rotated(third.public, valid_from=at, overlap_until=at)
+            await machine.sequencer.control(lambda _: lapped.rotations()[-1])
+            keyrotation.publish(machine.fs, lapped, third)
+            machine.sealing.replace(identities.HubKeys(lapped, {**keys.private, third.public: third}))
+            machine.now += 1000
+            await machine.send()
+
+    run(scenario())
+    with pytest.raises(SignatureError, match="signed a rotation that retires another key"):
+        check_rotations(machine.fs)
+    errors = [str(finding) for finding in verify_data(machine.fs, level="full").errors]
+    assert len(errors) == 1
+    assert "must pin the present one" in errors[0]
+
+    async def again():
+        async with machine.running():  # the hub itself goes on
+            await machine.send()
+
+    run(again())
+
+
 # --- over the API ----------------------------------------------------------------------------------------
 
 
@@ -267,23 +359,33 @@ async def rotate(hub, overlap=OVERLAP, token=b"an-administrator"):
     return await hub.api.call("rotate_key", request, principal=principal)
 
 
-@pytest.mark.req("HID-05", "HID-07", "KEX0-02")
+@pytest.mark.req("HID-04", "HID-05", "HID-07", "KEX0-02")
 def test_an_administrator_rotates_the_key_of_a_running_hub(tmp_path):
     """Closed without credentials; the answer is the signed record, and the identity is what it says."""
     token = tmp_path / "token"
     token.write_text("an-administrator\n")
+    token.chmod(0o600)
     now = [w.NOW]
 
     async def scenario():
         async with running(tmp_path, clock=lambda: now[0], auth__admin_token_files=str(token)) as hub:
             before = [Receipt.from_bytes(data) for data in await submit(hub, 2)]
-            assert [(await rotate(hub, token=wrong)).status for wrong in (None, b"somebody")] == [401, 403]
+            assert [(await rotate(hub, token=wrong)).status for wrong in (None, b"somebody")] == [401, 401]
             reply = await rotate(hub)
             record = RecordResponse.from_bytes(reply.body).record
-            assert (await rotate(hub)).status == 409
+            refused = await rotate(hub, 0)
+            assert refused.status == 409
+            envelope = ErrorEnvelope.from_bytes(refused.body)
+            assert (envelope.code, envelope.detail) == (
+                "E.CONFLICT",
+                {"reason": "rotation_under_way", "until": hub.identity.keys[-1].valid_from},
+            )
             now[0] += LEAD_SECONDS
             after = [Receipt.from_bytes(data) for data in await submit(hub, 2, 3)]
             listed = json.loads((await hub.api.call("identity", answer="json")).body)["hub_keys"]
+            identity = IdentityResponse.from_bytes((await hub.api.call("identity")).body)
+            assert identity.to_identity() == identities.read_identity(fs_of(tmp_path))
+            assert identity.sig == (tmp_path / "hub" / layout.IDENTITY_SIG).read_bytes()
             return before, record, after, listed
 
     before, record, after, listed = run(scenario())
@@ -292,7 +394,7 @@ def test_an_administrator_rotates_the_key_of_a_running_hub(tmp_path):
     assert isinstance(record.body, KeyRotate)
     assert (record.body.retired_pk, record.body.hub_pk) == (old, new)
     assert identity.verify_control(record).hub_pk == old
-    assert [key["hub_pk"] for key in listed] == [old.hex(), new.hex()]
+    assert [(key["key_id"], key["hub_pk"]) for key in listed] == [(H(pk).hex()[:16], pk.hex()) for pk in (old, new)]
     assert [identity.verify_receipt(receipt).hub_pk for receipt in before + after] == [old, old, new, new]
     assert len(check_rotations(fs_of(tmp_path))) == 3
     assert_whole(tmp_path)
@@ -310,8 +412,10 @@ def test_where_keys_are_given_a_rotation_takes_the_one_that_was_added(tmp_path):
     """D-42: such a hub writes no keys and invents none."""
     token, keys = tmp_path / "token", tmp_path / "secret"
     token.write_text("an-administrator\n")
+    token.chmod(0o600)
     first, second = SigningKey(b"\x05" * 32), SigningKey(b"\x06" * 32)
     write_private_key(keys, first)
+    write_birth(keys, first, int(time.time()) + 60)
 
     async def scenario():
         async with running(tmp_path, keys_dir=str(keys), auth__admin_token_files=str(token)) as hub:

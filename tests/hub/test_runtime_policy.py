@@ -1,20 +1,19 @@
 """Policy views and anchors in a whole hub, from its configuration to its data directory."""
 
-import asyncio
-
 import pytest
 from tests.hub import hubworld as w
 from tests.hub.test_runtime import assert_whole, configured, fs_of, get, run, running, submit
+from tests.waiting import eventually
 
-from veen.core.control import PolicyRevocation
 from veen.core.errors import Refusal
-from veen.core.policies import Revocation, realm_id_of
-from veen.hub.admission import Refuse
-from veen.hub.config import load
-from veen.hub.policy import Auth1, Kex1
+from veen.core.objects.control import PolicyRevocation
+from veen.core.objects.policies import Revocation, realm_id_of
+from veen.hub.admission.decide import Refuse
+from veen.hub.admission.policy import Auth1, Kex1
+from veen.hub.process.config import load
 from veen.storage import layout
 
-POLICY_FLAGS = {"admission__kex1_plus": "true", "admission__auth1": "true"}
+POLICY_FLAGS = {"admission__kex1_plus": "true", "admission__auth1": "true", "engine__max_clock_step": "0"}
 
 
 class Clock:
@@ -62,7 +61,7 @@ def test_a_revocation_and_the_age_of_a_key_hold_through_reloads_and_restarts(tmp
             assert hub.policy.auth1 is not None
             assert hub.policy.auth1.hub_id == hub.identity.hub_id
             await submit(hub, 2)
-            await hub.pipeline.control(lambda _: revoked)
+            await hub.sequencer.control(lambda _: revoked)
             clock.now += 1
             assert await refusal(hub, 3) is Refusal.CLIENT_REVOKED
             assert b"\nveen_revocations 1\n" in (await get(hub, "/metrics"))[1]
@@ -87,7 +86,7 @@ def test_a_revocation_and_the_age_of_a_key_hold_through_reloads_and_restarts(tmp
 
 
 async def refusal(hub, seq):
-    outcome = await hub.pipeline.submit(w.msg(seq=seq, token=None).to_bytes())
+    outcome = await hub.sequencer.submit(w.msg(seq=seq, token=None).to_bytes())
     assert isinstance(outcome, Refuse)
     return outcome.refusal
 
@@ -97,8 +96,7 @@ def test_a_hub_anchors_at_its_own_cadence(tmp_path):
     async def scenario():
         async with running(tmp_path, anchor__every="1s") as hub:
             await submit(hub, 3)
-            while not hub.api.context.control.anchored_upto(w.LABEL):  # noqa: ASYNC110 - the hub does it when it is time
-                await asyncio.sleep(0.05)
+            await eventually(lambda: hub.api.context.control.anchored_upto(w.LABEL))
             (record,) = hub.api.context.control.anchors(w.LABEL, 0)
             assert hub.anchors.verify(record.body.mmr_root, record.body.anchor_ref)
 

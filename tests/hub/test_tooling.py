@@ -6,17 +6,22 @@ import http.client
 import json
 import threading
 import time
+from dataclasses import replace
 
 import cbor2
 import pytest
 from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, VERSION, LiveHub, detail_of
+from tests.hub.apiworld import ADMIN, READER, VERSION, LiveHub, detail_of
+from tests.waiting import DEADLINE_SEC
 
 from veen.core import cbor
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import CapAuthorize, StreamRegister
-from veen.core.envelopes import (
+from veen.core.hashing import H
+from veen.core.labels import label_of, stream_id_of
+from veen.core.limits import Limits
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import CapAuthorize, StreamRegister
+from veen.core.objects.envelopes import (
     CheckpointResponse,
     ErrorEnvelope,
     ProofResponse,
@@ -25,19 +30,17 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.evidence import Equivocation
-from veen.core.hashing import H
-from veen.core.labels import label_of, stream_id_of
-from veen.core.limits import Limits
-from veen.core.pow import solve
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
-from veen.core.tooling import (
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import (
     AttachmentGrant,
     AuthorizeResponse,
     CapStatusRequest,
     CapStatusResponse,
     CheckpointRangeRequest,
+    ClientCursorRequest,
+    ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
     HealthResponse,
@@ -57,9 +60,11 @@ from veen.core.tooling import (
     VersionRequest,
     VersionResponse,
 )
-from veen.hub.about import GRANT_HEADER
-from veen.hub.access import Access
-from veen.hub.pow import HEADER
+from veen.core.pow import solve
+from veen.hub.admission.pow import HEADER
+from veen.hub.api.access import Access
+from veen.hub.api.attachments import GRANT_HEADER
+from veen.hub.process.config import AttachmentPolicy
 
 FORMS = ["cbor", "json"]
 COUNT = 11
@@ -77,8 +82,8 @@ def submit(hub, msg):
 def error(hub, path, request, *, form="cbor", headers=None):
     body = request.to_bytes() if form == "cbor" else json.dumps(request.to_json()).encode()
     status, _, data = hub.request("POST", path, body, {"Content-Type": f"application/{form}", **(headers or {})})
-    made = ErrorEnvelope.from_bytes(data) if form == "cbor" else ErrorEnvelope.from_json(json.loads(data))
-    return status, made
+    envelope = ErrorEnvelope.from_bytes(data) if form == "cbor" else ErrorEnvelope.from_json(json.loads(data))
+    return status, envelope
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +122,7 @@ def test_authorize_journals_the_token_and_opens_the_stream(hub, form):
     assert submit(hub, w.msg()).stream_seq == 1
 
 
-@pytest.mark.req("CAP-10", "CAP-11")
+@pytest.mark.req("CAP-10", "CAP-11", "KEX1-04")
 def test_authorizing_again_returns_the_first_record_and_extends_nothing(tmp_path):
     """D-47, also after a restart."""
     times = [w.NOW]
@@ -129,6 +134,28 @@ def test_authorizing_again_returns_the_first_record_and_extends_nothing(tmp_path
     with LiveHub(tmp_path, **options) as hub:
         times[0] += 100
         assert hub.call("/tooling/authorize", w.TOKEN, AuthorizeResponse) == first
+        submit(hub, w.msg())
+        times[0] = first.expires_at + 1
+        assert hub.call("/tooling/authorize", w.TOKEN, AuthorizeResponse) == first
+        status, envelope = error(hub, "/v1/submit", SubmitRequest(msg=w.msg(seq=2)))
+        assert (status, envelope.detail["detail_enum"]) == (400, "CAP_TTL")
+
+
+@pytest.mark.req("CAP-06", "CAP-08")
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_token_is_refused_if_any_of_its_links_is_not_the_issuers(hub, number):
+    """spec §6: a chain of three, of which one link was signed by somebody else, or by the subject."""
+    good = w.TOKEN.renew(w.ISSUER).renew(w.ISSUER)
+    for signer in (w.STRANGER, w.ALICE):
+        links = list(good.sig_chain)
+        links[number] = signer.sign(good._link_digest(links[number - 1] if number else bytes(64)))
+        forged = replace(good, sig_chain=tuple(links))
+        status, envelope = error(hub, "/tooling/authorize", forged)
+        assert (status, envelope.detail["detail_enum"]) == (403, "CAP_INVALID")
+        status, envelope = error(hub, "/v1/submit", SubmitRequest(msg=w.msg(token=forged)))
+        assert (status, envelope.detail["detail_enum"]) == (403, "CAP_MISSING")
+    hub.call("/tooling/authorize", good, AuthorizeResponse)
+    submit(hub, w.msg(token=good))
 
 
 def test_two_that_authorize_at_once_get_one_record(hub):
@@ -191,11 +218,11 @@ def test_a_registered_stream_resolves_also_after_a_restart(tmp_path, form):
         status, _, _ = hub.request("POST", "/v1/submit", SubmitRequest(msg=w.msg(token=None, label=label)).to_bytes())
         assert status == 403
         request = StreamRegisterRequest(stream_id=stream_id)
-        made = hub.call("/tooling/streams", request, RecordResponse, form=form, headers=ADMIN_HEADER)
-        made.record.verify(w.HUB.public)
-        assert made.record.body == StreamRegister(stream_id=stream_id)
+        response = hub.call("/tooling/streams", request, RecordResponse, form=form, headers=ADMIN_HEADER)
+        response.record.verify(w.HUB.public)
+        assert response.record.body == StreamRegister(stream_id=stream_id)
         again = hub.call("/tooling/streams", request, RecordResponse, form=form, headers=ADMIN_HEADER)
-        assert again == made
+        assert again == response
     with LiveHub(tmp_path, **options, resolver=w.resolver(w.STREAM)) as hub:
         assert submit(hub, w.msg(token=None, label=label)).stream_seq == 1
         _, _, data = hub.request("GET", "/tooling/streams", headers=ADMIN_HEADER)
@@ -203,13 +230,13 @@ def test_a_registered_stream_resolves_also_after_a_restart(tmp_path, form):
 
 
 def test_what_changes_the_hub_is_closed_unless_configured(log, hub):
-    """Default closed: 403 with a hint; with administrators named, 401 without and 403 with wrong credentials."""
+    """Default closed: 403 with a hint. With administrators named, 401 without credentials or with unknown ones."""
     request = StreamRegisterRequest(stream_id=bytes(32))
     status, envelope = error(log, "/tooling/streams", request, headers=ADMIN_HEADER)
     assert (status, envelope.code) == (403, "E.FORBIDDEN")
     assert "admin_token_files" in envelope.detail["hint"]
     assert error(hub, "/tooling/streams", request)[0] == 401
-    assert error(hub, "/tooling/streams", request, headers={"Authorization": "Bearer guess"})[0] == 403
+    assert error(hub, "/tooling/streams", request, headers={"Authorization": "Bearer guess"})[0] == 401
     assert error(hub, "/tooling/streams", request, headers={"Authorization": "Basic guess"})[0] == 401
 
 
@@ -241,7 +268,7 @@ def test_a_batch_is_answered_message_by_message_in_order(tmp_path, form):
             errors = [ErrorEnvelope.from_json(item) for item in items if isinstance(item, dict)]
         assert kinds == [4, 4, 5, 5, 4, 5, 5]
         assert [receipt.stream_seq for receipt in receipts] == [1, 2, 3]
-        assert [(made.detail or {})["detail_enum"] for made in errors] == [
+        assert [(error.detail or {})["detail_enum"] for error in errors] == [
             "DUPLICATE",
             "CAP_MISSING",
             "CLIENT_SEQ",
@@ -255,7 +282,7 @@ def test_a_batch_is_answered_message_by_message_in_order(tmp_path, form):
 def test_a_batch_that_is_no_sequence_admits_nothing(hub, body, status):
     got, _, _ = hub.request("POST", "/tooling/submit_batch", body)
     assert got == status
-    assert hub.on_loop(lambda: list(hub.services.pipeline.store.labels())) == []
+    assert hub.on_loop(lambda: list(hub.services.sequencer.store.labels())) == []
 
 
 def test_a_batch_pays_its_proof_of_work_at_once_and_more(tmp_path):
@@ -317,9 +344,11 @@ def test_proofs_of_what_is_not_there_are_refused(log, path, request_, status):
 @pytest.mark.req("API-19")
 @pytest.mark.parametrize("form", FORMS)
 def test_the_latest_checkpoint_of_a_label_covers_all_of_it(log, form):
-    made = log.call("/tooling/checkpoint_latest", LabelRequest(label=w.LABEL), CheckpointResponse, form=form).checkpoint
-    made.verify(w.HUB.public)
-    assert (made.upto_seq, made.mmr_root) == (COUNT, log.receipts[-1].mmr_root)
+    response = log.call(
+        "/tooling/checkpoint_latest", LabelRequest(label=w.LABEL), CheckpointResponse, form=form
+    ).checkpoint
+    response.verify(w.HUB.public)
+    assert (response.upto_seq, response.mmr_root) == (COUNT, log.receipts[-1].mmr_root)
 
 
 def checkpoints(hub, form="cbor", **fields):
@@ -350,7 +379,7 @@ def test_a_range_of_checkpoints_is_ordered_by_epoch_and_label(tmp_path, form):
         first = expected[0][0]
 
         def listed(**fields):
-            return [(made.epoch, made.label_curr) for made in checkpoints(hub, form, **fields)]
+            return [(checkpoint.epoch, checkpoint.label_curr) for checkpoint in checkpoints(hub, form, **fields)]
 
         assert listed() == expected
         assert listed(epoch_min=first + 1, epoch_max=first + 1) == expected[2:4]
@@ -359,19 +388,110 @@ def test_a_range_of_checkpoints_is_ordered_by_epoch_and_label(tmp_path, form):
         assert listed(label=expected[3][1]) == expected[3:4]
         assert listed(label=expected[3][1], epoch_max=first) == listed(label=bytes(32)) == []
     with LiveHub(tmp_path, policy=policy, resolver=resolver, clock=lambda: clock[0]) as hub:
-        assert [(made.epoch, made.label_curr) for made in checkpoints(hub, form)] == expected
+        assert [(checkpoint.epoch, checkpoint.label_curr) for checkpoint in checkpoints(hub, form)] == expected
+
+
+# --- a client's own cursor (D-162) ------------------------------------------------------------------------
+
+
+def cursor_request(key=w.ALICE, **changes):
+    return ClientCursorRequest.issue(key, **{"label": w.LABEL, "ts": w.NOW, **changes})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_client_asks_for_its_own_cursor(log, form):
+    answer = log.call("/tooling/client_cursor", cursor_request(client_seq=3), ClientCursorResponse, form=form)
+    assert answer == ClientCursorResponse(
+        last_client_seq=COUNT, last_prev_ack=0, stream_seq=3, leaf=log.receipts[2].leaf_hash
+    )
+    plain = log.call("/tooling/client_cursor", cursor_request(), ClientCursorResponse, form=form)
+    assert plain == ClientCursorResponse(last_client_seq=COUNT, last_prev_ack=0)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        cursor_request(w.BOB, client_seq=1),  # a client without entries in this label
+        cursor_request(label=bytes(32), client_seq=1),  # a label without entries
+    ],
+)
+def test_a_cursor_shows_nothing_of_others(log, request_):
+    answer = log.call("/tooling/client_cursor", request_, ClientCursorResponse)
+    assert answer == ClientCursorResponse(last_client_seq=0, last_prev_ack=0)
+
+
+@pytest.mark.parametrize("client_seq", [0, COUNT + 1, 2**64 - 1])
+def test_a_number_that_was_not_accepted_has_no_entry(log, client_seq):
+    answer = log.call("/tooling/client_cursor", cursor_request(client_seq=client_seq), ClientCursorResponse)
+    assert (answer.last_client_seq, answer.stream_seq, answer.leaf) == (COUNT, None, None)
+
+
+@pytest.mark.parametrize("change", ["label", "client_id", "client_seq", "ts", "sig"])
+def test_a_cursor_request_is_signed_by_its_client_in_every_field(log, change):
+    request = cursor_request(client_seq=3)
+    changes = {"label": bytes(32), "client_id": w.BOB.public, "client_seq": 4, "ts": w.NOW + 1, "sig": bytes(64)}
+    forged = replace(request, **{change: changes[change]})
+    data = log.call("/tooling/client_cursor", forged, status=409)
+    assert detail_of(data)["detail_enum"] == "SIG_INVALID"
+
+
+def test_a_cursor_request_counts_within_the_epoch_skew(log):
+    skew = Limits().max_epoch_skew_sec
+    for ts in (w.NOW - skew, w.NOW + skew):
+        log.call("/tooling/client_cursor", cursor_request(ts=ts), ClientCursorResponse)
+    for ts in (w.NOW - skew - 1, w.NOW + skew + 1, 0, 2**64 - 1):
+        data = log.call("/tooling/client_cursor", cursor_request(ts=ts), status=400)
+        assert (ErrorEnvelope.from_bytes(data).code, detail_of(data)["field"]) == ("E.BAD_REQUEST", "ts")
+
+
+def test_a_cursor_needs_no_right_to_read(tmp_path):
+    with LiveHub(tmp_path, access=Access.of(read_tokens=[READER])) as hub:
+        hub.call("/v1/submit", SubmitRequest(msg=message()), SubmitResponse)
+        hub.call("/tooling/inspect", InspectRequest(), status=401)
+        answer = hub.call("/tooling/client_cursor", cursor_request(client_seq=1), ClientCursorResponse)
+        assert (answer.last_client_seq, answer.stream_seq) == (1, 1)
+
+
+def test_a_cursor_survives_retirement_and_restart(tmp_path):
+    with LiveHub(tmp_path) as hub:
+        sent = [message(seq, ack=seq - 1) for seq in (1, 2, 3)]
+        receipts = [hub.call("/v1/submit", SubmitRequest(msg=msg), SubmitResponse).receipt for msg in sent]
+        before = hub.call("/tooling/client_cursor", cursor_request(client_seq=2), ClientCursorResponse)
+        hub.on_loop(hub.services.sequencer.store.retire)
+        assert hub.call("/tooling/client_cursor", cursor_request(client_seq=2), ClientCursorResponse) == before
+    with LiveHub(tmp_path) as hub:
+        after = hub.call("/tooling/client_cursor", cursor_request(client_seq=2), ClientCursorResponse)
+    assert before == after
+    assert after == ClientCursorResponse(last_client_seq=3, last_prev_ack=2, stream_seq=2, leaf=receipts[1].leaf_hash)
+
+
+def test_a_cursor_tells_only_what_is_durable(tmp_path):
+    """The sequencer may be ahead of the disk: a crash would make a liar of an answer about that."""
+    with LiveHub(tmp_path) as hub:
+        hub.call("/v1/submit", SubmitRequest(msg=message()), SubmitResponse)
+
+        async def ahead():
+            sequencer = hub.services.sequencer
+            waiting = sequencer.submit(message(2).to_bytes())
+            reply = await hub.api.call("client_cursor", cursor_request(client_seq=2).to_bytes())
+            done = waiting.done()
+            await waiting
+            return done, ClientCursorResponse.from_bytes(reply.body)
+
+        done, answer = hub.run(ahead())
+        assert (done, answer) == (False, ClientCursorResponse(last_client_seq=1, last_prev_ack=0))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_inspect_counts_without_reading(log, form):
     """GEN-24."""
-    made = log.call("/tooling/inspect", InspectRequest(), InspectResponse, form=form)
-    assert (made.label_count, made.more) == (2, False)
-    assert {info.label: info.last_stream_seq for info in made.labels} == {w.LABEL: COUNT, log.other: 1}
-    one = log.call("/tooling/inspect", InspectRequest(label=w.LABEL), InspectResponse, form=form)
-    assert one.labels[0].last_mmr_root == log.receipts[-1].mmr_root
-    rest = log.call("/tooling/inspect", InspectRequest(after_epoch=0, after=made.labels[0].label), InspectResponse)
-    assert rest.labels == made.labels[1:]
+    response = log.call("/tooling/inspect", InspectRequest(), InspectResponse, form=form)
+    assert (response.label_count, response.more) == (2, False)
+    assert {info.label: info.last_stream_seq for info in response.labels} == {w.LABEL: COUNT, log.other: 1}
+    single = log.call("/tooling/inspect", InspectRequest(label=w.LABEL), InspectResponse, form=form)
+    assert single.labels[0].last_mmr_root == log.receipts[-1].mmr_root
+    rest = log.call("/tooling/inspect", InspectRequest(after_epoch=0, after=response.labels[0].label), InspectResponse)
+    assert rest.labels == response.labels[1:]
 
 
 # --- evidence ---------------------------------------------------------------------------------------------
@@ -413,8 +533,8 @@ def test_attachments_travel_by_the_hash_of_their_bytes(hub):
     assert hub.request("GET", path)[0] == 404
     headers = grant(w.ALICE, w.TOKEN, coid)
     assert [hub.request("PUT", path, data, headers)[0] for _ in range(2)] == [201, 200]
-    status, heads, found = hub.request("GET", path)
-    assert (status, heads["Content-Type"], found) == (200, "application/octet-stream", data)
+    status, heads, page = hub.request("GET", path)
+    assert (status, heads["Content-Type"], page) == (200, "application/octet-stream", data)
     assert hub.request("PUT", path, data + b"!", headers)[0] == 400
     assert hub.request("POST", path, data)[0] == 405
 
@@ -458,6 +578,102 @@ def test_a_damaged_attachment_is_not_served(tmp_path):
         (tmp_path / "attachments" / coid[:2] / coid).write_bytes(b"hole!")
         status, _, data = hub.request("GET", f"/tooling/attachment/{coid}")
         assert (status, detail_of(data)["reason"]) == (503, "corrupt")
+        assert hub.request("PUT", f"/tooling/attachment/{coid}", b"hole!")[0] == 400
+        assert hub.request("PUT", f"/tooling/attachment/{coid}", b"whole")[0] == 201  # whoever has it brings it back
+        assert hub.request("GET", f"/tooling/attachment/{coid}")[2] == b"whole"
+
+
+def attach(hub, data, headers=None, query=""):
+    """PUT an attachment: status, retry_after, and the detail of a refusal."""
+    path = f"/tooling/attachment/{H(data).hex()}{query}"
+    status, _, answer = hub.request("PUT", path, data, headers)
+    if status in (200, 201):
+        return status, None, {}
+    envelope = ErrorEnvelope.from_bytes(answer)
+    return status, envelope.retry_after, envelope.detail or {}
+
+
+def test_an_upload_costs_tokens_of_its_capability_by_its_size(tmp_path):
+    """One token for each 64 KiB that is begun; a debt is paid before the next one; messages have their own bucket."""
+    times = [w.NOW]
+    with LiveHub(tmp_path, policy=w.policy(), clock=lambda: times[0]) as hub:
+        hub.call("/tooling/authorize", w.TOKEN, AuthorizeResponse)  # 2 a second, 5 at once
+
+        def put(data):
+            return attach(hub, data, grant(w.ALICE, w.TOKEN, H(data)))
+
+        assert put(bytes(3 * 65_536))[0] == 201  # 3 of 5
+        assert put(b"x")[0] == 201  # 1, as it begins a block
+        status, retry_after, detail = put(bytes(65_537))  # 2 of the 1 that is left
+        assert (status, retry_after, detail["detail_enum"]) == (429, 1, "CAP_RATE")
+        times[0] += 1
+        assert put(bytes(65_537))[0] == 201  # 2 of 3
+        times[0] += 10
+        assert put(b"y" * 10 * 65_536)[0] == 201  # 10 of 5: a full bucket, and a debt of 5
+        assert put(b"z")[:2] == (429, 3)
+        times[0] += 2
+        assert put(b"z")[:2] == (429, 1)
+        times[0] += 1
+        assert put(b"z")[0] == 201
+        receipts = [submit(hub, w.msg(seq=seq, token=w.TOKEN)) for seq in range(1, 6)]
+        assert receipts[-1].stream_seq == 5
+
+
+def test_bytes_that_are_wrong_or_here_already_cost_the_same(tmp_path):
+    with LiveHub(tmp_path, policy=w.policy()) as hub:
+        hub.call("/tooling/authorize", w.TOKEN, AuthorizeResponse)
+        data = bytes(2 * 65_536)
+        headers, path = grant(w.ALICE, w.TOKEN, H(data)), f"/tooling/attachment/{H(data).hex()}"
+        assert hub.request("PUT", path, data[:-1], headers)[0] == 400
+        assert hub.request("PUT", path, data, headers)[0] == 201
+        assert hub.request("PUT", path, data, headers)[0] == 429
+
+
+def test_a_rate_of_zero_lets_nothing_through(tmp_path):
+    token = CapToken.issue(w.ISSUER, w.ALICE.public, [w.STREAM], ttl=600, rate=Rate(per_sec=5, burst=0))
+    with LiveHub(tmp_path, policy=w.policy()) as hub:
+        hub.call("/tooling/authorize", token, AuthorizeResponse)
+        assert attach(hub, b"x", grant(w.ALICE, token, H(b"x")))[:2] == (429, None)
+
+
+def test_the_quota_of_a_client_counts_over_all_its_capabilities(tmp_path):
+    tokens = [w.FREE_TOKEN, CapToken.issue(w.ISSUER, w.ALICE.public, [w.STREAM], ttl=10**8)]
+    with LiveHub(tmp_path, policy=w.policy()) as hub:
+        hub.services.attachment_policy = AttachmentPolicy(client_bytes=100)
+        for token in tokens:
+            hub.call("/tooling/authorize", token, AuthorizeResponse)
+        assert attach(hub, b"a" * 60, grant(w.ALICE, tokens[0], H(b"a" * 60)))[0] == 201
+        for token in tokens:
+            status, _, detail = attach(hub, b"b" * 41, grant(w.ALICE, token, H(b"b" * 41)))
+            assert (status, detail["detail_enum"]) == (413, "ATTACHMENT_QUOTA")
+            assert (detail["used"], detail["actual"], detail["max_allowed"]) == (60, 101, 100)
+        assert attach(hub, b"b" * 40, grant(w.ALICE, tokens[1], H(b"b" * 40)))[0] == 201
+    with LiveHub(tmp_path, policy=w.policy()) as hub:  # what is kept is kept: the quota counts it after a restart too
+        hub.services.attachment_policy = AttachmentPolicy(client_bytes=100)
+        assert attach(hub, b"c", grant(w.ALICE, tokens[0], H(b"c")))[0] == 413
+
+
+def test_uploads_without_a_capability_share_a_quota_and_a_rate(tmp_path):
+    limits = Limits(max_cap_rate_per_sec=1, max_cap_rate_burst=3)
+    with LiveHub(tmp_path, policy=w.policy(capability_gating=False), limits=limits) as hub:
+        hub.services.attachment_policy = AttachmentPolicy(open_bytes=10)
+        assert attach(hub, b"12345678")[0] == 201
+        assert attach(hub, b"abc")[2]["detail_enum"] == "ATTACHMENT_QUOTA"
+        assert attach(hub, b"ab")[0] == 201
+        assert attach(hub, b"ab")[2]["detail_enum"] == "CAP_RATE"
+
+
+def test_an_attachment_names_its_entry_whole_or_not_at_all(tmp_path):
+    label, client = f"label={w.LABEL.hex()}", f"client_id={w.ALICE.public.hex()}"
+    with LiveHub(tmp_path, policy=w.policy()) as hub:
+        hub.call("/tooling/authorize", w.FREE_TOKEN, AuthorizeResponse)
+        headers = grant(w.ALICE, w.FREE_TOKEN, H(b"x"))
+        for wrong in (label, client, "client_seq=1", f"{label}&client_seq=1", f"{label}&{client}&client_seq=0"):
+            assert attach(hub, b"x", headers, f"?{wrong}")[0] == 400
+        assert attach(hub, b"x", headers, f"?{label}&{client}&client_seq={2**63}")[0] == 400
+        status, _, detail = attach(hub, b"x", headers, f"?{label}&client_id={w.BOB.public.hex()}&client_seq=1")
+        assert (status, detail["detail_enum"], detail["field"]) == (403, "AUTH_REF", "client_id")
+        assert attach(hub, b"x", headers, f"?{label}&{client}&client_seq=1")[0] == 201
 
 
 # --- the older way to read, and waiting -------------------------------------------------------------------
@@ -492,8 +708,8 @@ def test_wrong_parameters_are_a_bad_request(log, query):
 
 def tail(hub, form="cbor", **fields):
     request = TailRequest(**{"label": w.LABEL, "from_seq": 1, "wait_sec": 0, **fields})
-    made = hub.call("/tooling/tail", request, StreamResponse, form=form)
-    return [item.stream_seq for item in made.items]
+    response = hub.call("/tooling/tail", request, StreamResponse, form=form)
+    return [item.stream_seq for item in response.items]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -505,14 +721,14 @@ def test_a_tail_answers_at_once_if_it_can(log, form):
 
 def test_a_tail_waits_for_the_next_entry_and_not_longer(tmp_path):
     with LiveHub(tmp_path) as hub:
-        found = []
-        waiting = threading.Thread(target=lambda: found.append(tail(hub, wait_sec=20)))
+        events = []
+        waiting = threading.Thread(target=lambda: events.append(tail(hub, wait_sec=20)))
         waiting.start()
         time.sleep(0.2)
-        assert not found  # also for a label that has no entry yet
+        assert not events  # also for a label that has no entry yet
         submit(hub, message(1))
-        waiting.join(5)
-        assert found == [[1]]
+        waiting.join(DEADLINE_SEC)
+        assert events == [[1]]
         started = time.monotonic()
         assert tail(hub, from_seq=2, wait_sec=1) == []
         assert time.monotonic() - started > 0.9
@@ -599,8 +815,8 @@ def test_status_and_identity_may_be_asked_for_by_get(log):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_identity_lists_the_keys(log, form):
-    made = log.call("/tooling/identity", VersionRequest(), IdentityResponse, form=form)
-    assert (made.hub_id, made.hub_keys[0].hub_pk) == (log.services.identity.hub_id, w.HUB.public)
+    response = log.call("/tooling/identity", VersionRequest(), IdentityResponse, form=form)
+    assert (response.hub_id, response.hub_keys[0].hub_pk) == (log.services.identity.hub_id, w.HUB.public)
 
 
 @pytest.mark.req("OBS-04")
@@ -616,10 +832,10 @@ def test_health_is_about_the_label_that_was_committed_to_last(tmp_path, prefix):
             ok=True, profile_id=hub.policy.profiles[0].profile_id(), peaks_count=0, last_stream_seq=0
         )
         receipts = [submit(hub, message(seq)) for seq in (1, 2, 3)]
-        made = health(hub)
-        assert (made.peaks_count, made.last_stream_seq, made.last_mmr_root) == (2, 3, receipts[-1].mmr_root)
+        response = health(hub)
+        assert (response.peaks_count, response.last_stream_seq, response.last_mmr_root) == (2, 3, receipts[-1].mmr_root)
     with LiveHub(tmp_path) as hub:
-        assert health(hub) == made
+        assert health(hub) == response
 
 
 @pytest.mark.parametrize("prefix", ["", "/tooling"])

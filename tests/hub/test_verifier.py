@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from veen.core.ed25519 import SigningKey, verify_many
+from veen.core.crypto.ed25519 import SigningKey, verify_many
 from veen.core.hashing import H
-from veen.hub import verifier
-from veen.hub.verifier import WorkerVerifier
+from veen.hub.sequencer import verifier
+from veen.hub.sequencer.verifier import WorkerVerifier
 
 KEY = SigningKey(H(b"a writer"))
 
@@ -23,9 +23,9 @@ def helped(monkeypatch):
     counts: list[int] = []
 
     def counted(jobs):
-        found = verify_many(jobs)
-        counts.append(len(found))
-        return found
+        verdicts = verify_many(jobs)
+        counts.append(len(verdicts))
+        return verdicts
 
     monkeypatch.setattr(verifier, "verify_many", counted)
     return counts
@@ -33,32 +33,31 @@ def helped(monkeypatch):
 
 def verdicts_of(jobs, workers):
     async def scenario():
-        loop, found = asyncio.get_running_loop(), bytearray()
+        loop, results = asyncio.get_running_loop(), bytearray()
         all_done = loop.create_future()
 
         def done(verdicts):
-            found.extend(verdicts)
-            if len(found) == len(jobs):
+            results.extend(verdicts)
+            if len(results) == len(jobs):
                 all_done.set_result(None)
 
-        made = WorkerVerifier(loop, workers, done, lambda: all_done.set_exception(RuntimeError("a worker died")))
+        verifier = WorkerVerifier(loop, workers, done, lambda: all_done.set_exception(RuntimeError("a worker died")))
         try:
-            for one in jobs:
-                made.submit(one)
+            for each in jobs:
+                verifier.submit(each)
             await asyncio.wait_for(all_done, 30)
         finally:
-            made.close()
-        return list(found)
+            verifier.close()
+        return list(results)
 
     return asyncio.run(scenario())
 
 
-@pytest.mark.req("ADM-05")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_hub_whose_workers_are_behind_helps_and_keeps_the_order(helped, workers):
     wanted = [number % 5 != 0 for number in range(1000)]
-    found = verdicts_of([job(number, good=good) for number, good in enumerate(wanted)], workers)
-    assert found == wanted
+    verdicts = verdicts_of([job(number, good=good) for number, good in enumerate(wanted)], workers)
+    assert verdicts == wanted
     assert sum(helped) > 0
     assert max(helped) <= 4  # no turn of the loop gets long
 

@@ -1,0 +1,76 @@
+"""The records of the control journal that the API answers with; the records themselves stay on disk."""
+
+from collections.abc import Iterator
+
+from veen.core.objects.control import (
+    AnchorPublish,
+    CapAuthorize,
+    ControlRecord,
+    KeyRotate,
+    PolicyAuthority,
+    PolicyRevocation,
+    StreamRegister,
+)
+from veen.storage.index import RecordRow
+from veen.storage.store import Store
+
+__all__ = ["ControlIndex"]
+
+
+class ControlIndex:
+    """First records by auth_ref and by stream_id, as later ones never count (D-47); all others that are asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def cap(self, auth_ref: bytes) -> ControlRecord | None:
+        """The record that fixed the issued_at of a capability."""
+        return self._first(CapAuthorize.KIND, auth_ref)
+
+    def stream(self, stream_id: bytes) -> ControlRecord | None:
+        return self._first(StreamRegister.KIND, stream_id)
+
+    def stream_ids(self) -> tuple[bytes, ...]:
+        return tuple(dict.fromkeys(row.key for row in self._store.control_rows(StreamRegister.KIND)))
+
+    def rotations(self) -> Iterator[ControlRecord]:
+        """By which key each key was introduced, from the first one on."""
+        return map(self._record, self._store.control_rows(KeyRotate.KIND, b""))
+
+    def policies(self, after_seq: int, limit: int) -> Iterator[ControlRecord]:
+        """The policy records behind one of the control journal, in order; at most `limit`."""
+        rows = [
+            row
+            for kind in (PolicyRevocation.KIND, PolicyAuthority.KIND)
+            for row in self._store.control_rows(kind, b"", after_seq=after_seq, limit=limit)
+        ]
+        return map(self._record, sorted(rows, key=lambda row: row.seq)[:limit])
+
+    def anchors(self, label: bytes, from_seq: int, limit: int = -1) -> Iterator[ControlRecord]:
+        """The anchors of a label from an upto_seq on, by upto_seq; at most `limit`."""
+        return map(self._record, self._store.control_rows(AnchorPublish.KIND, label, number=from_seq, limit=limit))
+
+    def anchor(self, label: bytes, upto_seq: int, backend: str) -> ControlRecord | None:
+        """The first anchor of a checkpoint in a backend."""
+        for record in self.anchors_at(label, upto_seq):
+            if isinstance(record.body, AnchorPublish) and record.body.backend == backend:
+                return record
+        return None
+
+    def anchors_at(self, label: bytes, upto_seq: int) -> Iterator[ControlRecord]:
+        """All anchors of one checkpoint, in the order in which they were recorded."""
+        for record in self.anchors(label, upto_seq):
+            if not isinstance(record.body, AnchorPublish) or record.body.upto_seq != upto_seq:
+                return
+            yield record
+
+    def anchored_upto(self, label: bytes) -> int:
+        rows = self._store.control_rows(AnchorPublish.KIND, label, limit=1, last=True)
+        return rows[0].number if rows else 0
+
+    def _first(self, kind: str, key: bytes) -> ControlRecord | None:
+        rows = self._store.control_rows(kind, key, limit=1)
+        return self._record(rows[0]) if rows else None
+
+    def _record(self, row: RecordRow) -> ControlRecord:
+        return ControlRecord.from_bytes(self._store.read_control(row.offset, row.length))

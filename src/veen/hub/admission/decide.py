@@ -1,0 +1,248 @@
+"""Admission: may this message enter the log? (spec §8.1, §8.2, decisions §7)
+
+Three functions, called in this order; the first check that fails decides the answer (I13):
+
+    check_structure   bytes in, a well-formed Msg out. No state, no clock.
+    (signature)       by the verifiers, over `Msg.signing_digest`
+    decide            state, policy and hub_ts in, a decision out. Pure: replaying the log through it accepts every
+                      entry again (D-60).
+
+A refusal of a message that stands in the log says where (`located`), whatever it is refused for (D-161): whoever sends
+a message again after a lost answer learns from any refusal that the first attempt was accepted.
+
+Nothing here looks into a payload, and nothing mutates: `State.admit` carries out what was decided.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, Final
+
+from veen.core import cbor
+from veen.core.errors import FieldSizeError, FormatError, LimitError, PaddingError, Refusal, VersionError
+from veen.core.hashing import H
+from veen.core.limits import Limits
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import CapAuthorize, LabelOpen
+from veen.core.objects.msg import Msg
+from veen.core.objects.policies import FOREVER, SINGLE_PRIMARY
+from veen.core.sealing.ciphertext import Parts
+from veen.core.wire import Wire
+from veen.hub.admission.policy import Auth1, Kex1, Policy
+from veen.hub.admission.resolver import Resolver
+from veen.native import Checked
+from veen.storage.state import Cap, Label, LogState
+
+__all__ = ["Accept", "Refuse", "check_revocation", "check_structure", "decide", "located"]
+
+# (label, row of the client, client_seq) -> (stream_seq, leaf_hash) of an accepted message, if it is in the log
+FindEntry = Callable[[Label, int, int], tuple[int, bytes] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No, and why. `detail` is machine-readable and has stable keys (spec §10.6)."""
+
+    refusal: Refusal
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    retry_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Yes. `records` must precede the entry in the control journal: a label's first entry opens it, a preloaded
+    token's first use authorises it."""
+
+    records: tuple[Wire, ...] = ()
+
+
+_ACCEPT: Final = Accept()
+_CIPHERTEXT: Final = 8  # its place in a MSG
+
+
+def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> Msg | Refuse:
+    """The structural stage: everything that can be said about a MSG without state."""
+    try:
+        msg = Msg.from_bytes(raw)
+    except VersionError as exc:
+        # The shape is right, so the sizes can be judged; they rank above the version (decisions §7).
+        sizes = _check_ciphertext(cbor.decode(raw)[_CIPHERTEXT], limits)
+        if sizes is not None and sizes.refusal is Refusal.FIELD_SIZE:
+            return sizes
+        return Refuse(Refusal.VERSION, {"field": "ver", "expected": 1, "actual": exc.actual})
+    except FieldSizeError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
+    except FormatError:
+        return Refuse(Refusal.CBOR_INVALID)
+    fault = _check_ciphertext(msg.ciphertext, limits)
+    if fault is not None and fault.refusal is Refusal.FIELD_SIZE:
+        return fault
+    if msg.profile_id not in profiles:
+        return Refuse(Refusal.PROFILE, {"field": "profile_id"})
+    if sha256(msg.ciphertext).digest() != msg.ct_hash:  # I1
+        return Refuse(Refusal.CT_HASH, {"field": "ct_hash"})
+    return fault or msg
+
+
+def _check_ciphertext(ciphertext: bytes, limits: Limits) -> Refuse | None:
+    """FIELD_SIZE, which ranks near the top of the table, or CT_PADDING, which ranks at its end."""
+    try:
+        Parts.check(ciphertext, limits)
+    except PaddingError:
+        return Refuse(Refusal.CT_PADDING, {"field": "ciphertext"})
+    except LimitError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.name, "actual": exc.actual, "max_allowed": exc.maximum})
+    except FieldSizeError as exc:
+        return Refuse(Refusal.FIELD_SIZE, {"field": exc.where, "expected": exc.expected, "actual": exc.actual})
+    return None
+
+
+def decide(
+    state: LogState, policy: Policy, resolver: Resolver, msg: Msg | Checked, hub_ts: int, find_entry: FindEntry
+) -> Accept | Refuse:
+    """The auth stage after the signature, and the commit stage."""
+    decision = _decide(state, policy, resolver, msg, hub_ts)
+    return located(state, msg, decision, find_entry) if isinstance(decision, Refuse) else decision
+
+
+def located(state: LogState, msg: Msg | Checked, refuse: Refuse, find_entry: FindEntry) -> Refuse:
+    """The refusal, with the place of the message if an equal leaf has its (label, client_id, client_seq) (D-161)."""
+    label = state.labels.get(msg.label)
+    cursor = state.client(label, msg.client_id) if label else None
+    if label is None or cursor is None or not 1 <= msg.client_seq <= cursor.client_seq:
+        return refuse
+    entry = find_entry(label, cursor.row, msg.client_seq)
+    if entry is None or entry[1] != msg.leaf_hash():
+        return refuse
+    return replace(refuse, detail={**refuse.detail, "label": msg.label.hex(), "stream_seq": entry[0]})
+
+
+def _decide(state: LogState, policy: Policy, resolver: Resolver, msg: Msg | Checked, hub_ts: int) -> Accept | Refuse:
+    label = state.labels.get(msg.label)
+    cap = state.caps.get(msg.auth_ref) if msg.auth_ref is not None else None
+    # (stream_id, epoch) of the message's label; an empty stream_id where the hub does not know it (D-24).
+    place = (label.stream_id or b"", label.epoch) if label else _resolve(resolver, msg, cap, hub_ts, policy)
+    records: list[Wire] = []
+    kex1 = policy.kex1
+
+    if (
+        policy.auth1 is not None
+        and place is not None
+        and (refused := _check_authority(state, policy.auth1, place[0], hub_ts))
+    ):
+        return refused
+
+    if msg.auth_ref is None:
+        if policy.capability_gating:
+            return Refuse(Refusal.CAP_MISSING, {"field": "auth_ref"})
+    else:
+        if cap is None:
+            token = policy.preloaded.get(msg.auth_ref)
+            if token is None:
+                return Refuse(Refusal.CAP_MISSING, {"field": "auth_ref"})
+            cap = Cap.begin(token, state.limits, hub_ts)
+            records.append(CapAuthorize.of(token))
+        if refused := _check_cap(cap, policy, msg):
+            return refused
+    if place is None or (cap is not None and not _in_scope(cap.token, place, policy)):
+        return Refuse(Refusal.CAP_SCOPE, {"label": msg.label.hex()})
+    if kex1 is not None and (refused := check_revocation(state, cap, msg.client_id, hub_ts)):
+        return refused
+    if cap is not None:
+        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
+            return Refuse(Refusal.CAP_TTL, {"expected": cap.issued_at + cap.token.allow.ttl, "actual": hub_ts})
+        if cap.available(hub_ts, state.limits) < 1:
+            per_sec, burst = cap.token.allow.bucket(state.limits)
+            return Refuse(Refusal.CAP_RATE, retry_after=1 if per_sec and burst else None)
+    if kex1 is not None and (refused := _check_bounds(state, kex1, label, msg, hub_ts)):
+        return refused
+
+    if refused := _check_sequence(state, label, msg):
+        return refused
+    stream_id, epoch = place
+    current = resolver.current_epoch(hub_ts)
+    if abs(epoch - current) > resolver.window:
+        return Refuse(Refusal.EPOCH, {"expected": current, "actual": epoch})
+    if label is None:
+        records.append(LabelOpen(label=msg.label, epoch=epoch, stream_id=stream_id or None))
+    return Accept(tuple(records)) if records else _ACCEPT
+
+
+def _resolve(
+    resolver: Resolver, msg: Msg | Checked, cap: Cap | None, hub_ts: int, policy: Policy
+) -> tuple[bytes, int] | None:
+    """What a label stands for that has no entry yet."""
+    token = cap.token if cap is not None else policy.preloaded.get(msg.auth_ref or b"")
+    place = resolver.resolve(msg.label, hub_ts, msg.auth_ref, token)
+    if place is None and policy.stream_scope == "open":
+        return b"", 0
+    return place
+
+
+def _check_authority(state: LogState, auth1: Auth1, stream_id: bytes, hub_ts: int) -> Refuse | None:
+    """AUTH1 §3.3. A stream the hub does not know (D-24) has no authority that could be looked up."""
+    active = state.policies.authority(auth1.realm_id, stream_id, hub_ts) if stream_id else None
+    if active is None:
+        return None if auth1.accept_unspecified else Refuse(Refusal.NOT_PRIMARY, {"policy": "unspecified"})
+    if active.policy == SINGLE_PRIMARY and active.primary_hub != auth1.hub_id:
+        return Refuse(Refusal.NOT_PRIMARY, {"policy": active.policy, "primary_hub": active.primary_hub.hex()})
+    return None
+
+
+def check_revocation(state: LogState, cap: Cap | None, client_id: bytes, hub_ts: int) -> Refuse | None:
+    """KEX1+ §4.3: a capability by auth_ref or by the hash of its bytes, then the client key."""
+    view = state.policies
+    if cap is not None:
+        until = view.revoked("auth-ref", cap.auth_ref, hub_ts)
+        if until is None and view.revokes_tokens:
+            until = view.revoked("cap-token", H(cap.token_bytes), hub_ts)
+        if until is not None:
+            return Refuse(Refusal.CAP_REVOKED, _revoked_detail("auth_ref", until))
+    until = view.revoked("client-id", client_id, hub_ts)
+    return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _revoked_detail("client_id", until))
+
+
+def _revoked_detail(field_name: str, until: int) -> dict[str, Any]:
+    return {"field": field_name} if until >= FOREVER else {"field": field_name, "revoked_until": until}
+
+
+def _check_bounds(state: LogState, kex1: Kex1, label: Label | None, msg: Msg | Checked, hub_ts: int) -> Refuse | None:
+    """KEX1+ §4.1. A client's messages of a label are numbered without gaps (I8), so its cursor counts them."""
+    first_ts = state.first_ts(msg.client_id)
+    if first_ts is not None and hub_ts - first_ts > kex1.max_client_id_lifetime_sec:
+        last = first_ts + kex1.max_client_id_lifetime_sec
+        return Refuse(Refusal.CLIENT_LIFETIME, {"field": "client_id", "expected": last, "actual": hub_ts})
+    cursor = state.client(label, msg.client_id) if label else None
+    if cursor is not None and cursor.client_seq >= kex1.max_msgs_per_client_id_per_label:
+        maximum = kex1.max_msgs_per_client_id_per_label
+        return Refuse(Refusal.CLIENT_QUOTA, {"field": "client_id", "max_allowed": maximum})
+    return None
+
+
+def _check_cap(cap: Cap, policy: Policy, msg: Msg | Checked) -> Refuse | None:
+    if not policy.trusts(cap.token):
+        return Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
+    if cap.token.subject_pk != msg.client_id:
+        return Refuse(Refusal.AUTH_REF, {"field": "subject_pk"})
+    return None
+
+
+def _in_scope(token: CapToken, place: tuple[bytes, int], policy: Policy) -> bool:
+    stream_id = place[0]
+    return stream_id in token.allow.stream_ids if stream_id else policy.stream_scope == "open"
+
+
+def _check_sequence(state: LogState, label: Label | None, msg: Msg | Checked) -> Refuse | None:
+    """I6, I8 and I9, each against a cursor."""
+    head = last = acked = 0
+    if label is not None:
+        head, cursor = label.mmr.size, state.client(label, msg.client_id)
+        if cursor is not None:
+            last, acked = cursor.client_seq, cursor.prev_ack
+    if not acked <= msg.prev_ack <= head:
+        return Refuse(Refusal.PREV_ACK, {"field": "prev_ack", "actual": msg.prev_ack, "expected": f"{acked}..{head}"})
+    if 1 <= msg.client_seq <= last:
+        return Refuse(Refusal.DUPLICATE, {"field": "client_seq", "expected": last + 1, "actual": msg.client_seq})
+    if msg.client_seq != last + 1:
+        return Refuse(Refusal.CLIENT_SEQ, {"field": "client_seq", "expected": last + 1, "actual": msg.client_seq})
+    return None

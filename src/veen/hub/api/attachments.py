@@ -1,0 +1,183 @@
+"""Attachments by coid: whoever may write may attach, at the rate of its capability and within a quota (D-15, GEN-12).
+
+An upload costs one token for each `bytes_per_token` bytes that it begins, from a bucket with the rate and burst of the
+capability. The bucket is not the one of messages: that one is a function of accepted messages alone (D-50), and must
+stay so. An upload that costs more than the burst needs a full bucket and leaves a debt, so the rate holds in the long
+run whatever the sizes. Uploads without a capability, where gating is off, share one bucket and one quota.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from veen.core.errors import ApiCode, FormatError, Refusal, SignatureError
+from veen.core.hashing import H
+from veen.core.limits import Limits
+from veen.core.objects.tooling import AttachmentGrant, OkResponse
+from veen.hub.admission.decide import Refuse, check_revocation
+from veen.hub.api.access import Role
+from veen.hub.api.calls import AttachmentStore, Call, bad_request, not_found
+from veen.hub.api.operations import Api, Handler
+from veen.hub.api.query import hex_field, uint_field
+from veen.hub.api.reply import ApiError, Reply
+from veen.hub.process.config import AttachmentPolicy
+from veen.storage.attachments import EntryRef, QuotaError
+from veen.storage.state import Cap
+
+__all__ = ["GRANT_HEADER", "OCTETS", "TAG_BYTES", "AttachmentOperations", "Buckets"]
+
+GRANT_HEADER: Final = "VEEN-Cap"  # hex of CBOR AttachmentGrant
+OCTETS: Final = "application/octet-stream"
+TAG_BYTES: Final = 16  # a ciphertext is longer than its plaintext by the tag (D-16)
+_MAX_SEQ: Final = 2**63 - 1  # of what an index can hold
+_MAX_BUCKETS: Final = 4_096  # more, and those that are full again are let go
+_ENTRY: Final = ("label", "client_id", "client_seq")
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: int  # below 0: a debt
+    ts: int
+    per_sec: int
+    burst: int
+
+    def available(self, hub_ts: int) -> int:
+        return min(self.burst, self.tokens + self.per_sec * max(hub_ts - self.ts, 0))
+
+
+class Buckets:
+    """The rate of uploads by auth_ref, in whole seconds of hub_ts. Owned by the event loop; in memory alone."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[bytes, _Bucket] = {}
+
+    def take(self, name: bytes, rate: tuple[int, int], cost: int, hub_ts: int) -> Refuse | None:
+        """Take `cost` tokens; a refusal says how many seconds it takes until there are enough."""
+        per_sec, burst = rate
+        bucket = self._buckets.get(name) or _Bucket(burst, hub_ts, per_sec, burst)
+        bucket.per_sec, bucket.burst = rate
+        available, needed = bucket.available(hub_ts), min(cost, burst)
+        if not burst or available < needed:
+            wait = -((available - needed) // per_sec) if per_sec and burst else None
+            return Refuse(Refusal.CAP_RATE, {"field": "attachment", "expected": needed, "actual": available}, wait)
+        bucket.tokens, bucket.ts = available - cost, hub_ts
+        self._buckets[name] = bucket
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._buckets = {
+                key: entry for key, entry in self._buckets.items() if entry.available(hub_ts) < entry.burst
+            }
+        return None
+
+
+class AttachmentOperations:
+    """Storing and serving attachments; `operations` is what `Api.add` takes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._context, self._services = api, api.context, api.services
+        self._buckets = Buckets()
+
+    def operations(self) -> dict[str, tuple[Role, Handler]]:
+        return {"attachment_get": (Role.READ, self._get), "attachment_put": (Role.ANY, self._put)}
+
+    def _store(self) -> AttachmentStore:
+        if self._services.attachments is None:
+            raise not_found("this hub keeps no attachments")
+        return self._services.attachments
+
+    async def _get(self, call: Call) -> Reply:
+        coid, store = hex_field(call.query, "coid", 32), self._store()
+        data = await asyncio.get_running_loop().run_in_executor(None, store.get, coid)
+        if data is None:
+            raise not_found("no attachment has this coid")
+        return Reply(200, data, OCTETS)
+
+    async def _put(self, call: Call) -> Reply:
+        coid, store = hex_field(call.query, "coid", 32), self._store()
+        entry = _entry_of(call.query)
+        cap = self._granted(call, coid)
+        if isinstance(cap, Refuse):
+            return self._refused(cap, call)
+        if cap is not None and entry is not None and entry.client_id != cap.token.subject_pk:
+            return self._refused(Refuse(Refusal.AUTH_REF, {"field": "client_id"}), call)
+        limits, policy = self._context.store.state.limits, self._services.attachment_policy
+        maximum = limits.max_attachment_bytes + TAG_BYTES
+        if len(call.body) > maximum:
+            detail = {"actual": len(call.body), "max_allowed": maximum}
+            raise ApiError(ApiCode.LIMIT, "the attachment is too large", detail=detail)
+        if refuse := self._charge(cap, limits, len(call.body), policy):
+            return self._refused(refuse, call)
+        owner, quota = (cap.token.subject_pk, policy.client_bytes) if cap else (b"", policy.open_bytes)
+
+        def put() -> bool | None:
+            if H(call.body) != coid:
+                return None
+            return store.put(coid, call.body, owner=owner, max_bytes=quota, entry=entry)
+
+        try:
+            new = await asyncio.get_running_loop().run_in_executor(None, put)
+        except QuotaError as exc:
+            raise _over_quota(exc) from exc
+        if new is None:
+            raise ApiError(ApiCode.BAD_REQUEST, "the hash of the body is not the coid", detail={"field": "coid"})
+        return self._api.replies.ok(OkResponse(ok=True), call.answer, status=201 if new else 200)
+
+    def _refused(self, refuse: Refuse, call: Call) -> Reply:
+        self._services.observer.refused(refuse.refusal, len(call.body))
+        return self._api.replies.refused(refuse, call.answer)
+
+    def _charge(self, cap: Cap | None, limits: Limits, size: int, policy: AttachmentPolicy) -> Refuse | None:
+        """Whoever sends pays, also for bytes that turn out to be wrong or here already: they cost the hub the same."""
+        if not policy.bytes_per_token:
+            return None
+        cost = max(1, -(-size // policy.bytes_per_token))
+        rate = cap.token.allow.bucket(limits) if cap else (limits.max_cap_rate_per_sec, limits.max_cap_rate_burst)
+        return self._buckets.take(cap.auth_ref if cap else b"", rate, cost, self._services.sequencer.now())
+
+    def _granted(self, call: Call, coid: bytes) -> Cap | Refuse | None:
+        """Whoever may write may attach: a live capability and its subject's signature over the coid (GEN-12)."""
+        if call.cap_header is None and not self._services.policy.capability_gating:
+            return None
+        try:
+            grant = AttachmentGrant.from_bytes(bytes.fromhex(call.cap_header or ""))
+        except (ValueError, FormatError):
+            return Refuse(Refusal.CAP_MISSING, {"field": GRANT_HEADER})
+        cap = self._context.store.state.caps.get(grant.auth_ref)
+        if cap is None:
+            return Refuse(Refusal.CAP_MISSING, {"field": GRANT_HEADER})
+        if not self._services.policy.trusts(cap.token):
+            return Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
+        try:
+            grant.verify(cap.token.subject_pk, coid)
+        except SignatureError:
+            return Refuse(Refusal.AUTH_REF, {"field": "sig"})
+        hub_ts = self._services.sequencer.now()
+        if self._services.policy.kex1 is not None:
+            state = self._context.store.state
+            if refused := check_revocation(state, cap, cap.token.subject_pk, hub_ts):
+                return refused
+        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
+            return Refuse(Refusal.CAP_TTL)
+        return cap
+
+
+def _entry_of(query: Mapping[str, str]) -> EntryRef | None:
+    """The entry that the attachment belongs to: all three names, or none."""
+    present = [name for name in _ENTRY if name in query]
+    if not present:
+        return None
+    client_seq = uint_field(query, "client_seq", 0)
+    if not 1 <= client_seq <= _MAX_SEQ:
+        raise bad_request("numbers of messages begin with 1", "client_seq")
+    return EntryRef(hex_field(query, "label", 32), hex_field(query, "client_id", 32), client_seq)
+
+
+def _over_quota(exc: QuotaError) -> ApiError:
+    detail: dict[str, Any] = {
+        "stage": "attachment",
+        "detail_enum": "ATTACHMENT_QUOTA",
+        "used": exc.used,
+        "actual": exc.used + exc.size,
+        "max_allowed": exc.maximum,
+    }
+    return ApiError(ApiCode.LIMIT, "the quota of attachments is used up", detail=detail)

@@ -1,0 +1,280 @@
+"""What every operation of the API shares: the parts of the hub it may use, and how a request is read."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from veen.core import cbor
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import ApiCode, FormatError, VersionError
+from veen.core.limits import MAX_CAP_STREAMS
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.recognise import parse_json
+from veen.core.tree.mmr import peak_nodes, root_of
+from veen.core.wire import VERSION, Wire
+from veen.hub.admission.control_index import ControlIndex
+from veen.hub.admission.policy import Policy
+from veen.hub.admission.resolver import Resolver
+from veen.hub.api.access import ANYBODY, Access, Denied, Principal, Role
+from veen.hub.api.read_worker import ReadWorker
+from veen.hub.api.recent_proofs import RecentProofs
+from veen.hub.api.reply import ApiError, Form
+from veen.hub.process.config import AttachmentPolicy
+from veen.hub.process.observe import Observer
+from veen.hub.sequencer.sequencer import Sequencer
+from veen.hub.sequencer.writer_priority import WriterPriority
+from veen.storage.anchors import AnchorBackend
+from veen.storage.attachments import EntryRef
+from veen.storage.keys.identity import MissingKeyError
+from veen.storage.label_files import LabelFiles, LabelHead
+from veen.storage.store import Store
+
+__all__ = [
+    "ApiContext",
+    "AttachmentStore",
+    "Call",
+    "HubKeyInfo",
+    "IdentitySource",
+    "Services",
+    "bad_request",
+    "is_other_version",
+    "not_found",
+]
+
+W = TypeVar("W", bound=Wire)
+
+_MAP_MAJOR: Final = 5
+_SMALL: Final = 1024
+_LARGE_PAGES: Final = 4  # that are read and encoded at a time: one thread does it all, and each takes tens of MiB
+_MAX_ITEMS: Final = MAX_CAP_STREAMS + 64  # a token with as many streams as may be
+
+
+class HubKeyInfo(Protocol):
+    """One key of the identity (D-42)."""
+
+    @property
+    def key_id(self) -> str: ...
+    @property
+    def hub_pk(self) -> bytes: ...
+    @property
+    def valid_from(self) -> int: ...
+    @property
+    def valid_until(self) -> int | None: ...
+
+
+class IdentitySource(Protocol):
+    """Who the hub is (spec §8.4)."""
+
+    @property
+    def hub_id(self) -> bytes: ...
+    @property
+    def keys(self) -> Sequence[HubKeyInfo]: ...
+    @property
+    def signed_identity(self) -> tuple[HubIdentity, bytes]:
+        """hub-identity.json and hub-identity.sig, as they belong together."""
+
+    def signing_key_at(self, hub_ts: int) -> SigningKey: ...
+
+
+class AttachmentStore(Protocol):
+    """Ciphertexts of attachments by coid (D-15). Methods may wait for a disk and are called in a thread."""
+
+    def get(self, coid: bytes) -> bytes | None: ...
+    def put(
+        self, coid: bytes, data: bytes, *, owner: bytes = ..., max_bytes: int = ..., entry: EntryRef | None = ...
+    ) -> bool: ...
+
+
+class Services(Protocol):
+    """What the API needs of a running hub."""
+
+    @property
+    def sequencer(self) -> Sequencer: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def resolver(self) -> Resolver: ...
+    @property
+    def identity(self) -> IdentitySource: ...
+    @property
+    def access(self) -> Access: ...
+    @property
+    def observer(self) -> Observer: ...
+    @property
+    def server_version(self) -> str: ...
+    @property
+    def attachments(self) -> AttachmentStore | None: ...
+    @property
+    def attachment_policy(self) -> AttachmentPolicy: ...
+    @property
+    def anchors(self) -> AnchorBackend: ...
+    @property
+    def not_admitting(self) -> str | None:
+        """Why no message is admitted now (low disk, draining); asked before every submit, so cheap."""
+
+    def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """Sign a checkpoint, witnesses included: the same function that seals chunks."""
+
+    def not_ready(self) -> str | None:
+        """Why the hub is not ready (readyz); None if it is."""
+
+    def metrics_text(self) -> str | bytes: ...
+    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+        """Give the hub its next key; the record that introduces it, once it is in force. IdentityError if not now."""
+
+    def keep_evidence(self, evidence: Equivocation) -> None:
+        """Store verified proof that this hub equivocated, in bounded space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request, as a transport hands it over."""
+
+    operation: str
+    body: bytes = b""
+    form: Form = "cbor"  # of the body
+    answer: Form = "cbor"  # wanted
+    pow_header: str | None = None
+    cap_header: str | None = None
+    last_event_id: str | None = None
+    principal: Principal = ANYBODY
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+class ApiContext:
+    """Looks things up for operations, and says no in the words of spec §10.6."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.page_turns = asyncio.Semaphore(_LARGE_PAGES)  # for pages of several slices (`pages.open_page`)
+        self.priority = WriterPriority()
+        services.sequencer.on_applied(self._applied)
+        self.proofs = RecentProofs()
+        self.read_worker = ReadWorker(self.priority)
+
+    def close(self) -> None:
+        self.read_worker.close()
+
+    def _applied(self, labels: Sequence[bytes]) -> None:
+        if labels:
+            self.priority.wrote()
+
+    @property
+    def control(self) -> ControlIndex:
+        """The records of the control journal, as far as they are durable."""
+        return ControlIndex(self.store)
+
+    @property
+    def store(self) -> Store:
+        return self.services.sequencer.store  # asked for each time: the sequencer may reopen it
+
+    async def journal(self, make: Callable[[int], Wire | None]) -> ControlRecord | None:
+        """Append a control record, as `Sequencer.control`; durable when it returns."""
+        making = asyncio.ensure_future(self.services.sequencer.control(make))
+        await asyncio.wait((making,))
+        if making.cancelled():
+            raise ApiError.unavailable("the hub could not make the record durable")
+        return making.result()
+
+    def check_role(self, role: Role, principal: Principal) -> None:
+        """Raise the ApiError of D-163 unless `principal` has the role now."""
+        denied = self.services.access.check(role, principal)
+        if denied is None:
+            return
+        if denied in (Denied.UNAUTHORIZED, Denied.UNKNOWN):
+            challenge = "Bearer" if denied is Denied.UNAUTHORIZED else 'Bearer error="invalid_token"'
+            raise ApiError(ApiCode.UNAUTHORIZED, denied.value, headers=(("WWW-Authenticate", challenge),))
+        hint = {"hint": "configure auth.admin_token_files"} if denied is Denied.CLOSED else None
+        raise ApiError(ApiCode.FORBIDDEN, denied.value, detail=hint)
+
+    def read(self, call: Call, kind: type[W], max_items: int = _MAX_ITEMS) -> W:
+        """The request, of the one kind this operation takes."""
+        try:
+            if call.form == "cbor":
+                if is_other_version(call.body):
+                    raise VersionError(kind.KIND, 0)
+                if len(call.body) > _SMALL:  # strict decoding takes its time: not for what cannot be a request
+                    cbor.item_end(call.body, what=kind.KIND, max_items=max_items)
+                return kind.from_bytes(call.body)
+            tree = parse_json(call.body)
+            # Another version may have another shape, so its number is judged before its fields.
+            if kind.FORM == "map" and type(tree) is dict and type(ver := tree.get("ver")) is int and ver != VERSION:
+                raise VersionError(kind.KIND, ver)
+            return kind.from_json(tree)
+        except FormatError as exc:
+            raise ApiError.of_format(exc) from exc
+
+    def files(self, label: bytes) -> LabelFiles:
+        """The readable side of a label that has entries."""
+        files = self.store.files(label)
+        if files is None or not files.size:
+            raise not_found("no entry has this label", label=label.hex())
+        return files
+
+    def entry(self, label: bytes, stream_seq: int, field_name: str = "stream_seq") -> LabelFiles:
+        """The label of one entry, which must exist (D-64)."""
+        if stream_seq == 0:
+            raise bad_request("numbers of entries begin with 1", field_name)
+        files = self.files(label)
+        if stream_seq > files.size:
+            raise not_found("the label has no such entry yet", label=label.hex(), stream_seq=stream_seq)
+        return files
+
+    async def unpack(self, files: LabelFiles, stream_seq: int) -> None:
+        """Have unpacked, in another thread, what must be before an entry can be read. Read it without awaiting more."""
+        packed = self.store.reader.packed(files, stream_seq)
+        if packed is None:
+            return
+        try:
+            unpacked = await self.read_worker.unpack(packed)
+        except FileNotFoundError:  # erased a moment ago: reading it will tell
+            return
+        self.store.reader.keep(packed, unpacked)
+
+    async def receipt(self, files: LabelFiles, stream_seq: int) -> bytes:
+        """One RECEIPT, wherever it lies."""
+        await self.unpack(files, stream_seq)
+        return self.store.reader.receipt(files, stream_seq)
+
+    async def checkpoint(self, files: LabelFiles, upto_seq: int) -> Checkpoint:
+        """Computed on demand and not stored; the seals of chunks are (D-39)."""
+        if upto_seq == files.size:
+            return self.latest_checkpoint(files.head())
+        root = root_of([files.node_at(*node) for node in peak_nodes(upto_seq)])
+        receipt = Receipt.from_bytes(await self.receipt(files, upto_seq))
+        return self._seal(files, upto_seq, root, receipt.hub_ts)
+
+    def latest_checkpoint(self, head: LabelHead) -> Checkpoint:
+        """As `checkpoint`, of the whole label: its root and the time of its last entry are at hand."""
+        return self._seal(head, head.size, head.root(), head.last_ts)
+
+    def _seal(self, files: LabelFiles | LabelHead, upto_seq: int, root: bytes, hub_ts: int) -> Checkpoint:
+        try:
+            return self.services.seal(files, upto_seq, root, hub_ts)
+        except MissingKeyError as exc:  # D-41
+            raise not_found("the key of that time was retired and taken away", reason="key_retired") from exc
+
+
+def bad_request(message: str, field_name: str, **detail: Any) -> ApiError:
+    return ApiError(ApiCode.BAD_REQUEST, message, detail={"field": field_name, **detail})
+
+
+def not_found(message: str, **detail: Any) -> ApiError:
+    return ApiError(ApiCode.NOT_FOUND, message, detail=detail)
+
+
+def is_other_version(data: bytes) -> bool:
+    """Whether these bytes begin as a request of another version: a map whose key 1 holds an integer that is not 1."""
+    if len(data) < 3 or data[0] >> 5 != _MAP_MAJOR or data[0] & 0x1F > 23 or data[1] != 1:
+        return False
+    if data[2] >> 5 != 0:
+        return False
+    try:
+        return bool(cbor.decode(data[2 : cbor.item_end(data, 2)]) != VERSION)
+    except FormatError:
+        return False

@@ -1,0 +1,180 @@
+"""The API of a hub, for every transport alike (spec §10, 001 spec-1 §16).
+
+A transport reads bytes and uses one of two doors: `submits.begin`, which starts an admission without a task of its
+own, as thousands come in a second; and `call`, for everything. Nothing here knows HTTP, but for the status numbers
+that spec §10.6 itself names.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+from veen.core.errors import ApiCode
+from veen.core.objects.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamRequest,
+    StreamResponse,
+)
+from veen.core.objects.receipt import Receipt
+from veen.core.wire import Wire
+from veen.fs.errors import CorruptError, StorageError
+from veen.hub.api.access import ANYBODY, Principal, Role
+from veen.hub.api.calls import ApiContext, Call, Services, not_found
+from veen.hub.api.pages import encode_page, open_page, page_bounds
+from veen.hub.api.read_rate import ReadRateLimiter
+from veen.hub.api.reply import ApiError, Form, Replies, Reply
+from veen.hub.api.submits import Submits
+from veen.hub.sequencer.sequencer import Overloaded, Stopped
+from veen.storage.reader import PrunedError
+
+__all__ = ["Api", "Handler"]
+
+Handler = Callable[[Call], Awaitable[Reply]]
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Api:
+    """All operations by name; `submit`, `stream`, `receipt`, `proof` and `checkpoint` are those of spec §10.1."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.context = ApiContext(services)
+        self.replies = Replies()
+        self.submits = Submits(self.context, self.replies)
+        self._limiter = ReadRateLimiter()
+        self._closing: list[Callable[[], None]] = []
+        self._reloading: list[Callable[[], None]] = []
+        self._operations: dict[str, tuple[Role, Handler]] = {
+            "submit": (Role.ANY, self.submits.submit),
+            "stream": (Role.READ, self._stream),
+            "receipt": (Role.READ, self._receipt),
+            "proof": (Role.READ, self._proof),
+            "checkpoint": (Role.READ, self._checkpoint),
+        }
+
+    def add(self, operations: Mapping[str, tuple[Role, Handler]]) -> None:
+        """Operations beyond the data plane."""
+        self._operations.update(operations)
+
+    def on_close(self, closing: Callable[[], None]) -> None:
+        """What must not wait any longer when the hub stops."""
+        self._closing.append(closing)
+
+    def on_reload(self, reloading: Callable[[], None]) -> None:
+        """What must look again at who may do what when the configuration has changed."""
+        self._reloading.append(reloading)
+
+    def reloaded(self) -> None:
+        for reloading in self._reloading:
+            reloading()
+
+    def close(self) -> None:
+        for closing in self._closing:
+            closing()
+        self.context.close()
+
+    async def call(
+        self,
+        operation: str,
+        body: bytes = b"",
+        *,
+        form: Form = "cbor",
+        answer: Form | None = None,
+        pow_header: str | None = None,
+        cap_header: str | None = None,
+        last_event_id: str | None = None,
+        principal: Principal = ANYBODY,
+        query: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Carry out one operation; whatever the input, the outcome is a reply."""
+        call = Call(
+            operation=operation,
+            body=body,
+            form=form,
+            answer=answer or form,
+            pow_header=pow_header,
+            cap_header=cap_header,
+            last_event_id=last_event_id,
+            principal=principal,
+            query=query or {},
+        )
+        try:
+            return await self._run(call)
+        except ApiError as exc:
+            return self.replies.failed(exc, call.answer)
+        except PrunedError as exc:
+            pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
+            return self.replies.failed(pruned, call.answer)
+        except (Overloaded, Stopped, StorageError) as exc:
+            return self.replies.failed(ApiError.unavailable(str(exc)), call.answer)
+        except CorruptError as exc:
+            _log.error("operation %s met a damaged file: %s", operation, exc)
+            damaged = ApiError(ApiCode.UNAVAILABLE, "the hub cannot read what it stored", detail={"reason": "corrupt"})
+            return self.replies.failed(damaged, call.answer)
+        except Exception:  # a defect of ours must not end the connection, nor tell the client about our insides
+            _log.exception("operation %s failed", operation)
+            defect = ApiError(ApiCode.UNAVAILABLE, "the hub failed on this request", status=500)
+            return self.replies.failed(defect, call.answer)
+
+    async def _run(self, call: Call) -> Reply:
+        entry = self._operations.get(call.operation)
+        if entry is None:
+            raise not_found("no such operation")
+        role, handler = entry
+        access = self.services.access
+        self.context.check_role(role, call.principal)
+        if call.principal.denied and call.operation not in ("submit", "submit_batch"):  # those have their own code
+            raise ApiError(ApiCode.FORBIDDEN, "requests from this address are refused")
+        if role is Role.READ and (rate := access.read_bytes_per_second) and (reader := access.reader(call.principal)):
+            return await self._limiter.serve(reader, rate, partial(handler, call))
+        return await handler(call)
+
+    # --- spec §10.4.2 … §10.4.5 --------------------------------------------------------------------------
+
+    async def _stream(self, call: Call) -> Reply:
+        request = self.context.read(call, StreamRequest)
+        files = self.context.files(request.label)
+        start = request.from_seq if request.cursor is None else request.cursor
+        first, last, count = page_bounds(files, start, request.to_seq, request.max_items)
+        async with open_page(self.context, files, first, last, count) as page:
+            head = StreamResponse(
+                label=request.label,
+                from_seq=first,
+                to_seq=request.to_seq,
+                items=(),
+                next_cursor=page.next_cursor,
+                mmr_proof=page.proof(self.context, files) if request.with_mmr_proof else None,
+                server_version=self.services.server_version,
+            )
+            return await encode_page(self.context, head, page, call.answer, with_receipts=bool(request.with_receipts))
+
+    async def _receipt(self, call: Call) -> Reply:
+        request = self.context.read(call, ReceiptRequest)
+        files = self.context.entry(request.label, request.stream_seq)
+        receipt = Receipt.from_bytes(await self.context.receipt(files, request.stream_seq))
+        return self._ok(ReceiptResponse(receipt=receipt, server_version=self.services.server_version), call)
+
+    async def _proof(self, call: Call) -> Reply:
+        request = self.context.read(call, ProofRequest)
+        files = self.context.entry(request.label, request.stream_seq)
+        started = time.perf_counter()
+        proof = self.context.proofs.prove(files, request.stream_seq)
+        self.services.observer.proved(time.perf_counter() - started)
+        return self._ok(ProofResponse(mmr_proof=proof, server_version=self.services.server_version), call)
+
+    async def _checkpoint(self, call: Call) -> Reply:
+        request = self.context.read(call, CheckpointRequest)
+        files = self.context.entry(request.label, request.upto_seq, "upto_seq")
+        checkpoint = await self.context.checkpoint(files, request.upto_seq)
+        return self._ok(CheckpointResponse(checkpoint=checkpoint, server_version=self.services.server_version), call)
+
+    def _ok(self, answer: Wire, call: Call) -> Reply:
+        return self.replies.ok(answer, call.answer)

@@ -1,0 +1,96 @@
+"""The policy view as an agent hands it over, and as anybody in charge may read it (D-51, D-101).
+
+Both operations need an administrator: whoever may revoke a key decides who may write. What the hub would not enforce
+it does not take, so that nobody believes a key to be revoked that is not.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from veen.core.errors import ApiCode
+from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
+from veen.core.objects.policies import Authority, Revocation
+from veen.core.objects.tooling import MAX_LISTED, PolicyRecordsResponse, PolicyRequest, PolicyResponse
+from veen.core.wire import Wire
+from veen.hub.api.access import Role
+from veen.hub.api.calls import Call, bad_request
+from veen.hub.api.operations import Api, Handler
+from veen.hub.api.query import uint_field
+from veen.hub.api.reply import ApiError, Reply
+
+__all__ = ["Policies"]
+
+_MAX_ITEMS: Final = 16_384  # of CBOR: as many revocations and authorities as may be
+_PAGE_BYTES: Final = 256 * 1024
+
+
+class Policies:
+    """`policy`, by POST and by GET."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._context, self._services = api, api.context, api.services
+
+    def operations(self) -> dict[str, tuple[Role, Handler]]:
+        return {"policy": (Role.ADMIN, self._take), "policy_list": (Role.ADMIN, self._list)}
+
+    async def _take(self, call: Call) -> Reply:
+        """Journal what is new; the same view again changes nothing."""
+        request = self._context.read(call, PolicyRequest, _MAX_ITEMS)
+        self._check(request)
+        records = []
+        if request.revocations:
+            records.append(await self._context.journal(self._revoking(request.revocations)))
+        if request.authorities:
+            records.append(await self._context.journal(self._authorising(request.authorities)))
+        journaled = tuple(record for record in records if record is not None)
+        return self._api.replies.ok(PolicyResponse(records=journaled), call.answer)
+
+    def _check(self, request: PolicyRequest) -> None:
+        policy = self._services.policy
+        if request.revocations and policy.kex1 is None:
+            raise _not_enforced("revocations", "admission.kex1_plus")
+        if request.authorities and policy.auth1 is None:
+            raise _not_enforced("authorities", "admission.auth1")
+        for authority in request.authorities or ():
+            if policy.auth1 is not None and authority.realm_id != policy.auth1.realm_id:
+                expected = policy.auth1.realm_id.hex()
+                raise bad_request("the authority is of another realm", "realm_id", expected=expected)
+
+    def _revoking(self, given: Iterable[Revocation]) -> Callable[[int], Wire | None]:
+        def make(hub_ts: int) -> Wire | None:
+            new = self._news(given, hub_ts)
+            return PolicyRevocation(revocations=new) if new else None
+
+        return make
+
+    def _authorising(self, given: Iterable[Authority]) -> Callable[[int], Wire | None]:
+        def make(hub_ts: int) -> Wire | None:
+            new = self._news(given, hub_ts)
+            return PolicyAuthority(authorities=new) if new else None
+
+        return make
+
+    def _news(self, given: Iterable[Any], hub_ts: int) -> tuple[Any, ...]:
+        view = self._context.store.state.policies
+        return tuple(item for item in dict.fromkeys(given) if view.is_news(item, hub_ts))
+
+    async def _list(self, call: Call) -> Reply:
+        """GET after: the records behind a seq of the control journal, all of them in the end."""
+        after, size, more = uint_field(call.query, "after", 0), 0, False
+        records: list[ControlRecord] = []
+        for record in self._context.control.policies(after, MAX_LISTED + 1):
+            size += len(record.to_bytes())
+            if records and (size > _PAGE_BYTES or len(records) == MAX_LISTED):
+                more = True
+                break
+            records.append(record)
+        policy = self._services.policy
+        answer = PolicyRecordsResponse(
+            kex1_plus=policy.kex1 is not None, auth1=policy.auth1 is not None, records=tuple(records), more=more
+        )
+        return self._api.replies.ok(answer, call.answer)
+
+
+def _not_enforced(field: str, setting: str) -> ApiError:
+    message = f"this hub does not enforce {field}: {setting} is off"
+    return ApiError(ApiCode.CONFLICT, message, detail={"field": field, "setting": setting})

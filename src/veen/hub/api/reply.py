@@ -1,0 +1,164 @@
+"""Answers: what leaves the hub, whatever the transport (spec §10.3, §10.4, §10.6)."""
+
+import json
+import secrets
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Final, Literal
+
+from veen.core.catalogue import catalogue
+from veen.core.errors import ApiCode, FormatError, MalformedError, Refusal, VeenError, VersionError
+from veen.core.objects.envelopes import ErrorEnvelope
+from veen.core.wire import Json, Wire
+from veen.hub.admission.decide import Refuse
+
+__all__ = [
+    "CBOR",
+    "CBOR_SEQ",
+    "CLOCK_STEP",
+    "JSON",
+    "RETRY_SECONDS",
+    "ApiError",
+    "Form",
+    "Replies",
+    "Reply",
+    "dump_json",
+]
+
+Form = Literal["cbor", "json"]
+
+CBOR: Final = "application/cbor"
+CBOR_SEQ: Final = "application/cbor-seq"
+JSON: Final = "application/json"
+RETRY_SECONDS: Final = 1  # when to come back after a 503
+_MAX_MESSAGE: Final = 160  # a fault may name a field that the client invented
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer. `stream` takes the place of `body` where the end is not known when it begins."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = CBOR
+    headers: tuple[tuple[str, str], ...] = ()
+    stream: AsyncGenerator[bytes, None] | None = None
+    code: str = ""  # of an error, for logs and metrics
+
+
+CLOCK_STEP: Final = "the hub's clock jumped forward and is not believed; see `veen explain E.CLOCK`"
+REASONS: Final = {CLOCK_STEP: "CLOCK_STEP"}  # why nothing is admitted, in words, and by a name for programs
+
+
+class ApiError(VeenError):
+    """A request fails outside admission (spec §10.6)."""
+
+    def __init__(
+        self,
+        code: ApiCode,
+        message: str,
+        *,
+        detail: dict[str, Any] | None = None,
+        retry_after: int | None = None,
+        status: int | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(code, message)
+        self.code, self.message, self.detail = code.code, message, detail
+        self.retry_after, self.status, self.headers = retry_after, status or code.http_status, headers
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    @classmethod
+    def of_format(cls, fault: FormatError) -> "ApiError":
+        """A fault of the request itself; only field names of ours and short reasons are told, never the body."""
+        if isinstance(fault, VersionError):
+            return cls(ApiCode.VERSION, "version of the request", detail={"field": "ver", "expected": 1})
+        where = str(getattr(fault, "where", "")).rpartition(".")[2]
+        what = fault.what if isinstance(fault, MalformedError) else str(fault)
+        message = "".join(char for char in what[:_MAX_MESSAGE] if char.isprintable())
+        return cls(ApiCode.BAD_REQUEST, message, detail={"field": where} if where else None)
+
+    @classmethod
+    def timeout(cls, message: str) -> "ApiError":
+        return cls(ApiCode.BAD_REQUEST, message, status=408)
+
+    @classmethod
+    def unavailable(cls, message: str) -> "ApiError":
+        detail = {"reason": REASONS[message]} if message in REASONS else None
+        return cls(ApiCode.UNAVAILABLE, message, detail=detail, retry_after=RETRY_SECONDS)
+
+
+def dump_json(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Replies:
+    """Makes answers in either form; errors get a request id that no two answers share."""
+
+    def __init__(self) -> None:
+        self._run = secrets.token_hex(4)
+        self._numbers = count(1)
+        self._reason, self._unavailable = "", dict[Form, Reply]()
+        # Read when the hub starts: a refusal must not wait for a file, or fail because no more can be opened.
+        self._messages = {refusal: catalogue()[refusal.detail_enum].message for refusal in Refusal}
+
+    def ok(self, answer: Wire, form: Form, *, status: int = 200) -> Reply:
+        if form == "json":
+            return Reply(status, dump_json(answer.to_json()), JSON)
+        return Reply(status, answer.to_bytes())
+
+    def sequence(self, items: Iterable[bytes], form: Form) -> Reply:
+        """Many objects, encoded already: a CBOR sequence, or a JSON array."""
+        if form == "json":
+            return Reply(200, b"[" + b",".join(items) + b"]", JSON)
+        return Reply(200, b"".join(items), CBOR_SEQ)
+
+    def refusal(self, refuse: Refuse) -> ErrorEnvelope:
+        return ErrorEnvelope.refusal(
+            refuse.refusal,
+            self._messages[refuse.refusal],
+            detail=dict(refuse.detail),
+            retry_after=refuse.retry_after,
+            request_id=self._request_id(),
+        )
+
+    def refused(self, refuse: Refuse, form: Form) -> Reply:
+        return self._error(self.refusal(refuse), refuse.refusal.http_status, form, ())
+
+    def envelope(self, error: ApiError) -> ErrorEnvelope:
+        return ErrorEnvelope(
+            code=error.code,
+            message=error.message,
+            detail=error.detail,
+            retry_after=error.retry_after,
+            request_id=self._request_id(),
+        )
+
+    def failed(self, error: ApiError, form: Form) -> Reply:
+        return self._error(self.envelope(error), error.status, form, error.headers)
+
+    def unavailable(self, reason: str, form: Form) -> Reply:
+        """A message is turned away for `reason`. Made once for all, hence without a request id: this is the answer that
+        leaves in thousands, and just when there is no time for it."""
+        if reason != self._reason:
+            self._reason, self._unavailable = reason, {}
+        reply = self._unavailable.get(form)
+        if reply is None:
+            error = ApiError.unavailable(reason)
+            reply = self._error(replace(self.envelope(error), request_id=None), error.status, form, error.headers)
+            self._unavailable[form] = reply
+        return reply
+
+    def _error(self, envelope: ErrorEnvelope, status: int, form: Form, headers: tuple[tuple[str, str], ...]) -> Reply:
+        reply = self.ok(envelope, form, status=status)
+        reply.code = envelope.code
+        if envelope.retry_after is not None:
+            headers = (*headers, ("Retry-After", str(envelope.retry_after)))
+        reply.headers = headers
+        return reply
+
+    def _request_id(self) -> str:
+        return f"{self._run}-{next(self._numbers):x}"

@@ -1,0 +1,173 @@
+"""Rotating the key of a hub, at rest or running, and checking how its keys followed (spec §8.4, D-37, D-41)."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import VerifyError
+from veen.core.objects.control import ControlRecord, KeyRotate
+from veen.core.objects.identity import HubIdentity, IdentityError
+from veen.fs.errors import StorageError
+from veen.fs.local import Fs
+from veen.hub.process.at_rest import at_rest
+from veen.hub.process.startup import Sealing, rotation_records
+from veen.hub.sequencer.clock import HubClock
+from veen.hub.sequencer.sequencer import Sequencer, Stopped
+from veen.storage.control_state import control_records
+from veen.storage.keys import identity as identities
+from veen.storage.keys import rotation as keyrotation
+
+__all__ = ["LEAD_SECONDS", "Rotation", "check_rotations", "rotate_at_rest"]
+
+# Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
+LEAD_SECONDS: Final = 10
+
+
+def rotate_at_rest(
+    fs: Fs,
+    now: int,
+    overlap_seconds: int,
+    draw: Callable[[int], bytes] = os.urandom,
+    *,
+    accept_clock: bool = False,
+) -> HubIdentity:
+    """Add a key that is valid from the next second on; the hub must not run."""
+    with at_rest(fs, now, accept_clock=accept_clock) as hub:
+        # One second later: the record itself must be signed by a key that is valid then, also without overlap.
+        rotated, _ = keyrotation.rotate(
+            fs,
+            hub.keys,
+            draw(32),
+            hub_ts=hub.hub_ts,
+            lead_seconds=1,
+            overlap_seconds=overlap_seconds,
+            journal=hub.journal,
+        )
+        hub.sealing.replace(rotated)
+    return rotated.identity
+
+
+class Rotation:
+    """Gives a running hub its next key while it goes on admitting; one rotation at a time.
+
+    The new key signs nothing before record and identity files are durable. It is valid only some seconds after the
+    record, and should the disk take longer than that, time waits for it. So a crash leaves no entry that recovery,
+    which reads the identity before the journal, could not judge.
+    """
+
+    def __init__(
+        self,
+        fs: Fs,
+        sequencer: Sequencer,
+        sealing: Sealing,
+        clock: HubClock,
+        *,
+        failed: Callable[[BaseException], None],
+        given_keys: bool = False,
+        draw: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._fs, self._sequencer, self._sealing, self._clock = fs, sequencer, sealing, clock
+        self._failed, self._given_keys, self._draw = failed, given_keys, draw
+        self._lock = asyncio.Lock()
+        self._running: asyncio.Task[ControlRecord] | None = None
+
+    async def rotate(self, overlap_seconds: int) -> ControlRecord:
+        """The key.rotate record, once it is in force. Goes on to the end even if the caller goes away."""
+        async with self._lock:
+            self._running = asyncio.create_task(self._rotate(overlap_seconds))
+            return await asyncio.shield(self._running)
+
+    async def finish(self) -> None:
+        """Wait for a rotation under way: the sequencer must not close before."""
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+
+    async def _rotate(self, overlap_seconds: int) -> ControlRecord:
+        keys = self._sealing.held
+        # Before a key is written: a refused rotation leaves nothing behind.
+        keyrotation.validity_of_next(keys.identity, self._sequencer.now(), LEAD_SECONDS, overlap_seconds)
+        if keys.root is not None:
+            await asyncio.to_thread(keyrotation.check_signer, self._fs, keys.root)
+        new = await asyncio.to_thread(self._new_key, keys.identity)
+        rotated = keys.identity
+
+        def make(hub_ts: int) -> KeyRotate:
+            nonlocal rotated
+            rotated = keyrotation.next_identity(
+                keys.identity,
+                new.public,
+                hub_ts=hub_ts,
+                lead_seconds=LEAD_SECONDS,
+                overlap_seconds=overlap_seconds,
+            )
+            self._clock.hold(rotated.current.valid_from - 1)
+            return rotated.rotations()[-1]
+
+        try:
+            record = await self._sequencer.control(make)
+        except (IdentityError, Stopped):  # no record was made, so nobody will ever need the key
+            await asyncio.to_thread(self._forget_key, new)
+            raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # The disk is full; but the record may have reached it all the same.
+            await self._sequencer.settled()
+            record = next(
+                (candidate for candidate in rotation_records(self._sequencer.store) if _introduces(candidate, new)),
+                None,
+            )
+        if record is None:
+            self._clock.release()
+            raise StorageError("the key.rotate record could not be made durable: nothing has changed")
+        try:
+            await asyncio.to_thread(keyrotation.publish, self._fs, rotated, keys.root or new)
+        except BaseException as exc:  # the rotation has happened, but cannot be told: the next start completes it
+            self._failed(exc)
+            raise
+        self._sealing.replace(replace(keys, identity=rotated, private={**keys.private, new.public: new}))
+        self._clock.release()
+        return record
+
+    def _new_key(self, identity: HubIdentity) -> SigningKey:
+        if self._given_keys:
+            return keyrotation.given_key(self._fs, identity)
+        key = SigningKey(self._draw(32))
+        identities.write_key(self._fs, key)
+        return key
+
+    def _forget_key(self, key: SigningKey) -> None:
+        if not self._given_keys:
+            identities.remove_key(self._fs, key)
+
+
+def _introduces(record: ControlRecord, key: SigningKey) -> bool:
+    return isinstance(record.body, KeyRotate) and record.body.hub_pk == key.public
+
+
+def check_rotations(fs: Fs) -> list[str]:
+    """What holds about the keys of a hub; VerifyError for the first thing that does not."""
+    identity = identities.read_identity(fs)
+    checks = [f"hub-identity.json is signed by its current key {identity.current.key_id}"]
+    hub_pks = [identity.keys[0].hub_pk]
+    previous: ControlRecord | None = None
+    wanted = identity.rotations()
+    for _, record in control_records(fs):
+        record.check_follows(previous)
+        previous = record
+        if not isinstance(record.body, KeyRotate):
+            continue
+        if not wanted or record.body != wanted.pop(0):
+            raise VerifyError(f"control record {record.seq}: the identity does not list this rotation")
+        signer = identity.verify_rotation(record)
+        if signer.hub_pk not in hub_pks:
+            raise VerifyError(f"control record {record.seq}: a key that no older one introduced signed it")
+        hub_pks.append(record.body.hub_pk)
+        checks.append(f"key {signer.key_id} introduced the next one in control record {record.seq}")
+    if wanted:
+        raise VerifyError(f"key {wanted[0].hub_pk.hex()[:16]}…: no control record introduces it")
+    checks.append(f"hub_id {identity.hub_id.hex()} is that of the first key")
+    return checks

@@ -1,0 +1,3 @@
+"""HTTP/1.1 over TCP and TLS: listener, connection, bounds against strangers."""
+
+__all__: list[str] = []

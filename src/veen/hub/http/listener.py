@@ -1,0 +1,130 @@
+"""Listening, with every client counted from the moment it is accepted: a TLS handshake that never ends takes a slot
+like a connection, and no burst of clients opens more sockets than the process has file descriptors for.
+
+The loop's own server accepts as many clients at a time as wait, and tells its protocols about a TLS client only after
+the handshake, so no bound of ours would know of those sockets.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from veen.hub.http.shares import ConnectionSlot
+from veen.hub.http.tls import Tls
+
+__all__ = ["Listener"]
+
+_log: Final = logging.getLogger(__name__)
+
+_PAUSE_SEC: Final = 1.0  # when the process has no more files for sockets
+_NO_MORE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_TURN: Final = 16  # clients that are accepted before the event loop does something else
+
+
+class Listener:
+    """Accepts, shakes hands, and hands over to a protocol. `enter` gives each client its slot, or turns it away."""
+
+    def __init__(
+        self,
+        make: Callable[[ConnectionSlot], asyncio.Protocol],
+        enter: Callable[[object], ConnectionSlot | None],
+        handshake_sec: float,
+        tls: Tls | None = None,
+    ) -> None:
+        self._make, self._enter, self._handshake_sec, self._tls = make, enter, handshake_sec, tls
+        self._accepting: list[asyncio.Task[None]] = []
+        self._opening: dict[asyncio.Task[None], socket.socket] = {}
+        self._fresh: dict[socket.socket, ConnectionSlot] = {}  # accepted; no transport closes them yet
+
+    @property
+    def handshakes(self) -> int:
+        """Clients that were accepted and have no connection yet."""
+        return len(self._opening)
+
+    async def open(self, host: str, port: int, backlog: int) -> tuple[str, int]:
+        """Begin to listen on every address of `host`; returns the first."""
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets: list[socket.socket] = []
+        try:
+            for family, address in dict.fromkeys((info[0], info[4]) for info in addresses):
+                sockets.append(socket.create_server(address[:2], family=family, backlog=backlog))
+                sockets[-1].setblocking(False)
+        except BaseException:
+            for listening in sockets:
+                listening.close()
+            raise
+        self._accepting = [asyncio.create_task(self._accept(listening)) for listening in sockets]
+        address = sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    def replace(self, tls: Tls, *, trust_removed: bool) -> None:
+        """Shake hands by `tls` from now on. With `trust_removed`, handshakes that began before are broken off, as their
+        clients may be trusted no more."""
+        if self._tls is None:
+            return
+        self._tls = tls
+        for task, client in self._opening.items() if trust_removed else ():
+            if client not in self._fresh:  # one that has not begun takes the new context by itself
+                task.cancel()
+
+    async def close(self) -> None:
+        """Take no more, and let go of those who have not finished their handshake."""
+        tasks = [*self._accepting, *self._opening]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for client, slot in self._fresh.items():
+            client.close()
+            slot.release()
+        self._fresh.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                for _ in range(_TURN):
+                    try:
+                        client, peer = await loop.sock_accept(listening)
+                    except OSError as exc:  # the client went away again, or the process has too many files open
+                        if exc.errno in _NO_MORE:
+                            _log.error("no connection can be accepted for now: %s", exc.strerror)
+                            await asyncio.sleep(_PAUSE_SEC)
+                        continue
+                    self._admit(client, peer)
+                await asyncio.sleep(0)  # `sock_accept` does not wait while clients wait
+
+    def _admit(self, client: socket.socket, peer: object) -> None:
+        slot = self._enter(peer)
+        if slot is None or (slot.refusal is not None and self._tls is not None):
+            client.close()  # with TLS there is no telling why before the handshake
+            if slot is not None:
+                slot.release()
+            return
+        with contextlib.suppress(OSError):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._fresh[client] = slot
+        task = asyncio.create_task(self._open(client, slot))
+        self._opening[task] = client
+        task.add_done_callback(self._opening.pop)
+
+    async def _open(self, client: socket.socket, slot: ConnectionSlot) -> None:
+        del self._fresh[client]
+        tls = self._tls
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._make(slot),
+                client,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=None if tls is None else self._handshake_sec,
+            )
+        except OSError:  # of which TLS errors and the time limit are kinds
+            slot.release()
+        except BaseException:
+            slot.release()
+            raise

@@ -1,0 +1,269 @@
+"""The HTTP server around the connections: listening, bounds for all of them together, time, and going away."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from veen.core import cbor
+from veen.fs.descriptors import SPARES
+from veen.hub.api.access import network_of
+from veen.hub.api.operations import Api
+from veen.hub.http.listener import Listener
+from veen.hub.http.request_input import Request, plain_body_bytes
+from veen.hub.http.responses import date_line
+from veen.hub.http.shares import ConnectionSlot, ConnectionSlots, Shares
+from veen.hub.http.tls import Tls, check_plain
+
+if TYPE_CHECKING:
+    from veen.hub.http.connection import Connection
+
+__all__ = ["HttpServer", "HttpSettings"]
+
+_MAX_HEAD_BYTES: Final = 1024
+_LEAST_SHARE: Final = 2 * cbor.MAX_ITEM_BYTES  # of bytes: any one request and any one answer fit
+_VARYING: Final = {b"expect", b"veen-pow"}  # these belong to one body
+_MAX_HEADS: Final = 4096
+_SHED: Final = 32  # idle connections at a time
+_log: Final = logging.getLogger(__name__)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Bounds of the server. None of them decides about a message that arrives whole and in time."""
+
+    max_connections: int = 4_096
+    address_percent: int = 100  # of connections and of the bytes below that one address may hold
+    max_buffered_bytes: int = 256 * 1024 * 1024  # of bodies above 64 KiB that are not complete
+    max_answer_bytes: int = 256 * 1024 * 1024  # of answers above 64 KiB that their clients have not read
+    handshake_sec: float = 10.0  # of TLS
+    header_sec: float = 10.0
+    body_idle_sec: float = 10.0
+    request_sec: float = 120.0
+    keep_alive_sec: float = 75.0
+    write_sec: float = 30.0
+    denied_networks: tuple[Network, ...] = ()  # a static filter (001 SH1+ §5.1)
+    loopback_only: bool = False  # answer to names of loopback alone, lest a web page reaches the hub by another name
+
+
+class HttpServer:
+    """Listens for one API. Every field belongs to the event loop's thread."""
+
+    def __init__(self, api: Api, settings: HttpSettings | None = None) -> None:
+        self.api = api
+        self.settings = settings or HttpSettings()
+        self.draining = False  # set by `stop`, never cleared
+        self.now = 0.0  # the loop's time as of the last tick
+        self.date = date_line()  # the Date header as of the last tick
+        self._heads: dict[int, bytes] = {}  # heads of answers by the length of their body; emptied by each tick
+        self._remembered: dict[bytes, Request] = {}  # heads of requests that `remember` accepted
+        self._connections: set[Connection] = set()  # from connection_made until connection_lost
+        self._on_hold: set[Connection] = set()  # clients that wait for room in the sequencer's queue
+        self.priority = api.context.priority
+        self._delayed: dict[Connection, None] = {}  # in order: clients that wait in favour of writers
+        self._delay_timer: asyncio.TimerHandle | None = None  # runs while `_delayed` is not empty
+        settings, percent = self.settings, self.settings.address_percent
+        self.slots = ConnectionSlots(Shares(settings.max_connections, percent))
+        self.bodies = Shares(settings.max_buffered_bytes, percent, least=_LEAST_SHARE)
+        self.answers = Shares(settings.max_answer_bytes, percent, least=_LEAST_SHARE)
+        self._listeners: list[Listener] = []
+        self._ticker: asyncio.TimerHandle | None = None  # runs from the first `listen` until the end of `stop`
+        self._empty = asyncio.Event()  # set while there are no connections
+        self._empty.set()
+        api.services.sequencer.on_applied(self._applied)
+
+    # --- listening ---------------------------------------------------------------------------------------
+
+    async def listen(
+        self, host: str, port: int, *, tls: Tls | None = None, force_plain: bool = False, backlog: int = 1024
+    ) -> tuple[str, int]:
+        """Begin to serve; returns the address, with the port that was taken if `port` is 0."""
+        from veen.hub.http.connection import Connection
+
+        if tls is None and not force_plain:
+            check_plain(host)
+        if self._ticker is None:
+            self._tick()
+        listener = Listener(lambda slot: Connection(self, slot), self._enter, self.settings.handshake_sec, tls)
+        address = await listener.open(host, port, backlog)
+        self._listeners.append(listener)
+        return address
+
+    def reload(self, settings: HttpSettings, tls: Tls | None, *, trust_removed: bool) -> None:
+        """Take over other settings and files. With `trust_removed`, clients whose certificate was verified by the files
+        before must show it again. Clients for which `denied_networks` says something else now must connect again."""
+        self.settings = settings
+        percent = settings.address_percent
+        self.slots.shares.resize(settings.max_connections, percent)
+        self.bodies.resize(settings.max_buffered_bytes, percent)
+        self.answers.resize(settings.max_answer_bytes, percent)
+        if tls is not None:
+            for listener in self._listeners:
+                listener.replace(tls, trust_removed=trust_removed)
+        for connection in list(self._connections):
+            peer = connection.transport.get_extra_info("peername")
+            if trust_removed or connection.is_denied != self.is_denied(peer):
+                connection.dismiss()
+
+    def hurry(self) -> None:
+        """Wait for no client any longer."""
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def stop(self, patience_sec: float = 10.0) -> None:
+        """Take no more connections, answer what was asked, then close; after `patience_sec` close at once."""
+        self.draining = True
+        self.api.close()
+        for listener in self._listeners:
+            await listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), patience_sec)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._empty.wait()
+        for timer in (self._ticker, self._delay_timer):
+            if timer is not None:
+                timer.cancel()
+        self._ticker = self._delay_timer = None
+
+    # --- bounds ------------------------------------------------------------------------------------------
+
+    @property
+    def handshakes(self) -> int:
+        """Clients that were accepted and have no connection yet: those in a TLS handshake."""
+        return sum(listener.handshakes for listener in self._listeners)
+
+    @property
+    def connections(self) -> int:
+        """How many slots are taken, handshakes included."""
+        return self.slots.shares.in_use
+
+    def _enter(self, peer: object) -> ConnectionSlot | None:
+        """A slot for a client that was just accepted."""
+        slot = self.slots.enter(network_of(peer))
+        if slot is None or slot.refusal is not None:
+            self.api.services.observer.connection_refused()
+        return slot
+
+    def join(self, connection: "Connection") -> None:
+        self._connections.add(connection)
+        self._empty.clear()
+
+    def leave(self, connection: "Connection") -> None:
+        self._connections.discard(connection)
+        self._on_hold.discard(connection)
+        self._delayed.pop(connection, None)
+        if not self._connections:
+            self._empty.set()
+
+    def hold(self, connection: "Connection") -> None:
+        """A message of this client was turned away. If for want of room, the next ones wait in its socket until there
+        is some, or for a tick: turning them away, too, would take the time that those who were let in need."""
+        if not self.api.services.sequencer.has_room:
+            self._on_hold.add(connection)
+            connection.hold(True)
+
+    def _applied(self, labels: Sequence[bytes]) -> None:
+        if self._on_hold and self.api.services.sequencer.has_room:
+            self._listen_again()
+
+    def _listen_again(self) -> None:
+        on_hold, self._on_hold = self._on_hold, set()
+        for connection in on_hold:
+            connection.hold(False)
+
+    def delay(self, connection: "Connection") -> None:
+        """Hold a client whose requests took time and led to no message while others write, until its turn comes."""
+        self._delayed[connection] = None
+        connection.hold(True)
+        if self._delay_timer is None:
+            self._delay_timer = asyncio.get_running_loop().call_later(self.priority.delay(), self._resume_delayed)
+
+    def _resume_delayed(self) -> None:
+        """Let the first go on. What it does now makes the next one wait again, so they go on one by one."""
+        self._delay_timer = None
+        while self._delayed and not self.priority.delay():
+            connection = next(iter(self._delayed))
+            del self._delayed[connection]
+            connection.hold(False)
+            if self._delay_timer is not None:  # it was delayed again
+                return
+        if self._delayed:
+            self._delay_timer = asyncio.get_running_loop().call_later(self.priority.delay(), self._resume_delayed)
+
+    def is_denied(self, peer: object) -> bool:
+        if not self.settings.denied_networks or not isinstance(peer, tuple):
+            return False
+        address = ipaddress.ip_address(peer[0])
+        return any(address in network for network in self.settings.denied_networks)
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """A coarse clock, the Date header, and an eye on everyone's deadline."""
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        self.date = date_line()
+        self._heads.clear()
+        self._listen_again()
+        if not SPARES.refill():
+            self._shed()
+        for connection in [late for late in self._connections if late.deadline <= self.now]:
+            connection.overdue()
+        wall_clock = time.time()
+        for connection in [each for each in self._connections if each.expires <= wall_clock]:
+            connection.dismiss()
+        settings = self.settings
+        shortest = min(settings.header_sec, settings.body_idle_sec, settings.keep_alive_sec, settings.write_sec)
+        self._ticker = loop.call_later(min(1.0, shortest / 4), self._tick)
+
+    def _shed(self) -> None:
+        """Storage had to use spare descriptors, and none came back: idle clients give theirs."""
+        idle = sorted((each for each in self._connections if each.is_idle), key=lambda each: each.deadline)
+        _log.warning("file descriptors are short: closing %d idle connections", min(len(idle), _SHED))
+        for connection in idle[:_SHED]:
+            connection.close()
+
+    # --- heads -------------------------------------------------------------------------------------------
+
+    def remembered(self, head: bytes) -> Request | None:
+        """What a head means if `remember` saw it; its `size` is that of the body. Nothing while the server stops."""
+        return None if self.draining else self._remembered.get(head)
+
+    def remember(self, head: bytes, body_bytes: int, request: Request) -> None:
+        """Keep the head of a submit that the parser understood: the same bytes mean the same again.
+
+        The request came alone: `head` up to the first empty line, then `body_bytes` to the end of what was received.
+        Kept is only a head that can be read in one way and states that very length: where a body ends must follow
+        from the head alone, whoever sends it next and whatever comes behind.
+        """
+        if (
+            request.size == body_bytes
+            and len(head) <= _MAX_HEAD_BYTES
+            and request.keep_alive
+            and not request.headers.keys() & _VARYING
+            and plain_body_bytes(head) == body_bytes
+        ):
+            if len(self._remembered) >= _MAX_HEADS:
+                self._remembered.clear()
+            self._remembered[head] = request.without_body()
+
+    def ok_head(self, length: int) -> bytes:
+        """The head of a submit's answer; receipts have few lengths, so it is nearly always known."""
+        head = self._heads.get(length)
+        if head is None:
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/cbor\r\ncontent-length: %d\r\n%b\r\n" % (
+                length,
+                self.date,
+            )
+            if len(self._heads) < _MAX_HEADS:
+                self._heads[length] = head
+        return head

@@ -1,0 +1,3 @@
+"""The hub as a process: configuration, startup, runtime, housekeeping, logs and metrics."""
+
+__all__: list[str] = []

@@ -1,0 +1,63 @@
+"""A data directory whose hub does not run, open for a change that must be journaled.
+
+What is journaled carries a time that can never be taken back, so the clock is checked as at a start of the hub (D-167).
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.control import ControlRecord
+from veen.core.wire import Wire
+from veen.fs.local import Fs
+from veen.hub.process.config import Engine
+from veen.hub.process.startup import Sealing, check_index, finish_rotations
+from veen.hub.sequencer.clock import HubClock, read_clock
+from veen.storage.keys import identity as identities
+from veen.storage.keys.identity import HubKeys
+from veen.storage.store import Group, Store
+
+__all__ = ["AtRest", "at_rest"]
+
+
+class AtRest:
+    """The store of a stopped hub and the keys to sign for it."""
+
+    def __init__(self, store: Store, sealing: Sealing, hub_ts: int) -> None:
+        self.store, self.sealing, self.hub_ts = store, sealing, hub_ts
+
+    @property
+    def keys(self) -> HubKeys:
+        return self.sealing.held
+
+    def journal(self, body: Wire) -> None:
+        """Append a control record; durable and applied when it returns."""
+        key = self.sealing.signing_key_at(self.hub_ts)
+        record = ControlRecord.issue(key, self.store.state.control, body, hub_ts=self.hub_ts)
+        group = Group()
+        self.store.stage_control(record)
+        group.add_control(record)
+        self.store.journal.write(group.payload())
+        self.store.apply(group)
+
+
+@contextlib.contextmanager
+def at_rest(fs: Fs, now: int, *, accept_clock: bool = False) -> Iterator[AtRest]:
+    """Open the directory; at the end its journal is empty again. LockedError if the hub runs.
+
+    ClockStepError if `now` is too far ahead of the log, unless `accept_clock`: nothing was changed then.
+    """
+    with fs.lock():
+        keys = identities.load(fs, now=now)
+        check_index(fs)
+        sealing = Sealing(keys)
+        store = Store.open(fs, DEFAULT_LIMITS, sealing.seal)
+        try:
+            clock = HubClock(lambda: now, max_step=Engine().max_clock_step)
+            clock.begin(store.state.hub_ts, read_clock(fs), accept=accept_clock)
+            sealing.replace(finish_rotations(fs, keys, store))
+            yield AtRest(store, sealing, max(now, store.state.hub_ts))  # never before a time in the log (D-28)
+            store.close()
+        except BaseException:
+            store.abandon()
+            raise

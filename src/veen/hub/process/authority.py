@@ -1,0 +1,59 @@
+"""Whether a tenant's authority hub can be reached; part of being ready (spec-4 §10.1)."""
+
+import asyncio
+import http.client
+import time
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+__all__ = ["AuthorityWatch"]
+
+_EVERY_SECONDS: Final = 10.0
+_TIMEOUT_SECONDS: Final = 3.0
+_FRESH_SECONDS: Final = 60.0  # for so long a hub that was reachable counts as reachable
+
+
+class AuthorityWatch:
+    """Asks the authority for its health now and then. Without a URL there is nothing to ask."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._clock = url, clock  # an empty URL asks nobody
+        self._answered: float | None = None
+
+    def watch(self, url: str) -> None:
+        """Ask another authority from now on; what the one before answered counts no more."""
+        if url != self._url:
+            self._url, self._answered = url, None
+
+    def fault(self) -> str | None:
+        """Why the authority counts as unreachable; None if it does not."""
+        if not self._url:
+            return None
+        if self._answered is None or self._clock() - self._answered > _FRESH_SECONDS:
+            return "the authority hub cannot be reached"
+        return None
+
+    async def run(self) -> None:
+        """Ask for ever; every answer below 500 shows that somebody is there."""
+        loop = asyncio.get_running_loop()
+        while True:
+            url = self._url
+            if url:
+                answered = await loop.run_in_executor(None, _ask, url)
+                if answered and url == self._url:  # it may have been replaced meanwhile
+                    self._answered = self._clock()
+            await asyncio.sleep(_EVERY_SECONDS)
+
+
+def _ask(url: str) -> bool:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}/healthz")
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

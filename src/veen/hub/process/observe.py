@@ -1,0 +1,277 @@
+"""What a hub tells about itself: the metrics of OBS0 and one log line per submit (OBS-01 … OBS-03, spec §12).
+
+`Observer` is what the sequencer calls. It is called on the path of every message, so it only counts and hands the
+numbers on; words are made by the log's own thread. Names, bodies, keys and whole client ids never get here.
+"""
+
+import os
+import resource
+import time
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from veen import __version__
+from veen.core.errors import ApiCode, Refusal
+from veen.hub.process.logs import EventLog
+from veen.hub.process.metrics import Family, Histogram, Value, exposition
+from veen.storage.state import Admitted
+
+__all__ = ["GAUGES", "HubObserver", "NullObserver", "Observer", "Outcome"]
+
+Outcome = Refusal | ApiCode
+
+_LATENCY_S: Final = tuple(
+    ms / 1000 for ms in (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000)
+)
+_INTERVAL: Final = (1, 4, 16, 64, 256, 512, 1_024, 4_096, 16_384, 65_536)
+_GROUP: Final = (1, 2, 4, 8, 16, 32, 64, 100, 200)
+_RETIRE_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+# Gauges that the runtime reads when somebody asks: name -> what it is.
+GAUGES: Final = {
+    "veen_connections": "Connections that are open, TLS handshakes included.",
+    "veen_max_connections": "How many connections may be open: as configured, or fewer if files are short.",
+    "veen_unread_answer_bytes": "Bytes of large answers that their clients have not read yet.",
+    "veen_queue_depth": "Messages taken in and not answered yet.",
+    "veen_free_bytes": "Free bytes on the disk of the data directory.",
+    "veen_journal_bytes": "Bytes in the write-ahead journal, which a restart would read.",
+    "veen_labels": "Labels with entries.",
+    "veen_entries": "Entries in all labels.",
+    "veen_capabilities": "Capabilities this hub knows.",
+    "veen_cached_labels": "Labels whose cursor is in memory.",
+    "veen_cached_clients": "Clients whose cursor is in memory, one for each label they write to.",
+    "veen_cached_capabilities": "Capabilities that are in memory.",
+    "veen_revocations": "Client keys and capabilities that are revoked now.",
+    "veen_multi_primary_streams": "Streams that several hubs are primaries of now.",
+    "veen_ready": "1 if the hub admits messages, 0 if it refuses them for now.",
+    "veen_clock_behind_seconds": "How far the clock is behind the hub's own time, which never runs backwards.",
+    "veen_clock_step_seconds": "Seconds by which the clock jumped forward and is not believed; alert when above 0.",
+}
+_CAP_RESULTS: Final = ("CAP_MISSING", "CAP_INVALID", "AUTH_REF", "CAP_SCOPE", "CAP_REVOKED", "CAP_TTL", "CAP_RATE")
+
+
+class Observer(Protocol):
+    """What happens in the sequencer, as it happens. Everything is called on the event loop's thread."""
+
+    def refused(
+        self,
+        outcome: Outcome,
+        bytes_in: int,
+        verify_s: float = 0.0,
+        total_s: float = 0.0,
+        label: bytes | None = None,
+        client_id: bytes | None = None,
+        address: str = "",
+    ) -> None:
+        """A message of `address` was refused for `outcome`. What is not known yet is None."""
+        ...
+
+    def accepted(
+        self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
+    ) -> None:
+        """A message is durable and was answered."""
+        ...
+
+    def group(self, size: int, sync_s: float) -> None:
+        """A group of `size` entries became durable by a sync of `sync_s`."""
+        ...
+
+    def sealed(self, entries: int) -> None:
+        """A checkpoint was written, `entries` after the one before."""
+        ...
+
+    def retired(self, seconds: float) -> None:
+        """The journal was emptied into chunks and index."""
+        ...
+
+    def proved(self, seconds: float) -> None:
+        """A proof was made."""
+        ...
+
+    def anchor_failed(self) -> None:
+        """An anchor backend did not take a checkpoint (D-104)."""
+        ...
+
+    def connection_refused(self) -> None:
+        """A client was turned away because it, or all together, hold too many connections."""
+        ...
+
+
+class NullObserver:
+    """Nobody watches."""
+
+    def refused(
+        self,
+        outcome: Outcome,
+        bytes_in: int,
+        verify_s: float = 0.0,
+        total_s: float = 0.0,
+        label: bytes | None = None,
+        client_id: bytes | None = None,
+        address: str = "",
+    ) -> None: ...
+    def accepted(
+        self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
+    ) -> None: ...
+    def group(self, size: int, sync_s: float) -> None: ...
+    def sealed(self, entries: int) -> None: ...
+    def retired(self, seconds: float) -> None: ...
+    def proved(self, seconds: float) -> None: ...
+    def anchor_failed(self) -> None: ...
+    def connection_refused(self) -> None: ...
+
+
+class HubObserver:
+    """Counts everything and, if there is a log, writes submits to it."""
+
+    def __init__(self, log: EventLog | None = None) -> None:
+        self._log = log
+        self._ok = 0
+        self._errors: dict[str, int] = dict.fromkeys(
+            sorted({refusal.code for refusal in Refusal} | {ApiCode.UNAVAILABLE.code}), 0
+        )
+        self._refusals: dict[str, int] = {refusal.detail_enum: 0 for refusal in Refusal}
+        self._bytes_in = 0
+        self._verify, self._commit, self._total = (Histogram(_LATENCY_S) for _ in range(3))
+        self._fsync, self._proof = Histogram(_LATENCY_S), Histogram(_LATENCY_S)
+        self._interval, self._group = Histogram(_INTERVAL), Histogram(_GROUP)
+        self._retire = Histogram(_RETIRE_S)
+        self._anchor_failures = self._connections_refused = 0
+        self.scrubbed_bytes = 0
+        self.scrub_findings = 0
+
+    def refused(
+        self,
+        outcome: Outcome,
+        bytes_in: int,
+        verify_s: float = 0.0,
+        total_s: float = 0.0,
+        label: bytes | None = None,
+        client_id: bytes | None = None,
+        address: str = "",
+    ) -> None:
+        code = outcome.code
+        self._errors[code] = self._errors.get(code, 0) + 1
+        if isinstance(outcome, Refusal):
+            self._refusals[outcome.detail_enum] += 1
+        self._bytes_in += bytes_in
+        if verify_s:  # a message that failed before was never verified
+            self._verify.observe(verify_s)
+        self._total.observe(total_s)
+        if self._log is not None:
+            commit_s = total_s - verify_s if verify_s else 0.0
+            self._log.refused(code, bytes_in, verify_s, commit_s, label, client_id, address)
+
+    def accepted(
+        self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
+    ) -> None:
+        self._ok += 1
+        self._bytes_in += bytes_in
+        self._verify.observe(verify_s)
+        self._commit.observe(commit_s)
+        self._total.observe(total_s)
+        if self._log is not None:
+            self._log.accepted(admitted, bytes_in, bytes_out, verify_s, commit_s)
+
+    def group(self, size: int, sync_s: float) -> None:
+        self._group.observe(size)
+        self._fsync.observe(sync_s)
+
+    def sealed(self, entries: int) -> None:
+        self._interval.observe(entries)
+
+    def retired(self, seconds: float) -> None:
+        self._retire.observe(seconds)
+
+    def proved(self, seconds: float) -> None:
+        self._proof.observe(seconds)
+
+    def anchor_failed(self) -> None:
+        self._anchor_failures += 1
+
+    def connection_refused(self) -> None:
+        self._connections_refused += 1
+
+    # --- text ------------------------------------------------------------------------------------------
+
+    def render(self, gauges: Mapping[str, Value], *, openmetrics: bool = False) -> bytes:
+        """All metrics; `gauges` holds the present values for names in GAUGES."""
+        return exposition([*self._families(), *_gauges(gauges), *_process()], openmetrics=openmetrics)
+
+    def _families(self) -> list[Family]:
+        accepted = {"OK": self._ok, **{name: self._refusals[name] for name in _CAP_RESULTS}}
+        dropped = self._log.dropped if self._log else 0
+        suppressed = dict(self._log.budget.suppressed) if self._log else {}
+        return [
+            Family.single("veen_submit_ok_total", "counter", "Messages accepted and durable.", self._ok),
+            Family.by("veen_submit_err_total", "counter", "Messages refused, by error code.", "code", self._errors),
+            Family.single(
+                "veen_rate_limited_total", "counter", "Messages refused by a rate.", self._refusals["CAP_RATE"]
+            ),
+            Family.single(
+                "veen_anchor_fail_total", "counter", "Anchorings that failed; commits go on.", self._anchor_failures
+            ),
+            Family.single(
+                "veen_connections_refused_total",
+                "counter",
+                "Connections turned away because there were too many.",
+                self._connections_refused,
+            ),
+            Family.by(
+                "veen_admission_refusals_total", "counter", "Messages refused, by check.", "detail", self._refusals
+            ),
+            Family.by("veen_capability_checks_total", "counter", "What capability checks found.", "result", accepted),
+            Family.single("veen_submit_bytes_total", "counter", "Bytes of messages taken in.", self._bytes_in),
+            Family.single("veen_scrub_bytes_total", "counter", "Bytes the scrubber has read.", self.scrubbed_bytes),
+            Family.single("veen_scrub_findings_total", "counter", "Damage the scrubber found.", self.scrub_findings),
+            Family.single("veen_log_lines_dropped_total", "counter", "Log lines given up under load.", dropped),
+            Family.by(
+                "veen_log_lines_suppressed_total",
+                "counter",
+                "Log lines beyond the budget of their kind: the code of a refusal, or an operation.",
+                "kind",
+                {**dict.fromkeys(self._errors, 0), **suppressed},
+            ),
+            Family.of("veen_verify_latency_ms", "Signature check, waiting included.", self._verify, 1000),
+            Family.of("veen_verify_seconds", "Signature check, waiting included.", self._verify),
+            Family.of("veen_commit_latency_ms", "From verified to durable.", self._commit, 1000),
+            Family.of("veen_commit_seconds", "From verified to durable.", self._commit),
+            Family.of("veen_end_to_end_latency_ms", "From taken in to answered.", self._total, 1000),
+            Family.of("veen_end_to_end_seconds", "From taken in to answered.", self._total),
+            Family.of("veen_checkpoint_interval", "Entries between the checkpoints of a label.", self._interval),
+            Family.of("veen_commit_group_entries", "Messages made durable by one sync.", self._group),
+            Family.of("veen_fsync_seconds", "Writing and syncing one group.", self._fsync),
+            Family.of("veen_proof_seconds", "Making one proof.", self._proof),
+            Family.of("veen_retire_seconds", "Emptying the journal into chunks and index.", self._retire),
+        ]
+
+
+def _gauges(values: Mapping[str, Value]) -> list[Family]:
+    return [Family.single(name, "gauge", about, values[name]) for name, about in GAUGES.items() if name in values]
+
+
+_STARTED: Final = time.time()
+
+
+def _process() -> list[Family]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    families = [
+        Family(
+            "veen_build_info", "gauge", "The release that runs.", [(f'veen_build_info{{version="{__version__}"}}', 1)]
+        ),
+        Family.single("process_start_time_seconds", "gauge", "When the process started.", _STARTED),
+        Family.single(
+            "process_cpu_seconds_total", "counter", "CPU time of the process.", usage.ru_utime + usage.ru_stime
+        ),
+        Family.single("process_max_fds", "gauge", "How many files may be open.", soft_limit),
+    ]
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - a file of the kernel, read on each scrape
+            resident = int(file.read().split()[1]) * resource.getpagesize()
+        families.append(Family.single("process_resident_memory_bytes", "gauge", "Memory in use.", resident))
+        open_files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - as above
+        families.append(Family.single("process_open_fds", "gauge", "Files that are open.", open_files))
+    except OSError:  # only Linux has these
+        pass
+    return families

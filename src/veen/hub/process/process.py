@@ -1,0 +1,184 @@
+"""A hub as a process: signals, the service manager, and the exit code.
+
+SIGTERM, SIGINT   stop listening, finish, leave the directory at rest, exit 0; a second one waits for no client
+SIGHUP            read the configuration again and take over what may change
+SIGUSR1           write a summary of the state to the log
+
+They may come to the whole process group or control group, and at any moment: verifier processes do not listen to
+them (`sequencer.verifier`), one that comes while the hub starts is remembered, one that comes while it ends
+is ignored.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from veen.core.errors import VeenError
+from veen.fs.descriptors import SPARES, raise_limit
+from veen.hub.process.config import HubConfig
+from veen.hub.process.logs import EventLog
+from veen.hub.process.notify import Notifier
+from veen.hub.process.runtime import Hub
+
+__all__ = ["EXIT_FAILED", "run"]
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+EXIT_FAILED: Final = 5  # the hub could not go on; the last line of its log says why
+_FAILED_STOP_SECONDS: Final = 5.0
+
+
+class _LogHandler(logging.Handler):
+    """What libraries and the API say goes into the hub's own log."""
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        message = record.getMessage()
+        if record.exc_info and record.exc_info[0] is not None:  # the kind and the place, never the values
+            frame = record.exc_info[2]
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next
+            place = f" in {frame.tb_frame.f_code.co_qualname}" if frame is not None and _HAS_QUALNAME else ""
+            message = f"{message}: {record.exc_info[0].__name__}{place}"
+        self._log.event(level, "log", message)
+
+
+_HAS_QUALNAME: Final = hasattr((lambda: None).__code__, "co_qualname")
+
+
+def run(
+    config: HubConfig, reread: Callable[[], HubConfig], ready: Callable[[Hub], None], *, accept_clock: bool = False
+) -> int:
+    """Run a hub until it is told to stop; `ready` is called once it listens. The exit code of the process."""
+    raise_limit()
+    SPARES.fill()
+    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        return runner.run(_run(config, reread, ready, accept_clock))
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed; the hub works without it, a little slower."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _run(
+    config: HubConfig, reread: Callable[[], HubConfig], ready: Callable[[Hub], None], accept_clock: bool
+) -> int:
+    loop, notifier = asyncio.get_running_loop(), Notifier()
+    stop = asyncio.Event()
+    early: set[int] = set()  # signals that came before the hub could answer them
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, early.add, number)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        return await _serve(config, reread, ready, notifier, stop, early, accept_clock)
+    finally:
+        await _ignore_signals(loop)
+
+
+async def _serve(
+    config: HubConfig,
+    reread: Callable[[], HubConfig],
+    ready: Callable[[Hub], None],
+    notifier: Notifier,
+    stop: asyncio.Event,
+    early: set[int],
+    accept_clock: bool,
+) -> int:
+    loop = asyncio.get_running_loop()
+    hub = Hub(config, accept_clock=accept_clock)
+    handler = _LogHandler(hub.log)
+    logging.getLogger().addHandler(handler)
+
+    def stop_now() -> None:
+        if stop.is_set():
+            hub.hurry()
+        stop.set()
+
+    def reload() -> None:
+        if not stop.is_set():
+            _reload(hub, reread, notifier)
+
+    def summarize() -> None:
+        if not stop.is_set():
+            hub.log.event("info", "state", "summary", **hub.summary())
+
+    try:
+        await hub.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop_now)
+        for number, answer in ((signal.SIGHUP, reload), (signal.SIGUSR1, summarize)):
+            loop.add_signal_handler(number, answer)
+            if number in early:
+                answer()
+        notifier.ready(f"listening on {hub.url}")
+        ready(hub)
+        watchdog = asyncio.create_task(_watchdog(notifier))
+        try:
+            return await _until_stopped(hub, stop)
+        finally:
+            watchdog.cancel()
+            notifier.stopping("draining")
+            await _stop(hub)
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+async def _ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """All is done but to exit: a signal must not turn that into a death by signal.
+
+    The loop gives a signal back to the system's own action, which is to die, when it lets go of it. Until the signal is
+    ignored after that it is blocked, here and, as no other thread is left, everywhere.
+    """
+    await loop.shutdown_default_executor()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+
+
+async def _until_stopped(hub: Hub, stop: asyncio.Event) -> int:
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((waiting, hub.failure), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return EXIT_FAILED if hub.failure.done() else 0
+
+
+async def _stop(hub: Hub) -> None:
+    if not hub.failure.done():
+        await hub.stop()
+        return
+    # After a failed sync nothing may be written any more; recovery on the next start is the safe way.
+    with contextlib.suppress(VeenError, OSError, TimeoutError):
+        await asyncio.wait_for(hub.stop(), _FAILED_STOP_SECONDS)
+
+
+def _reload(hub: Hub, reread: Callable[[], HubConfig], notifier: Notifier) -> None:
+    """A configuration that cannot be read changes nothing."""
+    notifier.reloading()
+    try:
+        hub.reload(reread())
+    except (VeenError, OSError) as exc:
+        hub.log.event("error", "reload", f"the configuration was not taken over: {exc}")
+    notifier.ready(f"listening on {hub.url}")
+
+
+async def _watchdog(notifier: Notifier) -> None:
+    """The event loop is alive as long as this runs in it."""
+    while notifier.watchdog_seconds:
+        notifier.alive()
+        await asyncio.sleep(notifier.watchdog_seconds)

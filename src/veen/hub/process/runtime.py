@@ -1,0 +1,549 @@
+"""A running hub: everything put together, kept in order, and taken apart again.
+
+    start     lock · identity · limits · store · sequencer · API · transport
+    run       watch the disk, empty the journal when it is quiet, read old chunks again, answer signals
+    stop      stop listening · finish what was taken in · leave the directory at rest · unlock
+
+`Hub` is what the API calls `Services`. One hub is one process in production; tests and programs run it inside their
+own event loop by `Hub.running`.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from veen import __version__, native
+from veen.core.hashing import H
+from veen.core.limits import Limits
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, LimitsSet
+from veen.core.objects.evidence import Equivocation
+from veen.fs.descriptors import limit, max_connections
+from veen.fs.errors import LockedError, is_disk_full
+from veen.fs.local import OsFs
+from veen.hub.admission.policy import Policy
+from veen.hub.admission.resolver import Resolver
+from veen.hub.api.about import About
+from veen.hub.api.access import Access
+from veen.hub.api.anchoring import Anchoring
+from veen.hub.api.attachments import AttachmentOperations
+from veen.hub.api.calls import Services
+from veen.hub.api.label_order import LabelOrder
+from veen.hub.api.operations import Api
+from veen.hub.api.policies import Policies
+from veen.hub.api.reply import CLOCK_STEP
+from veen.hub.api.rotation import Rotation
+from veen.hub.api.tail import Tails
+from veen.hub.api.tooling import Tooling
+from veen.hub.http.server import HttpServer, HttpSettings
+from veen.hub.http.tls import Tls
+from veen.hub.process.authority import AuthorityWatch
+from veen.hub.process.config import AttachmentPolicy, ConfigError, HubConfig, Reload
+from veen.hub.process.housekeeping import Housekeeping, in_thread
+from veen.hub.process.logs import EventLog, LogSink
+from veen.hub.process.metrics import Value
+from veen.hub.process.observe import HubObserver
+from veen.hub.process.startup import (
+    Sealing,
+    check_index,
+    data_fs,
+    finish_rotations,
+    open_identity,
+    save_limits,
+    wanted_limits,
+)
+from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
+from veen.hub.sequencer.sequencer import Sequencer
+from veen.storage import layout
+from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError, AnchorFile
+from veen.storage.attachments import AttachmentFiles
+from veen.storage.copies.copying import ForkOrigin, read_fork_origin
+from veen.storage.cursors import Capacity
+from veen.storage.index import Index
+from veen.storage.keys import identity as identities
+from veen.storage.keys.identity import HubKeys
+from veen.storage.label_files import LabelFiles, LabelHead
+from veen.storage.store import Store
+
+__all__ = ["Hub"]
+
+_WATCH_SECONDS: Final = 1.0
+_LOCK_RETRY_SECONDS: Final = 0.2
+_LIVE_EVERY: Final = 60  # rounds of watching
+_MAX_EVIDENCE: Final = 64
+
+
+class Hub:
+    """One running hub."""
+
+    def __init__(
+        self,
+        config: HubConfig,
+        *,
+        log: EventLog | None = None,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = monotonic,
+        accept_clock: bool = False,
+    ) -> None:
+        """`accept_clock`: the operator says that the clock is right, however far it is ahead of the log (D-167)."""
+        self.config, self._clock, self._accept_clock = config, clock, accept_clock
+        # What hub_ts is taken from.
+        self._hub_clock = HubClock(clock, ticks, max_step=config.engine.max_clock_step)
+        self._clock_step: str | None = None  # why nothing is admitted, while the clock is not believed
+        self.log = log or EventLog(config)
+        self.observer = HubObserver(self.log)
+        self.server_version = __version__
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.started_at = clock()
+        self._stack = contextlib.AsyncExitStack()
+        self._draining = False
+        self._low_disk: str | None = None
+        self._full = False  # whether the sequencer had no room when it was last asked
+        self._free_bytes = 0
+        self._retired_upto = 0
+        self._tls: Tls | None = None
+        self._authority = AuthorityWatch(_watched_authority(config))
+        # Set by `start`, in this order.
+        self.fs: OsFs
+        self.identity: Sealing
+        self.policy: Policy
+        self.access: Access
+        self.resolver: Resolver
+        self.sequencer: Sequencer
+        self.anchors: AnchorBackend
+        self.attachments: AttachmentFiles
+        self.fork_origin: ForkOrigin | None
+        self.api: Api
+        self.url: str
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls,
+        config: HubConfig,
+        *,
+        log: EventLog | None = None,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = monotonic,
+        accept_clock: bool = False,
+    ) -> AsyncIterator["Hub"]:
+        """A hub inside the present event loop: `async with Hub.running(config) as hub: … hub.url`."""
+        hub = cls(config, log=log, clock=clock, ticks=ticks, accept_clock=accept_clock)
+        await hub.start()
+        try:
+            yield hub
+        finally:
+            await hub.stop()
+
+    async def start(self) -> None:
+        """Open the directory and listen; whatever was begun is undone if it fails."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            self.log.close()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        given_keys = config.keys_dir if config.identity == "durable" else None  # else it has the root key alone
+        self.fs = data_fs(config.data_dir, given_keys)
+        await self._lock()
+        keys = open_identity(self.fs, config, int(self._clock()))
+        self.policy = config.policy(keys.identity.hub_id)
+        self.access = self._read_access(config)
+        self.identity = Sealing(keys)
+        limits = wanted_limits(self.fs, config)
+        check_index(self.fs)
+        new = not self.fs.exists(layout.INDEX)
+        store = self._open_store(limits)
+        try:
+            self._hub_clock.begin(store.state.hub_ts, read_clock(self.fs), accept=self._accept_clock)
+            self.sequencer = self._build(store, keys, limits)
+        except BaseException:
+            store.abandon()
+            raise
+        self._stack.push_async_callback(self._close_pipeline)
+        self._rotation = Rotation(
+            self.fs,
+            self.sequencer,
+            self.identity,
+            self._hub_clock,
+            failed=self._failed,
+            given_keys=given_keys is not None,
+        )
+        self._stack.push_async_callback(self._rotation.finish)
+        if new or store.state.limits != limits:
+            await self.sequencer.control(lambda _: LimitsSet(limits=limits.to_json()), new_second=True)
+        save_limits(self.fs, limits)
+        self._watch_disk()
+        self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
+        await self._listen()
+        self._note_holder()
+        self.house = Housekeeping(self.fs, self.sequencer, self.log, self.observer, self.attachments)
+        self.scrubber = self.house.scrubber(config.scrub.bytes_per_second)
+        self.scrubber.start()
+        self._stack.callback(self.scrubber.stop)
+        keeping = self.house.run(lambda: self.config.retention)
+        anchoring = Anchoring(self.api).run(lambda: self.config.anchor.every)
+        for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping, anchoring):
+            self._stack.push_async_callback(_cancel, asyncio.create_task(task))
+        if native.LOADED.status == "unfit":
+            self.log.event("warning", "start", f"signatures: {native.LOADED.what}")
+        self.log.event(
+            "info",
+            "start",
+            "ready",
+            url=self.url,
+            hub_pk=self.identity.current_pk.hex(),
+            version=__version__,
+            signatures=native.LOADED.what,
+        )
+
+    def _open_store(self, limits: Limits) -> Store:
+        engine = self.config.engine
+        capacity = Capacity(labels=engine.cached_labels, clients=engine.cached_clients, caps=engine.cached_labels)
+        return Store.open(self.fs, limits, self._seal_chunk, capacity=capacity)
+
+    def _build(self, store: Store, keys: HubKeys, limits: Limits) -> Sequencer:
+        self.identity.replace(finish_rotations(self.fs, keys, store))
+        self.resolver = Resolver(self.identity.routing_key, self.policy.epoch_sec, limits.max_epoch_skew_sec)
+        self.anchors = AnchorFile(self.fs)
+        self.attachments = AttachmentFiles(self.fs, self.config.engine.min_free_bytes)
+        self._stack.callback(self.attachments.close)
+        self.fork_origin = read_fork_origin(self.fs, tuple(key.hub_pk for key in self.identity.keys))
+        return Sequencer(
+            store,
+            self.identity,
+            self.policy,
+            self.resolver,
+            workers=self.config.worker_count(),
+            max_queue=self.config.engine.max_queue,
+            clock=self._hub_clock,
+            not_before=min(key.valid_from for key in self.identity.keys),
+            failed=self._failed,
+            reopen=lambda: self._open_store(limits),
+            observer=self.observer,
+        )
+
+    def _http_settings(self, config: HubConfig, settings: HttpSettings) -> HttpSettings:
+        """What the configuration says of connections, as far as the file descriptors of the process allow."""
+        descriptors, wanted = limit(), config.listen.max_connections
+        connections = min(wanted, max_connections(descriptors, config.worker_count()))
+        if connections < wanted:
+            message = "fewer connections than configured: raise the limit of open files (RLIMIT_NOFILE)"
+            self.log.event("warning", "start", message, max_connections=connections, max_open_files=descriptors)
+        return replace(
+            settings,
+            max_connections=connections,
+            address_percent=config.listen.address_percent,
+            max_answer_bytes=config.listen.max_answer_bytes,
+            denied_networks=config.listen.denied_networks,
+            loopback_only=config.dev,
+        )
+
+    async def _listen(self) -> None:
+        config = self.config
+        self._server = HttpServer(self.api, self._http_settings(config, HttpSettings()))
+        self._tls = _tls_of(config)
+        try:
+            host, port = await self._server.listen(
+                config.listen.host, config.listen.port, tls=self._tls, force_plain=config.force_plain_http
+            )
+        except OSError as exc:
+            where = f"{config.listen.host}, port {config.listen.port}"
+            raise ConfigError(
+                config.origins.get("listen.port", "default"),
+                "listen",
+                f"cannot listen on {where}: {exc.strerror}",
+                "Choose another port (0 takes a free one), or stop what listens there.",
+            ) from exc
+        self._stack.push_async_callback(self._server.stop)
+        host = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
+
+    async def _lock(self) -> None:
+        """A command that looks whether a hub runs holds the lock for a moment; that must not stop a start."""
+        try:
+            self._stack.enter_context(self.fs.lock())
+        except LockedError:
+            await asyncio.sleep(_LOCK_RETRY_SECONDS)
+            self._stack.enter_context(self.fs.lock())
+
+    def _note_holder(self) -> None:
+        """Beside the process, tell where it listens: a second start and `veen hub status` read it."""
+        file = self.fs.open(layout.LOCK)
+        try:
+            file.truncate(0)
+            file.write_at(0, f"pid {os.getpid()} {self.url}\n".encode())
+        finally:
+            file.close()
+
+    def _read_access(self, config: HubConfig) -> Access:
+        return Access.of(
+            read_tokens=config.tokens("read_token_files"),
+            admin_tokens=config.tokens("admin_token_files"),
+            metrics_tokens=config.tokens("metrics_token_files"),
+            read_names=config.auth.read_names,
+            admin_names=config.auth.admin_names,
+            metrics_names=config.auth.metrics_names,
+            open_status=config.auth.open_status,
+            read_bytes_per_second=config.auth.read_bytes_per_second,
+        )
+
+    def hurry(self) -> None:
+        """A second request to stop: wait for no client any longer. What was taken in is finished all the same."""
+        if self._draining:
+            self._server.hurry()
+
+    async def stop(self) -> None:
+        """Finish what was taken in and leave the directory at rest."""
+        self._draining = True
+        self.log.event("info", "stop", "draining", queue_depth=self.sequencer.depth)
+        try:
+            await self._stack.aclose()
+        finally:
+            self.log.event("info", "stop", "stopped")
+            self.log.close()
+
+    async def _close_pipeline(self) -> None:
+        await self.sequencer.close()
+        if self.failure.done():
+            return
+        try:
+            self._write_binding()
+            self._live()
+        except Exception as exc:
+            if not is_disk_full(exc):
+                raise
+            self.log.event("warning", "disk", "too little free space: checkpoint-binding.json is not up to date")
+
+    def _write_binding(self) -> None:
+        index = Index(self.fs)
+        try:
+            identities.write_binding(self.fs, self.identity.held.identity, index)
+        finally:
+            index.close()
+
+    def _failed(self, error: BaseException) -> None:
+        """The sequencer stopped: nothing can be promised any more, so the process must end."""
+        self.log.event("error", "fail", f"the hub cannot go on: {error}")
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    # --- Services --------------------------------------------------------------------------------------
+
+    @property
+    def not_admitting(self) -> str | None:
+        if self._draining:
+            return "the hub is stopping"
+        self._watch_clock()
+        return self._low_disk or self.sequencer.no_space or self._clock_step
+
+    @property
+    def attachment_policy(self) -> AttachmentPolicy:
+        return self.config.attachments  # asked for each time, as a reload may change it
+
+    def not_ready(self) -> str | None:
+        if self.failure.done():
+            return "the hub has failed"
+        if not self.fs.exists(layout.IDENTITY) or not self.fs.exists(layout.INDEX):
+            return "the data directory is not accessible"
+        return self.not_admitting or self._authority.fault()
+
+    def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        return self.identity.seal(files, upto_seq, mmr_root, hub_ts)
+
+    def _seal_chunk(self, files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        self.observer.sealed(upto_seq - files.active_start + 1)
+        return self.seal(files, upto_seq, mmr_root, hub_ts)
+
+    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+        record = await self._rotation.rotate(overlap_seconds)
+        new = self.identity.held.identity.current
+        self.log.event("info", "rotate", "a new key", hub_pk=new.hub_pk.hex(), valid_from=new.valid_from)
+        return record
+
+    def metrics_text(self) -> bytes:
+        return self.observer.render(self.gauges())
+
+    def keep_evidence(self, evidence: Equivocation) -> None:
+        """Proof that this hub contradicted itself: kept for its operator, bounded because anyone may send it."""
+        data = evidence.to_bytes()
+        self.log.event("error", "equivocation", "somebody proved that this hub signed two different histories")
+        self.fs.make_dir(layout.EVIDENCE)
+        path = layout.evidence(H(data))
+        if self.fs.exists(path) or len(self.fs.list(layout.EVIDENCE)) >= _MAX_EVIDENCE:
+            return
+        self.fs.replace(path, data)
+        try:  # somebody outside should remember it, lest it vanish with this machine (AUTH1 §3.4)
+            self.anchors.publish(H(data), 0, self.sequencer.now(), os.urandom(NONCE_BYTES))
+        except (AnchorError, OSError) as exc:
+            self.log.event("error", "equivocation", f"the proof could not be anchored: {exc}")
+
+    # --- watching --------------------------------------------------------------------------------------
+
+    def gauges(self) -> Mapping[str, Value]:
+        """What `GAUGES` names, read now."""
+        store = self.sequencer.store
+        now = self._clock()
+        revoked, multi_primary = store.state.policies.counts(self.sequencer.now())
+        return {
+            "veen_connections": self._server.connections,
+            "veen_max_connections": self._server.settings.max_connections,
+            "veen_unread_answer_bytes": self._server.answers.in_use,
+            "veen_queue_depth": self.sequencer.depth,
+            "veen_free_bytes": self._free_bytes,
+            "veen_journal_bytes": store.journal.offset,
+            "veen_labels": store.label_count,
+            "veen_entries": store.entry_count,
+            "veen_capabilities": store.cap_count,
+            "veen_cached_labels": len(store.state.labels),
+            "veen_cached_clients": len(store.state.clients),
+            "veen_cached_capabilities": len(store.state.caps),
+            "veen_revocations": revoked,
+            "veen_multi_primary_streams": multi_primary,
+            "veen_ready": int(self.not_ready() is None),
+            "veen_clock_behind_seconds": max(0, store.state.hub_ts - int(now)),
+            "veen_clock_step_seconds": int(self._hub_clock.step),
+        }
+
+    def summary(self) -> dict[str, Value | str]:
+        """A hub in a few numbers, for the log (SIGUSR1)."""
+        short = {name.removeprefix("veen_"): value for name, value in self.gauges().items()}
+        return {"url": self.url, "uptime_seconds": int(self._clock() - self.started_at), **short}
+
+    async def _watch(self) -> None:
+        turn = 0
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            self._watch_disk()
+            self.log.tell_suppressed()
+            self._watch_clock()
+            if turn % _LIVE_EVERY == 0:
+                await in_thread(self._live)
+            turn += 1
+
+    def _watch_clock(self) -> None:
+        """Admit nothing while the wall clock is too far ahead to be believed (D-167)."""
+        self._hub_clock()
+        step = self._hub_clock.step
+        if bool(step) == (self._clock_step is not None):
+            return
+        if step:
+            self._clock_step = CLOCK_STEP
+            self.log.event("error", "clock", "the clock jumped forward: refusing submits", step_seconds=int(step))
+        else:
+            self._clock_step = None
+            self.log.event("info", "clock", "the clock is back")
+
+    def _live(self) -> None:
+        """Note that the hub is alive, so that a quiet hub may start again without a question about its clock."""
+        if not self._hub_clock.step:
+            with contextlib.suppress(OSError):
+                write_clock(self.fs, int(self._clock()))
+
+    def _watch_disk(self) -> None:
+        """Refuse new messages before the disk is full; what was taken in still has room (DESIGN §3)."""
+        try:
+            self._free_bytes = self.fs.free_bytes()
+        except OSError as exc:
+            self._failed(exc)
+            return
+        low = self._free_bytes < self.config.engine.min_free_bytes
+        if low != (self._low_disk is not None):
+            self._low_disk = "too little free space on the hub's disk" if low else None
+            level, message = ("warning", "too little free space: refusing submits") if low else ("info", "space again")
+            self.log.event(level, "disk", message, free_bytes=self._free_bytes)
+        full = self.sequencer.no_space is not None
+        if full:
+            self.sequencer.resume(reopen=not low)
+        elif self._full:
+            self.log.event("info", "disk", "space again: the journal was emptied", free_bytes=self._free_bytes)
+        self._full = full
+
+    async def _retire_when_quiet(self) -> None:
+        """Leave little in the journal of a quiet hub, so that a restart has little to read."""
+        while True:
+            await asyncio.sleep(self.config.engine.retire_seconds or _WATCH_SECONDS)
+            applied = self._applied_state()
+            if self.config.engine.retire_seconds and applied != self._retired_upto and self.sequencer.retire_idle():
+                self._retired_upto = applied
+
+    def _applied_state(self) -> int:
+        """A number that changes whenever something was applied."""
+        store = self.sequencer.store
+        control = store.state.control
+        return store.entry_count + (control.seq if control else 0)
+
+    # --- reloading -------------------------------------------------------------------------------------
+
+    def reload(self, config: HubConfig) -> Reload:
+        """Take over what may change while the hub runs; the rest is named and waits for a restart.
+
+        Every file is read before anything changes: a configuration that cannot be used changes nothing.
+        """
+        reload = self.config.take_over(config)
+        new = reload.config
+        policy = new.policy(self.identity.hub_id)
+        access = self._read_access(new)
+        tls = _tls_of(new)
+        sink = LogSink.open(new)
+        trust_removed = self._tls is not None and tls is not None and not tls.trusts_all_of(self._tls)
+        self.config = new
+        self.policy = self.sequencer.policy = policy
+        self.access, self._tls = access, tls
+        self.resolver.add(policy.streams)
+        for token in policy.preloaded.values():
+            self.resolver.add(token.allow.stream_ids)
+        self.attachments.min_free_bytes = new.engine.min_free_bytes
+        self._authority.watch(_watched_authority(new))
+        self.scrubber.rate = new.scrub.bytes_per_second
+        self.log.configure(new, sink)
+        self._server.reload(self._http_settings(new, self._server.settings), tls, trust_removed=trust_removed)
+        self.api.reloaded()
+        self._watch_disk()
+        self.log.event(
+            "info",
+            "reload",
+            "the configuration and the files it names were read again",
+            applied=",".join(reload.applied) or "nothing changed",
+            needs_restart=",".join(reload.late) or "nothing",
+            reconnect="all clients" if trust_removed else "nobody",
+        )
+        return reload
+
+
+def _watched_authority(config: HubConfig) -> str:
+    return config.authority_url if config.role == "tenant" else ""
+
+
+def _tls_of(config: HubConfig) -> Tls | None:
+    """Made of the files as they are now."""
+    if config.tls.cert is None or config.tls.key is None:
+        return None
+    return Tls(config.tls.cert, config.tls.key, config.tls.client_ca)
+
+
+def api_of(services: Services, *, max_event_stream_sec: float = 0.0) -> Api:
+    """The data plane and everything beside it."""
+    api = Api(services)
+    order, tails = LabelOrder(api.context), Tails(api.context, max_age_sec=max_event_stream_sec)
+    api.add(Tooling(api, order, tails).operations())
+    api.add(About(api, order).operations())
+    api.add(AttachmentOperations(api).operations())
+    api.add(Policies(api).operations())
+    api.add(Anchoring(api).operations())
+    return api
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

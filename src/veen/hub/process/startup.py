@@ -1,0 +1,248 @@
+"""From a data directory and a configuration to what a hub starts with: identity, limits, and how it signs checkpoints.
+
+A hub never invents an identity (D-42): it creates one only for a directory that holds nothing at all, and an
+authority not even then. A configured key begins a log only with a birth certificate (D-121). Limits may be lowered from
+start to start, never raised above spec §14 (D-75).
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from veen.core import cbor
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import LimitError, MalformedError
+from veen.core.labels import label_of, routing_key_of
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, KeyRotate
+from veen.core.objects.identity import HubIdentity, HubKey, canonical_json
+from veen.fs.errors import StorageError
+from veen.fs.local import Fs, OsFs
+from veen.hub.process.config import ConfigError, HubConfig
+from veen.storage import journal as wal
+from veen.storage import layout
+from veen.storage.copies.unfinished import check_finished
+from veen.storage.keys import identity as identities
+from veen.storage.keys import rotation as keyrotation
+from veen.storage.keys.directory import KeyDirFs
+from veen.storage.keys.identity import HubKeys, MissingIdentityError
+from veen.storage.label_files import LabelFiles, LabelHead
+from veen.storage.scan import read_file
+from veen.storage.store import Store
+
+__all__ = [
+    "MissingIndexError",
+    "Sealing",
+    "check_index",
+    "data_fs",
+    "finish_rotations",
+    "open_identity",
+    "rotation_records",
+    "save_limits",
+    "wanted_limits",
+]
+
+_KEY_SUFFIX: Final = ".key"
+_TRUTH: Final = (layout.LOG, layout.JOURNAL, layout.NODES, layout.OFFSETS, layout.ORIGIN)
+
+
+def data_fs(data_dir: Path, keys_dir: Path | None = None) -> OsFs:
+    """The data directory, made if it is not there."""
+    try:
+        data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StorageError(f"{data_dir}: cannot be made: {exc.strerror}") from exc
+    return OsFs(data_dir) if keys_dir is None else KeyDirFs(data_dir, keys_dir)
+
+
+def open_identity(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], bytes] = os.urandom) -> HubKeys:
+    """Load the identity, or create it where that is allowed; the caller holds the lock."""
+    check_finished(fs, str(config.data_dir))
+    if config.identity == "ephemeral":
+        return _open_ephemeral(fs, config, now, draw)
+    if identities.exists(fs):
+        keys = identities.load(fs, now=now)
+        if config.keys_dir is None and fs.exists(layout.BIRTH):  # creation was cut off after its last step but one
+            identities.remove_birth(fs)
+        return keys
+    _check_blank(fs)
+    given_key = config.keys_dir is not None
+    if given_key or _key_names(fs.list(layout.KEYS)):  # the latter: a first start that was cut off
+        key = _given_key(fs, config.keys_dir or config.data_dir / layout.KEYS)
+        identities.check_birth(fs, key.public, now)
+        return identities.create(fs, key.seed, now, given_key=given_key)
+    if config.role == "authority":
+        raise MissingIdentityError(f"{layout.IDENTITY}: an authority hub does not create its own identity")
+    return identities.create(fs, draw(32), now)
+
+
+def _open_ephemeral(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], bytes]) -> HubKeys:
+    """The mounted key is the root; a blank directory gets a hub key of its own, hence another hub_id (HID-13)."""
+    if config.keys_dir is None:
+        raise ConfigError(
+            config.origins.get("identity", "default"),
+            "keys_dir",
+            'identity = "ephemeral" needs the root key',
+            "Mount the root key and name its directory: `veen hub key create --keys-dir DIR` makes one.",
+        )
+    root = _given_key(KeyDirFs(config.data_dir, config.keys_dir), config.keys_dir)
+    if identities.exists(fs):
+        return replace(identities.load(fs, now=now, root_pk=root.public), root=root)
+    _check_blank(fs)
+    for name in fs.list(layout.KEYS):  # of a first start that was cut off: such a key has signed nothing
+        fs.remove(f"{layout.KEYS}/{name}")
+    return identities.create(fs, draw(32), now, root=root)
+
+
+def _check_blank(fs: Fs) -> None:
+    if used := next((name for name in (*_TRUTH, layout.INDEX, layout.FORK_ORIGIN) if _holds_something(fs, name)), None):
+        raise MissingIdentityError(f"{layout.IDENTITY}: the file is missing, but {used} is not empty")
+
+
+def _holds_something(fs: Fs, name: str) -> bool:
+    return bool(fs.list(name)) if name in _TRUTH else fs.exists(name)
+
+
+def _key_names(names: list[str]) -> list[str]:
+    return [name for name in names if name.endswith(_KEY_SUFFIX)]
+
+
+def _given_key(fs: Fs, keys_dir: Path) -> SigningKey:
+    """The one private key of a directory that somebody else filled."""
+    names = _key_names(fs.list(layout.KEYS))
+    if not names:
+        raise ConfigError(
+            str(keys_dir),
+            "keys_dir",
+            "holds no private key",
+            "Put one there with `veen hub init --keys-dir DIR`; a hub does not invent configured keys.",
+        )
+    if len(names) > 1:
+        raise ConfigError(str(keys_dir), "keys_dir", f"holds {len(names)} keys", "A new hub begins with exactly one.")
+    return identities.read_key(fs, names[0].removesuffix(_KEY_SUFFIX))
+
+
+def rotation_records(store: Store) -> list[ControlRecord]:
+    """All key.rotate records that were applied."""
+    records = cbor.sequence(store.read_control(0, store.control_size), what=layout.CONTROL)
+    return [record for record in map(ControlRecord.from_bytes, records) if isinstance(record.body, KeyRotate)]
+
+
+def finish_rotations(fs: Fs, keys: HubKeys, store: Store) -> HubKeys:
+    """Complete a rotation that a crash cut off; whether one was shows without reading the control journal."""
+    if keyrotation.is_settled(fs, keys.identity):
+        return keys
+    bodies = [record.body for record in rotation_records(store)]
+    return keyrotation.finish_rotation(fs, keys, [body for body in bodies if isinstance(body, KeyRotate)])
+
+
+class MissingIndexError(StorageError):
+    """The index is gone; it is not the truth, but a hub needs it to start fast."""
+
+    hint = "Run `veen hub rebuild-index DIR`: it is made again from the log."
+
+
+def check_index(fs: Fs) -> None:
+    """Before its first retirement a directory has no index, but then its journal is whole."""
+    if not fs.exists(layout.INDEX) and (segments := wal.segments(fs)) and segments[0] != 1:
+        raise MissingIndexError(f"{layout.INDEX}: the file is missing")
+
+
+# --- limits --------------------------------------------------------------------------------------------
+
+
+def wanted_limits(fs: Fs, config: HubConfig) -> Limits:
+    """limits.json, with what the configuration sets itself on top (D-75)."""
+    saved = DEFAULT_LIMITS
+    if fs.exists(layout.LIMITS):
+        try:
+            saved = Limits.from_json(json.loads(read_file(fs, layout.LIMITS)))
+        except (ValueError, LimitError, MalformedError) as exc:
+            raise ConfigError(
+                layout.LIMITS, "", str(exc), "Correct the file, or remove it to start from the configuration alone."
+            ) from exc
+    configured = {
+        name: value
+        for name, value in config.limits.to_json().items()
+        if f"limits.{name}" in config.origins or value != DEFAULT_LIMITS.to_json()[name]
+    }
+    try:
+        return Limits.from_json({**saved.to_json(), **configured})
+    except (LimitError, MalformedError) as exc:
+        raise ConfigError(layout.LIMITS, "limits", str(exc), "Give limits that fit together.") from exc
+
+
+def save_limits(fs: Fs, limits: Limits) -> None:
+    data = canonical_json(limits.to_json()) + b"\n"
+    if not fs.exists(layout.LIMITS) or read_file(fs, layout.LIMITS) != data:
+        fs.replace(layout.LIMITS, data)
+
+
+# --- signing -------------------------------------------------------------------------------------------
+
+
+class Sealing:
+    """The identity at work: which key signs, and what a checkpoint of a label says (D-36 … D-41)."""
+
+    def __init__(self, keys: HubKeys) -> None:
+        self.held = keys
+        self.signed_identity = _signed(keys)
+        self.routing_key = routing_key_of(keys.identity.hub_id)
+        self._cached: tuple[HubKey, SigningKey] | None = None
+
+    @property
+    def hub_id(self) -> bytes:
+        return self.held.identity.hub_id
+
+    @property
+    def keys(self) -> tuple[HubKey, ...]:
+        return self.held.identity.keys
+
+    @property
+    def current_pk(self) -> bytes:
+        return self.held.identity.current.hub_pk
+
+    def replace(self, keys: HubKeys) -> None:
+        """After a rotation."""
+        self.held, self.signed_identity, self._cached = keys, _signed(keys), None
+
+    def signing_key_at(self, hub_ts: int) -> SigningKey:
+        """Asked for each receipt, and nearly always answered by the same key: the newest one, once it is valid."""
+        cached = self._cached
+        if cached is not None and cached[0].is_valid_at(hub_ts):
+            return cached[1]
+        key = self.held.identity.signing_key_at(hub_ts)
+        private = self.held.signing_key_at(hub_ts)
+        if key == self.held.identity.current:  # nothing can be preferred to it later
+            self._cached = (key, private)
+        return private
+
+    def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """The checkpoint of a prefix whose last entry has `hub_ts`: a function of log and keys alone."""
+        return self.checkpoint(files.label, files.epoch, files.stream_id, upto_seq, mmr_root, hub_ts)
+
+    def checkpoint(
+        self, label: bytes, epoch: int, stream_id: bytes | None, upto_seq: int, mmr_root: bytes, hub_ts: int
+    ) -> Checkpoint:
+        return Checkpoint.issue(
+            self.signing_key_at(hub_ts),
+            label_prev=self._label_before(label, epoch, stream_id),
+            label_curr=label,
+            upto_seq=upto_seq,
+            mmr_root=mmr_root,
+            epoch=epoch,
+            witnesses=self.held.witnesses_at(hub_ts),
+        )
+
+    def _label_before(self, label: bytes, epoch: int, stream_id: bytes | None) -> bytes:
+        """D-38: the label of the epoch before, or the label itself where labels do not rotate: only epoch 0 then."""
+        return label if not epoch or stream_id is None else label_of(self.routing_key, stream_id, epoch - 1)
+
+
+def _signed(keys: HubKeys) -> tuple[HubIdentity, bytes]:
+    """The identity with the signature that hub-identity.sig holds: Ed25519 signs the same bytes the same way."""
+    return keys.identity, keys.identity.sign(keys.root or keys.private[keys.identity.current.hub_pk])
