@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from hashlib import shake_128
 from pathlib import Path
 
-from veen.client.identity import Identity, Random
-from veen.client.keystore import Kdf
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
-from veen.core.hubkeys import HubIdentity
+from veen.client.identity.identity import Identity, Random
+from veen.client.identity.keystore import Kdf
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import label_of, routing_key_of, stream_id_of
-from veen.core.mmr import Mmr
-from veen.core.msg import Msg
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr
 
 CHEAP = Kdf(memory_kib=8, passes=1)  # argon2id as it is, at a cost that tests can pay
 NOW = 1_700_000_000
@@ -107,6 +107,6 @@ def killed(child: "subprocess.Popen[str]") -> list[str]:
     assert child.stdout is not None
     child.stdin.close()
     with child.stdout as out:
-        said = [one for one in out if one.endswith("\n")]
+        said = [line for line in out if line.endswith("\n")]
     child.wait()
     return said

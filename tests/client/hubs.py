@@ -7,18 +7,18 @@ import time
 
 from tests.client.clientworld import seeded
 
-from veen.client.calls import Retry
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.identity import Identity
-from veen.client.inprocess import InProcess
-from veen.client.keyring import Keyring, StreamKeys
-from veen.client.pin import HubPin
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.state import StateStore
-from veen.core.captoken import CapToken
-from veen.core.ed25519 import SigningKey
-from veen.hub.config import load
-from veen.hub.runtime import Hub
+from veen.client.transport.calls import Retry
+from veen.client.transport.inprocess import InProcess
+from veen.client.verify.pin import HubPin
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.captoken import CapToken
+from veen.hub.process.config import load
+from veen.hub.process.runtime import Hub
 from veen.testing.hostile import HostileHub
 
 ISSUER = SigningKey(b"\x09" * 32)
@@ -45,6 +45,7 @@ async def hub_at(path, *, clock=None, settings=OPEN, **more):
         "listen.port": "0",
         "engine.workers": "0",
         "log.level": "error",
+        "engine.max_clock_step": "0" if clock else "1h",  # a test sets its clock as it likes
         **settings,
         **{key.replace("__", "."): str(value) for key, value in more.items()},
     }

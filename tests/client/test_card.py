@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.clientworld import identity
 
-from veen.client import bech32
-from veen.client.card import IdentityCard, card_id_of
 from veen.client.errors import CardInvalid, KeyTextInvalid
+from veen.client.identity import bech32
+from veen.client.identity.card import IdentityCard, card_id_of
 
 ALICE, BOB = identity("alice"), identity("bob")
 CARD = ALICE.card()

@@ -1,9 +1,12 @@
 """Sending: one message and many, in both modes, through lost answers, lost state and refusals (spec §9, D-56, D-66)."""
 
+from dataclasses import replace
+
 import pytest
 from tests.client.hubs import (
     GATED,
     IMPATIENT,
+    ISSUER,
     OPEN,
     ORDERS,
     QUICK,
@@ -24,19 +27,24 @@ from tests.client.hubs import (
 
 from veen.client.errors import HubRefused, IdentityInUse, LocalError, Rewound, RotationDue, TokenExpired, Unreachable
 from veen.client.home import Home
-from veen.client.inprocess import InProcess
-from veen.client.keyring import StreamKeys
-from veen.client.rotation import RotationBounds
-from veen.client.sealing import Draft, Prepared
+from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.rotation import RotationBounds
+from veen.client.send.sealing import Draft, Prepared
+from veen.client.send.writing import Sent
 from veen.client.state import StateStore
-from veen.client.writing import Sent
-from veen.core.ciphertext import open_msg
+from veen.client.transport.base import Answer
+from veen.client.transport.calls import Retry
+from veen.client.transport.inprocess import InProcess
 from veen.core.errors import LimitError
 from veen.core.hashing import H
 from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.mmr import Mmr
-from veen.core.msg import Msg
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest
+from veen.core.objects.msg import Msg
+from veen.core.objects.tooling import ClientCursorResponse
+from veen.core.sealing.ciphertext import open_msg
+from veen.core.tree.mmr import Mmr
 from veen.testing.hostile import HostileHub, LosesAnswers
 
 MODES = pytest.mark.parametrize("mode", ["full", "light"])
@@ -94,10 +102,10 @@ def test_two_writers_of_one_stream_each_follow_what_the_other_wrote(tmp_path, mo
             wires = [HostileHub(InProcess(hub.api)) for _ in modes]
             alice = client_at(wires[0], pin_of(hub), person("alice"), tmp_path / "a", mode=modes[0])
             bob = client_at(wires[1], pin_of(hub), person("bob"), tmp_path / "b", mode=modes[1])
-            async with alice as one, bob as other:
+            async with alice as first, bob as other:
                 for turn in range(1, 5):
                     for _ in range(turn):
-                        await one.send("orders", b"alice")
+                        await first.send("orders", b"alice")
                     sent = await other.send("orders", b"bob")
                     assert sent.receipt.stream_seq == sum(range(1, turn + 1)) + turn
                 asked = {operation for operation, _ in wires[1].calls}
@@ -157,7 +165,7 @@ def test_prepared_messages_are_sent_as_they_are_and_may_be_sent_again(tmp_path, 
             outcomes = await client.submit_prepared("orders", prepared, batch=4)
             assert [outcome.raw for outcome in outcomes] == [message.raw for message in prepared]
             again = await client.submit_prepared("orders", prepared, batch=4)
-            assert [one.receipt for one in again] == [one.receipt for one in outcomes]
+            assert [each.receipt for each in again] == [each.receipt for each in outcomes]
             assert (await client.send("orders", b"after")).seq == 12
 
     run(check())
@@ -204,6 +212,137 @@ def test_a_lost_answer_to_a_batch_doubles_nothing(tmp_path, mode):
             outcomes = await client.send_many("orders", [b"%d" % number for number in range(20)])
             assert [outcome.receipt.stream_seq for outcome in outcomes] == list(range(1, 21))
             assert await bodies(client) == [b"%d" % number for number in range(20)]
+
+    run(check())
+
+
+class LosesOneThen:
+    """The answer to the first submit is lost; then `change` happens, and what `later` makes of the next answers."""
+
+    def __init__(self, change=lambda: None, later=lambda answer: answer, prefix="v1/submit"):
+        self.change, self.later, self.prefix, self.lost = change, later, prefix, False
+
+    def __call__(self, operation, body, answer):
+        if not operation.startswith(self.prefix):
+            return answer
+        if self.lost:
+            return self.later(answer)
+        self.lost = True
+        self.change()
+        raise Unreachable("the connection broke")
+
+
+def operations(wire):
+    return [operation for operation, _ in wire.calls]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("reason", ["CAP_TTL", "CAP_RATE", "CLIENT_SEQ"])
+def test_a_retry_that_is_refused_for_another_reason_is_recognised_as_accepted(tmp_path, reason, prepared):
+    """D-161: the refusal says where the message stands, so nothing is read, waited for, or sent twice."""
+    clock = Clock()
+
+    async def check():
+        settings = GATED if reason != "CLIENT_SEQ" else OPEN
+        async with connected(tmp_path, clock=clock, settings=settings) as (_, wire, client):
+            if reason != "CLIENT_SEQ":
+                rate = Rate(per_sec=0, burst=1) if reason == "CAP_RATE" else None
+                await client.authorize(CapToken.issue(ISSUER, client.client_id, [ORDERS.stream_id], ttl=600, rate=rate))
+
+            def change():
+                clock.now += 601 if reason == "CAP_TTL" else 0
+
+            wire.lies.append(LosesOneThen(change, renamed if reason == "CLIENT_SEQ" else lambda answer: answer))
+            if prepared:
+                (sent,) = await client.submit_prepared("orders", await client.prepare("orders", [b"once"]))
+            else:
+                sent = await client.send("orders", b"once")
+            assert (sent.seq, sent.msg.client_seq) == (1, 1)
+            assert operations(wire).count("v1/submit") == 2
+            assert "v1/stream" not in operations(wire)
+            assert await bodies(client) == [b"once"]
+
+    def renamed(answer):
+        """As a hub would say it that checks in another order."""
+        envelope = ErrorEnvelope.from_bytes(answer.body)
+        changed = replace(envelope, detail={**(envelope.detail or {}), "detail_enum": "CLIENT_SEQ"})
+        return replace(answer, body=changed.to_bytes())
+
+    run(check())
+
+
+def test_a_hub_that_takes_nothing_any_more_is_asked_whether_it_took_the_message_before(tmp_path):
+    """D-162: a full disk refuses the retry of a message that was accepted; the client's own cursor tells."""
+    full = ErrorEnvelope(code="E.UNAVAILABLE", message="too little disk space").to_bytes()
+
+    class Full(HostileHub):
+        async def call(self, operation, body=b"", **options):
+            if operation == "v1/submit":
+                return Answer(503, full, {})
+            return await super().call(operation, body, **options)
+
+    async def check():
+        impatient = Retry(seconds=0.2, first_pause=0.01, longest_pause=0.05)
+        async with connected(tmp_path, retry=impatient) as (_, wire, client):
+            await client.send("orders", b"first")
+            wire.lies.append(LosesOneThen(later=lambda answer: Answer(503, full, {})))
+            sent = await client.send("orders", b"second")
+            assert (sent.seq, "tooling/client_cursor" in operations(wire)) == (2, True)
+            honest, wire.honest = wire.honest, Full(wire.honest)
+            with pytest.raises(HubRefused):  # this one was never taken
+                await client.send("orders", b"third")
+            wire.honest = honest
+            wire.lies.clear()
+            assert [message.msg.client_seq for message in await client.recover("orders")] == [3]
+            assert await bodies(client) == [b"first", b"second", b"third"]
+
+    run(check())
+
+
+@pytest.mark.req("CLNT-14")
+@pytest.mark.parametrize("answers", [True, False], ids=["by its cursor", "by reading the log"])
+def test_a_message_of_an_earlier_run_that_was_accepted_is_never_called_refused(tmp_path, answers):
+    """The hub refuses the resend without a place, as an older hub would."""
+    clock = Clock()
+    unknown = ErrorEnvelope(code="E.NOT_FOUND", message="no such path").to_bytes()
+
+    def placeless(operation, body, answer):
+        if operation == "tooling/client_cursor" and not answers:
+            return Answer(404, unknown, {})
+        if operation != "v1/submit" or answer.ok:
+            return answer
+        envelope = ErrorEnvelope.from_bytes(answer.body)
+        detail = {name: value for name, value in (envelope.detail or {}).items() if name != "stream_seq"}
+        return replace(answer, body=replace(envelope, detail=detail).to_bytes())
+
+    async def check():
+        async with hub_at(tmp_path / "hub", clock=clock, settings=GATED) as hub:
+            wire, who = HostileHub(InProcess(hub.api)), person("alice", int(clock()))
+            token = token_for(who.client_id, ttl=600)
+            wire.lies.append(LosesAnswers(10**6))
+            where = (wire, pin_of(hub), who, tmp_path / "home")
+            async with client_at(*where, retry=IMPATIENT, clock=clock) as client:
+                with pytest.raises(Unreachable):
+                    await client.send("orders", b"lost", capability=token)
+            clock.now += 601
+            wire.lies[:] = [placeless]
+            wire.calls.clear()
+            async with client_at(*where, clock=clock) as client:
+                assert [(sent.seq, sent.msg.client_seq) for sent in await client.recover("orders")] == [(1, 1)]
+            assert ("v1/stream" in operations(wire)) is not answers
+
+    run(check())
+
+
+def test_a_client_asks_for_its_own_cursor(tmp_path):
+    async def check():
+        async with connected(tmp_path) as (_, _, client):
+            assert await client.cursor("orders") == ClientCursorResponse(last_client_seq=0, last_prev_ack=0)
+            sent = await client.send("orders", b"one")
+            await client.send("orders", b"two")
+            assert await client.cursor("orders", 1) == ClientCursorResponse(
+                last_client_seq=2, last_prev_ack=1, stream_seq=1, leaf=sent.msg_id
+            )
 
     run(check())
 
@@ -289,7 +428,7 @@ def test_a_client_that_does_not_know_it_lost_its_state_finds_out_by_itself(tmp_p
 
 
 @MODES
-@pytest.mark.req("RES-03", "MSG-08")
+@pytest.mark.req("RES-03", "MSG-08", "CLNT-04")
 def test_after_a_divergence_the_state_is_rebuilt_from_the_checkpoint_and_the_log_before_it(tmp_path, mode):
     """The hub came back from an old backup. Nobody follows it unasked; asked to, a client begins anew and goes on."""
 
@@ -317,6 +456,23 @@ def test_after_a_divergence_the_state_is_rebuilt_from_the_checkpoint_and_the_log
     run(check())
 
 
+@pytest.mark.req("RES-02")
+@MODES
+def test_resync_asks_for_what_follows_the_last_verified_entry(tmp_path, mode):
+    async def check():
+        async with connected(tmp_path, mode=mode) as (hub, wire, client):
+            await client.send_many("orders", [b"one", b"two"])
+            async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob") as other:
+                await other.send_many("orders", [b"three", b"four", b"five"])
+            wire.calls.clear()
+            report = await client.resync("orders")
+            assert (report.read, report.stream_seq, report.client_seq) == (3, 5, 2)
+            asked = [StreamRequest.from_bytes(body) for operation, body in wire.calls if operation == "v1/stream"]
+            assert [request.cursor or request.from_seq for request in asked] == [3]
+
+    run(check())
+
+
 def test_resync_of_an_untouched_label_finds_nothing(tmp_path):
     async def check():
         async with connected(tmp_path) as (_, _, client):
@@ -326,7 +482,6 @@ def test_resync_of_an_untouched_label_finds_nothing(tmp_path):
     run(check())
 
 
-@pytest.mark.req("RES-06")
 def test_one_identity_serves_one_process_at_a_time(tmp_path):
     """Two would give one client_seq to two messages."""
 
@@ -342,7 +497,6 @@ def test_one_identity_serves_one_process_at_a_time(tmp_path):
 # --- refusals ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("CLNT-14")
 def test_a_refusal_carries_the_hubs_words_and_takes_no_number(tmp_path):
     async def check():
         async with connected(tmp_path, settings=GATED) as (_, _, client):
@@ -379,7 +533,7 @@ def test_a_token_past_its_time_is_not_even_tried(tmp_path):
     run(check())
 
 
-@pytest.mark.req("KEX1-02")
+@pytest.mark.req("KEX1-02", "CLNT-08")
 def test_a_client_key_at_its_bounds_signs_no_more(tmp_path):
     clock = Clock()
     bounds = RotationBounds(max_client_id_lifetime_sec=3600, max_msgs_per_client_id_per_label=3)
@@ -439,6 +593,7 @@ def test_a_submit_outside_the_epoch_goes_to_the_one_the_hub_is_in(tmp_path):
     run(check())
 
 
+@pytest.mark.req("CLNT-07")
 def test_a_batch_that_meets_an_epoch_change_goes_on_in_the_next(tmp_path):
     hub_clock, own_clock = Clock(1_800_000_000 - 1_800_000_000 % 3600 + 10), Clock(1_234)
 
@@ -473,10 +628,10 @@ def test_header_fields_arrive_as_they_were_given(tmp_path):
         async with connected(tmp_path) as (_, _, client):
             first = await client.send("orders", b"one", schema="recorder.event.v1")
             await client.send("orders", b"two", schema=b"s" * 32, parent=first.msg_id, expires_at=99)
-            one, two = await all_of(client.read("orders"))
-            assert one.event is not None
+            entry, two = await all_of(client.read("orders"))
+            assert entry.event is not None
             assert two.event is not None
-            assert one.event.hdr.schema == H(b"recorder.event.v1")
+            assert entry.event.hdr.schema == H(b"recorder.event.v1")
             assert (two.event.hdr.schema, two.event.hdr.parent_id, two.event.hdr.expires_at) == (
                 b"s" * 32,
                 first.msg_id,

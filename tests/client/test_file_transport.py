@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.client.hubs import bodies, client_at, hub_at, person, pin_of, run
 
-from veen.client.inprocess import InProcess
-from veen.client.transport import NO_HEADERS, Answer, Transport
+from veen.client.transport.base import NO_HEADERS, Answer, Transport
+from veen.client.transport.inprocess import InProcess
 from veen.core import cbor
 
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 from tests.client.hubs import all_of, connected, run
 
-from veen.client import frames
 from veen.client.errors import ExtraMissing
-from veen.client.sealing import Attach
+from veen.client.read import frames
+from veen.client.send.sealing import Attach
 
 
 async def filled(client):
@@ -72,6 +72,6 @@ def test_nothing_is_loaded_before_it_is_asked_for(tmp_path):
     """A client must not cost the time of pandas."""
     import subprocess
 
-    code = "import sys, veen.client.client, veen.client.frames; print({'pandas', 'pyarrow'} & set(sys.modules))"
+    code = "import sys, veen.client.client, veen.client.read.frames; print({'pandas', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -24,6 +24,7 @@ from veen.client.errors import (
     Dropped,
     Equivocated,
     ForeignKey,
+    HubIdChanged,
     ProofInvalid,
     ReceiptMismatch,
     Reordered,
@@ -32,24 +33,25 @@ from veen.client.errors import (
     RootMismatch,
     StaleCheckpoint,
 )
-from veen.client.http import HttpTransport
-from veen.client.inprocess import InProcess
-from veen.client.pin import HubPin
-from veen.client.view import Forged
+from veen.client.transport.http import HttpTransport
+from veen.client.transport.inprocess import InProcess
+from veen.client.verify.pin import HubPin
+from veen.client.verify.view import Forged
 from veen.core import cbor
-from veen.core.ed25519 import SigningKey
-from veen.core.envelopes import ProofRequest
-from veen.core.evidence import Equivocation
-from veen.core.hubkeys import key_id_of
-from veen.core.receipt import Receipt
-from veen.core.tooling import ConsistencyRequest
-from veen.hub.rotation import rotate_at_rest
-from veen.storage.fs import OsFs
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.envelopes import ProofRequest
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.identity import key_id_of
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import ConsistencyRequest, IdentityResponse
+from veen.fs.local import OsFs
+from veen.hub.api.rotation import rotate_at_rest
 from veen.testing.hostile import (
     Drops,
     Equivocates,
     Forges,
     HostileHub,
+    InventsFirstKey,
     Misplaces,
     Reorders,
     Replaces,
@@ -154,7 +156,7 @@ def test_a_full_writer_catches_a_hole_in_what_others_wrote(tmp_path):
 
 
 @MODES
-@pytest.mark.req("HID-02", "HID-12", "CLNT-05", "KEX0-01", "CRY-20")
+@pytest.mark.req("HID-02", "HID-12", "KEX0-01", "CRY-20")
 def test_a_foreign_key_is_caught_by_every_verb(tmp_path, mode):
     async def check():
         async with connected(tmp_path, mode=mode) as (_, wire, client):
@@ -186,6 +188,126 @@ def test_a_retired_key_is_caught(tmp_path):
                     await other.send("orders", b"now")
                 wire.lies.clear()
                 assert [sent.seq for sent in await other.recover("orders")] == [6]
+
+    run(check())
+
+
+@pytest.mark.req("HID-12", "HID-13")
+def test_whoever_answers_cannot_choose_the_hub_id_of_a_pinned_key(tmp_path):
+    """D-174: an invented older first key would move the client to other labels, where the log is empty."""
+
+    async def check():
+        async with connected(tmp_path) as (hub, wire, client):
+            await fill(client)
+            pin, hub_id = pin_of(hub), client.hub_id
+            wire.lies.append(InventsFirstKey(FOREIGN))
+            with pytest.raises(ForeignKey, match="not signed by key"):  # at first contact
+                async with client_at(wire, pin, person("bob"), tmp_path / "bob"):
+                    pass
+            with pytest.raises(HubIdChanged):  # in the middle of a session
+                await client.identity()
+            with pytest.raises(HubIdChanged):
+                await client.status()
+        async with hub_at(tmp_path / "hub") as hub:
+            wire = HostileHub(InProcess(hub.api))
+            who = person("alice")
+            for signer in (None, hub_key(hub)):  # a stranger, and the hub itself
+                wire.lies[:] = [InventsFirstKey(FOREIGN, signer)]
+                for pinned in (pin, HubPin.of_key(pin.keys[0].hub_pk, hub_id)):  # from the state, or from the context
+                    with pytest.raises(HubIdChanged) as caught:
+                        async with client_at(wire, pinned, who, tmp_path / "home"):
+                            pass
+                    assert caught.value.expected == hub_id
+            with pytest.raises(HubIdChanged):  # a fresh state, but the context remembers
+                async with client_at(wire, HubPin.of_key(pin.keys[0].hub_pk, hub_id), who, tmp_path / "fresh"):
+                    pass
+            wire.lies.clear()
+            with pytest.raises(HubIdChanged):  # the context names another one than was learned
+                async with client_at(wire, HubPin.of_key(pin.keys[0].hub_pk, b"i" * 32), who, tmp_path / "home"):
+                    pass
+            async with client_at(wire, pin, who, tmp_path / "home") as client:
+                assert len(await bodies(client)) == 5
+
+    run(check())
+
+
+def test_one_lie_at_first_contact_spoils_nothing(tmp_path):
+    """Times that nobody signed are not kept, so the honest hub is believed afterwards (D-174)."""
+
+    async def check():
+        async with hub_at(tmp_path / "hub") as hub:
+            wire = HostileHub(InProcess(hub.api))
+
+            def moves(operation, _, answer):
+                if operation != "tooling/identity":
+                    return answer
+                identity = IdentityResponse.from_bytes(answer.body)
+                keys = tuple(replace(key, valid_from=key.valid_from - 7) for key in identity.hub_keys)
+                return replace(answer, body=replace(identity, hub_keys=keys).to_bytes())
+
+            wire.lies.append(moves)
+            with pytest.raises(ForeignKey):
+                async with client_at(wire, pin_of(hub), person("alice"), tmp_path / "home"):
+                    pass
+            wire.lies.clear()
+            async with client_at(wire, pin_of(hub), person("alice"), tmp_path / "home") as client:
+                await fill(client)
+                assert len(await bodies(client)) == 5
+
+    run(check())
+
+
+def test_a_key_that_was_proven_is_not_taken_back(tmp_path):
+    """Neither by an older identity that is served again, nor after the pin moved to another key of the hub."""
+
+    async def check():
+        clock = Clock()
+        who = person("alice", clock.now)
+        async with connected(tmp_path, clock=clock) as (hub, wire, _):
+            old = await wire.call("tooling/identity")
+            first = pin_of(hub)
+        rotate_at_rest(OsFs(tmp_path / "hub"), clock.now, 0)
+        clock.now += 100
+        async with hub_at(tmp_path / "hub", clock=clock) as hub:
+            wire = HostileHub(InProcess(hub.api))
+            second = pin_of(hub)
+            async with client_at(wire, second, who, tmp_path / "home", clock=clock) as client:
+                assert client.pin.keys[-1].hub_pk == second.keys[0].hub_pk
+                assert client.hub_id == hub.identity.hub_id
+            wire.lies.append(InventsFirstKey(FOREIGN, hub_key(hub)))  # its successor signed another hub_id before
+            with pytest.raises(HubIdChanged, match="signed another hub_id before"):
+                async with client_at(wire, first, who, tmp_path / "home", clock=clock):
+                    pass
+            wire.lies[:] = [Replaces("tooling/identity", old.body)]
+            for pin in (first, second):
+                with pytest.raises(ForeignKey):
+                    async with client_at(wire, pin, who, tmp_path / "home", clock=clock):
+                        pass
+
+    run(check())
+
+
+@pytest.mark.req("HID-06")
+def test_a_retired_key_signs_no_checkpoint_of_later_entries(tmp_path):
+    """D-166: with epoch_sec 0 too, the time of the last entry names the key."""
+
+    async def check():
+        clock = Clock()
+        async with connected(tmp_path, clock=clock) as (hub, _, client):
+            await fill(client)
+            old, before = hub_key(hub), await client.checkpoint("orders", 5)
+            pin = pin_of(hub)
+        rotate_at_rest(OsFs(tmp_path / "hub"), clock.now, 0)
+        clock.now += 100
+        async with hub_at(tmp_path / "hub", clock=clock) as hub:
+            wire = HostileHub(InProcess(hub.api))
+            async with client_at(wire, pin, person("bob", clock.now), tmp_path / "bob", clock=clock) as other:
+                await other.send("orders", b"6")
+                assert await other.checkpoint("orders", 5) == before  # its bytes survive the rotation
+                wire.lies.append(lambda op, body, answer: SignsWith(old)(op, body, answer) if "check" in op else answer)
+                assert (await other.checkpoint("orders", 5)).hub_sig == before.hub_sig
+                with pytest.raises(RetiredKey):
+                    await other.checkpoint("orders")
 
     run(check())
 
@@ -240,8 +362,8 @@ def test_a_receipt_in_the_middle_of_a_batch_is_not_handed_out_unchecked(tmp_path
     async def check():
         async with connected(tmp_path) as (_, wire, client):
             wire.lies.append(SpoilsOne())
-            one, two, three = await client.send_many("orders", [b"1", b"2", b"3"])
-            assert (one.receipt.stream_seq, three.receipt.stream_seq, two.seq) == (1, 3, 2)
+            first, two, three = await client.send_many("orders", [b"1", b"2", b"3"])
+            assert (first.receipt.stream_seq, three.receipt.stream_seq, two.seq) == (1, 3, 2)
             with pytest.raises(ForeignKey):
                 _ = two.receipt
 
@@ -270,7 +392,7 @@ def test_two_receipts_for_one_place_are_evidence(tmp_path, mode):
 
 
 @MODES
-@pytest.mark.req("RCPT-07", "CLNT-04", "HID-14")
+@pytest.mark.req("RCPT-07", "HID-14")
 def test_a_forked_history_is_caught_with_evidence(tmp_path, mode):
     """A copy of the hub goes on without us and admits another's message where ours stood."""
     verbs_by_name = {
@@ -349,7 +471,7 @@ def test_an_empty_hub_with_the_right_key_is_caught(tmp_path):
 
 
 @MODES
-@pytest.mark.req("CKPT-11", "CLNT-04")
+@pytest.mark.req("CKPT-11")
 def test_a_stale_checkpoint_is_caught(tmp_path, mode):
     async def check():
         async with connected(tmp_path, mode=mode) as (_, wire, client):

@@ -3,18 +3,30 @@
 import asyncio
 import contextlib
 import ssl
+import tracemalloc
 from typing import Any
 
 import h2.config
 import h2.connection
 import h2.events
 import pytest
-from tests.client.hubs import OPEN, RING, bodies, client_at, hub_at, person, pin_of, run
+from tests.client.hubs import IMPATIENT, OPEN, RING, bodies, client_at, hub_at, person, pin_of, run
 from tests.hub.test_http import certificate
 
-from veen.client.errors import BadAnswer, HubRefused, LocalError, TimedOut, Unreachable
-from veen.client.http import HttpTransport
-from veen.core.tooling import StatusResponse, VersionRequest
+from veen.client.client import Client
+from veen.client.errors import (
+    BadAnswer,
+    HubRefused,
+    InsecureHttp,
+    LocalError,
+    OpenPermissions,
+    TimedOut,
+    Unreachable,
+)
+from veen.client.home import Home
+from veen.client.transport.http import HttpTransport
+from veen.client.transport.http1 import _Connection
+from veen.core.objects.tooling import StatusResponse, VersionRequest
 
 
 @contextlib.asynccontextmanager
@@ -52,11 +64,11 @@ async def answering(*answers, tls=None):
 
 @contextlib.asynccontextmanager
 async def transport(url, **options):
-    made = HttpTransport(url, **options)
+    transport = HttpTransport(url, **options)
     try:
-        yield made
+        yield transport
     finally:
-        await made.aclose()
+        await transport.aclose()
 
 
 def http(body=b"", status="200 OK", *headers):
@@ -148,9 +160,10 @@ def test_what_is_not_the_address_of_a_hub_is_said_so(url):
 def test_a_bearer_token_comes_from_a_file_and_shows_nowhere(tmp_path):
     token = tmp_path / "token"
     token.write_text("a-reader-token-0123456789\n")
+    token.chmod(0o600)
 
     async def check():
-        settings = {**OPEN, "auth.read_token_files": str(token)}
+        settings = {**OPEN, "auth.read_token_files": str(token), "auth.open_status": "true"}
         async with hub_at(tmp_path / "hub", settings=settings) as hub:
             async with client_at(HttpTransport(hub.url), pin_of(hub), person("eve"), tmp_path / "eve") as client:
                 await client.send("orders", b"anybody may write")
@@ -165,10 +178,93 @@ def test_a_bearer_token_comes_from_a_file_and_shows_nowhere(tmp_path):
     run(check())
     for content in (b"", b"two tokens", b"\xff\xfe"):
         token.write_bytes(content)
+        token.chmod(0o600)
         with pytest.raises(LocalError):
             HttpTransport("http://127.0.0.1:1", token_file=token)
     with pytest.raises(LocalError):
         HttpTransport("http://127.0.0.1:1", token_file=tmp_path / "missing")
+
+
+def test_a_writer_that_may_not_read_needs_a_metrics_token_where_the_status_is_closed(tmp_path):
+    for name in ("reader", "writer"):
+        (tmp_path / name).write_text(f"the-token-of-a-{name}\n")
+        (tmp_path / name).chmod(0o600)
+
+    async def check():
+        files = {
+            "auth.read_token_files": str(tmp_path / "reader"),
+            "auth.metrics_token_files": str(tmp_path / "writer"),
+        }
+        async with hub_at(tmp_path / "hub", settings={**OPEN, **files}) as hub:
+            with pytest.raises(HubRefused) as refused:
+                async with client_at(HttpTransport(hub.url), pin_of(hub), person("eve"), tmp_path / "eve"):
+                    pass
+            assert refused.value.code == "E.UNAUTHORIZED"
+            transport = HttpTransport(hub.url, token_file=tmp_path / "writer")
+            async with client_at(transport, pin_of(hub), person("ann"), tmp_path / "ann") as client:
+                await client.send("orders", b"writing is a matter of capabilities")
+                with pytest.raises(HubRefused) as refused:
+                    await bodies(client)
+                assert refused.value.code == "E.FORBIDDEN"
+
+    run(check())
+
+
+@pytest.mark.parametrize("url", ["http://hub.example", "http://10.0.0.7:37411", "http://[2001:db8::1]/x"])
+def test_a_token_does_not_go_to_another_machine_over_plain_http(tmp_path, url):
+    token = tmp_path / "token"
+    token.write_text("a-reader-token-0123456789\n")
+    token.chmod(0o600)
+    with pytest.raises(InsecureHttp) as refused:
+        HttpTransport(url, token_file=token)
+    assert refused.value.code == "E.LOCAL.PLAIN_HTTP"
+    assert "--insecure-http" in refused.value.hint
+    HttpTransport(url, token_file=token, insecure_http=True)
+    HttpTransport(url)  # without a secret there is nothing to lose
+    for near in (
+        "http://127.0.0.1:1",
+        "http://localhost",
+        "http://LOCALHOST.:80",
+        "http://[::1]:1",
+        "http://0.0.0.0:1",
+    ):
+        HttpTransport(near, token_file=token)
+
+
+def test_a_connection_with_a_token_is_refused_before_anything_is_sent(tmp_path):
+    """Client.connect passes the rule on, and nothing is looked up or opened before it is applied."""
+    token = tmp_path / "token"
+    token.write_text("a-reader-token-0123456789\n")
+    token.chmod(0o600)
+
+    async def check(**options):
+        await Client.connect(
+            "http://hub.invalid",
+            pin="00" * 32,
+            identity=person("alice"),
+            home=Home.at(tmp_path / "home"),
+            token_file=token,
+            retry=IMPATIENT,
+            **options,
+        )
+
+    with pytest.raises(InsecureHttp):
+        run(check())
+    with pytest.raises(Unreachable):
+        run(check(insecure_http=True))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o660])
+def test_a_token_that_others_may_read_or_change_is_not_used(tmp_path, mode):
+    token = tmp_path / "token"
+    token.write_text("a-reader-token-0123456789\n")
+    token.chmod(mode)
+    with pytest.raises(OpenPermissions, match=f"mode {mode:04o}") as refused:
+        HttpTransport("http://127.0.0.1:1", token_file=token)
+    assert "chmod 600" in refused.value.hint
+    assert "token-01" not in str(refused.value)
+    token.chmod(0o400)
+    HttpTransport("http://127.0.0.1:1", token_file=token)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------
@@ -248,3 +344,27 @@ def test_http2_is_spoken_where_the_server_offers_it(tmp_path):
         await server.wait_closed()
 
     run(check())
+
+
+def test_an_answer_in_tiny_chunks_takes_about_its_own_size():
+    """A list of two-byte objects took 28 bytes for each byte that a hub sent."""
+    size = 400_000
+
+    async def scenario():
+        connection = _Connection("hub", size)
+        connection._waiting = asyncio.get_running_loop().create_future()
+        connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        piece = b"2\r\nxy\r\n" * 1000
+        tracemalloc.start()
+        try:
+            for _ in range(size // 2000):
+                connection.data_received(piece)
+            memory, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        connection.data_received(b"0\r\n\r\n")
+        return memory, (await connection._waiting).body
+
+    memory, body = asyncio.run(scenario())
+    assert memory < 2 * size
+    assert body == b"xy" * (size // 2)

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.clientworld import seeded
 
-from veen.client import bech32
 from veen.client.errors import KeyTextInvalid, NoReaderKey, UnknownStream
-from veen.client.keyring import MAX_NAME_BYTES, Keyring, StreamKeys, StreamRef
-from veen.core import x25519
+from veen.client.identity import bech32
+from veen.client.identity.keyring import MAX_NAME_BYTES, Keyring, StreamKeys, StreamRef
+from veen.core.crypto import x25519
 from veen.core.errors import FormatError, MalformedError
 from veen.core.hashing import H
 from veen.core.labels import label_of

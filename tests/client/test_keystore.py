@@ -16,15 +16,16 @@ from veen.client.errors import (
     IdentityMissing,
     KeystoreDamaged,
     LocalError,
+    OpenPermissions,
     WrongPassphrase,
 )
 from veen.client.home import CARD, KEYSTORE, Home
-from veen.client.identity import MAX_CLIENT_KEYS, ClientKey
-from veen.client.keyring import Keyring, StreamKeys
-from veen.client.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity, read_card
-from veen.client.prekey import PrekeySecret
-from veen.client.secrets import Secrets
-from veen.core.ed25519 import SigningKey
+from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity, read_card
+from veen.client.identity.prekey import PrekeySecret
+from veen.client.identity.secrets import Secrets
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import MalformedError
 from veen.testing.memfs import Crash, Fault, MemFs
 
@@ -41,6 +42,21 @@ RAW = (
     SECRETS.prekeys[0].sk,
     SECRETS.keyring.entries[0].secret(),
 )
+
+
+@pytest.mark.parametrize("passphrase", [None, PASSPHRASE])
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620])
+def test_a_keystore_that_others_may_read_is_not_opened(tmp_path, mode, passphrase):
+    """As ssh does, with a passphrase too: whoever may copy it may guess."""
+    home = Home.at(tmp_path)
+    create_identity(home, "alice", passphrase, now=NOW, kdf=CHEAP)
+    path = home.identity_dir("alice") / KEYSTORE
+    path.chmod(mode)
+    with pytest.raises(OpenPermissions, match=f"mode {mode:04o}") as refused:
+        open_identity(home, "alice", passphrase)
+    assert (refused.value.code, refused.value.path) == ("E.LOCAL.PERMISSIONS", str(path))
+    path.chmod(0o600)
+    assert open_identity(home, "alice", passphrase).identity.name == "alice"
 
 
 def created(passphrase=PASSPHRASE, kdf=CHEAP):
@@ -202,18 +218,18 @@ def test_a_cut_or_longer_file_is_damage(data):
 
 def test_a_file_altered_by_somebody_who_knows_the_format_is_still_caught():
     fs, _ = created()
-    found = file(fs)
-    flipped = bytes((found.sealed[0] ^ 1,)) + found.sealed[1:]
-    for changes in ({"sealed": flipped}, {"nonce": bytes(24)}, {"sealed": b""}, {"sealed": found.sealed + b"x"}):
+    stored = file(fs)
+    flipped = bytes((stored.sealed[0] ^ 1,)) + stored.sealed[1:]
+    for changes in ({"sealed": flipped}, {"nonce": bytes(24)}, {"sealed": b""}, {"sealed": stored.sealed + b"x"}):
         with pytest.raises(KeystoreDamaged, match="the passphrase is right, but the file was altered"):
-            Keystore.open(rewritten(found, **changes), PASSPHRASE)
+            Keystore.open(rewritten(stored, **changes), PASSPHRASE)
     for changes in ({"salt": bytes(16)}, {"key_check": bytes(16)}, {"passes": 2}, {"memory_kib": 9}):
         with pytest.raises(WrongPassphrase):  # all that can be known: this passphrase is not the key of this header
-            Keystore.open(rewritten(found, **changes), PASSPHRASE)
+            Keystore.open(rewritten(stored, **changes), PASSPHRASE)
     with pytest.raises(KeystoreDamaged, match="does not know"):
-        Keystore.open(rewritten(found, kdf="md5"), PASSPHRASE)
+        Keystore.open(rewritten(stored, kdf="md5"), PASSPHRASE)
     with pytest.raises(KeystoreDamaged):
-        Keystore.open(rewritten(found, kdf="none"), None)  # no way to strip the passphrase
+        Keystore.open(rewritten(stored, kdf="none"), None)  # no way to strip the passphrase
 
 
 @pytest.mark.parametrize(
@@ -353,7 +369,7 @@ ROTATE = """
 import sys
 from pathlib import Path
 from veen.client.home import Home
-from veen.client.keystore import open_identity
+from veen.client.identity.keystore import open_identity
 home = Home.at(Path(sys.argv[1]))
 with home.lock("alice"):
     keystore = open_identity(home, "alice", None)

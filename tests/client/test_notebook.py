@@ -9,13 +9,13 @@ from tests.cli import world
 from tests.client.clientworld import seeded
 from tests.client.hubs import ORDERS, all_of, connected, run
 
-from veen.client.identity import Identity
-from veen.client.keyring import Keyring
-from veen.client.labelstate import LabelState
-from veen.client.prekey import PrekeySecret
-from veen.client.secrets import Secrets, _Stored
-from veen.core.attached import Attachment
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import Keyring
+from veen.client.identity.prekey import PrekeySecret
+from veen.client.identity.secrets import Secrets, _Stored
+from veen.client.verify.label_state import LabelState
 from veen.core.html import of_wire, shown
+from veen.core.sealing.attachment_root import Attachment
 
 
 class Balanced(HTMLParser):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.client.picture import Picture, short, text
-from veen.client.svg import to_svg
+from veen.client.read.picture import Picture, short, text
+from veen.client.read.svg import to_svg
 from veen.core.errors import ProofError
 from veen.core.hashing import H
-from veen.core.mmr import MmrTree
-from veen.core.proof import prove_inclusion
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import prove_inclusion
 
 
 def tree_of(size):

@@ -1,6 +1,7 @@
 """The portability set: out, in, and every way it can be tampered with on the way (D-72)."""
 
 import contextlib
+import os
 import random
 import shutil
 import stat
@@ -12,19 +13,21 @@ from hypothesis import strategies as st
 from tests.client.clientworld import CHEAP, NOW, PASSPHRASE, PROFILE_ID, HubLog, message, seeded
 from tests.damage import flipped
 
-from veen.client.captokens import TokenStore, issue
 from veen.client.errors import IdentityExists, IdentityInUse, LocalError, PortableSetInvalid, WrongPassphrase
 from veen.client.home import CARD, KEYSTORE, Home, PrivateFs
-from veen.client.keyring import StreamKeys
-from veen.client.keystore import Keystore, create_identity, open_identity
-from veen.client.portability import check_set, export_identity, export_set, import_set
-from veen.client.setfiles import MANIFEST, Manifest, items, write_file
+from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.keystore import Keystore, create_identity, open_identity
+from veen.client.portable.portability import check_set, export_identity, export_set, import_set
+from veen.client.portable.set_files import MANIFEST, Manifest, items, write_file
+from veen.client.send.captokens import TokenStore, issue
 from veen.client.state import LabelState, StateStore
+from veen.client.verify.pin import HubPin
 from veen.core import cbor
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.fs.local import OsFs
 from veen.testing.memfs import Crash, Fault, MemFs
 
 ISSUER = SigningKey(b"\x21" * 32)
@@ -72,7 +75,7 @@ class World:
         self.checkpoints = [self.hub.checkpoint(label) for label in labels]
         with StateStore.open(self.home, "alice") as store:
             store.save(*states)
-            store.save_hub(self.hub.hub_id, self.hub.identity.to_bytes())
+            store.save_pin(HubPin.of_identity(self.hub.identity))
         tokens = TokenStore(self.home.tokens_fs("alice"))
         self.token = issue(ISSUER, self.keystore.identity.card(), ["room"], ttl=60)
         tokens.put(self.token)
@@ -111,18 +114,18 @@ def test_a_set_carries_everything_to_another_home(world, tmp_path):
     target = PrivateFs(tmp_path / "set")
     world.export(target)
     elsewhere = Home.at(tmp_path / "elsewhere")
-    found, keystore = import_set(PrivateFs(tmp_path / "set"), elsewhere, PASSPHRASE)
+    content, keystore = import_set(PrivateFs(tmp_path / "set"), elsewhere, PASSPHRASE)
     assert keystore.secrets == world.keystore.secrets == open_identity(elsewhere, "alice", PASSPHRASE).secrets
     assert TokenStore(elsewhere.tokens_fs("alice")).all() == [world.held]
     with StateStore.open(elsewhere, "alice") as store:
         states = list(store.states())
-        assert store.hubs() == {world.hub.hub_id: world.hub.identity.to_bytes()}
+        assert store.pins() == [HubPin.of_identity(world.hub.identity)]
     assert [replace(state, rk=b"") for state in states] == [replace(state, rk=b"") for state in world.states]
     archive = elsewhere.archive_fs("alice")
     assert list(items(archive, "receipts.cborseq")) == [receipt.to_bytes() for _, receipt in world.entries]
     assert list(items(archive, "payloads.cborseq")) == [msg.to_bytes() for msg, _ in world.entries]
-    assert {path.name for path in (archive.root / "attachments").iterdir()} == {H(one).hex() for one in ATTACHMENTS}
-    assert (found.entries, found.checkpoints, found.attachments, found.hub_sigs_checked) == (10, 2, 3, True)
+    assert {path.name for path in (archive.root / "attachments").iterdir()} == {H(data).hex() for data in ATTACHMENTS}
+    assert (content.entries, content.checkpoints, content.attachments, content.hub_sigs_checked) == (10, 2, 3, True)
     assert elsewhere.exposed() == []
 
 
@@ -183,9 +186,9 @@ def test_an_identity_with_nothing_else_can_be_carried(tmp_path):
     keystore = create_identity(home, "bob", None, now=NOW)
     fs = MemFs()
     export_set(fs, keystore, now=NOW)
-    found, imported = import_set(fs, Home.at(tmp_path / "b"), None)
+    content, imported = import_set(fs, Home.at(tmp_path / "b"), None)
     assert imported.secrets == keystore.secrets
-    assert (found.entries, found.hub_sigs_checked) == (0, False)
+    assert (content.entries, content.hub_sigs_checked) == (0, False)
 
 
 def test_receipts_without_messages_can_be_carried(world):
@@ -312,8 +315,8 @@ def bad_contents(world, good):
     yield "unsorted checkpoints", check, {check: sequence(reversed(world.checkpoints))}
     forged = replace(world.checkpoints[0], mmr_root=bytes(32))
     yield "a forged checkpoint", check, {check: sequence([forged, world.checkpoints[1]])}
-    held = replace(world.held, token=replace(world.token, subject_pk=bytes(32)))
-    yield "a forged token", "cap_tokens", {"cap_tokens": held.to_bytes()}
+    token = replace(world.held, token=replace(world.token, subject_pk=bytes(32)))
+    yield "a forged token", "cap_tokens", {"cap_tokens": token.to_bytes()}
     stray = Msg.from_bytes(message(key, H(b"no label of ours"), 1).to_bytes())
     yield "a pending message of no label", "pending.cborseq", {"pending.cborseq": stray.to_bytes()}
     twice = [message(key, world.states[0].label, 6, 5)] * 2
@@ -334,6 +337,67 @@ def test_what_is_signed_and_still_wrong_is_named(world, good):
         with pytest.raises(PortableSetInvalid) as caught:
             check_set(MemFs(resigned(good, world.keystore.identity.id_sign, **files)))
         assert caught.value.path == path, what
+
+
+# --- sizes and links of a set that somebody else has made -----------------------------------------------------------
+
+
+def on_disk(good, directory):
+    for path, content in good.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+    return OsFs(directory)
+
+
+@pytest.mark.parametrize("path", [CARD, MANIFEST, KEYSTORE, "cap_tokens", "receipts.cborseq"])
+def test_a_file_of_any_size_is_refused_before_it_is_read(good, tmp_path, path, monkeypatch):
+    """With a hole in it a card of a terabyte costs its maker nothing, and must cost us nothing either."""
+    fs = on_disk(good, tmp_path)
+    with (tmp_path / path).open("r+b") as file:
+        file.truncate(1 << 40)
+    read = 0
+    pread = os.pread
+
+    def counted(fd, size, offset):
+        nonlocal read
+        assert size <= 1 << 24
+        read += size
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    with pytest.raises(PortableSetInvalid) as caught:
+        check_set(fs)
+    assert caught.value.path == path
+    assert read < 1 << 25
+
+
+@pytest.mark.parametrize("path", [CARD, KEYSTORE, "cap_tokens", "sync_state", "pending.cborseq", "hubs"])
+def test_what_is_held_in_memory_is_bounded_by_kind_even_if_its_owner_signed_it(world, good, path):
+    old = Manifest.from_bytes(good[MANIFEST])
+    large = [replace(file, size=(1 << 30) if file.path == path else file.size) for file in old.files]
+    manifest = Manifest.issue(world.keystore.identity.id_sign, created_at=old.created_at, files=large)
+    with pytest.raises(PortableSetInvalid, match="is no size for it") as caught:
+        check_set(MemFs({**good, MANIFEST: manifest.to_bytes()}))
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("path", [CARD, MANIFEST, "cap_tokens", "receipts.cborseq", "attachments"])
+def test_a_link_in_a_set_is_not_followed(good, tmp_path, path):
+    """What it points to could be a file of the reader, which the import would copy."""
+    directory, elsewhere = tmp_path / "set", tmp_path / "elsewhere"
+    fs = on_disk(good, directory)
+    (directory / path).rename(elsewhere)
+    (directory / path).symlink_to(elsewhere)
+    with pytest.raises(PortableSetInvalid, match="is a link"):
+        check_set(fs)
+
+
+def test_a_pipe_in_a_set_is_not_waited_for(good, tmp_path):
+    fs = on_disk(good, tmp_path)
+    (tmp_path / CARD).unlink()
+    os.mkfifo(tmp_path / CARD)
+    with pytest.raises(PortableSetInvalid, match="neither a file nor a directory"):
+        check_set(fs)
 
 
 def test_the_keystore_of_somebody_else_is_not_taken_for_ours(world, good, tmp_path):
@@ -398,12 +462,12 @@ def test_an_import_that_is_cut_off_leaves_no_identity_and_can_be_done_again(good
         source = Dying(good)
         source.left = left
         try:
-            found, _ = import_set(source, home, PASSPHRASE)
+            content, _ = import_set(source, home, PASSPHRASE)
         except Crash:
             cut += 1
             assert home.identities() == []
         else:
-            assert found.entries == 10
+            assert content.entries == 10
             break
     assert cut > 20
     with StateStore.open(home, "alice") as store:
@@ -430,11 +494,11 @@ def test_a_sequence_is_read_in_a_window(sizes):
 def test_any_bytes_are_a_sequence_or_an_error_that_names_the_file(data):
     fs = MemFs({"some/file": data})
     try:
-        found = list(items(fs, "some/file"))
+        objects = list(items(fs, "some/file"))
     except PortableSetInvalid as exc:
         assert exc.path == "some/file"  # noqa: PT017 - either outcome is right
     else:
-        assert b"".join(found) == data
+        assert b"".join(objects) == data
 
 
 def test_a_plain_keystore_can_be_carried_and_stays_plain(tmp_path):

@@ -6,9 +6,17 @@ import pytest
 from tests.client.clientworld import NOW, identity, seeded
 
 from veen.client.errors import CardInvalid, PrekeyExpired
-from veen.client.prekey import MAX_PREKEYS, PREKEY_TTL_SEC, PrekeySecret, check_prekey, current, kept, opening_keys
-from veen.core import hpke, x25519
-from veen.core.prekey import Prekey
+from veen.client.identity.prekey import (
+    MAX_PREKEYS,
+    PREKEY_TTL_SEC,
+    PrekeySecret,
+    check_prekey,
+    current,
+    kept,
+    opening_keys,
+)
+from veen.core.crypto import hpke, x25519
+from veen.core.objects.prekey import Prekey
 
 ALICE, BOB = identity("alice"), identity("bob")
 MINE = PrekeySecret.create(ALICE, now=NOW, random=seeded("mine"))
@@ -43,9 +51,11 @@ def test_an_expired_prekey_still_opens_what_was_sealed_to_it_before():
     enc, sender = hpke.setup_sender(MINE.prekey.prekey_pk, bytes(32))
     sealed = sender.seal(b"aad", b"an old message")
     after = NOW + PREKEY_TTL_SEC + 1
-    held = (MINE, newer)
-    assert current(held, after) == newer
-    assert hpke.setup_receiver(enc, opening_keys(held)[MINE.prekey.prekey_pk]).open(b"aad", sealed) == b"an old message"
+    secrets = (MINE, newer)
+    assert current(secrets, after) == newer
+    assert (
+        hpke.setup_receiver(enc, opening_keys(secrets)[MINE.prekey.prekey_pk]).open(b"aad", sealed) == b"an old message"
+    )
 
 
 def test_the_one_that_lasts_longest_is_handed_out():
@@ -58,8 +68,8 @@ def test_the_one_that_lasts_longest_is_handed_out():
 
 def test_the_oldest_go_when_there_are_too_many():
     many = [replace(MINE, prekey=replace(MINE.prekey, expires_at=number)) for number in range(MAX_PREKEYS + 5)]
-    found = kept(reversed(many))
-    assert [secret.prekey.expires_at for secret in found] == list(range(5, MAX_PREKEYS + 5))
+    remaining = kept(reversed(many))
+    assert [secret.prekey.expires_at for secret in remaining] == list(range(5, MAX_PREKEYS + 5))
 
 
 def test_no_secret_is_shown():

@@ -7,8 +7,8 @@ from tests.client.clientworld import NOW, PROFILE_ID, HubLog, identity, message
 
 from veen.client.errors import IdentityInUse, LocalError, RotationDue
 from veen.client.home import Home
-from veen.client.keystore import create_identity, open_identity
-from veen.client.rotation import (
+from veen.client.identity.keystore import create_identity, open_identity
+from veen.client.identity.rotation import (
     MAX_LIFETIME_SEC,
     MAX_MSGS_PER_LABEL,
     RotationBounds,

@@ -15,9 +15,11 @@ from tests.client.clientworld import NOW, PROFILE_ID, HubLog, identity, killed, 
 from veen.client.errors import IdentityInUse, LocalError, StateDamaged
 from veen.client.home import Home
 from veen.client.state import LabelState, Pending, StateStore, rekey, session_keys
-from veen.core import hkdf
+from veen.client.verify.pin import HubPin
+from veen.core.crypto import hkdf
 from veen.core.errors import FormatError, MalformedError
-from veen.core.hashing import H, u64be
+from veen.core.hashing import H, Ht, u64be
+from veen.core.objects.identity import HubKey
 from veen.testing.memfs import Crash, Fault, MemFs
 
 ALICE = identity()
@@ -104,13 +106,22 @@ def test_only_the_next_message_of_this_key_on_this_label_can_be_sent():
         fresh().sending(b"no message")
 
 
-@pytest.mark.req("CLNT-08")
 def test_the_next_client_key_begins_at_one_and_knows_the_log():
     """D-102a"""
     state, _ = sent(3)
     rotated = state.rotated(b"\x05" * 32)
     assert (rotated.client_id, rotated.client_seq, rotated.pending) == (b"\x05" * 32, 0, ())
     assert (rotated.last_stream_seq, rotated.last_mmr_root, rotated.peaks) == (3, state.last_mmr_root, state.peaks)
+
+
+def test_the_next_client_key_takes_no_pending_message_along():
+    state, _ = sent(3)
+    assert state.sending(message(KEY, LABEL, 4, 3).to_bytes()).rotated(b"\x05" * 32).pending == ()
+
+
+def test_a_client_may_send_until_no_table_has_a_number_for_it():
+    state, _ = sent(3)
+    replace(state, client_seq=2**63 - 1).check()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +141,7 @@ def test_the_next_client_key_begins_at_one_and_knows_the_log():
         {"pending": (Pending(0, b""),)},
         {"pending": (Pending(3, b""), Pending(2, b""))},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_parts_that_do_not_agree_are_refused(wrong):
     state, _ = sent(3)
@@ -149,7 +160,7 @@ def test_secrets_of_a_state_are_not_shown():
 # --- the store ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("RES-05", "RES-06")
+@pytest.mark.req("RES-05")
 def test_what_is_saved_is_there_in_the_next_process(tmp_path):
     home = Home.at(tmp_path)
     state, _ = sent(3)
@@ -188,8 +199,8 @@ def test_a_rotated_key_goes_on_from_what_its_predecessors_saw():
     behind, _ = sent(2)
     state, _ = sent(5)
     store.save(replace(behind, client_id=H(b"an even older key")), state)
-    found = store.load(HUB.hub_id, LABEL, b"\x05" * 32)
-    assert found == state.rotated(b"\x05" * 32)
+    loaded = store.load(HUB.hub_id, LABEL, b"\x05" * 32)
+    assert loaded == state.rotated(b"\x05" * 32)
     assert store.load(HUB.hub_id, LABEL, KEY.public) == state
 
 
@@ -214,12 +225,25 @@ def test_a_large_batch_of_pending_messages_is_kept():
 
 def test_the_record_of_a_hub_is_kept():
     store = StateStore(MemFs())
+    whole, later = HubPin.of_identity(HUB.identity), HubPin.of_key(b"p" * 32, b"i" * 32)
+    assert store.pins() == []
+    store.save_pin(replace(whole, keys=(*whole.keys, HubKey(hub_pk=b"p" * 32, valid_from=1))))
+    store.save_pin(whole)
+    assert store.pins() == [whole]
+    store.save_pin(replace(later, windows_known=True))
+    assert {pin.hub_id for pin in store.pins()} == {HUB.hub_id, b"i" * 32}
+
+
+def test_an_unsigned_record_of_an_older_release_is_not_believed(tmp_path):
+    """Its hub_id and times are what somebody said at first contact (D-174)."""
+    home, _ = on_disk(tmp_path)
     record = HUB.identity.to_bytes()
-    assert store.hub(HUB.hub_id) is None
-    store.save_hub(HUB.hub_id, b"older")
-    store.save_hub(HUB.hub_id, record)
-    assert store.hub(HUB.hub_id) == record
-    assert store.hubs() == {HUB.hub_id: record}
+    with sqlite3.connect(home.state_dir("alice") / StateStore.FILE) as db:
+        db.execute("UPDATE hub SET record = ?, sum = ?", (record, Ht("veen/client-hub", HUB.hub_id + record)))
+    db.close()
+    states, pins = everything(home)
+    assert states
+    assert pins == []
 
 
 def test_threads_may_share_a_store(tmp_path):
@@ -246,13 +270,13 @@ def on_disk(tmp_path):
     state, _ = sent(3)
     with StateStore.open(home, "alice") as store:
         store.save(state.sending(message(KEY, LABEL, 4, 3, ciphertext=b"c" * 3_000).to_bytes()))
-        store.save_hub(HUB.hub_id, HUB.identity.to_bytes())
+        store.save_pin(HubPin.of_identity(HUB.identity))
     return home, home.state_dir("alice") / StateStore.FILE
 
 
 def everything(home):
     with StateStore.open(home, "alice") as store:
-        return list(store.states()), store.hubs()
+        return list(store.states()), store.pins()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +288,7 @@ def test_a_file_that_is_no_database_is_damage_or_new(tmp_path, content):
     home, path = on_disk(tmp_path)
     path.write_bytes(content)
     if not content:
-        assert everything(home) == ([], {})
+        assert everything(home) == ([], [])
         return
     with pytest.raises(StateDamaged, match="the local state is damaged") as caught:
         everything(home)
@@ -284,21 +308,21 @@ def test_flipped_bits_are_told_and_never_believed(tmp_path):
     home, path = on_disk(tmp_path)
     good, expected = path.read_bytes(), everything(home)
     rng = random.Random(5)
-    told = 0
+    refusals = 0
     for _ in range(150):
         content = bytearray(good)
         bit = rng.randrange(8 * len(content))
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
         try:
-            found = everything(home)
+            states = everything(home)
         except (StateDamaged, LocalError):
-            told += 1
+            refusals += 1
         else:
-            assert found in (expected, ([], {}), (expected[0], {}), ([], expected[1]))
+            assert states in (expected, ([], []), (expected[0], []), ([], expected[1]))
         for stray in ("-wal", "-shm"):
             path.with_name(path.name + stray).unlink(missing_ok=True)
-    assert told > 20
+    assert refusals > 20
 
 
 @pytest.mark.parametrize(

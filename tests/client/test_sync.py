@@ -6,12 +6,12 @@ import threading
 import pytest
 from tests.client.hubs import GATED, RING, hub_at, person, token_for
 
-from veen.client.calls import Retry
 from veen.client.client import Client
 from veen.client.errors import HubRefused, NotPinned, Unreachable
 from veen.client.home import Home
-from veen.client.pin import HubPin
 from veen.client.sync import SyncClient
+from veen.client.transport.calls import Retry
+from veen.client.verify.pin import HubPin
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ def test_every_verb_works_without_an_event_loop(hub, tmp_path):
         assert client.consistency("orders", 1, 4).to_size == 4
         assert client.checkpoint("orders").upto_seq == 4
         assert client.resync("orders").client_seq == 4
+        assert client.cursor("orders", 2).leaf == entries[1].msg.leaf_hash()
         assert client.recover("orders") == []
         assert client.status().hub_id == client.identity().hub_id == client.pin.hub_id
         assert client.label("orders") == sent.label

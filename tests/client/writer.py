@@ -11,7 +11,7 @@ from tests.client.hubs import QUICK, RING, person, token_for
 
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.pin import HubPin
+from veen.client.verify.pin import HubPin
 
 
 def body_of(number):

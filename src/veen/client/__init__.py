@@ -8,19 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from veen.client.captokens import TokenStore
-    from veen.client.card import IdentityCard
     from veen.client.client import Client
     from veen.client.home import Home
-    from veen.client.identity import Identity
-    from veen.client.inprocess import InProcess
-    from veen.client.keyring import Keyring, StreamKeys
-    from veen.client.keystore import Keystore, create_identity, open_identity
-    from veen.client.pin import HubPin
-    from veen.client.reading import Entry
-    from veen.client.sealing import Attach
+    from veen.client.identity.card import IdentityCard
+    from veen.client.identity.identity import Identity
+    from veen.client.identity.keyring import Keyring, StreamKeys
+    from veen.client.identity.keystore import Keystore, create_identity, open_identity
+    from veen.client.read.reading import Entry
+    from veen.client.send.captokens import TokenStore
+    from veen.client.send.sealing import Attach
     from veen.client.state import StateStore
     from veen.client.sync import SyncClient
+    from veen.client.transport.inprocess import InProcess
+    from veen.client.verify.pin import HubPin
 
 __all__ = [
     "Attach",
@@ -42,22 +42,22 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Attach": "sealing",
+    "Attach": "send.sealing",
     "Client": "client",
-    "Entry": "reading",
+    "Entry": "read.reading",
     "Home": "home",
-    "HubPin": "pin",
-    "Identity": "identity",
-    "IdentityCard": "card",
-    "InProcess": "inprocess",
-    "Keyring": "keyring",
-    "Keystore": "keystore",
+    "HubPin": "verify.pin",
+    "Identity": "identity.identity",
+    "IdentityCard": "identity.card",
+    "InProcess": "transport.inprocess",
+    "Keyring": "identity.keyring",
+    "Keystore": "identity.keystore",
     "StateStore": "state",
-    "StreamKeys": "keyring",
+    "StreamKeys": "identity.keyring",
     "SyncClient": "sync",
-    "TokenStore": "captokens",
-    "create_identity": "keystore",
-    "open_identity": "keystore",
+    "TokenStore": "send.captokens",
+    "create_identity": "identity.keystore",
+    "open_identity": "identity.keystore",
 }
 
 

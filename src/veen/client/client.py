@@ -17,35 +17,37 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from veen.client import frames
-from veen.client.attachments import Attachments
-from veen.client.calls import Calls, Retry, refusal_of
 from veen.client.errors import LocalError, NotPinned
-from veen.client.evidence import Evidence
-from veen.client.grants import Grants
+from veen.client.evidence_file import EvidenceExport
 from veen.client.home import Home
-from veen.client.http import HttpTransport
-from veen.client.identity import Identity, Random
-from veen.client.keyring import Keyring, Stream
-from veen.client.labels import Labels, Target
-from veen.client.pin import HubPin
-from veen.client.reading import Entry, LabelReader
-from veen.client.resync import Resynced
-from veen.client.rotation import RotationBounds, check_bounds
-from veen.client.sealing import Attach, Draft, Prepared
-from veen.client.session import Session
+from veen.client.identity.identity import Identity, Random
+from veen.client.identity.keyring import Keyring, Stream
+from veen.client.identity.rotation import RotationBounds, check_bounds
+from veen.client.read import frames
+from veen.client.read.attachments import Attachments
+from veen.client.read.reading import Entry, LabelReader
+from veen.client.read.resync import Resynced
+from veen.client.read.streams import follow_labels, merged, seek
+from veen.client.send.grants import Grants
+from veen.client.send.sealing import Attach, Draft, Prepared
+from veen.client.send.submitting import MAX_BATCH_BYTES, batches
+from veen.client.send.writing import Outcome, Sent, Writer
+from veen.client.session import HubSession
 from veen.client.state import Mode, StateStore
-from veen.client.streams import follow_labels, merged, seek
-from veen.client.submitting import MAX_BATCH_BYTES, batches
-from veen.client.transport import Transport
-from veen.client.writing import Outcome, Sent, Writer
-from veen.core.captoken import CapToken
+from veen.client.transport.base import Transport
+from veen.client.transport.calls import Calls, Retry, refusal_of
+from veen.client.transport.http import CALL_SECONDS, HttpTransport
+from veen.client.verify.evidence import Evidence
+from veen.client.verify.labels import Labels, Target
+from veen.client.verify.pin import HubPin
 from veen.core.errors import Refusal
 from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.profile import Profile
-from veen.core.schemaid import schema_id
-from veen.core.tooling import MAX_BATCH_ITEMS, IdentityResponse, StatusResponse
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.profile import Profile
+from veen.core.objects.tooling import MAX_BATCH_ITEMS, ClientCursorResponse, IdentityResponse, StatusResponse
+from veen.core.schema_id import schema_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +80,7 @@ class Client:
         random: Random = os.urandom,
     ) -> None:
         self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
-        self._session = Session(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
+        self._session = HubSession(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
@@ -88,6 +90,8 @@ class Client:
         self.receipt, self.proof, self.checkpoint = evidence.receipt, evidence.proof, evidence.checkpoint
         self.consistency, self.report_equivocation = evidence.consistency, evidence.report
         self.checkpoints = evidence.checkpoints
+        export = EvidenceExport(self._session, self._labels, self.read)
+        self.evidence, self.labels_of = export.export, export.labels_of
         self.authorize, self.cap_status = self.grants.authorize, self.grants.status
 
     @classmethod
@@ -104,15 +108,26 @@ class Client:
         client_cert: Path | None = None,
         client_key: Path | None = None,
         token_file: Path | None = None,
+        insecure_http: bool = False,
         retry: Retry | None = None,
+        call_seconds: float = CALL_SECONDS,
         bounds: RotationBounds | None = _BOUNDS,
     ) -> Self:
-        """Over HTTP, with the state of `identity` in `home`; IdentityInUse if another process uses the identity."""
+        """Over HTTP, with the state of `identity` in `home`; IdentityInUse if another process uses the identity.
+
+        A token goes over plain HTTP to this machine only, unless `insecure_http` says that the network is trusted.
+        """
         if pin is None:
             raise NotPinned(f"no key of the hub at {url} is pinned")
         pin = HubPin.parse(pin) if isinstance(pin, str) else pin
         transport = HttpTransport(
-            url, ca_file=ca_file, client_cert=client_cert, client_key=client_key, token_file=token_file
+            url,
+            ca_file=ca_file,
+            client_cert=client_cert,
+            client_key=client_key,
+            token_file=token_file,
+            insecure_http=insecure_http,
+            timeout=call_seconds,
         )
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(transport.aclose)
@@ -147,6 +162,14 @@ class Client:
         return self._session.hub_id
 
     @property
+    def replaced_hubs(self) -> tuple[bytes, ...]:
+        """The hub_ids that the pinned root signed before, if this connection is the first contact with a new hub.
+
+        Its log is another one and begins empty. What was verified of the earlier hubs is kept.
+        """
+        return self._session.replaced_hubs
+
+    @property
     def client_id(self) -> bytes:
         return self._identity.client_id
 
@@ -160,6 +183,10 @@ class Client:
     async def identity(self) -> IdentityResponse:
         """The hub's identity, accepted only if it follows from the pin."""
         return await self._session.refresh_identity()
+
+    async def rotations(self) -> tuple[ControlRecord, ...]:
+        """The records by which older keys of the hub introduced newer ones, as the hub tells them."""
+        return await self._session.rotations()
 
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
         """The label of a stream now, or in an epoch."""
@@ -185,7 +212,7 @@ class Client:
             schema=None if schema is None else schema_id(schema),
             parent=parent,
             expires_at=expires_at,
-            attachments=tuple(Attach(data=one) if isinstance(one, bytes) else one for one in attachments),
+            attachments=tuple(Attach(data=item) if isinstance(item, bytes) else item for item in attachments),
         )
         outcome = (await self._send_drafts(stream, [draft], 1, await self._authority(stream, capability, auth_ref)))[0]
         if isinstance(outcome, Sent):
@@ -238,14 +265,20 @@ class Client:
                 outcomes += await writer.send_prepared(list(batches(messages, batch)))
         return outcomes
 
+    async def withdraw_prepared(self, stream: Stream) -> None:
+        """Free the numbers of prepared messages that the hub has not accepted. Their bytes must never be sent again."""
+        writer = await self._labels.writer(await self._labels.find(stream))
+        async with writer.lock:
+            writer.withdraw_prepared()
+
     async def recover(self, stream: Stream) -> list[Sent]:
         """Finish what an earlier run left open: the messages that got no receipt then, and have one now."""
         writer = await self._labels.writer(await self._labels.find(stream))
         async with writer.lock:
             await writer.settle()
-            found = list(writer.recovered)
+            answers = list(writer.recovered)
             writer.recovered.clear()
-            return found
+            return answers
 
     async def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
         """Read the log to its end and rebuild what is known, also of our own numbers (spec §9)."""
@@ -255,6 +288,17 @@ class Client:
         writer = await self._labels.writer(target)
         async with writer.lock:
             return await writer.resync()
+
+    async def cursor(
+        self, stream: Stream, client_seq: int | None = None, *, epoch: int | None = None
+    ) -> ClientCursorResponse | None:
+        """What the hub says about our own numbers in a stream, and where the message `client_seq` stands (D-162).
+
+        No right to read is needed. The answer is not signed: `receipt` proves what it says. None from a hub that does
+        not know the question.
+        """
+        target = await self._labels.find(stream, epoch)
+        return await self._session.client_cursor(self._identity.client_key.key, target.label, client_seq)
 
     async def _authority(self, stream: Stream, capability: CapToken | None, auth_ref: bytes | None) -> bytes | None:
         if auth_ref is not None:
@@ -276,8 +320,8 @@ class Client:
             writer = await self._labels.writer(self._labels.at(stream, epoch))
             async with writer.lock:
                 self._check_bounds(writer, len(turn))
-                found = await writer.send([drafts[number] for number in turn], auth_ref)
-            for number, outcome in zip(turn, found, strict=True):
+                results = await writer.send([drafts[number] for number in turn], auth_ref)
+            for number, outcome in zip(turn, results, strict=True):
                 outcomes[number] = outcome
             again = [number for number in turn if outcomes[number] is None]
             left = again + left[len(turn) :]
@@ -329,7 +373,7 @@ class Client:
             first = 0 if since is None else max(epoch_at(since, span) - self._session.window, 0)
             last = None if until is None else epoch_at(until, span) + self._session.window
             epochs = await self._session.epochs_of(target.stream_id, first)
-            source = merged(self._session, [one for one in epochs if last is None or one <= last], entries)
+            source = merged(self._session, [number for number in epochs if last is None or number <= last], entries)
         async with contextlib.aclosing(source):
             async for entry in source:
                 yield entry

@@ -23,12 +23,13 @@ from typing import Final, NamedTuple, Self
 
 from platformdirs import PlatformDirs
 
-from veen.client.errors import IdentityInUse, IdentityMissing, LocalError
-from veen.client.identity import check_name
-from veen.storage.errors import LockedError, StorageError
-from veen.storage.fs import File, OsFs
+from veen.client.errors import IdentityInUse, IdentityMissing, LocalError, OpenPermissions
+from veen.client.identity.identity import check_name
+from veen.fs.errors import LockedError, StorageError
+from veen.fs.local import File, OsFs
+from veen.fs.secret_files import exposed_mode, mode_of
 
-__all__ = ["CARD", "KEYSTORE", "TOKENS", "Exposed", "Home", "PrivateFs"]
+__all__ = ["CARD", "KEYSTORE", "TOKENS", "Exposed", "Home", "PrivateFs", "read_secret"]
 
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"
@@ -43,21 +44,24 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 class PrivateFs(OsFs):
     """A directory that is its owner's alone. Made when the first thing is put into it."""
 
+    file_mode = 0o600
+    directory_mode = 0o700
+
     def make_dir(self, directory: str) -> None:
-        made = []
-        path = self.root / directory
+        missing = []
+        path = self.root
         while not path.exists():
-            made.append(path)
+            missing.append(path)
             path = path.parent
-        for path in reversed(made):
-            path.mkdir(mode=0o700, exist_ok=True)
+        for path in reversed(missing):
+            path.mkdir(mode=self.directory_mode, exist_ok=True)
             _sync(path.parent)  # else a crash could take the directory and leave what points to it
+        super().make_dir(directory)
 
     def open(self, path: str, *, create: bool = False) -> File:
         if create:
             self.make_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
-            os.close(os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        return super().open(path)
+        return super().open(path, create=create)
 
     def replace(self, path: str, data: bytes, *, private: bool = True) -> None:
         self.make_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
@@ -67,6 +71,14 @@ class PrivateFs(OsFs):
         self.open(path, create=True).close()  # SQLite gives its other files the mode of this one
         _sync(self.root)
         return super().database(path)
+
+
+def read_secret(path: Path, most: int) -> bytes:
+    """At most so many bytes of a file with a secret; OpenPermissions if other users of this machine may use it too."""
+    with path.open("rb") as file:
+        if (mode := exposed_mode(os.fstat(file.fileno()))) is not None:
+            raise OpenPermissions(str(path), mode)
+        return file.read(most)
 
 
 class Exposed(NamedTuple):
@@ -136,26 +148,33 @@ class Home:
     def identities(self) -> list[str]:
         """Names of the identities that exist."""
         try:
-            found = [path.name for path in (self.data / _IDENTITIES).iterdir() if (path / KEYSTORE).is_file()]
+            names = [path.name for path in (self.data / _IDENTITIES).iterdir() if (path / KEYSTORE).is_file()]
         except FileNotFoundError:
             return []
-        return sorted(found)
+        return sorted(names)
 
     def has_identity(self, name: str) -> bool:
         return (self.identity_dir(name) / KEYSTORE).is_file()
 
     def require(self, name: str) -> None:
+        """IdentityMissing if there is none; OpenPermissions if other users may read its keys."""
         if not self.has_identity(name):
             raise IdentityMissing(name)
+        self.check_private(name)
+
+    def check_private(self, name: str) -> None:
+        path = self.identity_dir(name) / KEYSTORE
+        if (mode := mode_of(path)) is not None:
+            raise OpenPermissions(str(path), mode)
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """The exclusive right to use an identity; IdentityInUse tells who has it. The kernel ends it with us."""
         fs = self.state_fs(name)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
                 fs.make_dir("")
-                held.enter_context(fs.lock())
+                stack.enter_context(fs.lock())
             except LockedError as exc:
                 raise IdentityInUse(name, _pid(exc.holder)) from exc
             except (StorageError, OSError) as exc:
@@ -166,8 +185,8 @@ class Home:
         """What others could read although it is secret, for `veen doctor`."""
         roots = (self.data / _IDENTITIES, self.state / _IDENTITIES)
         paths = (path for root in roots if root.is_dir() for path in (root, *root.rglob("*")))
-        found = ((path, path.lstat().st_mode) for path in paths if not path.is_symlink())
-        secret = ((path, mode) for path, mode in found if path.name not in (CARD, "lock"))
+        modes = ((path, path.lstat().st_mode) for path in paths if not path.is_symlink())
+        secret = ((path, mode) for path, mode in modes if path.name not in (CARD, "lock"))
         return sorted(Exposed(path, stat.S_IMODE(mode)) for path, mode in secret if mode & _OTHERS)
 
 

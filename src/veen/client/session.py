@@ -8,29 +8,37 @@ clock) only shapes what we send; a lie there is a refusal later, never a wrong b
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from hmac import compare_digest
 from typing import Any, Final
 
-from veen.client import calls as wire_calls
-from veen.client.calls import NOTHING, Calls, is_not_found
 from veen.client.errors import (
     BadAnswer,
     Divergence,
     ForeignKey,
+    HubIdChanged,
     HubRefused,
     LocalError,
+    OlderHub,
     ProofInvalid,
     ReceiptMismatch,
     RetiredKey,
     StaleCheckpoint,
 )
-from veen.client.pin import HubPin
 from veen.client.state import StateStore
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import ControlRecord
-from veen.core.envelopes import (
+from veen.client.transport import calls as wire_calls
+from veen.client.transport.calls import NOTHING, Calls, is_not_found
+from veen.client.transport.hubapi import label_pages, status_of
+from veen.client.verify.pin import HubPin
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import FormatError, ProofError, VerifyError
+from veen.core.labels import epoch_at, epoch_window, label_of, routing_key_of
+from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
     ProofRequest,
@@ -40,17 +48,13 @@ from veen.core.envelopes import (
     StreamRequest,
     StreamResponse,
 )
-from veen.core.errors import FormatError, ProofError, VerifyError
-from veen.core.hubkeys import HubIdentity
-from veen.core.labels import epoch_at, epoch_window, label_of, routing_key_of
-from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.profile import Profile
-from veen.core.proof import ConsistencyProof, MmrProof
-from veen.core.receipt import Receipt
-from veen.core.tooling import (
-    MAX_LISTED,
+from veen.core.objects.profile import Profile
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import (
     CapStatusRequest,
     CapStatusResponse,
+    ClientCursorRequest,
+    ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
     IdentityResponse,
@@ -61,8 +65,9 @@ from veen.core.tooling import (
     ProofAtRequest,
     StatusResponse,
 )
+from veen.core.tree.proof import ConsistencyProof, MmrProof
 
-__all__ = ["OutsideEpoch", "Session"]
+__all__ = ["HubSession", "OutsideEpoch"]
 
 ROTATIONS: Final = "tooling/key_rotations"
 _MAX_TOKENS: Final = 4_096
@@ -74,7 +79,7 @@ class OutsideEpoch(Divergence):
     code = "E.DIVERGED.EPOCH"
 
 
-class Session:
+class HubSession:
     """One hub, pinned. Call `open` first."""
 
     def __init__(
@@ -87,13 +92,16 @@ class Session:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.calls, self.pin = calls, pin
+        # Whether any hub that a pinned root signed may answer, but for older ones than the newest that was met.
+        self._newest_of_root = pin.root_pk is not None and pin.hub_id is None
+        self.replaced_hubs: tuple[bytes, ...] = ()  # set once, by the first contact with a new hub of a known root
         self._store, self._own_limits, self._clock = store, limits, clock
-        self._status: StatusResponse | None = None
-        self.limits = limits
-        self._offset = 0.0  # the hub's clock minus ours
-        self._refreshing = asyncio.Lock()
-        self._tokens: OrderedDict[bytes, CapToken | None] = OrderedDict()
-        self.routing_key = b""
+        self._status: StatusResponse | None = None  # the last answer; None before `open`
+        self.limits = limits  # the hub's and ours, the smaller of each; changes with `_status`
+        self._offset = 0.0  # the hub's clock minus ours, as of the last `_status`
+        self._refreshing = asyncio.Lock()  # one refresh of identity or status at a time
+        self._tokens: OrderedDict[bytes, CapToken | None] = OrderedDict()  # by auth_ref; None: no token
+        self.routing_key = b""  # of `hub_id`; empty before `open`
 
     # --- the hub ---------------------------------------------------------------------------------------
 
@@ -104,33 +112,66 @@ class Session:
 
     async def refresh_identity(self) -> IdentityResponse:
         async with self._refreshing:
-            told = await self.calls.ask("tooling/identity", NOTHING, IdentityResponse)
-            pin = self._remembered(told.hub_id) or self.pin
-            rotations = await self._rotations() if pin.needs_rotations(told) else ()
-            self.pin = pin.learn(told, rotations)
-            assert self.pin.hub_id is not None  # noqa: S101 - known once something was learnt
-            self.routing_key = routing_key_of(self.pin.hub_id)
-            self._remember()
-            return told
+            answer = await self.calls.ask("tooling/identity", NOTHING, IdentityResponse)
+            pin = self._remembered(answer.hub_id)
+            rotations = await self.rotations() if pin.needs_rotations(answer) else ()
+            learned = pin.learn(answer, rotations)
+            self._remember(learned, frozenset(key.hub_pk for key in answer.hub_keys))
+            self.pin = learned
+            self.routing_key = routing_key_of(self.hub_id)
+            return answer
 
-    def _remembered(self, hub_id: bytes) -> HubPin | None:
-        """The keys that were proven before, if the pin is among them."""
-        record = self._store.hub(hub_id) if self._store is not None else None
-        if record is None:
-            return None
-        known = HubPin.of_identity(HubIdentity.from_bytes(record))
-        pinned = {key.hub_pk for key in self.pin.keys}
-        wider = pinned < {key.hub_pk for key in known.keys}
-        return known if wider and self.pin.hub_id in (None, hub_id) else None
+    def _records(self) -> list[HubPin]:
+        """What was proven under this kind of pin: a root's word counts only for whoever pinned just this root."""
+        return [] if self._store is None else [pin for pin in self._store.pins() if pin.root_pk == self.pin.root_pk]
 
-    def _remember(self) -> None:
-        identity = self.pin.identity
-        if self._store is not None and identity.hub_id == self.pin.hub_id:
-            record = identity.to_bytes()
-            if self._store.hub(identity.hub_id) != record:
-                self._store.save_hub(identity.hub_id, record)
+    def _remembered(self, told_hub_id: bytes) -> HubPin:
+        """The pin, with what was proven of it before: looked up by its keys, never by what the hub says (D-174).
 
-    async def _rotations(self) -> tuple[ControlRecord, ...]:
+        Only a root, which has many hubs, leaves the choice to `told_hub_id`: `learn` checks that the root signed it.
+        """
+        if self.pin.root_pk is not None:
+            hub_id = self.pin.hub_id or told_hub_id
+            return next((pin for pin in self._records() if pin.hub_id == hub_id), self.pin)
+        for remembered in self._records():
+            if not remembered.shares_a_key_with(self.pin):
+                continue
+            if self.pin.hub_id not in (None, remembered.hub_id):
+                raise HubIdChanged(
+                    "the pinned hub_id is not the one that this key signed before",
+                    expected=remembered.hub_id,
+                    found=self.pin.hub_id,
+                )
+            if remembered.has(self.pin):
+                return remembered
+            return replace(self.pin, hub_id=remembered.hub_id)
+        return self.pin
+
+    def _remember(self, learned: HubPin, listed: frozenset[bytes]) -> None:
+        """Save what was learned, unless it takes back what was proven before; `listed` are the keys of the identity."""
+        if self._store is None:
+            return
+        records = self._records()
+        if self._newest_of_root:
+            _check_not_older(learned, records)
+        for remembered in records:
+            if remembered == learned:
+                return
+            if remembered.hub_id != learned.hub_id and remembered.shares_a_key_with(learned):
+                raise HubIdChanged(
+                    "a key of this hub signed another hub_id before", expected=remembered.hub_id, found=learned.hub_id
+                )
+            if remembered.hub_id == learned.hub_id and not listed.issuperset(key.hub_pk for key in remembered.keys):
+                raise ForeignKey(
+                    "the hub does not list a key that it proved before",
+                    expected=remembered.newest.hub_pk,
+                    found=learned.newest.hub_pk,
+                )
+        self._store.save_pin(learned)
+        if learned.root_pk is not None and all(pin.hub_id != learned.hub_id for pin in records):
+            self.replaced_hubs = tuple(pin.identity.hub_id for pin in records)
+
+    async def rotations(self) -> tuple[ControlRecord, ...]:
         """The records by which keys introduced keys; a hub that has none to show proves nothing."""
         try:
             answer = await self.calls.send(ROTATIONS, NOTHING.to_bytes())
@@ -144,9 +185,9 @@ class Session:
             raise BadAnswer(f"{ROTATIONS}: not a control record: {exc}") from exc
 
     async def refresh_status(self) -> StatusResponse:
-        status = await self.calls.ask("tooling/status", NOTHING, StatusResponse)
+        status = await status_of(self.calls)
         if status.hub_id != self.hub_id:
-            raise ForeignKey(
+            raise HubIdChanged(
                 "another hub answers: its hub_id is not the pinned one", expected=self.hub_id, found=status.hub_id
             )
         self._status = status
@@ -289,9 +330,9 @@ class Session:
                 checkpoint.check_labels(self.routing_key, stream_id)
             except VerifyError as exc:
                 raise OutsideEpoch(str(exc), label=label, seq=checkpoint.upto_seq) from exc
-        if len(self.pin.keys) > 1:  # only then can there be witnesses to ask for
+        if len(self.pin.keys) > 1:  # only then is there a choice of keys, and can there be witnesses
             last = await self.receipt(label, checkpoint.upto_seq)
-            self.pin.check_witnesses(checkpoint, last.hub_ts)
+            self.pin.check_seal(checkpoint, last.hub_ts)
         return checkpoint
 
     async def token(self, auth_ref: bytes) -> CapToken | None:
@@ -304,8 +345,8 @@ class Session:
 
     async def _ask_token(self, auth_ref: bytes) -> CapToken | None:
         try:
-            told = await self.calls.ask("tooling/cap_status", CapStatusRequest(auth_ref=auth_ref), CapStatusResponse)
-            token = CapToken.from_bytes(told.token)
+            status = await self.calls.ask("tooling/cap_status", CapStatusRequest(auth_ref=auth_ref), CapStatusResponse)
+            token = CapToken.from_bytes(status.token)
             token.verify()
         except HubRefused as exc:
             if is_not_found(exc):
@@ -314,6 +355,21 @@ class Session:
         except (FormatError, VerifyError):
             return None
         return token if compare_digest(token.auth_ref(), auth_ref) else None
+
+    async def client_cursor(
+        self, key: SigningKey, label: bytes, client_seq: int | None = None
+    ) -> ClientCursorResponse | None:
+        """Where the hub says that a client key stands in a label; None from a hub that does not know the question.
+
+        Unsigned: a hint about which receipt to ask for (D-162).
+        """
+        request = ClientCursorRequest.issue(key, label, ts=self.hub_now(), client_seq=client_seq)
+        try:
+            return await self.calls.ask("tooling/client_cursor", request, ClientCursorResponse)
+        except HubRefused as exc:
+            if is_not_found(exc):
+                return None
+            raise
 
     async def page(self, label: bytes, first: int, last: int | None, max_items: int) -> StreamResponse:
         """Entries with their receipts, as the hub tells them: for the caller to verify."""
@@ -334,15 +390,28 @@ class Session:
         """The epochs in which the hub says a stream has entries, ascending."""
         if not self.epoch_sec:
             return [0] if await self.label_info(self.label(stream_id, 0)) else []
-        found: list[int] = []
-        after_epoch, after = epoch_min, None
-        while True:
-            request = InspectRequest(after_epoch=after_epoch, after=after)
-            answer = await self.calls.ask("tooling/inspect", request, InspectResponse)
-            found += [info.epoch for info in answer.labels if info.label == self.label(stream_id, info.epoch)]
-            if not answer.more or len(answer.labels) < MAX_LISTED:
-                return sorted(set(found))
-            after_epoch, after = answer.labels[-1].epoch, answer.labels[-1].label
+        return [
+            info.epoch
+            async for page in label_pages(self.calls, epoch_min)
+            for info in page
+            if info.label == self.label(stream_id, info.epoch)
+        ]
+
+
+def _check_not_older(hub: HubPin, records: Iterable[HubPin]) -> None:
+    """A key that the root signed for a hub since gone must not stand in for the hub that came after it (D-121).
+
+    A hub begins with its first key. Hubs that began in the same second may take each other's place.
+    """
+    begun = hub.keys[0].valid_from
+    newer = max(records, key=lambda pin: pin.keys[0].valid_from, default=hub)
+    if newer.hub_id != hub.hub_id and newer.keys[0].valid_from > begun:
+        raise OlderHub(
+            f"the pinned root signed this hub, which began at {begun}, but a hub that began at"
+            f" {newer.keys[0].valid_from} has taken its place",
+            expected=newer.hub_id,
+            found=hub.hub_id,
+        )
 
 
 def _proven(proof: MmrProof, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:

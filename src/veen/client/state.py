@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Final, Self
 
 from veen.client.errors import LocalError, StateDamaged
 from veen.client.home import Home
-from veen.client.labelstate import RK_BYTES, LabelState, Mode, Pending, rekey, session_keys
-from veen.core.errors import FormatError
+from veen.client.verify.label_state import RK_BYTES, LabelState, Mode, Pending, rekey, session_keys
+from veen.client.verify.pin import HubPin
+from veen.core.errors import FormatError, VerifyError, VersionError
 from veen.core.hashing import Ht, u64be
-from veen.storage.fs import Fs
+from veen.fs.local import Fs
 
 __all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "StateStore", "rekey", "session_keys"]
 
@@ -39,17 +40,20 @@ CREATE TABLE hub (hub_id BLOB PRIMARY KEY, record BLOB NOT NULL, sum BLOB NOT NU
 
 
 class StateStore:
-    """The label states of one identity. May be used from any thread."""
+    """The label states of one identity. May be used from any thread: `_mutex` guards `_db`.
+
+    The lock of the identity's directory is in `_cleanup`, behind the database: it is released after that is closed.
+    """
 
     FILE: ClassVar[str] = "state.db"
 
-    def __init__(self, fs: Fs, held: contextlib.ExitStack | None = None) -> None:
-        """On a directory that nobody else uses: `open` makes sure of that. `held` is let go after the file."""
+    def __init__(self, fs: Fs, lock: contextlib.ExitStack | None = None) -> None:
+        """On a directory that nobody else uses: `open` makes sure of that. `lock` is released after the file."""
         self._fs = fs
         self._mutex = threading.RLock()
-        self._cleanup = held or contextlib.ExitStack()
+        self._cleanup = lock or contextlib.ExitStack()
         try:
-            with self._told():
+            with self._named_errors():
                 self._db = fs.database(self.FILE)
             self._cleanup.callback(self._db.close)
             self._prepare()
@@ -61,27 +65,27 @@ class StateStore:
     def open(cls, home: Home, name: str, *, recover: bool = False) -> Self:
         """The state of an identity; IdentityInUse if another process has it.
 
-        With `recover`, a file that cannot be read as a whole is set aside for whoever wants to look at it, and a new
-        one begun: the hub's log tells all of it again (RESYNC0.2).
+        With `recover`, a file that cannot be read as a whole is renamed for later inspection, and a new one is
+        begun: a resync restores all of it from the hub's log (RESYNC0.2).
         """
         fs = home.state_fs(name)
         try:
-            return cls(fs, cls._held(home, name))
+            return cls(fs, cls._lock(home, name))
         except StateDamaged:
             if not recover:
                 raise
-        held = cls._held(home, name)
+        lock = cls._lock(home, name)
         for suffix in ("", "-wal", "-shm"):
             if fs.exists(f"{cls.FILE}{suffix}"):
                 fs.rename(f"{cls.FILE}{suffix}", f"{cls.FILE}.damaged{suffix}")
         fs.sync_dir("")
-        return cls(fs, held)
+        return cls(fs, lock)
 
     @staticmethod
-    def _held(home: Home, name: str) -> contextlib.ExitStack:
-        with contextlib.ExitStack() as held:
-            held.enter_context(home.lock(name))
-            return held.pop_all()
+    def _lock(home: Home, name: str) -> contextlib.ExitStack:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(home.lock(name))
+            return stack.pop_all()
 
     def close(self) -> None:
         with self._mutex:
@@ -122,11 +126,11 @@ class StateStore:
     ) -> Iterator[LabelState]:
         """Every state, or those of a hub, a label or a client key, by hub_id, label and client_id."""
         wanted = {"hub_id": hub_id, "label": label, "client_id": client_id}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = " AND ".join(f"{name} = ?" for name in given) or "TRUE"
+        filters = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in filters) or "TRUE"
         query = f"SELECT hub_id, label, client_id, body, sum FROM label_state WHERE {where}"  # noqa: S608 - fixed names
-        with self._told():
-            rows = self._db.execute(f"{query} ORDER BY hub_id, label, client_id", tuple(given.values())).fetchall()
+        with self._named_errors():
+            rows = self._db.execute(f"{query} ORDER BY hub_id, label, client_id", tuple(filters.values())).fetchall()
         for *key, body, checksum in rows:
             yield self._state((key[0], key[1], key[2]), body, checksum)
 
@@ -146,40 +150,48 @@ class StateStore:
 
     # --- hubs ------------------------------------------------------------------------------------------
 
-    def hub(self, hub_id: bytes) -> bytes | None:
-        """The identity record of a hub as it was last accepted: keys learnt by rotation are not unlearnt."""
-        with self._told():
-            row = self._db.execute("SELECT record, sum FROM hub WHERE hub_id = ?", (hub_id,)).fetchone()
-        if row is None:
-            return None
-        record, checksum = row
-        if not _is_sum(checksum, _hub_sum(hub_id, record)):
-            raise StateDamaged(f"the record of hub {hub_id.hex()[:16]}…")
-        return bytes(record)
+    def pins(self) -> list[HubPin]:
+        """What was proven of each hub, by hub_id: keys that a rotation introduced are not forgotten.
 
-    def hubs(self) -> dict[bytes, bytes]:
-        """hub_id -> identity record."""
-        with self._told():
-            ids = [bytes(row[0]) for row in self._db.execute("SELECT hub_id FROM hub ORDER BY hub_id")]
-        return {hub_id: self.hub(hub_id) or b"" for hub_id in ids}
+        Records of older releases are left out: neither their hub_id nor their times were signed.
+        """
+        with self._named_errors():
+            rows = self._db.execute("SELECT hub_id, record, sum FROM hub ORDER BY hub_id").fetchall()
+        pins: list[HubPin] = []
+        for hub_id, record, checksum in rows:
+            if not _is_sum(checksum, _hub_sum(hub_id, record)):
+                raise StateDamaged(f"the record of hub {hub_id.hex()[:16]}…")
+            try:
+                pins.append(HubPin.from_bytes(bytes(record)))
+            except VersionError:
+                continue
+            except (FormatError, VerifyError) as exc:
+                raise StateDamaged(f"the record of hub {hub_id.hex()[:16]}…: {exc}") from exc
+        return pins
 
     def drop_damaged_hubs(self) -> int:
         """Forget records that are not what was written, and how many: the pin and the hub tell them again."""
-        with self._told():
+        with self._named_errors():
             rows = self._db.execute("SELECT hub_id, record, sum FROM hub").fetchall()
         bad = [(row[0],) for row in rows if not _is_sum(row[2], _hub_sum(row[0], row[1]))]
         with self._transaction() as db:
             db.executemany("DELETE FROM hub WHERE hub_id = ?", bad)
         return len(bad)
 
-    def save_hub(self, hub_id: bytes, record: bytes) -> None:
+    def save_pin(self, pin: HubPin) -> None:
+        """Remember what was proven of a hub; durable when it returns.
+
+        What a root vouches for has a row of its own, (root_pk ‖ hub_id): a pin on a key of the same hub must neither
+        use nor replace it.
+        """
+        row, record = (pin.root_pk or b"") + pin.identity.hub_id, pin.to_bytes()
         with self._transaction() as db:
-            db.execute("INSERT OR REPLACE INTO hub VALUES (?, ?, ?)", (hub_id, record, _hub_sum(hub_id, record)))
+            db.execute("INSERT OR REPLACE INTO hub VALUES (?, ?, ?)", (row, record, _hub_sum(row, record)))
 
     # --- the file --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        with self._told():
+        with self._named_errors():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":
@@ -196,7 +208,7 @@ class StateStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex, self._told():
+        with self._mutex, self._named_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -208,7 +220,7 @@ class StateStore:
             self._fs.saved(self.FILE, self._db)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         with self._mutex:
             try:
                 yield
@@ -229,7 +241,7 @@ class StateStore:
         return state
 
     def _load_pending(self, key: _Key, where: str) -> Iterator[Pending]:
-        with self._told():
+        with self._named_errors():
             rows = self._db.execute(
                 "SELECT client_seq, msg, sum FROM pending WHERE hub_id = ? AND label = ? AND client_id = ?"
                 " ORDER BY client_seq",

@@ -12,23 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from veen.client.client import Client
-from veen.client.evidence import Proven
-from veen.client.grants import Grant
 from veen.client.home import Home
-from veen.client.identity import Identity
-from veen.client.keyring import Keyring, Stream
-from veen.client.pin import HubPin
-from veen.client.reading import Entry
-from veen.client.resync import Resynced
-from veen.client.sealing import Attach, Draft, Prepared
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import Keyring, Stream
+from veen.client.read.reading import Entry
+from veen.client.read.resync import Resynced
+from veen.client.send.grants import TokenGrant
+from veen.client.send.sealing import Attach, Draft, Prepared
+from veen.client.send.writing import Outcome, Sent
 from veen.client.state import Mode
-from veen.client.writing import Outcome, Sent
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.evidence import Equivocation
-from veen.core.proof import ConsistencyProof
-from veen.core.receipt import Receipt
-from veen.core.tooling import IdentityResponse, StatusResponse
+from veen.client.verify.evidence import Proven
+from veen.client.verify.pin import HubPin
+from veen.core.evidence_file import EvidenceFile
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import ClientCursorResponse, IdentityResponse, StatusResponse
+from veen.core.tree.proof import ConsistencyProof
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,6 +104,7 @@ class SyncClient:
         mode: Mode = "full",
         ca_file: Path | None = None,
         token_file: Path | None = None,
+        insecure_http: bool = False,
     ) -> Self:
         """As `Client.connect`."""
         return cls(
@@ -115,6 +117,7 @@ class SyncClient:
                 mode=mode,
                 ca_file=ca_file,
                 token_file=token_file,
+                insecure_http=insecure_http,
             )
         )
 
@@ -139,6 +142,10 @@ class SyncClient:
     @property
     def hub_id(self) -> bytes:
         return self._client.hub_id
+
+    @property
+    def replaced_hubs(self) -> tuple[bytes, ...]:
+        return self._client.replaced_hubs
 
     @property
     def client_id(self) -> bytes:
@@ -184,6 +191,11 @@ class SyncClient:
     def recover(self, stream: Stream) -> list[Sent]:
         return self._loop.run(self._client.recover(stream))
 
+    def cursor(
+        self, stream: Stream, client_seq: int | None = None, *, epoch: int | None = None
+    ) -> ClientCursorResponse | None:
+        return self._loop.run(self._client.cursor(stream, client_seq, epoch=epoch))
+
     def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
         return self._loop.run(self._client.resync(stream, epoch=epoch, from_scratch=from_scratch))
 
@@ -197,14 +209,14 @@ class SyncClient:
 
     def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
         """A range as an Arrow table: the options of `Client.read`."""
-        from veen.client.frames import to_arrow
+        from veen.client.read.frames import to_arrow
 
         with contextlib.closing(self.read(stream, **options)) as entries:
             return to_arrow(entries)
 
     def to_pandas(self, stream: Stream, **options: Any) -> "pd.DataFrame":
         """A range as a pandas frame: the options of `Client.read`."""
-        from veen.client.frames import to_pandas
+        from veen.client.read.frames import to_pandas
 
         with contextlib.closing(self.read(stream, **options)) as entries:
             return to_pandas(entries)
@@ -237,6 +249,10 @@ class SyncClient:
     def checkpoints(self, stream: Stream) -> list[Checkpoint]:
         return self._loop.run(self._client.checkpoints(stream))
 
+    def evidence(self, stream: Stream, **options: Any) -> EvidenceFile:
+        """As `Client.evidence`, with its options."""
+        return self._loop.run(self._client.evidence(stream, **options))
+
     def report_equivocation(self, evidence: Equivocation) -> None:
         self._loop.run(self._client.report_equivocation(evidence))
 
@@ -247,14 +263,14 @@ class SyncClient:
         """As the hub stores it; its hash is its name."""
         return self._loop.run(self._client.attachments.fetch(coid))
 
-    def authorize(self, token: CapToken) -> Grant:
+    def authorize(self, token: CapToken) -> TokenGrant:
         return self._loop.run(self._client.authorize(token))
 
-    def remember(self, grant: Grant) -> None:
+    def remember(self, grant: TokenGrant) -> None:
         """Use a grant from an earlier run."""
         self._client.grants.remember(grant)
 
-    def cap_status(self, auth_ref: bytes) -> Grant:
+    def cap_status(self, auth_ref: bytes) -> TokenGrant:
         return self._loop.run(self._client.cap_status(auth_ref))
 
     def status(self) -> StatusResponse:

@@ -1,0 +1,109 @@
+"""Identity, the secret side of a client: who it is, and the keys it signs with (spec-1 §3, KEX0.2, D-102a).
+
+`id_sign` and `dh_sk` are for the long term: they sign the card and prekeys, and open what is sealed to the card. A MSG
+is signed by the current client key, which rotates; nothing in a MSG links it to `id_sign` or to the client key before
+(KEX0-04). That these keys are one identity is written in the keystore, and nowhere else.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Self
+
+from veen.client.errors import NameInvalid
+from veen.client.identity.card import IdentityCard, card_id_of
+from veen.core.crypto import x25519
+from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+
+__all__ = ["MAX_CLIENT_KEYS", "ClientKey", "Identity", "Random", "check_name"]
+
+Random = Callable[[int], bytes]
+
+MAX_CLIENT_KEYS: Final = 4_096  # eleven years of one a day; the oldest ones go
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(name: str) -> str:
+    """The name, if an identity may have it: it is part of paths and of the card."""
+    if not _NAME.fullmatch(name):
+        raise NameInvalid(name)
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClientKey:
+    """A key that signs MSGs for a while."""
+
+    key: SigningKey
+    created_at: int  # local seconds: where the lifetime of KEX1+ begins
+    generation: int  # from 1
+
+    @property
+    def client_id(self) -> bytes:
+        return self.key.public
+
+    def __repr__(self) -> str:
+        return f"ClientKey(generation={self.generation}, client_id={self.client_id.hex()[:16]}…)"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Identity:
+    """A value: rotation gives a new one, which lasts only once the keystore holds it."""
+
+    name: str
+    id_sign: SigningKey
+    dh_sk: bytes
+    client_keys: tuple[ClientKey, ...]  # by generation; the last one is in use, the others are retired
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        generations = [key.generation for key in self.client_keys]
+        if not generations or generations != list(range(generations[0], generations[0] + len(generations))):
+            raise ValueError("an identity has client keys, by generation without gaps")
+
+    @classmethod
+    def create(cls, name: str, *, now: int, random: Random = os.urandom) -> Self:
+        return cls(
+            name=name,
+            id_sign=SigningKey(random(SEED_BYTES)),
+            dh_sk=random(x25519.KEY_BYTES),
+            client_keys=(ClientKey(key=SigningKey(random(SEED_BYTES)), created_at=now, generation=1),),
+        )
+
+    def rotated(self, now: int, *, random: Random = os.urandom) -> Self:
+        """The same identity with a new client key, which begins at client_seq 1 (D-102a)."""
+        fresh = ClientKey(key=SigningKey(random(SEED_BYTES)), created_at=now, generation=self.client_key.generation + 1)
+        return replace(self, client_keys=(*self.client_keys, fresh)[-MAX_CLIENT_KEYS:])
+
+    @property
+    def client_key(self) -> ClientKey:
+        return self.client_keys[-1]
+
+    @property
+    def client_id(self) -> bytes:
+        return self.client_key.client_id
+
+    @property
+    def id_sign_pk(self) -> bytes:
+        return self.id_sign.public
+
+    @cached_property
+    def dh_pk(self) -> bytes:
+        return x25519.public_key(self.dh_sk)
+
+    @property
+    def card_id(self) -> str:
+        return card_id_of(self.id_sign_pk)
+
+    def client_key_of(self, client_id: bytes) -> ClientKey | None:
+        """The key behind a client_id, if it is or was this identity's."""
+        return next((key for key in reversed(self.client_keys) if key.client_id == client_id), None)
+
+    def card(self) -> IdentityCard:
+        """What others may know."""
+        return IdentityCard.issue(self.id_sign, dh_pk=self.dh_pk, client_id=self.client_id, name=self.name)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.name!r}, card {self.card_id})"

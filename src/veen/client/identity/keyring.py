@@ -1,0 +1,208 @@
+"""The keyring: for every stream the key its messages are sealed to, and for readers the key that opens them (D-10).
+
+Writing needs `reader_pk`, reading `reader_sk`; the hub has neither and can grant neither. Both travel as one word of
+text, `veen-stream1…`: a write key (public half only) or a read key. Stream ids are hashes, so names and patterns such
+as `record/*` exist only here (D-22).
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from hmac import compare_digest
+from typing import ClassVar, Final, Self
+
+from veen.client.errors import KeyTextInvalid, NoReaderKey, UnknownStream
+from veen.client.identity import bech32
+from veen.client.identity.identity import Random
+from veen.core.crypto import x25519
+from veen.core.errors import FormatError, MalformedError
+from veen.core.labels import label_of, stream_id_of
+from veen.core.wire import Bytes32, Map
+
+__all__ = ["MAX_NAME_BYTES", "Keyring", "Stream", "StreamKeys", "StreamRef"]
+
+MAX_NAME_BYTES: Final = 480  # with the keys still one word of text
+_PREFIX: Final = "veen-stream"
+_ID_CHARS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRef:
+    """What a person may write for a stream: a name, 64 hex digits or `hex:…` for its id, `label:…` for one label."""
+
+    stream_id: bytes | None
+    label: bytes | None = None
+    name: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        for scheme in ("hex", "label"):
+            if text.startswith(f"{scheme}:"):
+                value = _hex_id(text.removeprefix(f"{scheme}:"), scheme)
+                return cls(stream_id=value) if scheme == "hex" else cls(stream_id=None, label=value)
+        stream_id = stream_id_of(text)
+        return cls(stream_id=stream_id, name=None if text.lower() == stream_id.hex() else text)
+
+    def __str__(self) -> str:
+        if self.name is not None:
+            return self.name
+        return f"hex:{self.stream_id.hex()}" if self.stream_id is not None else f"label:{(self.label or b'').hex()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StreamKeys(Map):
+    """The keys of one stream. Has a wire form, which is what the keystore holds and what is shared."""
+
+    KIND: ClassVar[str] = "stream keys"
+
+    stream_id: Bytes32
+    reader_pk: Bytes32
+    reader_sk: Bytes32 | None = None
+    name: str | None = None
+
+    def _check(self) -> None:
+        """A name is that of this stream, and the halves of the key belong together; sizes are judged elsewhere."""
+        if self.name is not None:
+            if len(self.name.encode(errors="replace")) > MAX_NAME_BYTES:
+                raise MalformedError(f"a stream name has at most {MAX_NAME_BYTES} bytes", "stream keys.name")
+            if stream_id_of(self.name) != self.stream_id:
+                raise MalformedError("the name is not that of the stream (D-22)", "stream keys.name")
+        sk = self.reader_sk
+        if sk is not None and len(sk) == x25519.KEY_BYTES and not _belong_together(sk, self.reader_pk):
+            raise MalformedError("the two halves of the key do not belong together", "stream keys.reader_sk")
+
+    @classmethod
+    def create(cls, stream: str, *, random: Random = os.urandom) -> Self:
+        """A new pair for a stream given by name or id."""
+        ref = StreamRef.parse(stream)
+        if ref.stream_id is None:
+            raise UnknownStream(stream)  # a label does not tell its stream
+        reader_sk = random(x25519.KEY_BYTES)
+        keys = cls(stream_id=ref.stream_id, reader_pk=x25519.public_key(reader_sk), reader_sk=reader_sk, name=ref.name)
+        keys._check()
+        return keys
+
+    @property
+    def can_read(self) -> bool:
+        return self.reader_sk is not None
+
+    def secret(self) -> bytes:
+        """reader_sk, or NoReaderKey."""
+        if self.reader_sk is None:
+            raise NoReaderKey(str(self))
+        return self.reader_sk
+
+    def for_writers(self) -> Self:
+        """The public half alone: whoever has it can write and cannot read."""
+        return replace(self, reader_sk=None)
+
+    def to_text(self) -> str:
+        """As one word. With `reader_sk` this word is the right to read: `for_writers().to_text()` is not."""
+        return bech32.to_text(_PREFIX, self.to_bytes())
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        data = bech32.from_text(_PREFIX, text)
+        try:
+            return cls.from_bytes(data)
+        except FormatError as exc:
+            raise KeyTextInvalid(f"these are no stream keys: {exc}") from exc
+
+    def __str__(self) -> str:
+        return self.name if self.name is not None else f"hex:{self.stream_id.hex()}"
+
+    def __repr__(self) -> str:
+        return f"StreamKeys({str(self)!r}, {'read' if self.can_read else 'write'})"
+
+
+Stream = str | bytes | StreamRef | StreamKeys  # what the verbs of the client take: text, a stream_id, or one of ours
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """All keys, the newest of a stream first. A value: `with_keys` and `without` give a new one."""
+
+    entries: tuple[StreamKeys, ...] = ()
+
+    @classmethod
+    def of(cls, keys: Iterable[StreamKeys]) -> Self:
+        """A keyring to which the given keys were added one after another."""
+        ring = cls()
+        for stream_keys in keys:
+            ring = ring.with_keys(stream_keys)
+        return ring
+
+    def for_stream(self, stream: Stream) -> StreamKeys:
+        """The keys to write with, and to read with if they can; UnknownStream if there are none."""
+        if isinstance(stream, StreamKeys):
+            return stream
+        return self.readers(stream)[0]
+
+    def readers(self, stream: Stream) -> tuple[StreamKeys, ...]:
+        """All keys of a stream, the newest first: older ones open older messages."""
+        if isinstance(stream, StreamKeys):
+            return (stream, *(keys for keys in self._of(stream.stream_id) if keys.reader_pk != stream.reader_pk))
+        ref = _ref(stream)
+        candidates = self._of(ref.stream_id) if ref.stream_id is not None else ()
+        if not candidates:
+            raise UnknownStream(str(ref))
+        return candidates
+
+    def for_label(self, label: bytes, routing_key: bytes, epoch: int) -> StreamKeys:
+        """The keys of the stream that has this label in this epoch: a label alone does not tell its stream."""
+        for keys in self.entries:
+            if label_of(routing_key, keys.stream_id, epoch) == label:
+                return keys
+        raise UnknownStream(f"label:{label.hex()}")
+
+    def matching(self, pattern: str) -> tuple[StreamKeys, ...]:
+        """The newest keys of every stream whose name fits a pattern such as `record/*`, by name."""
+        newest = (keys[0] for keys in self._by_id.values())
+        named = ((keys.name, keys) for keys in newest if keys.name is not None)
+        return tuple(keys for name, keys in sorted(named, key=lambda pair: pair[0]) if fnmatchcase(name, pattern))
+
+    def with_keys(self, keys: StreamKeys) -> Self:
+        """Add keys. What is known is kept: a read key is not lost to its own write key, nor a name to none."""
+        same = next((old for old in self._of(keys.stream_id) if old.reader_pk == keys.reader_pk), None)
+        if same is not None:
+            keys = replace(keys, reader_sk=keys.reader_sk or same.reader_sk, name=keys.name or same.name)
+        keys.to_bytes()  # refuse what the keystore could not hold
+        return replace(self, entries=(keys, *(old for old in self.entries if old is not same)))
+
+    def without(self, stream: Stream) -> Self:
+        """Forget all keys of a stream."""
+        gone = self.for_stream(stream).stream_id
+        return replace(self, entries=tuple(keys for keys in self.entries if keys.stream_id != gone))
+
+    def _of(self, stream_id: bytes) -> tuple[StreamKeys, ...]:
+        return self._by_id.get(stream_id, ())
+
+    @cached_property
+    def _by_id(self) -> dict[bytes, tuple[StreamKeys, ...]]:
+        """Sending asks for every message: it must not cost more with many streams (CLNT-12)."""
+        by_stream: dict[bytes, tuple[StreamKeys, ...]] = {}
+        for keys in self.entries:
+            by_stream[keys.stream_id] = (*by_stream.get(keys.stream_id, ()), keys)
+        return by_stream
+
+
+def _belong_together(sk: bytes, pk: bytes) -> bool:
+    return compare_digest(x25519.public_key(sk), pk)
+
+
+def _ref(stream: str | bytes | StreamRef) -> StreamRef:
+    if isinstance(stream, StreamRef):
+        return stream
+    return StreamRef.parse(stream) if isinstance(stream, str) else StreamRef(stream_id=stream)
+
+
+def _hex_id(text: str, scheme: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) * 2 != _ID_CHARS or len(text) != _ID_CHARS:
+        raise MalformedError(f"expected {_ID_CHARS} hex digits after {scheme}:", "stream")
+    return value

@@ -1,0 +1,313 @@
+"""keystore.enc: the secrets of one identity under a passphrase (UX: secrets, D-102).
+
+A key is stretched from the passphrase by argon2id and seals the secrets with XChaCha20-Poly1305; the header is its
+associated data. The parameters stand in the header, so they may grow, and are bounded when read, so a file cannot make
+us allocate gigabytes. A checksum over the whole file and a check value of the key tell three things apart that would
+otherwise look the same: an accident of the disk, a wrong passphrase, and a file that somebody altered.
+
+With kdf "none" the key is public: such a file only looks sealed. It is for tests and machines without a person, and
+has to be asked for by name (`--insecure-plain-keystore`).
+"""
+
+import contextlib
+import os
+import unicodedata
+from dataclasses import dataclass, replace
+from hmac import compare_digest
+from typing import Annotated, ClassVar, Final, Self
+
+from nacl.bindings import crypto_pwhash_alg, crypto_pwhash_ALG_ARGON2ID13, crypto_pwhash_SALTBYTES
+from nacl.exceptions import CryptoError
+
+from veen.client.errors import IdentityExists, KeystoreDamaged, LocalError, WrongPassphrase
+from veen.client.home import CARD, KEYSTORE, Home
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.identity import Identity, Random
+from veen.client.identity.prekey import PrekeySecret, kept
+from veen.client.identity.secrets import Secrets
+from veen.core import cbor
+from veen.core.crypto import aead, hkdf
+from veen.core.errors import FormatError, OpenError
+from veen.core.hashing import Ht
+from veen.core.wire import Map, Size, Uint
+from veen.fs.inside import FileRefused, check_size
+from veen.fs.local import Fs
+
+__all__ = [
+    "MAX_CARD_BYTES",
+    "MAX_KEYSTORE_BYTES",
+    "Kdf",
+    "Keystore",
+    "SealedKeystore",
+    "create_identity",
+    "open_identity",
+    "read_card",
+]
+
+MAX_KEYSTORE_BYTES: Final = 4 * 1024 * 1024
+MAX_CARD_BYTES: Final = 4_096  # a card as text has less than a quarter of that
+_SUM_BYTES: Final = 32
+_CHECK_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kdf:
+    """How a passphrase becomes a key. What may be written and what is read have the same bounds."""
+
+    memory_kib: int = 64 * 1024
+    passes: int = 3
+
+    MIN_MEMORY_KIB: ClassVar[int] = 8  # libsodium's own; 0 in a file without passphrase
+    MAX_MEMORY_KIB: ClassVar[int] = 256 * 1024
+    MAX_PASSES: ClassVar[int] = 16
+
+    def key(self, passphrase: str, salt: bytes) -> bytes:
+        """Judged before anything is allocated: a hostile header costs nothing."""
+        if not self.MIN_MEMORY_KIB <= self.memory_kib <= self.MAX_MEMORY_KIB or not 1 <= self.passes <= self.MAX_PASSES:
+            raise KeystoreDamaged(
+                f"it asks for {self.memory_kib} KiB and {self.passes} passes of argon2id;"
+                f" at most {self.MAX_MEMORY_KIB} KiB and {self.MAX_PASSES} passes are done"
+            )
+        # The same characters typed on another system may arrive composed otherwise.
+        secret = unicodedata.normalize("NFC", passphrase).encode(errors="surrogatepass")
+        try:
+            return crypto_pwhash_alg(
+                aead.KEY_BYTES, secret, salt, self.passes, self.memory_kib * 1024, crypto_pwhash_ALG_ARGON2ID13
+            )
+        except CryptoError as exc:
+            raise LocalError(f"argon2id could not run with {self.memory_kib} KiB of memory") from exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedKeystore(Map):
+    """The bytes of keystore.enc. Everything before `sealed` is its associated data."""
+
+    KIND: ClassVar[str] = "keystore"
+    MAX_BYTES: ClassVar[int] = MAX_KEYSTORE_BYTES
+
+    kdf: str  # "argon2id", or "none" if anyone who has the file has the keys
+    memory_kib: Uint
+    passes: Uint
+    salt: Annotated[bytes, Size(crypto_pwhash_SALTBYTES)]
+    key_check: Annotated[bytes, Size(_CHECK_BYTES)]
+    nonce: Annotated[bytes, Size(aead.NONCE_BYTES)]
+    sealed: bytes
+    checksum: Annotated[bytes, Size(_SUM_BYTES)]  # of all before it, for accidents only
+
+    @property
+    def is_plain(self) -> bool:
+        return self.kdf == "none"
+
+    def header(self) -> bytes:
+        tree = self.to_tree()
+        return cbor.encode({key: tree[key] for key in range(1, 8)})
+
+    def sum(self) -> bytes:
+        return Ht("veen/keystore-sum", self.header() + self.sealed)
+
+    @classmethod
+    def read(cls, fs: Fs) -> Self:
+        """The file, as far as it can be judged without the passphrase."""
+        try:
+            file = fs.open(KEYSTORE)
+        except FileNotFoundError as exc:
+            raise KeystoreDamaged("the file is missing") from exc
+        try:
+            if file.size() > MAX_KEYSTORE_BYTES:
+                raise KeystoreDamaged(f"it has {file.size()} bytes; no keystore has more than {MAX_KEYSTORE_BYTES}")
+            data = file.read_at(0, file.size())
+        finally:
+            file.close()
+        try:
+            sealed = cls.from_bytes(data)
+        except FormatError as exc:
+            raise KeystoreDamaged(str(exc)) from exc
+        if not compare_digest(sealed.sum(), sealed.checksum):
+            raise KeystoreDamaged("its checksum is wrong: bytes of the file were altered")
+        if sealed.kdf not in ("argon2id", "none"):
+            raise KeystoreDamaged(f"this release does not know the key derivation {sealed.kdf!r}")
+        return sealed
+
+
+class Keystore:
+    """An open keystore: the secrets, and what is needed to write them again without the passphrase."""
+
+    def __init__(self, fs: Fs, header: SealedKeystore, root: bytes, secrets: Secrets, random: Random) -> None:
+        self._fs, self._header, self._root, self._random = fs, header, root, random
+        self.secrets = secrets
+
+    @classmethod
+    def create(
+        cls, fs: Fs, secrets: Secrets, passphrase: str | None, *, kdf: Kdf | None = None, random: Random = os.urandom
+    ) -> Self:
+        """A new file, never over another one. `passphrase` None is the insecure plain form."""
+        if fs.exists(KEYSTORE):
+            raise IdentityExists(secrets.identity.name)
+        header, root = _fresh_header(passphrase, kdf or Kdf(), random)
+        keystore = cls(fs, header, root, secrets, random)
+        keystore.save(secrets)
+        return keystore
+
+    @classmethod
+    def open(cls, fs: Fs, passphrase: str | None, *, random: Random = os.urandom) -> Self:
+        """WrongPassphrase, or KeystoreDamaged, or the secrets."""
+        sealed = SealedKeystore.read(fs)
+        if sealed.is_plain:
+            root = _plain_root(sealed.salt)
+        elif passphrase is None:
+            raise WrongPassphrase
+        else:
+            root = Kdf(memory_kib=sealed.memory_kib, passes=sealed.passes).key(passphrase, sealed.salt)
+        if not compare_digest(_key_check(root), sealed.key_check):
+            if sealed.is_plain:
+                raise KeystoreDamaged("it was altered")
+            raise WrongPassphrase
+        try:
+            opened = aead.open_(_seal_key(root), sealed.nonce, sealed.header(), sealed.sealed)
+            secrets = Secrets.from_bytes(opened)
+        except (OpenError, FormatError) as exc:  # neither says a word about what was inside
+            raise KeystoreDamaged("the passphrase is right, but the file was altered") from exc
+        return cls(fs, sealed, root, secrets, random)
+
+    @property
+    def is_plain(self) -> bool:
+        return self._header.is_plain
+
+    @property
+    def identity(self) -> Identity:
+        return self.secrets.identity
+
+    def save(self, secrets: Secrets) -> None:
+        """All of it or what was there before, durably; the caller holds the lock of the identity.
+
+        The card follows the keystore: cut off in between, it is a client key behind, which `open_identity` mends.
+        """
+        self._write(self._header, self._root, secrets)
+
+    def _write(self, header: SealedKeystore, root: bytes, secrets: Secrets) -> None:
+        if not self.is_current():
+            raise LocalError("another process has changed the keystore since it was opened: open it again")
+        header = replace(header, nonce=self._random(aead.NONCE_BYTES))
+        written = replace(header, sealed=aead.seal(_seal_key(root), header.nonce, header.header(), secrets.to_bytes()))
+        written = replace(written, checksum=written.sum())
+        self._fs.replace(KEYSTORE, written.to_bytes(), private=True)
+        self._header, self._root, self.secrets = written, root, secrets
+        self.write_card()
+
+    def is_current(self) -> bool:
+        """Whether the file is still the one that was read or written here: every save has a nonce of its own."""
+        if not self._fs.exists(KEYSTORE):
+            return not self._header.nonce
+        return SealedKeystore.read(self._fs).nonce == self._header.nonce
+
+    def file_bytes(self) -> bytes:
+        """keystore.enc as it lies on disk: sealed, fit to be copied."""
+        return self._header.to_bytes()
+
+    def write_card(self) -> None:
+        if not self.card_is_current():
+            self._fs.replace(CARD, self._card())
+
+    def card_is_current(self) -> bool:
+        return self._fs.exists(CARD) and _card_bytes(self._fs) == self._card()
+
+    def _card(self) -> bytes:
+        return f"{self.identity.card().to_text()}\n".encode()
+
+    def rotate(self, now: int) -> Identity:
+        """A new client key and a new prekey, durably, before anything is signed with them (KEX1+ 4.1)."""
+        identity = self.identity.rotated(now, random=self._random)
+        prekey = PrekeySecret.create(identity, now=now, random=self._random)
+        self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey))))
+        return identity
+
+    def change_passphrase(self, passphrase: str | None, *, kdf: Kdf | None = None) -> None:
+        """New salt, new key; the old passphrase opens only old copies of the file."""
+        header, root = _fresh_header(passphrase, kdf or Kdf(), self._random)
+        self._write(header, root, self.secrets)
+
+    def __repr__(self) -> str:
+        return f"Keystore({self.identity!r}, {'plain' if self.is_plain else 'sealed'})"
+
+
+def _card_bytes(fs: Fs) -> bytes:
+    file = fs.open(CARD)
+    try:
+        return file.read_at(0, check_size(file.size(), MAX_CARD_BYTES, CARD))
+    except FileRefused as exc:
+        raise KeystoreDamaged(str(exc)) from exc
+    finally:
+        file.close()
+
+
+def read_card(fs: Fs) -> IdentityCard:
+    """The public card: no passphrase is needed."""
+    try:
+        data = _card_bytes(fs)
+    except FileNotFoundError as exc:
+        raise KeystoreDamaged(f"the file {CARD} beside it is missing") from exc
+    return IdentityCard.from_text(data.decode(errors="replace"))
+
+
+def create_identity(
+    home: Home,
+    name: str,
+    passphrase: str | None,
+    *,
+    now: int,
+    kdf: Kdf | None = None,
+    random: Random = os.urandom,
+) -> Keystore:
+    """A new identity with its first prekey, on disk; IdentityExists rather than the loss of another's keys."""
+    identity = Identity.create(name, now=now, random=random)
+    secrets = Secrets(identity=identity, prekeys=(PrekeySecret.create(identity, now=now, random=random),))
+    with home.lock(name):
+        return Keystore.create(home.identity_fs(name), secrets, passphrase, kdf=kdf, random=random)
+
+
+def open_identity(home: Home, name: str, passphrase: str | None) -> Keystore:
+    """The keystore of an identity. Reading needs no lock; whoever saves holds `home.lock(name)`."""
+    home.require(name)
+    keystore = Keystore.open(home.identity_fs(name), passphrase)
+    if keystore.identity.name != name:
+        raise KeystoreDamaged(f"it is that of {keystore.identity.name!r}, not of {name!r}")
+    if not keystore.card_is_current():
+        # A crash came between keystore and card. Whoever holds the lock mends it with the next save.
+        with contextlib.suppress(LocalError, OSError), home.lock(name):
+            if keystore.is_current():
+                keystore.write_card()
+    return keystore
+
+
+def _fresh_header(passphrase: str | None, kdf: Kdf, random: Random) -> tuple[SealedKeystore, bytes]:
+    salt = random(crypto_pwhash_SALTBYTES)
+    if passphrase is None:
+        name, kdf, root = "none", Kdf(memory_kib=0, passes=0), _plain_root(salt)
+    elif not passphrase:
+        raise LocalError("an empty passphrase protects nothing")
+    else:
+        name, root = "argon2id", kdf.key(passphrase, salt)
+    header = SealedKeystore(
+        kdf=name,
+        memory_kib=kdf.memory_kib,
+        passes=kdf.passes,
+        salt=salt,
+        key_check=_key_check(root),
+        nonce=b"",
+        sealed=b"",
+        checksum=b"",
+    )
+    return header, root
+
+
+def _plain_root(salt: bytes) -> bytes:
+    return Ht("veen/keystore-plain", salt)
+
+
+def _seal_key(root: bytes) -> bytes:
+    return hkdf.hkdf(root, b"", b"veen/keystore-key", aead.KEY_BYTES)
+
+
+def _key_check(root: bytes) -> bytes:
+    """Tells a wrong passphrase from altered bytes, and an attacker nothing that the seal would not."""
+    return hkdf.hkdf(root, b"", b"veen/keystore-check", _CHECK_BYTES)

@@ -1,0 +1,69 @@
+"""Prekeys of an identity with their secret halves, and how a peer's prekey is judged (KEX0.2, D-102).
+
+A prekey is replaced when the client key rotates (KEX1+ 4.1), and kept after that to open what was sealed to it.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from veen.client.errors import CardInvalid, PrekeyExpired
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.identity import Identity, Random
+from veen.core.crypto import x25519
+from veen.core.errors import SignatureError
+from veen.core.objects.prekey import Prekey
+
+__all__ = ["MAX_PREKEYS", "PREKEY_TTL_SEC", "PrekeySecret", "check_prekey", "current", "kept", "opening_keys"]
+
+PREKEY_TTL_SEC: Final = 7 * 86_400
+MAX_PREKEYS: Final = 1_024  # what a keystore keeps; the oldest go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PrekeySecret:
+    """A prekey that is ours."""
+
+    prekey: Prekey
+    sk: bytes
+
+    @classmethod
+    def create(
+        cls, identity: Identity, *, now: int, ttl_sec: int = PREKEY_TTL_SEC, random: Random = os.urandom
+    ) -> Self:
+        sk = random(x25519.KEY_BYTES)
+        prekey = Prekey.issue(identity.id_sign, x25519.public_key(sk), expires_at=now + ttl_sec)
+        return cls(prekey=prekey, sk=sk)
+
+    def __repr__(self) -> str:
+        return f"PrekeySecret({self.prekey.prekey_pk.hex()[:16]}…, expires_at={self.prekey.expires_at})"
+
+
+def current(prekeys: Iterable[PrekeySecret], now: int) -> PrekeySecret | None:
+    """The one to hand out: it lasts longest; None if all have expired."""
+    live = (secret for secret in prekeys if secret.prekey.is_live(now))
+    return max(live, key=lambda secret: secret.prekey.expires_at, default=None)
+
+
+def opening_keys(prekeys: Iterable[PrekeySecret]) -> dict[bytes, bytes]:
+    """prekey_pk -> secret half, also of expired ones: they open old messages and nothing else (KEX0-05)."""
+    return {secret.prekey.prekey_pk: secret.sk for secret in prekeys}
+
+
+def kept(prekeys: Iterable[PrekeySecret]) -> tuple[PrekeySecret, ...]:
+    """What a keystore holds on to: the newest, by the time they expire."""
+    return tuple(sorted(prekeys, key=lambda secret: secret.prekey.expires_at)[-MAX_PREKEYS:])
+
+
+def check_prekey(prekey: Prekey, card: IdentityCard, now: int) -> bytes:
+    """The key to seal to for the holder of `card`; an error if it is another's, forged or expired."""
+    if prekey.id_sign_pk != card.id_sign_pk:
+        raise CardInvalid(f"the prekey belongs to another identity than {card.name!r} ({card.card_id})")
+    try:
+        prekey.verify()
+    except SignatureError as exc:
+        raise CardInvalid(str(exc)) from exc
+    if not prekey.is_live(now):
+        raise PrekeyExpired(prekey.expires_at, now)
+    return prekey.prekey_pk

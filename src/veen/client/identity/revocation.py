@@ -1,0 +1,54 @@
+"""What a client does when it learns that it was revoked: drop what no longer counts (001 spec-2 §4.4, KEX1-09).
+
+Where the revocations come from is not decided here: whoever has the read key of a realm's revocation stream folds it
+(`veen.overlays.federation.realm`) and hands over the records.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from veen.client.identity.keystore import Keystore
+from veen.client.send.captokens import HeldToken, TokenStore
+from veen.core.hashing import H
+from veen.core.objects.policies import Revocation
+
+__all__ = ["Discarded", "discard_revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """What was dropped: capabilities by auth_ref, client keys by client_id."""
+
+    auth_refs: tuple[bytes, ...] = ()
+    client_ids: tuple[bytes, ...] = ()
+
+
+def discard_revoked(revocations: Iterable[Revocation], keystore: Keystore, tokens: TokenStore, now: int) -> Discarded:
+    """Forget tokens and client keys that are revoked at `now`; a revoked key in use gives way to a new one first.
+
+    Keys are dropped from the oldest on, up to the last revoked one: those before it are retired and sign nothing.
+    """
+    active = {(item.kind, item.target) for item in revocations if item.ts <= now < item.until}
+    keys = keystore.identity.client_keys
+    revoked = [key for key in keys if ("client-id", key.client_id) in active]
+    if revoked:
+        last = revoked[-1].generation
+        if last == keys[-1].generation:
+            keystore.rotate(now)
+        left = tuple(key for key in keystore.identity.client_keys if key.generation > last)
+        identity = replace(keystore.identity, client_keys=left)
+        keystore.save(replace(keystore.secrets, identity=identity))
+    gone = [token.auth_ref for token in tokens.all() if _is_revoked(token, active)]
+    for auth_ref in gone:
+        tokens.remove(auth_ref)
+    return Discarded(tuple(gone), tuple(key.client_id for key in revoked))
+
+
+def _is_revoked(held: HeldToken, active: set[tuple[str, bytes]]) -> bool:
+    """By its auth_ref, by the hash of its bytes, or because the key it was issued to is."""
+    names = (
+        ("auth-ref", held.auth_ref),
+        ("cap-token", H(held.token.to_bytes())),
+        ("client-id", held.token.subject_pk),
+    )
+    return not active.isdisjoint(names)

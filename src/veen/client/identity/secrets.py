@@ -1,0 +1,93 @@
+"""Secrets, what a keystore holds: the identity, its prekeys and the keyring, and their one encoding."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Final, Self
+
+from veen.client.errors import NameInvalid
+from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey, Identity
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.prekey import MAX_PREKEYS, PrekeySecret
+from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+from veen.core.crypto.x25519 import KEY_BYTES
+from veen.core.errors import MalformedError
+from veen.core.objects.prekey import Prekey
+from veen.core.wire import Length, Map, Part, Size, Uint
+
+__all__ = ["MAX_STREAMS", "Secrets"]
+
+MAX_STREAMS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Secrets:
+    """A value; only `Keystore` makes it last."""
+
+    identity: Identity
+    keyring: Keyring = field(default_factory=Keyring)
+    prekeys: tuple[PrekeySecret, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """In the clear: for the keystore to seal."""
+        identity = self.identity
+        return _Stored(
+            name=identity.name,
+            id_sign=identity.id_sign.seed,
+            dh_sk=identity.dh_sk,
+            client_keys=tuple(
+                _StoredKey(seed=key.key.seed, created_at=key.created_at, generation=key.generation)
+                for key in identity.client_keys
+            ),
+            prekeys=tuple(_StoredPrekey(prekey=secret.prekey, sk=secret.sk) for secret in self.prekeys),
+            streams=self.keyring.entries,
+        ).to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The inverse; a FormatError names a field, never its value."""
+        stored = _Stored.from_bytes(data)
+        try:
+            identity = Identity(
+                name=stored.name,
+                id_sign=SigningKey(stored.id_sign),
+                dh_sk=stored.dh_sk,
+                client_keys=tuple(
+                    ClientKey(key=SigningKey(key.seed), created_at=key.created_at, generation=key.generation)
+                    for key in stored.client_keys
+                ),
+            )
+        except (ValueError, NameInvalid) as exc:
+            raise MalformedError(str(exc), _Stored.KIND) from exc
+        prekeys = tuple(PrekeySecret(prekey=secret.prekey, sk=secret.sk) for secret in stored.prekeys)
+        return cls(identity=identity, keyring=Keyring(stored.streams), prekeys=prekeys)
+
+    def __repr__(self) -> str:
+        return f"Secrets({self.identity!r}, {len(self.keyring.entries)} streams, {len(self.prekeys)} prekeys)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _StoredKey(Part):
+    KIND: ClassVar[str] = "client key"
+
+    seed: Annotated[bytes, Size(SEED_BYTES)]
+    created_at: Uint
+    generation: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _StoredPrekey(Part):
+    KIND: ClassVar[str] = "prekey secret"
+
+    prekey: Prekey
+    sk: Annotated[bytes, Size(KEY_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _Stored(Map):
+    KIND: ClassVar[str] = "secrets"
+
+    name: str
+    id_sign: Annotated[bytes, Size(SEED_BYTES)]
+    dh_sk: Annotated[bytes, Size(KEY_BYTES)]
+    client_keys: Annotated[tuple[_StoredKey, ...], Length(1, MAX_CLIENT_KEYS)]
+    prekeys: Annotated[tuple[_StoredPrekey, ...], Length(0, MAX_PREKEYS)]
+    streams: Annotated[tuple[StreamKeys, ...], Length(0, MAX_STREAMS)]

@@ -1,0 +1,3 @@
+"""Reading: streams, entries, attachments, pictures of proofs."""
+
+__all__: list[str] = []

@@ -1,0 +1,61 @@
+"""How what the client hands out looks in a notebook: cards for entries and receipts, a picture for proofs.
+
+Receipts, checkpoints and all other wire objects bring their own card (`veen.core.html`). As in `repr`, bodies are not
+shown: a notebook is saved and shared, and showing a value must not publish it. Print `entry.body` to see it.
+"""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from veen.client.read.picture import Picture
+from veen.client.read.svg import to_svg
+from veen.core.html import shown, table
+
+if TYPE_CHECKING:
+    from veen.client.read.reading import Entry
+    from veen.client.send.writing import Sent
+    from veen.client.verify.evidence import Proven
+
+__all__ = ["entry_html", "proof_html", "sent_html"]
+
+
+def proof_html(proven: "Proven") -> str:
+    """The picture of a proof that holds, with its receipt under it."""
+    picture = Picture.of(
+        proven.proof, stream_seq=proven.receipt.stream_seq, root=proven.root, tree_size=proven.tree_size
+    )
+    return f"<div>{to_svg(picture)}{shown(proven.receipt)}</div>"
+
+
+def entry_html(entry: "Entry") -> str:
+    state = shown(entry.error) if entry.event is None else f"opened, {len(entry.body)} bytes"
+    names = [attachment.name or attachment.coid for attachment in entry.attachments]
+    rows = [
+        ("seq", shown(entry.seq)),
+        ("time", _time(entry.ts)),
+        ("author", shown(entry.msg.client_id)),
+        ("msg_id", shown(entry.msg_id)),
+        ("body", "sealed" if entry.event is None and entry.error is None else state),
+        *([("attachments", shown(names))] if names else []),
+        ("root", shown(entry.receipt.mmr_root)),
+    ]
+    return table(f"entry {entry.seq}, verified", rows)
+
+
+def sent_html(sent: "Sent") -> str:
+    rows = [
+        ("seq", shown(sent.seq)),
+        ("msg_id", shown(sent.msg_id)),
+        ("label", shown(sent.label)),
+        ("root", shown(sent.root)),
+        ("time", _time(sent.receipt.hub_ts)),
+        ("bytes", shown(len(sent.raw))),
+    ]
+    return table(f"message {sent.seq}, receipt verified", rows)
+
+
+def _time(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):  # a time that no calendar has
+        return str(seconds)

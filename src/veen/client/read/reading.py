@@ -1,0 +1,349 @@
+"""Reading a stream: every entry verified on the way, then opened (spec §9, §11.3, D-27, D-79, D-102b).
+
+For each entry: the author's signature, the hub's signature under a key valid at hub_ts, the leaf, the place in the
+tree, the epoch of its label, and that its author's numbers run without a gap. Only then is it opened (CLNT-05). What
+cannot be opened is yielded with the reason: anybody who has the write key can seal nonsense, which is not the hub's
+fault.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+from hmac import compare_digest
+from typing import Final
+
+from veen.client.errors import Divergence, Dropped, HubRefused, Rewound, RootMismatch
+from veen.client.identity.keyring import StreamKeys
+from veen.client.read.resync import check_checkpoint
+from veen.client.session import HubSession
+from veen.client.transport.calls import is_not_found
+from veen.client.verify.advance import accuse, receipt_of, run
+from veen.client.verify.view import Forged, LabelView, contradiction
+from veen.core.errors import AmbiguousError, FormatError, OpenError, VeenError, VerifyError
+from veen.core.event import Event
+from veen.core.objects.envelopes import StreamItem
+from veen.core.objects.msg import Msg, all_verify
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
+from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import Opened, open_with_one
+from veen.core.tree.proof import MmrProof
+
+__all__ = ["Entry", "LabelReader"]
+
+_MAX_AUTHORS: Final = 65_536  # authors whose numbers are followed; the one not heard of for longest is let go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Entry:
+    """One verified entry. `event` is there if it was opened; else `error` says why not."""
+
+    msg: Msg
+    receipt: Receipt
+    epoch: int
+    ts: int  # ts* (D-27)
+    proof: MmrProof | None = None
+    event: Event | None = None
+    error: str | None = None
+    _attached: Attached | None = None
+    _reader_sk: bytes | None = field(default=None, repr=False)
+
+    @property
+    def seq(self) -> int:
+        return self.receipt.stream_seq
+
+    @property
+    def msg_id(self) -> bytes:
+        return self.receipt.leaf_hash
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The place in the stream, over all its labels (D-27)."""
+        return self.ts, self.epoch, self.seq
+
+    @property
+    def body(self) -> bytes:
+        """The body, without the list of attachments around it; OpenError if it was not opened."""
+        if self.event is None:
+            raise OpenError
+        return self.event.body if self._attached is None else self._attached.body
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """What the body declares, if it declares anything; checked against att_root when it was opened."""
+        return () if self._attached is None else self._attached.attachments
+
+    @property
+    def opened_with(self) -> bytes:
+        """The reader key that opened this entry, for its attachments."""
+        if self._reader_sk is None:
+            raise OpenError
+        return self._reader_sk
+
+    def __repr__(self) -> str:
+        state = "opened" if self.event is not None else self.error or "sealed"
+        return f"Entry(seq={self.seq}, epoch={self.epoch}, {state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks; like `repr`, without the body."""
+        from veen.client.read.notebook import entry_html
+
+        return entry_html(self)
+
+
+class LabelReader:
+    """Reads one label in order. `known` is what the hub proved before; `view` grows with what is read."""
+
+    def __init__(
+        self,
+        session: HubSession,
+        known: LabelView,
+        epoch: int,
+        *,
+        stream_id: bytes = b"",
+        keys: Sequence[StreamKeys] = (),
+        with_proofs: bool = False,
+    ) -> None:
+        self._session, self._known, self._epoch = session, known, epoch
+        self._stream_id, self._with_proofs = stream_id, with_proofs
+        # The newest first, as the keyring has them; a message that opens under two of them is opened by none (D-170).
+        self._secrets = tuple((key.secret(), key.reader_pk) for key in keys if key.can_read)
+        self.view = LabelView(known.label)
+        self._ts = 0
+        self._from_start = False
+        self._authors: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    @property
+    def label(self) -> bytes:
+        return self._known.label
+
+    async def entries(self, first: int, last: int | None) -> AsyncGenerator[Entry, None]:
+        """The entries `first` … `last`, or to the end of the label."""
+        first = max(first, 1)
+        try:
+            await self._start(first)
+            async for items in run(self._session, self._known.label, first, last):
+                for entry in await self.verify(items):
+                    yield entry
+            await self._finish(first, last)
+        except HubRefused as exc:
+            if not is_not_found(exc) or exc.detail.get("reason") == "pruned":
+                raise
+            if self._known.size:
+                raise self._rewound(0) from exc  # else nobody wrote to this label yet
+        except Divergence as exc:
+            raise await accuse(self._session, self._known, exc) from exc
+
+    async def _start(self, first: int) -> None:
+        """Peaks to go on from: those that are known, or those that the proof of the first entry holds (D-33)."""
+        self._from_start = first == 1
+        if first == 1:
+            return
+        if first == self._known.size + 1 and self._known.peaks is not None:
+            self.view = self._known.copy()
+            return
+        info = await self._session.label_info(self._known.label)
+        if info is None or info.last_stream_seq < first:
+            return  # nothing to read there; `_finish` sees whether there ought to be
+        receipt = await self._session.receipt(self._known.label, first)
+        self.view.start_before(receipt, await self._session.proof(receipt))
+
+    async def resume(self, first: int) -> None:
+        """Be ready for entry `first`, which comes next: only a label that had nothing to read is not."""
+        if self.view.size != first - 1:
+            await self._start(first)
+
+    async def verify_next(self, items: Sequence[StreamItem]) -> list[Entry]:
+        """`verify` for entries that arrive live."""
+        before = self.view.copy()
+        try:
+            return await self.verify(items)
+        except Divergence as exc:
+            raise await accuse(self._session, before, exc) from exc
+
+    async def check_end(self) -> None:
+        """After a hub was away: it must still have, and sign, all that was read from it."""
+        if not self.view.size:
+            return
+        try:
+            check_checkpoint(self._session, self.view, await self._session.checkpoint(None, self.label))
+        except Divergence as exc:
+            raise await accuse(self._session, self.view, exc) from exc
+        except HubRefused as exc:
+            if is_not_found(exc):
+                raise self._rewound(0) from exc
+            raise
+
+    async def verify(self, items: Sequence[StreamItem]) -> list[Entry]:
+        """All checks of a page. Signatures are checked in another thread: libsodium needs no interpreter."""
+        receipts = [receipt_of(item) for item in items]
+        proofs = [self._append(item.msg, receipt) for item, receipt in zip(items, receipts, strict=True)]
+        await self._check_signatures(items, receipts)
+        entries = []
+        for item, receipt, proof in zip(items, receipts, proofs, strict=True):
+            self._session.check_epoch(receipt, self._epoch)
+            self._check_author(item.msg, receipt)
+            self._ts = max(self._ts, receipt.hub_ts)
+            entries.append(await self._scoped(self._open(item.msg, receipt, proof)))
+        return entries
+
+    async def _scoped(self, entry: Entry) -> Entry:
+        """Where the hub cannot bind tokens to streams, readers do (CLNT-13, D-24)."""
+        auth_ref = entry.msg.auth_ref
+        if entry.event is None or auth_ref is None or self._session.status.stream_scope != "open":
+            return entry
+        token = await self._session.token(auth_ref)
+        if token is not None and self._stream_id in token.allow.stream_ids and token.subject_pk == entry.msg.client_id:
+            return entry
+        return replace(entry, event=None, error="E.CAP: the capability does not cover this stream and author")
+
+    def _append(self, msg: Msg, receipt: Receipt) -> MmrProof | None:
+        leaf_hash = msg.leaf_hash()
+        proof = self.view.proof_of_next(leaf_hash) if self._with_proofs else None
+        self.view.append(leaf_hash, receipt)
+        if self.view.size == self._known.size:
+            if self._known.last is not None:
+                contradiction(self._known.last, receipt, self._session.pin)
+            if receipt.mmr_root != self._known.root:
+                raise RootMismatch(
+                    "the log does not lead to the root that was proven before",
+                    label=msg.label,
+                    seq=receipt.stream_seq,
+                    expected=self._known.root,
+                    found=receipt.mmr_root,
+                )
+        return proof
+
+    async def _check_signatures(self, items: Sequence[StreamItem], receipts: Sequence[Receipt]) -> None:
+        def check() -> int | None:
+            """The first receipt that the pin does not cover yet, if any; a forged MSG is final."""
+            if not all_verify([item.msg for item in items]):
+                for item in items:
+                    try:
+                        item.msg.verify()
+                    except VerifyError as exc:
+                        raise Forged(str(exc), label=item.msg.label, seq=item.stream_seq) from exc
+            for number, receipt in enumerate(receipts):
+                try:
+                    self._session.pin.check_receipt(receipt)
+                except Divergence:
+                    return number
+            return None
+
+        if (doubtful := await asyncio.to_thread(check)) is not None:
+            for receipt in receipts[doubtful:]:  # perhaps the hub rotated its key: this asks
+                await self._session.check_receipt(receipt)
+
+    def _check_author(self, msg: Msg, receipt: Receipt) -> None:
+        """I6 and I9 as far as we have read: an author's client_seq goes up by one, prev_ack never down nor ahead."""
+        before = self._authors.pop(msg.client_id, None)
+        if before is None and self._from_start:
+            before = (0, 0)  # everybody begins with 1 (D-26)
+        if before is not None:
+            client_seq, prev_ack = before
+            if msg.client_seq != client_seq + 1:
+                raise Dropped(
+                    "an author's messages do not follow each other",
+                    label=msg.label,
+                    seq=receipt.stream_seq,
+                    expected=client_seq + 1,
+                    found=msg.client_seq,
+                )
+            if msg.prev_ack < prev_ack:
+                raise Forged("prev_ack goes back", label=msg.label, seq=receipt.stream_seq)
+        if msg.prev_ack >= receipt.stream_seq:
+            raise Forged("prev_ack names an entry that did not exist", label=msg.label, seq=receipt.stream_seq)
+        self._authors[msg.client_id] = (msg.client_seq, msg.prev_ack)
+        if len(self._authors) > _MAX_AUTHORS:
+            self._authors.popitem(last=False)
+            self._from_start = False
+
+    def _open(self, msg: Msg, receipt: Receipt, proof: MmrProof | None) -> Entry:
+        opened: Opened | None = None
+        reader_sk, error = None, None
+        if self._secrets:
+            try:
+                number, opened = open_with_one(self._secrets, msg, limits=self._session.limits)
+                reader_sk = self._secrets[number][0]
+            except AmbiguousError as exc:
+                error = f"OVL.AMBIGUOUS: {exc}"
+            except VeenError as exc:  # no key fits, or it was sealed by a writer who breaks the rules
+                error = f"E.OPEN: {exc}"
+        event, attached = None, None
+        if opened is not None:
+            attached, error = _judge(msg, opened)
+            if error is None:
+                event = self._event(msg, receipt, opened)
+        return Entry(
+            msg=msg,
+            receipt=receipt,
+            epoch=self._epoch,
+            ts=self._ts,
+            proof=proof,
+            event=event,
+            error=error,
+            _attached=attached,
+            _reader_sk=reader_sk if event is not None else None,
+        )
+
+    def _event(self, msg: Msg, receipt: Receipt, opened: Opened) -> Event:
+        return Event(
+            stream_id=self._stream_id,
+            label=msg.label,
+            epoch=self._epoch,
+            stream_seq=receipt.stream_seq,
+            leaf_hash=receipt.leaf_hash,
+            client_id=msg.client_id,
+            auth_ref=msg.auth_ref,
+            hub_ts=receipt.hub_ts,
+            ts=self._ts,
+            hdr=opened.hdr,
+            body=opened.body,
+        )
+
+    async def _finish(self, first: int, last: int | None) -> None:
+        """The end of what was served must reach what was proven, and one must be a part of the other."""
+        start_view = self._known
+        wanted = start_view.size if last is None else min(last, start_view.size)
+        reached = self.view.size
+        if first <= wanted and reached < wanted:
+            raise self._rewound(reached)
+        if start_view.root is None or self.view.last is None or first <= start_view.size + 1 <= reached + 1:
+            return  # nothing was proven before, nothing was read, or it was met on the way
+        shorter, longer = (start_view, self.view) if start_view.size < reached else (self.view, start_view)
+        grown = shorter.copy()
+        grown.skip_to(longer.size, await self._session.consistency(start_view.label, shorter.size, longer.size))
+        if grown.root != longer.root:
+            raise RootMismatch(
+                "what was read is not a part of what was proven before",
+                label=start_view.label,
+                seq=longer.size,
+                expected=longer.root,
+                found=grown.root,
+            )
+
+    def _rewound(self, reached: int) -> Rewound:
+        return Rewound(
+            "the hub serves fewer entries than it proved to have",
+            label=self._known.label,
+            seq=reached + 1,
+            expected=self._known.size,
+            found=reached,
+        )
+
+
+def _judge(msg: Msg, opened: Opened) -> tuple[Attached | None, str | None]:
+    """What only a reader can judge: cap_ref (CLNT-13), and the declared attachments (ATT-08). The list, or a fault."""
+    if opened.hdr.cap_ref is not None and not compare_digest(opened.hdr.cap_ref, msg.auth_ref or b""):
+        return None, "E.CAP: cap_ref is not the auth_ref of the message"
+    if opened.hdr.schema != ATTACHED_SCHEMA:
+        return None, None
+    try:
+        attached = Attached.from_bytes(opened.body)
+    except FormatError as exc:
+        return None, f"E.FORMAT: {exc}"
+    declared = attached.attachments
+    if declared and att_root_of([attachment.coid for attachment in declared]) != opened.hdr.att_root:
+        return None, "E.FORMAT: att_root is not that of the declared attachments"
+    return attached, None

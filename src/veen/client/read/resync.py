@@ -1,0 +1,130 @@
+"""Resync: read a label from where we stand to its end, verify every step, find our own messages (spec §9, RESYNC0.2).
+
+The log is the truth about what was admitted; local state is a cache of it. What the log says about our own client_seq
+is believed because our own key signed it. Nothing is believed that contradicts what was proven before: a resync that
+meets such a thing fails with it, and leaves the state as it was.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from veen.client.errors import Divergence, Dropped, HubRefused, Rewound, StaleCheckpoint
+from veen.client.session import HubSession
+from veen.client.state import LabelState
+from veen.client.transport.calls import is_not_found
+from veen.client.verify.advance import accuse, receipt_of, run
+from veen.client.verify.view import Forged, LabelView, contradiction
+from veen.core.errors import VerifyError
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+
+__all__ = ["Replay", "Resynced", "check_checkpoint", "replay", "resynced"]
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a run through the log found."""
+
+    view: LabelView
+    read: int = 0
+    client_seq: int = 0  # the highest of ours that was met
+    own: dict[bytes, Receipt] = field(default_factory=dict)  # by leaf_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resynced:
+    """What a resync changed, for people and programs."""
+
+    label: bytes
+    read: int  # entries that were read and verified
+    stream_seq: int  # how far the log is verified now
+    mmr_root: bytes | None
+    client_seq: int  # the last one that the hub has of ours, or that still waits
+    confirmed: int = 0  # messages without a receipt that turned out to be in the log
+    dropped: int = 0  # messages without a receipt that can never be admitted any more
+
+
+async def replay(session: HubSession, known: LabelView, client_id: bytes, epoch: int) -> Replay:
+    """From a verified view to the end of the log; the view that was passed in is left alone."""
+    done = Replay(known.copy())
+    try:
+        if done.view.peaks is None:
+            done.view.skip_to(known.size, await session.consistency(known.label, known.size, known.size))
+        while await _read_to_end(session, done, client_id, epoch) > done.view.size:
+            behind = done.view.size
+            await _read_to_end(session, done, client_id, epoch)  # others wrote meanwhile
+            if done.view.size == behind:
+                raise Dropped("the hub signs entries that it does not serve", label=known.label, seq=behind + 1)
+    except HubRefused as exc:
+        if is_not_found(exc) and known.size and exc.detail.get("reason") != "pruned":
+            raise Rewound(
+                "the hub does not know the label any more",
+                label=known.label,
+                seq=known.size,
+                expected=known.size,
+                found=0,
+            ) from exc
+        raise
+    except Divergence as exc:
+        raise await accuse(session, known, exc) from exc
+    return done
+
+
+async def _read_to_end(session: HubSession, done: Replay, client_id: bytes, epoch: int) -> int:
+    """Read what there is; where the hub says, and signs, that the log ends."""
+    view = done.view
+    try:
+        async for items in run(session, view.label, view.size + 1, None):
+            for item in items:
+                receipt = receipt_of(item)
+                view.append(item.msg.leaf_hash(), receipt)
+                session.check_epoch(receipt, epoch)
+                done.read += 1
+                if item.msg.client_id == client_id:
+                    _note_own(done, item.msg, receipt)
+            assert view.last is not None  # noqa: S101 - a page has entries
+            await session.check_receipt(view.last)  # its root carries the page
+    except HubRefused as exc:
+        if is_not_found(exc) and not view.size:
+            return 0  # nobody wrote to this label yet
+        raise
+    if not view.size:
+        return 0
+    checkpoint = await session.checkpoint(None, view.label)
+    check_checkpoint(session, view, checkpoint)
+    return checkpoint.upto_seq
+
+
+def check_checkpoint(session: HubSession, view: LabelView, checkpoint: Checkpoint) -> None:
+    """A latest checkpoint never lies behind what is proven, and agrees with it where they meet (CKPT-11, D-40)."""
+    if checkpoint.upto_seq < view.size:
+        raise StaleCheckpoint(
+            "the latest checkpoint ends before what the hub already proved",
+            label=view.label,
+            seq=checkpoint.upto_seq,
+            expected=view.size,
+            found=checkpoint.upto_seq,
+        )
+    if view.last is not None:
+        contradiction(view.last, checkpoint, session.pin, session.epoch_sec)
+
+
+def _note_own(done: Replay, msg: Msg, receipt: Receipt) -> None:
+    try:
+        msg.verify()
+    except VerifyError as exc:
+        raise Forged("an entry in our name that we did not sign", label=msg.label, seq=receipt.stream_seq) from exc
+    done.client_seq = max(done.client_seq, msg.client_seq)
+    done.own[msg.leaf_hash()] = receipt
+
+
+def resynced(state: LabelState, done: Replay) -> tuple[LabelState, int, int]:
+    """The state after a replay, and how many pending messages it confirmed and dropped."""
+    waiting = [pending for pending in state.pending if Msg.from_bytes(pending.msg).leaf_hash() not in done.own]
+    confirmed = len(state.pending) - len(waiting)
+    base = max(state.client_seq - len(state.pending), done.client_seq)
+    remaining = tuple(pending for number, pending in enumerate(waiting, start=base + 1) if pending.client_seq == number)
+    fresh = replace(
+        state, client_seq=base + len(remaining), prev_ack=max(state.prev_ack, done.view.size), pending=remaining
+    )
+    return fresh, confirmed, len(waiting) - len(remaining)

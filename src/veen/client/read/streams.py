@@ -1,0 +1,167 @@
+"""A stream over all its labels: one order for what was written, and a live end (D-26, D-27, D-102b).
+
+Where labels rotate, a stream is many logs. Entries are merged by (ts*, epoch, stream_seq); a label is opened only when
+the merge comes near its time, so a stream of years needs memory for a few labels. Live, the labels around the present
+epoch are followed together, and whatever a hub answers late, twice or not at all, nothing is skipped or repeated.
+"""
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final
+
+from veen.client.errors import BadAnswer, HubRefused, NetworkError
+from veen.client.read.reading import Entry, LabelReader
+from veen.client.session import HubSession
+from veen.client.transport.calls import is_not_found, is_transient
+from veen.client.verify.view import check_order
+from veen.core.objects.envelopes import StreamItem, StreamResponse
+from veen.core.objects.tooling import MAX_WAIT_SEC, TailRequest
+
+__all__ = ["follow_labels", "merged", "seek"]
+
+_TAIL_ITEMS: Final = 256
+_QUEUED: Final = 64  # entries of one label that wait for the reader
+_ANSWER_SECONDS: Final = 15.0  # on top of the wait, before a long poll counts as lost
+_LIVE_EPOCHS: Final = 1  # CLOCK_SKEW_EPOCHS: how far off the present one a live label may be (001 spec-1 §4)
+
+OpenLabel = Callable[[int], Awaitable[LabelReader]]  # by epoch
+
+
+async def seek(session: HubSession, label: bytes, since: int) -> int:
+    """The first entry whose hub_ts is at least `since`: times never decrease, so a few receipts tell (D-28)."""
+    info = await session.label_info(label)
+    low, high = 1, (info.last_stream_seq if info else 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        receipt = await session.receipt(label, middle)
+        low, high = (middle + 1, high) if receipt.hub_ts < since else (low, middle)
+    return low
+
+
+async def merged(
+    session: HubSession, epochs: Sequence[int], entries: Callable[[int], AsyncGenerator[Entry, None]]
+) -> AsyncGenerator[Entry, None]:
+    """The entries of several labels in one order (D-27); `entries` reads the label of one epoch."""
+    waiting = list(reversed(epochs))  # ascending from the end
+    heads: list[tuple[tuple[int, int, int], Entry, AsyncGenerator[Entry, None]]] = []
+    async with contextlib.AsyncExitStack() as opened:
+        while waiting or heads:
+            # A label accepts nothing before its window opens, so later ones cannot come before this entry.
+            while waiting and (not heads or _opens_at(session, waiting[-1]) <= heads[0][0][0]):
+                source = entries(waiting.pop())
+                opened.push_async_callback(source.aclose)
+                await _push(heads, source)
+            if heads:
+                _, entry, source = heapq.heappop(heads)
+                yield entry
+                await _push(heads, source)
+
+
+def _opens_at(session: HubSession, epoch: int) -> int:
+    return (epoch - session.window) * session.epoch_sec
+
+
+async def _push(
+    heads: list[tuple[tuple[int, int, int], Entry, AsyncGenerator[Entry, None]]], source: AsyncGenerator[Entry, None]
+) -> None:
+    entry = await anext(source, None)
+    if entry is not None:
+        heapq.heappush(heads, (entry.order, entry, source))  # orders differ, so entries are never compared
+
+
+# --- live -------------------------------------------------------------------------------------------------
+
+
+async def follow_labels(session: HubSession, open_label: OpenLabel, first: int) -> AsyncGenerator[Entry, None]:
+    """Every entry from `first` of the present label on, for ever, as it comes."""
+    if not session.epoch_sec:
+        async for entry in _follow(session, await open_label(0), first, lambda: False):
+            yield entry
+        return
+    queue: asyncio.Queue[Entry | BaseException] = asyncio.Queue(_QUEUED)
+    tasks: dict[int, asyncio.Task[None]] = {}
+    start = session.epoch_now()
+    try:
+        while True:
+            now = session.epoch_now()
+            for epoch in range(max(now - _LIVE_EPOCHS, start), now + _LIVE_EPOCHS + 1):
+                if epoch not in tasks:
+                    at = first if epoch == start else 1
+                    tasks[epoch] = asyncio.create_task(_pump(session, open_label, epoch, at, queue))
+            with contextlib.suppress(TimeoutError):
+                item = await asyncio.wait_for(queue.get(), min(session.epoch_sec, 1.0))
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+async def _pump(
+    session: HubSession, open_label: OpenLabel, epoch: int, first: int, queue: "asyncio.Queue[Entry | BaseException]"
+) -> None:
+    """Follow one label until its window is over and it has nothing more."""
+
+    def is_over() -> bool:
+        return session.epoch_now() > epoch + max(session.window, _LIVE_EPOCHS)
+
+    try:
+        async for entry in _follow(session, await open_label(epoch), first, is_over):
+            await queue.put(entry)
+    except Exception as exc:  # for the reader to see; it ends the others
+        await queue.put(exc)
+
+
+async def _follow(
+    session: HubSession, reader: LabelReader, first: int, is_over: Callable[[], bool]
+) -> AsyncGenerator[Entry, None]:
+    """Read to the end, then wait at it. A broken connection or a restarting hub is waited for."""
+    async for entry in reader.entries(first, None):
+        first = entry.seq + 1
+        yield entry
+    pause = session.calls.retry.first_pause
+    was_away = False
+    while True:
+        over = is_over()
+        try:
+            if was_away:
+                await reader.check_end()
+                was_away = False
+            items = await _tail(session, reader.label, first)
+        except (NetworkError, HubRefused) as exc:
+            if not is_transient(exc):
+                raise
+            was_away = True
+            await session.calls.retry.sleep(pause * (0.5 + session.calls.retry.jitter()))
+            pause = min(pause * 2, session.calls.retry.longest_pause)
+            continue
+        pause = session.calls.retry.first_pause
+        if items:
+            await reader.resume(first)
+            for entry in await reader.verify_next(items):
+                first = entry.seq + 1
+                yield entry
+        elif over:
+            return
+
+
+async def _tail(session: HubSession, label: bytes, first: int) -> tuple[StreamItem, ...]:
+    """A long poll: entries as soon as there are any, or nothing for now."""
+    wait = min(max(session.epoch_sec, 1), MAX_WAIT_SEC) if session.epoch_sec else MAX_WAIT_SEC
+    request = TailRequest(label=label, from_seq=first, wait_sec=wait, max_items=_TAIL_ITEMS, with_receipts=True)
+    try:
+        page = await session.calls.ask(
+            "tooling/tail", request, StreamResponse, timeout=wait + _ANSWER_SECONDS, again=False
+        )
+    except HubRefused as exc:
+        if is_not_found(exc):
+            return ()  # nobody wrote to this label yet
+        raise
+    if page.label != label:
+        raise BadAnswer("tooling/tail: a page of another label than the one asked for")
+    check_order(label, first, [item.stream_seq for item in page.items])
+    return page.items

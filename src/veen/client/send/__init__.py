@@ -1,0 +1,3 @@
+"""Sending: seal, sign, submit, retry; and the tokens that allow it."""
+
+__all__: list[str] = []

@@ -1,0 +1,244 @@
+"""Capability tokens in the hands of a client: issue, show, keep, choose, renew in time (spec §6, D-43 … D-49).
+
+The issuer mints a token for a client key and hands it over; the subject shows it to a hub (`/tooling/authorize`), which
+fixes issued_at for good. Only then is it known when the token ends, and that differs from hub to hub: `HeldToken` keeps
+one grant per hub. A token whose ttl is spent is renewed by its issuer with a further link: new bytes, a new auth_ref,
+a new ttl (D-44).
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final, Self
+
+from veen.client.errors import LocalError, TokenExpired, TokenMissing
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.keyring import Keyring, StreamRef
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import FormatError, VerifyError
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.wire import Bytes32, Length, Map, Part, Uint
+from veen.fs.errors import LockedError
+from veen.fs.local import Fs
+from veen.storage.scan import read_file
+
+__all__ = ["RENEW_FRACTION", "Grant", "HeldToken", "TokenInfo", "TokenStore", "describe", "issue"]
+
+RENEW_FRACTION: Final = 5  # a token is due for renewal when the last fifth of its ttl begins (KEX1-05)
+_MAX_GRANTS: Final = 1_024
+_SUFFIX: Final = ".cbor"
+_LOCK_TRIES: Final = 100
+_LOCK_PAUSE_SEC: Final = 0.02
+
+
+def issue(
+    issuer: SigningKey,
+    subject: IdentityCard | bytes,
+    streams: Iterable[str | bytes],
+    *,
+    ttl: int,
+    rate: Rate | None = None,
+) -> CapToken:
+    """A token for a client key, or for the one on a card; streams by name or id."""
+    subject_pk = subject.client_id if isinstance(subject, IdentityCard) else subject
+    return CapToken.issue(issuer, subject_pk, map(_stream_id, streams), ttl=ttl, rate=rate)
+
+
+def _stream_id(stream: str | bytes) -> bytes:
+    if isinstance(stream, bytes):
+        return stream
+    ref = StreamRef.parse(stream)
+    if ref.stream_id is None:
+        raise LocalError(f"{stream}: a token is for streams, and a label does not tell its stream")
+    return ref.stream_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfo:
+    """A token for people."""
+
+    auth_ref: bytes
+    issuer_pk: bytes
+    subject_pk: bytes
+    streams: tuple[str, ...]  # by name where the keyring knows it
+    ttl: int
+    rate: Rate | None
+    links: int  # 1, and one more for each renewal
+    fault: str | None  # what `verify` has against it
+
+
+def describe(token: CapToken, keyring: Keyring | None = None) -> TokenInfo:
+    """Nothing is assumed of the token: a forged one is shown too, with what is wrong."""
+    try:
+        token.verify()
+    except VerifyError as exc:
+        fault: str | None = str(exc)
+    else:
+        fault = None
+    names = {keys.stream_id: str(keys) for keys in keyring.entries} if keyring else {}
+    return TokenInfo(
+        auth_ref=token.auth_ref(),
+        issuer_pk=token.issuer_pk,
+        subject_pk=token.subject_pk,
+        streams=tuple(names.get(stream_id, f"hex:{stream_id.hex()}") for stream_id in token.allow.stream_ids),
+        ttl=token.allow.ttl,
+        rate=token.allow.rate,
+        links=len(token.sig_chain),
+        fault=fault,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant(Part):
+    """A hub has authorised the token: from here on its end is known (D-47)."""
+
+    KIND: ClassVar[str] = "grant"
+
+    hub_id: Bytes32
+    issued_at: Uint  # hub_ts of the control record, as the hub signed it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldToken(Map):
+    """A token as a client keeps it."""
+
+    KIND: ClassVar[str] = "held token"
+
+    token: CapToken
+    grants: Annotated[tuple[Grant, ...], Length(0, _MAX_GRANTS)] = ()  # at most one for each hub
+
+    @property
+    def auth_ref(self) -> bytes:
+        return self.token.auth_ref()
+
+    def issued_at(self, hub_id: bytes) -> int | None:
+        return next((grant.issued_at for grant in self.grants if grant.hub_id == hub_id), None)
+
+    def expires_at(self, hub_id: bytes) -> int | None:
+        """The last second in which the hub takes it (D-48); None before the hub has authorised it."""
+        issued_at = self.issued_at(hub_id)
+        return None if issued_at is None else issued_at + self.token.allow.ttl
+
+    def is_live(self, hub_id: bytes, now: int) -> bool:
+        """As far as is known: a token that was not shown to the hub yet has all of its ttl."""
+        issued_at = self.issued_at(hub_id)
+        return issued_at is None or self.token.is_live(issued_at=issued_at, hub_ts=now)
+
+    def is_due(self, hub_id: bytes, now: int) -> bool:
+        """Whether it is time to renew it, while it still works (KEX1-05)."""
+        expires_at = self.expires_at(hub_id)
+        return expires_at is not None and now >= expires_at - self.token.allow.ttl // RENEW_FRACTION
+
+    def allows(self, client_id: bytes, stream_id: bytes) -> bool:
+        """D-49: for this client key and this stream."""
+        return self.token.subject_pk == client_id and stream_id in self.token.allow.stream_ids
+
+    def granted(self, hub_id: bytes, issued_at: int) -> Self:
+        """Re-authorising never moves issued_at (D-47), so the first grant of a hub stays."""
+        if self.issued_at(hub_id) is not None:
+            return self
+        return replace(self, grants=(*self.grants, Grant(hub_id=hub_id, issued_at=issued_at)))
+
+
+class TokenStore:
+    """The tokens of an identity, one file each, named by auth_ref (CAP-17)."""
+
+    def __init__(self, fs: Fs, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._fs, self._sleep = fs, sleep
+
+    def put(self, token: CapToken) -> HeldToken:
+        """Keep a token, if its chain verifies; what is known about it already is kept."""
+        token.verify()
+        return self._update(token.auth_ref(), lambda held: held or HeldToken(token=token))
+
+    def restore(self, held: HeldToken) -> HeldToken:
+        """Keep a token with its grants, as an export had it."""
+        token = self.put(held.token)
+        for grant in held.grants:
+            token = self.granted(held.auth_ref, grant.hub_id, grant.issued_at)
+        return token
+
+    def granted(self, auth_ref: bytes, hub_id: bytes, issued_at: int) -> HeldToken:
+        """A hub has authorised the token, says its control record, which the caller has verified."""
+
+        def update(held: HeldToken | None) -> HeldToken:
+            if held is None:
+                raise TokenMissing(f"there is no token {auth_ref.hex()[:16]}…")
+            return held.granted(hub_id, issued_at)
+
+        return self._update(auth_ref, update)
+
+    def get(self, auth_ref: bytes) -> HeldToken | None:
+        name = f"{auth_ref.hex()}{_SUFFIX}"
+        return self._read(name) if self._fs.exists(name) else None
+
+    def all(self) -> list[HeldToken]:
+        """By auth_ref."""
+        return [self._read(name) for name in self._fs.list("") if name.endswith(_SUFFIX)]
+
+    def remove(self, auth_ref: bytes) -> None:
+        """Revoked or spent: forget it (KEX1-09). Nothing happens if it is not here."""
+        with self._locked():
+            self._fs.remove(f"{auth_ref.hex()}{_SUFFIX}")
+            self._fs.sync_dir("")
+
+    def usable(self, hub_id: bytes, client_id: bytes, stream_id: bytes, now: int) -> HeldToken:
+        """The token to write with: one the hub has authorised before one it was not shown, then what lasts longest.
+
+        Reads and verifies every file: ask when a token is needed, not for every message.
+        """
+        fitting = [token for token in self.all() if token.allows(client_id, stream_id)]
+        if not fitting:
+            raise TokenMissing(
+                f"no token lets the client key {client_id.hex()[:16]}… write to stream {stream_id.hex()[:16]}…"
+            )
+        best = max(fitting, key=lambda token: _worth(token, hub_id, now))
+        if not best.is_live(hub_id, now):
+            raise TokenExpired(best.auth_ref, best.expires_at(hub_id) or 0)
+        return best
+
+    def due(self, hub_id: bytes, now: int) -> list[HeldToken]:
+        """The tokens to renew soon, or at once."""
+        return [token for token in self.all() if token.is_due(hub_id, now)]
+
+    def _update(self, auth_ref: bytes, change: Callable[[HeldToken | None], HeldToken]) -> HeldToken:
+        with self._locked():
+            before = self.get(auth_ref)
+            after = change(before)
+            if after != before:
+                self._fs.replace(f"{auth_ref.hex()}{_SUFFIX}", after.to_bytes(), private=True)
+            return after
+
+    def _read(self, name: str) -> HeldToken:
+        try:
+            token = HeldToken.from_bytes(read_file(self._fs, name))
+            token.token.verify()
+        except (FormatError, VerifyError) as exc:
+            raise LocalError(f"tokens/{name}: the file is damaged: {exc}") from exc
+        if f"{token.auth_ref.hex()}{_SUFFIX}" != name:
+            raise LocalError(f"tokens/{name}: the file holds another token")
+        return token
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A token may be added while a client runs, so this is not the lock of the identity, and is held briefly."""
+        self._fs.make_dir("")
+        with contextlib.ExitStack() as stack:
+            for left in reversed(range(_LOCK_TRIES)):
+                try:
+                    stack.enter_context(self._fs.lock())
+                    break
+                except LockedError as exc:
+                    if not left:
+                        raise LocalError("another process keeps changing the tokens of this identity") from exc
+                    self._sleep(_LOCK_PAUSE_SEC)
+            yield
+
+
+def _worth(held: HeldToken, hub_id: bytes, now: int) -> tuple[bool, int]:
+    """What the hub knows and takes comes first, then what lasts longest."""
+    expires_at = held.expires_at(hub_id)
+    if expires_at is None:
+        return False, now + held.token.allow.ttl
+    return held.is_live(hub_id, now), expires_at

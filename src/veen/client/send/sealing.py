@@ -1,0 +1,142 @@
+"""From a body to the bytes of a MSG: seal, sign, remember what the receipt must say (spec §4.1, §4.2, D-09, D-16).
+
+Sealing is apart from sending, so it may run ahead, elsewhere, or in a thread. Each seal draws fresh randomness; bytes
+that were sealed once are only ever sent again as they are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from veen.client.identity.identity import Random
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import LimitError
+from veen.core.hashing import H
+from veen.core.limits import Limits
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
+from veen.core.sealing.attachments import SealedAttachments
+from veen.core.sealing.ciphertext import Binding, seal
+
+__all__ = ["BYTES_SCHEMA", "Attach", "Draft", "Prepared", "Sealer"]
+
+BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # a body about which nothing is said
+_IKM_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Attach:
+    """A file to go with a message."""
+
+    data: bytes
+    name: str | None = None
+    media_type: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Attach({len(self.data)} bytes)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Draft:
+    """What a message says, before it has a place. Its repr shows none of it."""
+
+    body: bytes
+    schema: bytes | None = None
+    parent: bytes | None = None
+    expires_at: int | None = None
+    attachments: Sequence[Attach] = ()
+
+    def header(self, auth_ref: bytes | None) -> PayloadHdr:
+        default = ATTACHED_SCHEMA if self.attachments else BYTES_SCHEMA
+        return PayloadHdr(
+            schema=self.schema or default, parent_id=self.parent, cap_ref=auth_ref, expires_at=self.expires_at
+        )
+
+    def sealed_body(self) -> bytes | Callable[[SealedAttachments], bytes]:
+        """Attachments are declared in the body (spec §4.6): by the schema that was named, or else by wrapping it."""
+        if not self.attachments or self.schema is not None:
+            return self.body
+
+        def declare(sealed: SealedAttachments) -> bytes:
+            declared = tuple(
+                Attachment(coid=coid, size=len(attachment.data), name=attachment.name, media_type=attachment.media_type)
+                for coid, attachment in zip(sealed.coids, self.attachments, strict=True)
+            )
+            return Attached(body=self.body, attachments=declared).to_bytes()
+
+        return declare
+
+    def __repr__(self) -> str:
+        return f"Draft({len(self.body)} bytes, {len(self.attachments)} attachments)"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A MSG ready to be sent, and the leaf that its receipt must name."""
+
+    raw: bytes
+    label: bytes
+    client_seq: int
+    leaf_hash: bytes
+    attachments: SealedAttachments | None = None
+    auth_ref: bytes | None = None
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Prepared":
+        """From the bytes of a MSG, as they were kept or made elsewhere."""
+        msg = Msg.from_bytes(raw)
+        return cls(raw, msg.label, msg.client_seq, msg.leaf_hash(), auth_ref=msg.auth_ref)
+
+    @property
+    def msg(self) -> Msg:
+        return Msg.from_bytes(self.raw)
+
+
+class Sealer:
+    """Makes the messages of one writer for one label."""
+
+    __slots__ = ("_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
+
+    def __init__(
+        self, key: SigningKey, label: bytes, reader_pk: bytes, profile: Profile, *, limits: Limits, random: Random
+    ) -> None:
+        self.label = label
+        self._key, self._reader_pk, self._limits, self._random = key, reader_pk, limits, random
+        self._profile, self._profile_id = profile, profile.profile_id()
+
+    def seal(self, draft: Draft, *, client_seq: int, prev_ack: int, auth_ref: bytes | None) -> Prepared:
+        """A LimitError names what is too large, before anything is sent."""
+        binding = Binding(
+            profile_id=self._profile_id,
+            label=self.label,
+            client_id=self._key.public,
+            client_seq=client_seq,
+            prev_ack=prev_ack,
+            auth_ref=auth_ref,
+        )
+        sealed = seal(
+            self._reader_pk,
+            binding,
+            draft.header(auth_ref),
+            draft.sealed_body(),
+            ikm=self._random(_IKM_BYTES),
+            pad_block=self._profile.pad_block,
+            attachments=[attachment.data for attachment in draft.attachments],
+            limits=self._limits,
+        )
+        msg = Msg.compose(
+            self._key,
+            profile_id=self._profile_id,
+            label=self.label,
+            client_seq=client_seq,
+            prev_ack=prev_ack,
+            auth_ref=auth_ref,
+            ciphertext=sealed.ciphertext,
+        )
+        raw = msg.to_bytes()
+        if len(raw) > self._limits.max_msg_bytes:
+            raise LimitError("max_msg_bytes", len(raw), self._limits.max_msg_bytes)
+        attachments = sealed.attachments if draft.attachments else None
+        return Prepared(raw, self.label, client_seq, msg.leaf_hash(), attachments, auth_ref)

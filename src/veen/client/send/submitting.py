@@ -1,0 +1,153 @@
+"""Bytes out, receipts in: single submits and batches, with proof of work where asked (spec §10.4.1, D-56, D-59).
+
+What comes back is one answer per message, in order: a RECEIPT as the hub told it, or its refusal. Whether the receipt
+is the right one is judged by the writer, which knows what it sent.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from veen.client.errors import BadAnswer, HubRefused, LocalError, NetworkError
+from veen.client.send.sealing import Prepared
+from veen.client.session import HubSession
+from veen.client.transport.base import NO_HEADERS, POW_HEADER
+from veen.client.transport.calls import is_transient, place_of, refusal_of, refused
+from veen.client.transport.calls import read as read_answer
+from veen.core import cbor
+from veen.core.entry import RECEIPT_HEAD
+from veen.core.errors import FormatError, Refusal
+from veen.core.objects.envelopes import SUBMIT_PREFIX, ErrorEnvelope, SubmitResponse
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import MAX_BATCH_ITEMS
+from veen.core.pow import solve
+
+__all__ = ["MAX_BATCH_BYTES", "Delivered", "Submitter", "batches"]
+
+_SUBMIT, _BATCH = "v1/submit", "tooling/submit_batch"
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # what a hub takes in one request
+_NONCE_BITS: Final = 48
+MAX_POW_BITS: Final = 24  # more than a minute of one core; a hub that asks for more is not worth it
+
+Told = Receipt | HubRefused
+
+
+def batches(messages: Iterable[Prepared], most: int) -> Iterator[list[Prepared]]:
+    """Messages in order, as many in one request as the caller and a hub allow."""
+    group: list[Prepared] = []
+    size = 0
+    for message in messages:
+        if group and (len(group) >= min(most, MAX_BATCH_ITEMS) or size + len(message.raw) > MAX_BATCH_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += len(message.raw)
+    if group:
+        yield group
+
+
+class Delivered:
+    """What became of some messages. `unsure`: an attempt got no answer, so a refusal does not prove absence."""
+
+    __slots__ = ("answers", "unsure")
+
+    def __init__(self, count: int) -> None:
+        self.answers: list[Told | None] = [None] * count
+        self.unsure = False
+
+
+class Submitter:
+    """Sends the same bytes until the hub has decided about them."""
+
+    def __init__(self, session: HubSession) -> None:
+        self._session = session
+
+    async def deliver(self, messages: Sequence[Prepared], *, batched: bool) -> Delivered:
+        """One answer per message. If the hub cannot be reached in time, a NetworkError: nothing is known then."""
+        done = Delivered(len(messages))
+        start = 0
+
+        async def attempt() -> None:
+            nonlocal start
+            try:
+                answers = await self._submit(messages[start:], batched=batched)
+            except NetworkError:
+                done.unsure = True
+                raise
+            for number, answer in enumerate(answers, start=start):
+                if isinstance(answer, HubRefused) and is_transient(answer) and place_of(answer) is None:
+                    start = number  # what follows was refused only because this one is missing
+                    raise answer
+                done.answers[number] = answer
+
+        await self._session.calls.repeat(attempt)
+        return done
+
+    async def _submit(self, messages: Sequence[Prepared], *, batched: bool) -> list[Told]:
+        body = b"".join([message.raw for message in messages]) if batched else SUBMIT_PREFIX + messages[0].raw
+        answers = await self._post(body, len(messages), batched=batched)
+        if any(isinstance(answer, HubRefused) and _wants_pow(answer) for answer in answers):
+            difficulty = self._session.status.pow_difficulty
+            if (await self._session.refresh_status()).pow_difficulty != difficulty:
+                answers = await self._post(body, len(messages), batched=batched)
+        return answers
+
+    async def _post(self, body: bytes, count: int, *, batched: bool) -> list[Told]:
+        operation = _BATCH if batched else _SUBMIT
+        headers = await self._paid(body, count)
+        answer = await self._session.calls.transport.call(operation, body, headers=headers)
+        if not answer.ok:
+            fault = refused(operation, answer)
+            if isinstance(fault, BadAnswer):
+                raise fault
+            return [fault] * count if batched and not is_transient(fault) else [fault]
+        if not batched:
+            return [read_answer(operation, answer.body, SubmitResponse).receipt]
+        answers = _read_batch(answer.body)
+        if len(answers) != count:
+            raise BadAnswer(f"{operation}: {len(answers)} answers to {count} messages")
+        return answers
+
+    async def _paid(self, body: bytes, count: int) -> Mapping[str, str]:
+        """Proof of work, if the hub asks for it: a batch costs what its messages would cost."""
+        asked = self._session.status.pow_difficulty
+        if not asked:
+            return NO_HEADERS
+        difficulty = asked + max(count - 1, 0).bit_length()
+        if difficulty > MAX_POW_BITS:
+            raise LocalError(f"the hub asks for a proof of work of {difficulty} bits; this client pays {MAX_POW_BITS}")
+        # Another cookie for each attempt: the hub may have taken the last one although its answer was lost.
+        cookie = await asyncio.to_thread(solve, body, difficulty, secrets.randbits(_NONCE_BITS))
+        return {POW_HEADER: cookie.to_bytes().hex()}
+
+
+def _wants_pow(answer: HubRefused) -> bool:
+    return refusal_of(answer) is Refusal.PREFILTER_REJECT and answer.detail.get("field") == POW_HEADER
+
+
+def _read_batch(body: bytes) -> list[Told]:
+    """The answers of a batch. Receipts have a fixed layout, so they are cut without looking at every item."""
+    answers: list[Told] = []
+    pos = 0
+    try:
+        while pos < len(body):
+            if body[pos : pos + len(RECEIPT_HEAD)] == RECEIPT_HEAD:
+                end = _receipt_end(body, pos)
+                answers.append(Receipt.from_bytes(body[pos:end]))
+            else:
+                end = cbor.item_end(body, pos)
+                answers.append(HubRefused.from_envelope(ErrorEnvelope.from_bytes(body[pos:end])))
+            pos = end
+    except FormatError as exc:
+        raise BadAnswer(f"{_BATCH}: neither receipts nor errors: {exc}") from exc
+    return answers
+
+
+def _receipt_end(data: bytes, pos: int) -> int:
+    try:
+        _, leaf = cbor.uint_at(data, pos + 36)
+        _, sig = cbor.uint_at(data, leaf + 68)
+    except (IndexError, ValueError):
+        return cbor.item_end(data, pos)  # not the layout: the general reader names the fault
+    return sig + 66

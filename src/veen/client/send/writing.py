@@ -1,0 +1,422 @@
+"""One writer on one label: numbers messages, sends them, believes a receipt only with its proof (spec §9, D-56, D-66).
+
+Order of things, so that a crash at any point loses nothing and doubles nothing: seal, write down, send, verify, advance
+the view, write down. What was written down and not confirmed is sent again byte for byte before anything new.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from veen.client.errors import Divergence, HubRefused, NetworkError, ReceiptMismatch, UnknownStream
+from veen.client.read.resync import Resynced, replay, resynced
+from veen.client.send.sealing import Draft, Prepared, Sealer
+from veen.client.send.submitting import Delivered, Submitter
+from veen.client.session import HubSession
+from veen.client.state import LabelState, Mode, StateStore
+from veen.client.transport.calls import place_of, refusal_of
+from veen.client.verify.advance import accuse, advance
+from veen.client.verify.pin import HubPin
+from veen.client.verify.view import LabelView
+from veen.core.errors import Refusal, VeenError
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import ClientCursorResponse
+
+__all__ = ["Outcome", "Sent", "Writer"]
+
+_MAX_RECOVERED: Final = 65_536
+_MAX_ASKED: Final = 16  # messages that are looked for one by one; more are found faster by reading the log
+_SAVE_SECONDS: Final = 0.25  # between two notes about a long run of prepared messages
+# Refusals after which the same message may be sealed anew: our idea of the order, or of the time, was not the hub's.
+_RESEAL: Final = frozenset((Refusal.DUPLICATE, Refusal.CLIENT_SEQ, Refusal.PREV_ACK, Refusal.EPOCH))
+
+
+class Sent:
+    """An admitted message: its place is proven, under a root that the hub signed.
+
+    In a batch one signature, that of the last receipt, carries the receipts before it; each of those has its own
+    signature checked when it is first asked for, so no unchecked receipt is ever handed out.
+    """
+
+    __slots__ = ("_checked", "_pin", "_receipt", "mode", "raw")
+
+    def __init__(self, raw: bytes, receipt: Receipt, pin: HubPin, mode: Mode, *, checked: bool) -> None:
+        self.raw, self.mode = raw, mode
+        self._receipt, self._pin, self._checked = receipt, pin, checked
+
+    @property
+    def receipt(self) -> Receipt:
+        if not self._checked:
+            self._pin.check_receipt(self._receipt)
+            self._checked = True
+        return self._receipt
+
+    @property
+    def msg(self) -> Msg:
+        return Msg.from_bytes(self.raw)
+
+    @property
+    def seq(self) -> int:
+        return self._receipt.stream_seq
+
+    @property
+    def root(self) -> bytes:
+        return self._receipt.mmr_root
+
+    @property
+    def msg_id(self) -> bytes:
+        return self._receipt.leaf_hash
+
+    @property
+    def label(self) -> bytes:
+        return self._receipt.label
+
+    def __repr__(self) -> str:
+        return f"Sent(seq={self.seq}, msg_id={self.msg_id.hex()[:16]}…, mode={self.mode!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from veen.client.read.notebook import sent_html
+
+        return sent_html(self)
+
+
+Outcome = Sent | VeenError  # a refusal of the hub, or a message that is too large
+
+
+class Writer:
+    """The state of one client key on one label, in memory and on disk.
+
+    Fields belong to the event loop's thread; whoever changes them holds `lock`, `prepare` apart, which does not wait.
+    `state` is saved before it is replaced here; only between two batches of one call it is ahead of the disk (`_took`),
+    and a crash then loses nothing that the log does not have. `view` ends at the newest entry that was verified.
+    `_prepared_seq` is `state.client_seq` unless messages were prepared that are not sent yet.
+    """
+
+    def __init__(
+        self,
+        session: HubSession,
+        store: StateStore,
+        sealer: Sealer | None,
+        state: LabelState,
+        *,
+        epoch: int,
+        upload: Callable[[Prepared], Awaitable[None]] | None = None,
+        cursor: Callable[[int], Awaitable[ClientCursorResponse | None]] | None = None,
+    ) -> None:
+        self.session, self.epoch, self.state = session, epoch, state
+        self._store, self._sealer, self._upload, self._cursor = store, sealer, upload, cursor
+        self._submitter = Submitter(session)
+        self.view = _view_of(state)
+        self.lock = asyncio.Lock()
+        self.refusal: HubRefused | None = None  # of the message that was put back last
+        self.recovered: deque[Sent] = deque(maxlen=_MAX_RECOVERED)  # accepted, but their senders never learned of it
+        self._prepared_seq = state.client_seq  # client_seq of the last prepared message
+
+    @property
+    def label(self) -> bytes:
+        return self.state.label
+
+    @property
+    def next_seq(self) -> int:
+        return self._prepared_seq + 1
+
+    @property
+    def busy(self) -> bool:
+        """Whether something would be lost with this object that is not on disk."""
+        return self.lock.locked() or bool(self.recovered) or self._prepared_seq != self.state.client_seq
+
+    # --- preparing -------------------------------------------------------------------------------------
+
+    def prepare(self, drafts: Sequence[Draft], auth_ref: bytes | None) -> list[Prepared]:
+        """Seal ahead. Send the results in this order and before anything else; what is never sent leaves no trace."""
+        messages = []
+        for draft in drafts:
+            self._prepared_seq += 1
+            messages.append(self._seal(draft, self._prepared_seq, auth_ref))
+        return messages
+
+    def withdraw_prepared(self) -> None:
+        """The next message gets the number after the last accepted one."""
+        self._prepared_seq = self.state.client_seq
+
+    def _seal(self, draft: Draft, client_seq: int, auth_ref: bytes | None) -> Prepared:
+        if self._sealer is None:
+            raise UnknownStream(f"label:{self.label.hex()}")  # a bare label: nobody knows whom to seal to
+        return self._sealer.seal(draft, client_seq=client_seq, prev_ack=self.state.prev_ack, auth_ref=auth_ref)
+
+    # --- sending ---------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Send again what an earlier run, or a lost answer, left open. The results are kept for `recovered`."""
+        if not self.state.pending:
+            return
+        waiting = [Prepared.of(pending.msg) for pending in self.state.pending]
+        outcomes = await self._confirm(waiting, unsure=True)
+        self.recovered.extend(outcome for outcome in outcomes if isinstance(outcome, Sent))
+
+    async def send(self, drafts: Sequence[Draft], auth_ref: bytes | None) -> list[Outcome | None]:
+        """One outcome per draft; None where the message must be sealed again (see `refusal`)."""
+        await self.settle()
+        outcomes: list[Outcome | None] = [None] * len(drafts)
+        sealed: list[tuple[int, Prepared]] = []
+        for number, draft in enumerate(drafts):
+            try:
+                prepared = self._seal(draft, self.state.client_seq + len(sealed) + 1, auth_ref)
+            except VeenError as exc:  # too large: it takes no number
+                outcomes[number] = exc
+                continue
+            if prepared.attachments is not None and self._upload is not None:
+                await self._upload(prepared)  # first: who can read the message must be able to fetch them
+            sealed.append((number, prepared))
+        if sealed:
+            messages = [prepared for _, prepared in sealed]
+            await self._save(self.state.sending(*[message.raw for message in messages]))
+            self._prepared_seq = self.state.client_seq
+            for (number, _), outcome in zip(sealed, await self._confirm(messages), strict=True):
+                outcomes[number] = outcome
+        return outcomes
+
+    async def send_prepared(self, batches: Sequence[Sequence[Prepared]]) -> list[Outcome]:
+        """Send what `prepare` made, batch by batch; while one is on its way the one before is verified and noted.
+
+        The caller keeps the messages until this returns, so they are not written down; sending them again is safe.
+        """
+        await self.settle()
+        outcomes: list[Outcome] = []
+        saved = time.monotonic()
+        flight = self._launch(batches, 0)
+        try:
+            for number, batch in enumerate(batches):
+                assert flight is not None  # noqa: S101 - there is one for every batch
+                delivered = await flight
+                clean = all(isinstance(answer, Receipt) for answer in delivered.answers)
+                flight = self._launch(batches, number + 1) if clean else None
+                accepted, answers = await self._accepted(batch, delivered.answers)
+                await self._absorb(accepted)
+                self._took(accepted)
+                outcomes += self._outcomes(list(zip(batch, answers, strict=True)))
+                if time.monotonic() - saved > _SAVE_SECONDS:
+                    await self._save(self.state)
+                    saved = time.monotonic()
+                flight = flight or self._launch(batches, number + 1)
+        finally:
+            if flight is not None:
+                flight.cancel()
+                await asyncio.gather(flight, return_exceptions=True)
+            await self._save(self.state)
+        self._prepared_seq = max(self._prepared_seq, self.state.client_seq)
+        return outcomes
+
+    def _took(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> None:
+        """Go on from these receipts, in memory: the log has what a crash would lose of it."""
+        if accepted:
+            last = max(message.client_seq for message, _ in accepted)
+            state = self._acknowledged(accepted)
+            self.state = replace(state, client_seq=max(state.client_seq, last))
+
+    def _launch(self, batches: Sequence[Sequence[Prepared]], number: int) -> "asyncio.Task[Delivered] | None":
+        if number >= len(batches):
+            return None
+        batch = batches[number]
+        return asyncio.create_task(self._submitter.deliver(batch, batched=len(batch) > 1))
+
+    async def resync(self) -> Resynced:
+        """Read the log to its end and take over what it says about us."""
+        done = await replay(self.session, self.view, self.state.client_id, self.epoch)
+        state, confirmed, dropped = resynced(self.state, done)
+        await self.save_seen(state, done.view)
+        return Resynced(
+            label=self.label,
+            read=done.read,
+            stream_seq=self.view.size,
+            mmr_root=self.view.root,
+            client_seq=self.state.client_seq,
+            confirmed=confirmed,
+            dropped=dropped,
+        )
+
+    async def _confirm(self, messages: Sequence[Prepared], *, unsure: bool = False) -> list[Outcome | None]:
+        """Send what is written down as pending, and settle each: confirmed, or withdrawn with all that follow.
+
+        `unsure`: they were sent before, so a refusal does not prove that they are not in the log.
+        """
+        try:
+            delivered = await self._submitter.deliver(messages, batched=len(messages) > 1)
+        except HubRefused:
+            # The hub takes nothing now, but it may have taken these before: an earlier answer was lost (D-162).
+            receipts = await self._ask_for(messages)
+            if len(receipts) < len(messages):
+                raise
+            delivered = Delivered(len(messages))
+            delivered.answers = [receipts[message.leaf_hash] for message in messages]
+        accepted, answers = await self._accepted(messages, delivered.answers)
+        if (unsure or delivered.unsure) and len(accepted) < len(messages):
+            # A refusal after a lost answer does not prove that the first attempt failed: look.
+            logged = await self._look_for(messages)
+            answers = [logged.get(message.leaf_hash, answer) for message, answer in zip(messages, answers, strict=True)]
+            accepted = [(m, a) for m, a in zip(messages, answers, strict=True) if isinstance(a, Receipt)]
+        await self._absorb(accepted)
+        state = self._acknowledged(accepted)
+        outcomes: list[Outcome | None] = list(self._outcomes(list(zip(messages, answers, strict=True))))
+        first_refused = next((n for n, answer in enumerate(answers) if isinstance(answer, HubRefused)), None)
+        if first_refused is None:
+            await self._save(state)
+            return outcomes
+        await self._save(state.withdrawn(messages[first_refused].client_seq))
+        self._prepared_seq = self.state.client_seq
+        return await self._put_back(outcomes, first_refused)
+
+    async def _put_back(self, outcomes: list[Outcome | None], first: int) -> list[Outcome | None]:
+        """What follows a refused message was refused for its number only: it is sealed again, and perhaps it too."""
+        refusal = outcomes[first]
+        assert isinstance(refusal, HubRefused)  # noqa: S101 - the caller found it
+        self.refusal = refusal
+        reason = refusal_of(refusal)
+        for number in range(first if reason in _RESEAL else first + 1, len(outcomes)):
+            outcomes[number] = None
+        if reason is Refusal.EPOCH:
+            await self.session.refresh_status()
+        elif reason in _RESEAL:
+            await self.resync()
+        return outcomes
+
+    # --- believing -------------------------------------------------------------------------------------
+
+    async def _accepted(
+        self, messages: Sequence[Prepared], answers: Sequence[Receipt | HubRefused | None]
+    ) -> tuple[list[tuple[Prepared, Receipt]], list[Receipt | HubRefused]]:
+        """Pairs of messages and their receipts; a refusal that says where the message stands counts as the receipt
+        there, whatever it was refused for (D-56, D-161)."""
+        verified: list[Receipt | HubRefused] = []
+        for message, answer in zip(messages, answers, strict=True):
+            assert answer is not None  # noqa: S101 - `deliver` answers every message
+            if isinstance(answer, HubRefused) and (seq := place_of(answer)) is not None:
+                answer = await self._original(message, seq) or answer
+            verified.append(answer)
+        return [(m, a) for m, a in zip(messages, verified, strict=True) if isinstance(a, Receipt)], verified
+
+    async def _original(self, message: Prepared, seq: int) -> Receipt | None:
+        """The receipt at a place that the hub named, if it is for our message: its leaf must be ours."""
+        receipt = await self.session.receipt(self.label, seq)
+        return receipt if receipt.leaf_hash == message.leaf_hash else None
+
+    async def _look_for(self, messages: Sequence[Prepared]) -> dict[bytes, Receipt]:
+        """The receipts of those that are in the log. That one is not there is believed after reading the log alone."""
+        receipts = await self._ask_for(messages)
+        if len(receipts) == len(messages):
+            return receipts
+        wanted = {message.leaf_hash for message in messages}
+        own = (await replay(self.session, self.view, self.state.client_id, self.epoch)).own
+        return {leaf_hash: receipt for leaf_hash, receipt in own.items() if leaf_hash in wanted}
+
+    async def _ask_for(self, messages: Sequence[Prepared]) -> dict[bytes, Receipt]:
+        """The receipts of those that the hub says it has, by their leaves; proven by the receipts, so nothing less."""
+        receipts: dict[bytes, Receipt] = {}
+        if self._cursor is None or len(messages) > _MAX_ASKED:
+            return receipts
+        try:
+            for message in messages:
+                place = await self._cursor(message.client_seq)
+                if place is None or place.stream_seq is None or place.leaf != message.leaf_hash:
+                    break  # numbers have no gaps: what follows is not there either
+                if (receipt := await self._original(message, place.stream_seq)) is None:
+                    break
+                receipts[message.leaf_hash] = receipt
+        except (HubRefused, NetworkError):
+            pass  # no answer proves nothing: the caller goes on with what is known
+        return receipts
+
+    async def _absorb(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> None:
+        """Advance the view over these receipts, in the order of the log; keep it once the last signature holds."""
+        if not accepted:
+            return
+        view = self.view.copy()
+        last: Receipt | None = None
+        try:
+            for message, receipt in sorted(accepted, key=_place):
+                if receipt.label != message.label or receipt.leaf_hash != message.leaf_hash:
+                    raise ReceiptMismatch(
+                        "the receipt is not for the message that was sent",
+                        label=message.label,
+                        seq=receipt.stream_seq,
+                        expected=message.leaf_hash,
+                        found=receipt.leaf_hash,
+                    )
+                self.session.check_epoch(receipt, self.epoch)
+                ahead = receipt.stream_seq - view.size
+                if ahead == 1 and view.is_whole:
+                    view.append(message.leaf_hash, receipt)
+                elif ahead >= 1:
+                    await self._check_signed(receipt)  # before the hub makes us fetch anything for it
+                    await advance(self.session, view, receipt, message.leaf_hash, self.state.mode)
+                else:
+                    await self._check_within(view, receipt)
+                    continue
+                last = receipt
+            if last is not None:
+                await self._check_signed(last)
+        except Divergence as exc:
+            raise await accuse(self.session, self.view, exc) from exc
+        self.view = view
+
+    async def _check_signed(self, receipt: Receipt) -> None:
+        await self.session.check_receipt(receipt, self.epoch)
+
+    async def _check_within(self, view: LabelView, receipt: Receipt) -> None:
+        """A receipt for a place that the view already covers: a retry, or a hub that gives one place twice."""
+        await self._check_signed(receipt)
+        self.view.check_known(receipt, self.session.pin)
+        assert view.root is not None  # noqa: S101 - it covers at least one entry
+        await self.session.proof_at(receipt, view.size, view.root)
+
+    def _acknowledged(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> LabelState:
+        """The state after these receipts, in one step."""
+        receipts = {message.client_seq: receipt for message, receipt in accepted}
+        return _seen(self.state.acknowledged(receipts), self.view)
+
+    def _outcomes(self, told: Sequence[tuple[Prepared, Receipt | HubRefused]]) -> list[Outcome]:
+        pin, mode = self.session.pin, self.state.mode
+        signed = self.view.last
+        return [
+            Sent(message.raw, answer, pin, mode, checked=answer is signed) if isinstance(answer, Receipt) else answer
+            for message, answer in told
+        ]
+
+    # --- remembering -----------------------------------------------------------------------------------
+
+    async def _save(self, state: LabelState) -> None:
+        await asyncio.to_thread(self._store.save, state)
+        self.state = state
+
+    async def save_seen(self, state: LabelState, view: LabelView) -> None:
+        """Take over what a resync or a reader found."""
+        self.view = view
+        await self._save(_seen(state, view))
+        self._prepared_seq = self.state.client_seq
+
+
+def _place(pair: tuple[Prepared, Receipt]) -> int:
+    return pair[1].stream_seq
+
+
+def _view_of(state: LabelState) -> LabelView:
+    last_receipt = state.last_receipt
+    last = last_receipt if last_receipt is not None and last_receipt.stream_seq == state.last_stream_seq else None
+    peaks = state.peaks if state.peaks or not state.last_stream_seq else None
+    return LabelView(state.label, state.last_stream_seq, state.last_mmr_root, peaks=peaks, last=last)
+
+
+def _seen(state: LabelState, view: LabelView) -> LabelState:
+    peaks = view.peaks if state.mode == "full" else ()
+    return replace(
+        state,
+        last_stream_seq=view.size,
+        last_mmr_root=view.root,
+        peaks=peaks or (),
+        last_receipt=view.last or state.last_receipt,
+    )

@@ -1,0 +1,3 @@
+"""Ways to a hub: HTTP, or a hub in the same process; the typed calls over them."""
+
+__all__: list[str] = []

@@ -1,0 +1,177 @@
+"""Typed calls: a wire object goes out, a wire object comes back, and every fault has one of our names.
+
+All operations of a hub may be repeated: reading changes nothing, and a submit resends identical bytes, which the hub
+recognises (D-09, D-56). So a call that got no answer, or "not now", is tried again, with growing pauses that differ
+from client to client. What the hub refuses for good, and what is not the protocol, is not tried again.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, TypeVar
+
+from veen.client.errors import BadAnswer, HubRefused, NetworkError, TimedOut, Unreachable
+from veen.client.transport.base import NO_HEADERS, Answer, Transport
+from veen.core import cbor
+from veen.core.errors import ApiCode, FormatError, Refusal
+from veen.core.objects.envelopes import ErrorEnvelope
+from veen.core.objects.tooling import MAX_LISTED, VersionRequest
+from veen.core.wire import Wire
+
+__all__ = [
+    "NOTHING",
+    "NO_RETRY",
+    "Calls",
+    "Retry",
+    "is_not_found",
+    "is_transient",
+    "place_of",
+    "read",
+    "refusal_of",
+    "refused",
+    "sequence",
+]
+
+W = TypeVar("W", bound=Wire)
+T = TypeVar("T")
+
+NOTHING: Final = VersionRequest()  # a request that asks for nothing in particular
+_TRANSIENT: Final = frozenset((ApiCode.UNAVAILABLE.code, Refusal.CAP_RATE.code))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How long a call is worth waiting for. `seconds` bounds all attempts of one call together."""
+
+    seconds: float = 60.0
+    first_pause: float = 0.05
+    longest_pause: float = 5.0
+    jitter: Callable[[], float] = field(default=random.random)  # in [0, 1); spreads clients, keeps no secret
+    sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)
+
+    async def pauses(self) -> AsyncIterator[None]:
+        """One turn per attempt; ends when the time is up."""
+        clock = asyncio.get_running_loop().time
+        until, pause = clock() + self.seconds, self.first_pause
+        while True:
+            yield
+            wait = pause * (0.5 + self.jitter())
+            if clock() + wait > until:
+                return
+            await self.sleep(wait)
+            pause = min(pause * 2, self.longest_pause)
+
+
+NO_RETRY: Final = Retry(seconds=0.0)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same bytes may succeed later."""
+    if isinstance(error, HubRefused):
+        return error.code in _TRANSIENT and error.detail.get("reason") != "corrupt"
+    return isinstance(error, (Unreachable, TimedOut))
+
+
+def is_not_found(error: HubRefused) -> bool:
+    return error.code == ApiCode.NOT_FOUND.code
+
+
+def refusal_of(error: HubRefused) -> Refusal | None:
+    """The row of the admission table that a refusal names, if it names one."""
+    try:
+        return Refusal[error.detail_enum or ""]
+    except KeyError:
+        return None
+
+
+def place_of(error: HubRefused) -> int | None:
+    """The stream_seq that a refusal names: the hub says that this very message stands there (D-56, D-161).
+
+    A hint about where to look (CLNT-14): only the receipt there proves it.
+    """
+    seq = error.detail.get("stream_seq")
+    return seq if type(seq) is int and seq >= 1 else None
+
+
+class Calls:
+    """One hub, by whatever transport."""
+
+    def __init__(self, transport: Transport, retry: Retry | None = None) -> None:
+        self.transport = transport
+        self.retry = retry or Retry()
+
+    async def ask(
+        self,
+        operation: str,
+        request: Wire | None,
+        response: type[W],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - handed to the transport, which names what ran out
+        again: bool = True,
+    ) -> W:
+        """Send `request`, read `response`."""
+        body = b"" if request is None else request.to_bytes()
+        answer = await self.send(operation, body, timeout=timeout, again=again)
+        return read(operation, answer.body, response)
+
+    async def send(
+        self,
+        operation: str,
+        body: bytes,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+        headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
+    ) -> Answer:
+        """A good answer to these bytes; NetworkError or HubRefused if there is none to be had."""
+
+        async def once() -> Answer:
+            answer = await self.transport.call(operation, body, timeout=timeout, headers=headers)
+            if not answer.ok:
+                raise refused(operation, answer)
+            return answer
+
+        return await self.repeat(once) if again else await once()
+
+    async def repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works, fails for good, or the time is up; the last error is the one that counts."""
+        last: NetworkError | HubRefused | None = None
+        async for _ in self.retry.pauses():
+            if last is not None and isinstance(last, HubRefused) and last.retry_after:
+                await self.retry.sleep(min(float(last.retry_after), self.retry.longest_pause))
+            try:
+                return await attempt()
+            except (NetworkError, HubRefused) as exc:
+                if not is_transient(exc):
+                    raise
+                last = exc
+        assert last is not None  # noqa: S101 - there is at least one attempt
+        raise last
+
+
+def read(operation: str, body: bytes, response: type[W]) -> W:
+    try:
+        return response.from_bytes(body)
+    except FormatError as exc:
+        raise BadAnswer(f"{operation}: not a {response.KIND}: {exc}") from exc
+
+
+def sequence(operation: str, body: bytes) -> list[bytes]:
+    """The items of an answer that is a CBOR sequence, at most MAX_LISTED, each still to be read."""
+    try:
+        items = list(islice(cbor.sequence(body, what=operation, max_items=Wire.MAX_ITEMS), MAX_LISTED + 1))
+    except FormatError as exc:
+        raise BadAnswer(f"{operation}: not a sequence of items: {exc}") from exc
+    if len(items) > MAX_LISTED:
+        raise BadAnswer(f"{operation}: more than {MAX_LISTED} items")
+    return items
+
+
+def refused(operation: str, answer: Answer) -> HubRefused | BadAnswer:
+    """What an answer that is not good means."""
+    try:
+        return HubRefused.from_envelope(ErrorEnvelope.from_bytes(answer.body))
+    except FormatError:
+        return BadAnswer(f"{operation}: status {answer.status} with something that is no error of a hub")

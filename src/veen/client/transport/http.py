@@ -1,0 +1,206 @@
+"""HTTP to a hub: connections reused, HTTP/2 where the server offers it, certificates always checked (spec §10.3, D-67).
+
+Over TLS an HTTP library does the work, and this is the only module that knows it; plain HTTP, for loopback and inside
+clusters, has a lean path of its own. Redirects are not followed: a hub is reached where its user said, and nowhere
+else. Proxies and certificates from the environment are not looked at for the same reason.
+"""
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from veen.client.errors import BadAnswer, InsecureHttp, LocalError, TimedOut, Unreachable
+from veen.client.home import read_secret
+from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer
+from veen.client.transport.http1 import PlainHttp
+from veen.core import cbor
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["CALL_SECONDS", "HttpTransport", "check_secret_may_travel", "read_token"]
+
+_CBOR: Final = "application/cbor"
+CALL_SECONDS: Final = 30.0  # for one call, from the first byte to the last
+_MAX_CONNECTIONS: Final = 64
+_IDLE_SECONDS: Final = 60.0  # shorter than the 75 s after which a hub closes an idle connection
+_MAX_TOKEN_BYTES: Final = 8192
+
+
+class HttpTransport:
+    """One hub behind one URL. Open it inside an event loop; `aclose` closes its connections."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ca_file: Path | None = None,
+        client_cert: Path | None = None,
+        client_key: Path | None = None,
+        token_file: Path | None = None,
+        insecure_http: bool = False,
+        timeout: float = CALL_SECONDS,
+        max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
+    ) -> None:
+        scheme, host, port, self._path = _parts_of(url)
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        headers = {"Content-Type": _CBOR, "Accept": _CBOR, "Accept-Encoding": "identity"}
+        if token_file is not None:
+            check_secret_may_travel(url, insecure_http=insecure_http)
+            headers["Authorization"] = f"Bearer {read_token(token_file)}"
+        self._carrier: PlainHttp | _TlsHttp
+        if scheme == "http":
+            self._carrier = PlainHttp(
+                host,
+                port or 80,
+                headers=headers,
+                max_answer=max_answer_bytes,
+                max_connections=_MAX_CONNECTIONS,
+                idle=_IDLE_SECONDS,
+            )
+        else:
+            tls = _tls(ca_file, client_cert, client_key)
+            self._carrier = _TlsHttp(f"https://{urlsplit(url).netloc}", headers, tls, max_answer_bytes)
+
+    def __repr__(self) -> str:
+        return f"HttpTransport({self.url!r})"
+
+    async def call(
+        self,
+        operation: str,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
+        method = "GET" if not body else "PUT" if operation.startswith(ATTACHMENT) else "POST"
+        limit = self._timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await self._carrier.call(method, f"{self._path}/{operation}", body, headers)
+        except TimeoutError as exc:
+            raise TimedOut(f"{self.url}/{operation}: no answer within {limit:g} s") from exc
+
+    async def aclose(self) -> None:
+        await self._carrier.aclose()
+
+
+class _TlsHttp:
+    """HTTP/1.1 or HTTP/2 over TLS."""
+
+    def __init__(self, base: str, headers: Mapping[str, str], tls: ssl.SSLContext, max_answer: int) -> None:
+        import httpx2  # only for those who need it: it takes a while to load
+
+        self._base, self._max_answer, self._library = base, max_answer, httpx2
+        self._client: httpx2.AsyncClient = httpx2.AsyncClient(
+            headers=dict(headers),
+            verify=tls,
+            http2=True,
+            follow_redirects=False,
+            trust_env=False,
+            timeout=None,  # bounded by the caller, from the first byte to the last
+            limits=httpx2.Limits(
+                max_connections=_MAX_CONNECTIONS,
+                max_keepalive_connections=_MAX_CONNECTIONS,
+                keepalive_expiry=_IDLE_SECONDS,
+            ),
+        )
+
+    async def call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        library = self._library
+        request = self._client.build_request(method, self._base + path, content=body or None, headers=dict(headers))
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                data = await self._read(response)
+            finally:
+                await response.aclose()
+        except library.RemoteProtocolError as exc:
+            if "disconnected" in str(exc).lower():
+                raise Unreachable(f"{self._base}: the hub closed the connection before it answered") from exc
+            raise BadAnswer(f"{self._base}: the answer is not HTTP") from exc
+        except (library.ProtocolError, library.DecodingError) as exc:
+            raise BadAnswer(f"{self._base}: the answer is not HTTP") from exc
+        except (library.TransportError, OSError) as exc:
+            raise Unreachable(f"{self._base}: {_reason(exc)}") from exc
+        return Answer(response.status_code, data, {name.lower(): value for name, value in response.headers.items()})
+
+    async def _read(self, response: "httpx2.Response") -> bytes:
+        """The body, as long as it stays within bounds: a hub must not make us hold more than the protocol allows."""
+        data = bytearray()  # one buffer: a list of two-byte parts would take twenty times their size
+        async for part in response.aiter_raw():
+            if len(data) + len(part) > self._max_answer:
+                raise BadAnswer(f"{self._base}: an answer of more than {self._max_answer} bytes")
+            data += part
+        return bytes(data)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def _parts_of(url: str) -> tuple[str, str, int | None, str]:
+    """(scheme, host, port, path without a slash at its end); LocalError for what is not the address of a hub."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as exc:
+        raise LocalError(f"{url[:80]!r} is not a URL") from exc
+    strange = (
+        parts.username or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url
+    )
+    if parts.scheme not in ("http", "https") or not host or strange:
+        raise LocalError(f"{url[:80]!r} is not the address of a hub: expected http://HOST:PORT or https://HOST:PORT")
+    return parts.scheme, host, port, parts.path.rstrip("/")
+
+
+def _tls(ca_file: Path | None, client_cert: Path | None, client_key: Path | None) -> ssl.SSLContext:
+    """TLS 1.2 or newer, names and chains always checked."""
+    try:
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if client_cert is not None:
+            context.load_cert_chain(client_cert, client_key)
+    except (OSError, ssl.SSLError) as exc:
+        raise LocalError(f"{ca_file or client_cert}: not usable for TLS: {_reason(exc)}") from exc
+    return context
+
+
+def check_secret_may_travel(url: str, *, insecure_http: bool) -> None:
+    """InsecureHttp if a secret would go to another machine unencrypted and nobody has allowed that."""
+    scheme, host, _, _ = _parts_of(url)
+    if scheme == "http" and not insecure_http and not _is_loopback(host):
+        raise InsecureHttp(url)
+
+
+def _is_loopback(host: str) -> bool:
+    """By its address, or by the one name that is reserved for this (RFC 6761); no other name is looked up.
+
+    The unspecified address, at which a hub may listen, is reached without leaving the machine as well.
+    """
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+        return address.is_loopback or address.is_unspecified
+    except ValueError:
+        return False
+
+
+def read_token(path: Path) -> str:
+    """The one bearer token in a file that only its owner may read."""
+    try:
+        text = read_secret(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise LocalError(f"{path}: the bearer token cannot be read") from exc
+    if not text or not text.isprintable() or " " in text:
+        raise LocalError(f"{path}: holds no bearer token, or more than one")
+    return text
+
+
+def _reason(exc: BaseException) -> str:
+    return str(exc) or type(exc).__name__

@@ -1,0 +1,188 @@
+"""Plain HTTP/1.1 on a few sockets, with as little work per request as Python allows (D-67: loopback and clusters).
+
+Batches of messages come back in a millisecond, so a general HTTP library would cost a client as much as all its
+verification. This one sends a request, reads one bounded answer, and keeps the connection. A connection that the hub
+closed while it was idle is replaced without a word: every operation may be repeated.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, cast
+
+import httptools
+
+from veen.client.errors import BadAnswer, NetworkError, Unreachable
+from veen.client.transport.base import Answer
+
+__all__ = ["PlainHttp"]
+
+_MAX_HEADERS: Final = 64 * 1024
+
+
+class PlainHttp:
+    """Connections to one address. Calls beyond `max_connections` wait for their turn."""
+
+    def __init__(
+        self, host: str, port: int, *, headers: Mapping[str, str], max_answer: int, max_connections: int, idle: float
+    ) -> None:
+        self._host, self._port, self._max_answer, self._idle_seconds = host, port, max_answer, idle
+        name = f"[{host}]" if ":" in host else host
+        self._headers = "".join(f"{key}: {value}\r\n" for key, value in {"Host": f"{name}:{port}", **headers}.items())
+        self._turns = asyncio.Semaphore(max_connections)
+        self._idle: deque[_Connection] = deque()
+
+    async def call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """One answer; NetworkError if none came. Time is the caller's to bound."""
+        more = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+        head = f"{method} {path} HTTP/1.1\r\n{self._headers}{more}Content-Length: {len(body)}\r\n\r\n".encode("latin-1")
+        async with self._turns:
+            while (idle := self._take()) is not None:
+                try:
+                    return await self._exchange(idle, head, body)
+                except Unreachable:
+                    if idle.heard:  # it broke in the middle of an answer
+                        raise
+            return await self._exchange(await self._connect(), head, body)
+
+    async def _exchange(self, connection: "_Connection", head: bytes, body: bytes) -> Answer:
+        try:
+            answer = await connection.exchange(head, body)
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.is_usable:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+        return answer
+
+    def _take(self) -> "_Connection | None":
+        """The connection that was used last: the others may go out of use."""
+        now = asyncio.get_running_loop().time()
+        while self._idle and (not self._idle[0].is_usable or now - self._idle[0].used > self._idle_seconds):
+            self._idle.popleft().abort()
+        return self._idle.pop() if self._idle else None
+
+    async def _connect(self) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        where = f"{self._host}:{self._port}"
+        try:
+            _, connection = await loop.create_connection(
+                lambda: _Connection(where, self._max_answer), self._host, self._port
+            )
+        except OSError as exc:
+            raise Unreachable(f"{where}: {exc.strerror or exc}") from exc
+        return connection
+
+    async def aclose(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time. The names of the `on_` methods are the parser's."""
+
+    def __init__(self, where: str, max_answer: int) -> None:
+        self._where, self._max_answer = where, max_answer
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._lost = self._loop.create_future()
+        self._waiting: asyncio.Future[Answer] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._header_bytes = 0
+        self._head_bytes = 0  # received while the head of the present answer is not complete
+        self._in_head = True
+        # The first piece as it is, then a bytearray: a list of tiny chunks would take twenty times the body.
+        self._body: bytes | bytearray = b""
+        self._size = 0
+        self.heard = False  # whether a byte of the present answer has come
+        self.is_usable = True
+        self.used = self._loop.time()
+
+    async def exchange(self, head: bytes, body: bytes) -> Answer:
+        assert self._transport is not None  # noqa: S101 - connected
+        self._waiting = self._loop.create_future()
+        self.heard = False
+        if not self.is_usable:
+            raise Unreachable(f"{self._where}: the hub closed the connection")
+        self._transport.writelines((head, body)) if body else self._transport.write(head)
+        return await self._waiting
+
+    def abort(self) -> None:
+        self.is_usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        self.abort()
+        await self._lost
+
+    # --- asyncio.Protocol ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not say that it is one
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail(BadAnswer(f"{self._where}: the answer is not HTTP"))
+        except httptools.HttpParserUpgrade:
+            self._fail(BadAnswer(f"{self._where}: the answer changes the protocol"))
+        if self._in_head:  # the parser keeps a header that has no end until memory ends
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEADERS:
+                self._fail(BadAnswer(f"{self._where}: more headers than any hub sends"))
+                self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(Unreachable(f"{self._where}: the hub closed the connection before it answered"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _fail(self, error: NetworkError) -> None:
+        self.is_usable = False
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+    # --- the parser ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._headers, self._header_bytes, self._body, self._size = {}, 0, b"", 0
+        self._head_bytes, self._in_head = 0, True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > _MAX_HEADERS:
+            self._fail(BadAnswer(f"{self._where}: more headers than any hub sends"))
+            self.abort()
+            return
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self._max_answer:
+            self._fail(BadAnswer(f"{self._where}: an answer of more than {self._max_answer} bytes"))
+            self.abort()
+            return
+        if not self._body:
+            self._body = part
+            return
+        if type(self._body) is bytes:
+            self._body = bytearray(self._body)
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        if self._waiting is None or self._waiting.done():  # nobody asked: whatever it answers is not ours
+            self.is_usable = False
+            return
+        self.is_usable = self.is_usable and self._parser.should_keep_alive()
+        self.used = self._loop.time()
+        body, self._body = bytes(self._body), b""  # no copy of what is bytes already
+        self._waiting.set_result(Answer(self._parser.get_status_code(), body, self._headers))

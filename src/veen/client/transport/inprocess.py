@@ -1,0 +1,75 @@
+"""A hub in the same process: for tests, notebooks and programs that embed one. No socket, the same answers."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+from urllib.parse import parse_qsl
+
+from veen.client.errors import TimedOut
+from veen.client.transport.base import ATTACHMENT, CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
+
+__all__ = ["Handler", "InProcess"]
+
+_LISTING: Final = {"streams": "streams_list"}  # read by a call without a body
+
+
+class _Reply(Protocol):
+    @property
+    def status(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]: ...
+
+
+class Handler(Protocol):
+    """What this transport needs of a hub: the `Api` of a running one has it."""
+
+    async def call(
+        self,
+        operation: str,
+        body: bytes = ...,
+        *,
+        pow_header: str | None = ...,
+        cap_header: str | None = ...,
+        query: Mapping[str, str] | None = ...,
+    ) -> _Reply: ...
+
+
+class InProcess:
+    """Calls a hub's API directly. The hub is not ours: closing this closes nothing."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def call(
+        self,
+        operation: str,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
+        query: dict[str, str] = {}
+        name = operation.partition("/")[2]
+        if operation.startswith(ATTACHMENT):
+            query["coid"], _, parameters = operation.removeprefix(ATTACHMENT).partition("?")
+            query.update(parse_qsl(parameters))
+            name = "attachment_put" if body else "attachment_get"
+        elif not body:
+            name = _LISTING.get(name, name)
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await self._handler.call(
+                    name,
+                    body,
+                    pow_header=headers.get(POW_HEADER),
+                    cap_header=headers.get(CAP_HEADER),
+                    query=query,
+                )
+        except TimeoutError as exc:
+            raise TimedOut(f"{operation}: no answer within {timeout} s") from exc
+        return Answer(reply.status, reply.body, {key.lower(): value for key, value in reply.headers})
+
+    async def aclose(self) -> None:
+        return None

@@ -1,0 +1,125 @@
+"""Bringing a view forward: by the entries in between (full), or by a proof about them (light) (D-66).
+
+Nothing is committed here: callers work on a copy of their view and keep it once the signature of the last receipt
+holds. That one signature carries the whole run before it, because its root does.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from veen.client.errors import BadAnswer, Divergence, Dropped, HubRefused, Reordered, Rewound
+from veen.client.session import HubSession
+from veen.client.state import Mode
+from veen.client.transport.calls import is_not_found
+from veen.client.verify.view import LabelView, check_order, contradiction
+from veen.core.errors import VeenError
+from veen.core.objects.envelopes import ReceiptRequest, ReceiptResponse, StreamItem
+from veen.core.objects.receipt import Receipt
+
+__all__ = ["accuse", "advance", "fill", "receipt_of", "run"]
+
+PAGE_ITEMS: Final = 512
+
+
+def receipt_of(item: StreamItem) -> Receipt:
+    """The receipt that was asked for with an entry."""
+    if item.receipt is None:
+        raise BadAnswer(f"v1/stream: entry {item.stream_seq} comes without the receipt that was asked for")
+    if item.receipt.stream_seq != item.stream_seq:
+        raise Reordered(
+            "an entry stands where its receipt does not put it",
+            label=item.msg.label,
+            seq=item.stream_seq,
+            expected=item.stream_seq,
+            found=item.receipt.stream_seq,
+        )
+    return item.receipt
+
+
+async def run(session: HubSession, label: bytes, first: int, last: int | None) -> AsyncIterator[tuple[StreamItem, ...]]:
+    """Pages of entries in order from `first` on, at most to `last`; what they contain is for the caller to verify."""
+    while last is None or first <= last:
+        page = await session.page(label, first, last, PAGE_ITEMS)
+        if page.label != label:
+            raise BadAnswer("v1/stream: a page of another label than the one asked for")
+        check_order(label, first, [item.stream_seq for item in page.items])
+        if page.items:
+            if last is not None and page.items[-1].stream_seq > last:
+                raise BadAnswer("v1/stream: more entries than were asked for")
+            yield page.items
+        first += len(page.items)
+        if page.next_cursor is None:
+            return
+        if page.next_cursor != first or not page.items:
+            raise BadAnswer("v1/stream: next_cursor does not follow the page")
+
+
+async def fill(session: HubSession, view: LabelView, upto: int) -> None:
+    """Full mode: fold every entry up to `upto` into the view."""
+    async for items in run(session, view.label, view.size + 1, upto):
+        for item in items:
+            view.append(item.msg.leaf_hash(), receipt_of(item))
+    if view.size < upto:
+        raise Dropped(
+            "the hub signed a later entry and does not serve one before it",
+            label=view.label,
+            seq=view.size + 1,
+            expected=upto,
+            found=view.size,
+        )
+
+
+async def advance(session: HubSession, view: LabelView, receipt: Receipt, leaf_hash: bytes, mode: Mode) -> None:
+    """Bring the view up to `receipt`, whatever others wrote in between; its signature is for the caller to check."""
+    gap_end = receipt.stream_seq - 1
+    if mode == "full" and view.is_whole:
+        if view.size < gap_end:
+            try:
+                await fill(session, view, gap_end)
+            except HubRefused as exc:
+                if not _is_pruned(exc):
+                    raise
+                await _skip(session, view, receipt)  # the payloads are gone for good, the tree is not (D-74)
+    elif view.size < gap_end or not view.is_whole:
+        await _skip(session, view, receipt)
+    view.append(leaf_hash, receipt)
+
+
+async def _skip(session: HubSession, view: LabelView, receipt: Receipt) -> None:
+    """Light mode: one proof that the log only grew, which also places the entry under its root."""
+    if view.size:
+        view.skip_to(receipt.stream_seq - 1, await session.consistency(view.label, view.size, receipt.stream_seq - 1))
+    else:
+        view.start_before(receipt, await session.proof(receipt))
+
+
+def _is_pruned(error: HubRefused) -> bool:
+    return is_not_found(error) and error.detail.get("reason") == "pruned"
+
+
+async def accuse(session: HubSession, view: LabelView, error: Divergence) -> Divergence:
+    """The strongest thing that can be said: proof of two histories, if the hub now signs another one than before.
+
+    `view` is what the hub had proven before `error`. Asking costs one call; what it answers, or that it does not, can
+    only make the case stronger.
+    """
+    last = view.last
+    if last is None:
+        return error
+    request = ReceiptRequest(label=view.label, stream_seq=last.stream_seq)
+    try:
+        now = (await session.calls.ask("v1/receipt", request, ReceiptResponse, again=False)).receipt
+        contradiction(last, now, session.pin)
+    except HubRefused as exc:
+        if is_not_found(exc) and not _is_pruned(exc):
+            return Rewound(
+                "the hub does not know any more what it signed",
+                label=view.label,
+                seq=last.stream_seq,
+                expected=last.stream_seq,
+            )
+    except Divergence as stronger:
+        return stronger
+    except VeenError:
+        pass
+    return error

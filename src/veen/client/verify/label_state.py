@@ -1,0 +1,124 @@
+"""What a client remembers about a label (RESYNC0.4, D-66): a value, and the only steps it takes.
+
+A message is written down before it is sent (`sending`), and forgotten once its receipt is verified (`acknowledged`), so
+after a crash at any moment the same bytes are sent again, and never two messages with one client_seq (D-09, D-56).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
+
+from veen.core.crypto import hkdf
+from veen.core.errors import MalformedError, ProofError
+from veen.core.hashing import u64be
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr
+from veen.core.wire import LOCAL, Bytes32, Choice, Length, Map, Size, Uint
+
+__all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "rekey", "session_keys"]
+
+Mode = Literal["full", "light"]
+
+RK_BYTES: Final = 32
+_MAX_PEAKS: Final = 64
+
+
+def rekey(rk: bytes, stream_seq: int) -> bytes:
+    """The next link of the rekey chain, made by the receipt with this stream_seq (D-11)."""
+    return hkdf.hkdf(rk, b"", b"veen/rk" + u64be(stream_seq), RK_BYTES)
+
+
+def session_keys(rk: bytes) -> tuple[bytes, bytes]:
+    """(send, recv) of a link. No formula of v0.0.1 takes them; they are kept as the spec keeps them (D-11)."""
+    return hkdf.hkdf(rk, b"", b"veen/send", RK_BYTES), hkdf.hkdf(rk, b"", b"veen/recv", RK_BYTES)
+
+
+class Pending(NamedTuple):
+    """A MSG that was sent, or was about to be, and has no receipt yet: the exact bytes to send again."""
+
+    client_seq: int
+    msg: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelState(Map):
+    """One client key on one label of one hub. `pending` has rows of its own: it may be large."""
+
+    KIND: ClassVar[str] = "label state"
+
+    hub_id: Bytes32
+    label: Bytes32
+    client_id: Bytes32
+    profile_id: Bytes32
+    mode: Annotated[Mode, Choice("full", "light")]
+    client_seq: Uint = 0  # the last one used
+    prev_ack: Uint = 0
+    last_stream_seq: Uint = 0  # how far the log is verified
+    last_mmr_root: Bytes32 | None = None  # at last_stream_seq; None while that is 0
+    peaks: Annotated[tuple[Bytes32, ...], Length(0, _MAX_PEAKS)] = ()  # full mode: those of last_stream_seq leaves
+    rk: Annotated[bytes, Size(RK_BYTES)] = field(repr=False)
+    last_receipt: Receipt | None = None  # the newest one seen: what a hub that rewinds is confronted with
+    pending: Annotated[tuple[Pending, ...], LOCAL] = field(default=(), repr=False)
+
+    def _check(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """MalformedError unless the parts agree: the peaks with the root, the receipt and prev_ack with the rest."""
+        if self.client_seq >= 2**63:  # no table has a wider integer (D-07)
+            raise MalformedError("client_seq is beyond all use", self.KIND)
+        if (self.last_mmr_root is None) != (self.last_stream_seq == 0):
+            raise MalformedError("there is a root exactly when there are entries", self.KIND)
+        if self.mode == "light" and self.peaks:
+            raise MalformedError("a light client keeps no peaks (D-66)", self.KIND)
+        if self.mode == "full":
+            try:
+                tree = Mmr(self.last_stream_seq, self.peaks)
+            except ProofError as exc:
+                raise MalformedError(str(exc), self.KIND) from exc
+            if tree.size and tree.root() != self.last_mmr_root:
+                raise MalformedError("the peaks do not fold into the root", self.KIND)
+        if self.prev_ack > self.last_stream_seq:
+            raise MalformedError("prev_ack lies beyond what was verified", self.KIND)
+        receipt = self.last_receipt
+        if receipt is not None and (receipt.label != self.label or receipt.stream_seq > self.last_stream_seq):
+            raise MalformedError("the receipt is not of this state", self.KIND)
+        numbers = [pending.client_seq for pending in self.pending]
+        if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= self.client_seq):
+            raise MalformedError("a pending message does not fit client_seq", self.KIND)
+
+    # --- steps -----------------------------------------------------------------------------------------
+
+    def sending(self, *messages: bytes) -> Self:
+        """These bytes are about to leave. Save the result first: then a crash cannot reuse their client_seq."""
+        pending = list(self.pending)
+        client_seq = self.client_seq
+        for data in messages:
+            msg = Msg.from_bytes(data)
+            client_seq += 1
+            if (msg.label, msg.client_id, msg.client_seq) != (self.label, self.client_id, client_seq):
+                raise ValueError(f"the next message has client_seq {client_seq} on this label, by this client key")
+            pending.append(Pending(client_seq, data))
+        return replace(self, client_seq=client_seq, pending=tuple(pending))
+
+    def acknowledged(self, receipts: Mapping[int, Receipt]) -> Self:
+        """client_seq -> receipt of pending messages; each is verified, and so is the log up to the last of them."""
+        rk = self.rk
+        for client_seq in sorted(receipts):
+            rk = rekey(rk, receipts[client_seq].stream_seq)
+        return replace(
+            self,
+            prev_ack=max(self.prev_ack, *(receipt.stream_seq for receipt in receipts.values()), 0),
+            rk=rk,
+            pending=tuple(pending for pending in self.pending if pending.client_seq not in receipts),
+        )
+
+    def withdrawn(self, client_seq: int) -> Self:
+        """The hub admitted neither this message nor any after it: their client_seqs are free again."""
+        pending_before = tuple(pending for pending in self.pending if pending.client_seq < client_seq)
+        return replace(self, client_seq=client_seq - 1, pending=pending_before)
+
+    def rotated(self, client_id: bytes) -> Self:
+        """What the next client key of the identity knows: the log as seen so far, and client_seq 0 (D-102a)."""
+        return replace(self, client_id=client_id, client_seq=0, pending=())

@@ -1,0 +1,187 @@
+"""The labels a client works with: which label a stream has now, and one writer for each (spec §2, D-23, D-26).
+
+There is exactly one writer per label and client key, so numbers are given once; readers start from what it knows and
+give back what they proved.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from veen.client.errors import LocalError, NoReaderKey, UnknownStream
+from veen.client.identity.identity import Identity, Random
+from veen.client.identity.keyring import Keyring, Stream, StreamKeys, StreamRef
+from veen.client.read.attachments import Attachments
+from veen.client.read.reading import LabelReader
+from veen.client.send.sealing import Sealer
+from veen.client.send.writing import Writer
+from veen.client.session import HubSession
+from veen.client.state import RK_BYTES, LabelState, Mode, StateStore
+from veen.client.verify.view import LabelView
+from veen.core.objects.profile import Profile
+
+__all__ = ["Labels", "Target"]
+
+_MAX_WRITERS: Final = 256  # those with nothing under way are let go; their state is on disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One label: of a stream in an epoch, with the keys that are held for it; or a bare label, without any."""
+
+    label: bytes
+    epoch: int
+    stream_id: bytes | None
+    keys: tuple[StreamKeys, ...] = ()
+
+    def readable(self) -> tuple[StreamKeys, ...]:
+        """Keys that open; NoReaderKey if there are none."""
+        able = tuple(key for key in self.keys if key.can_read)
+        if not able:
+            raise NoReaderKey(str(self.keys[0]) if self.keys else f"label:{self.label.hex()}")
+        return able
+
+
+class Labels:
+    """Finds targets and keeps their writers."""
+
+    def __init__(
+        self,
+        session: HubSession,
+        store: StateStore,
+        identity: Identity,
+        keyring: Keyring,
+        *,
+        mode: Mode,
+        random: Random,
+        profile: Profile | None = None,
+    ) -> None:
+        self._session, self._store, self._identity, self._keyring = session, store, identity, keyring
+        self._mode, self._random, self._profile = mode, random, profile
+        self.attachments = Attachments(session, identity.client_key.key)
+        self._writers: OrderedDict[bytes, Writer] = OrderedDict()
+        self._opening = asyncio.Lock()
+
+    # --- names -----------------------------------------------------------------------------------------
+
+    def keys(self, stream: Stream) -> tuple[StreamKeys, ...]:
+        return self._keyring.readers(stream)
+
+    def at(self, stream: Stream, epoch: int) -> Target:
+        """The label of a stream in an epoch."""
+        keys = self.keys(stream)
+        stream_id = keys[0].stream_id
+        return Target(label=self._session.label(stream_id, epoch), epoch=epoch, stream_id=stream_id, keys=keys)
+
+    async def find(self, stream: Stream, epoch: int | None = None) -> Target:
+        """The label of a stream in an epoch, or now; `label:<hex>` names a label itself."""
+        ref = StreamRef.parse(stream) if isinstance(stream, str) else stream
+        if not isinstance(ref, StreamRef) or ref.label is None:
+            return self.at(stream, self._session.epoch_now() if epoch is None else epoch)
+        info = await self._session.label_info(ref.label)
+        found_epoch = (info.epoch if info else 0) if epoch is None else epoch
+        try:
+            keys = self._keyring.for_label(ref.label, self._session.routing_key, found_epoch)
+        except UnknownStream:
+            return Target(label=ref.label, epoch=found_epoch, stream_id=None)
+        target = self.at(keys, found_epoch)
+        return replace(target, keys=self.keys(keys))
+
+    def epoch_of(self, stream: Stream, label: bytes) -> int:
+        """The epoch of a label that was made for a stream a moment ago."""
+        now, reach = self._session.epoch_now(), self._session.window + 2
+        for epoch in range(max(now - reach, 0), now + reach + 1):
+            if self.at(stream, epoch).label == label:
+                return epoch
+        raise LocalError("the message was prepared for another stream, or too long ago: prepare it again")
+
+    # --- writers ---------------------------------------------------------------------------------------
+
+    async def writer(self, target: Target) -> Writer:
+        """The one writer of a label."""
+        async with self._opening:
+            writer = self._writers.get(target.label)
+            if writer is None:
+                writer = await self._open(target)
+                self._writers[target.label] = writer
+                self._shed()
+            self._writers.move_to_end(target.label)
+            return writer
+
+    async def _open(self, target: Target) -> Writer:
+        session = self._session
+        key = self._identity.client_key.key
+        profile = self._profile or session.profile()
+        state = await asyncio.to_thread(self._store.load, session.hub_id, target.label, key.public)
+        if state is None:
+            state = LabelState(
+                hub_id=session.hub_id,
+                label=target.label,
+                client_id=key.public,
+                profile_id=profile.profile_id(),
+                mode=self._mode,
+                rk=self._random(RK_BYTES),
+            )
+        state = replace(await self._in_mode(state), profile_id=profile.profile_id())
+        sealer = None
+        if target.keys:
+            reader_pk = target.keys[0].reader_pk
+            sealer = Sealer(key, target.label, reader_pk, profile, limits=session.limits, random=self._random)
+        return Writer(
+            session,
+            self._store,
+            sealer,
+            state,
+            epoch=target.epoch,
+            upload=self.attachments.put_all,
+            cursor=partial(session.client_cursor, key, target.label),
+        )
+
+    async def _in_mode(self, state: LabelState) -> LabelState:
+        """Keep what is known the other way. A light client has no peaks: one that turns full asks for them (D-66)."""
+        if state.mode == self._mode:
+            return state
+        if self._mode == "light" or not state.last_stream_seq:
+            return replace(state, mode=self._mode, peaks=())
+        view = LabelView(state.label, state.last_stream_seq, state.last_mmr_root, peaks=None)
+        view.skip_to(view.size, await self._session.consistency(state.label, view.size, view.size))
+        return replace(state, mode=self._mode, peaks=view.peaks or ())
+
+    def _shed(self) -> None:
+        for label in [idle for idle, writer in self._writers.items() if not writer.busy][: -_MAX_WRITERS or None]:
+            if len(self._writers) <= _MAX_WRITERS:
+                return
+            del self._writers[label]
+
+    async def forget(self, target: Target) -> None:
+        """Drop all that is known of a label."""
+        async with self._opening:
+            self._writers.pop(target.label, None)
+            await asyncio.to_thread(self._store.forget, self._session.hub_id, target.label)
+
+    # --- readers ---------------------------------------------------------------------------------------
+
+    async def reader(self, target: Target, *, opened: bool, with_proofs: bool = False) -> LabelReader:
+        """A reader that starts from what is known of the label."""
+        keys: Sequence[StreamKeys] = target.readable() if opened else ()
+        view = (await self.writer(target)).view
+        return LabelReader(
+            self._session,
+            view.copy(),
+            target.epoch,
+            stream_id=target.stream_id or b"",
+            keys=keys,
+            with_proofs=with_proofs,
+        )
+
+    async def saw(self, target: Target, view: LabelView) -> None:
+        """Keep what a reader proved, if it goes beyond what is known."""
+        writer = await self.writer(target)
+        if view.last is None or view.size <= writer.view.size:
+            return
+        async with writer.lock:
+            if view.size > writer.view.size:
+                await writer.save_seen(writer.state, view.copy())

@@ -1,0 +1,200 @@
+"""What a hub has proven about one label so far, and what may follow (spec §5.1, §9, D-33, D-35, D-40, D-66).
+
+A view is the size, the peaks and the last receipt of a verified prefix. It only grows: by the entries themselves (full
+mode), or by a consistency proof (light mode), and always up to a root that the hub signed. Whatever does not fit is a
+Divergence of its own class; two receipts for one position are evidence.
+
+Everything here is a function of its arguments. An inclusion proof at the size of its own entry (D-33) is just the
+peaks before that entry, so one such proof starts a view anywhere in a log, and a view
+gives the proof of each next entry.
+"""
+
+from collections.abc import Sequence
+
+from veen.client.errors import (
+    Divergence,
+    Dropped,
+    Equivocated,
+    ProofInvalid,
+    ReceiptMismatch,
+    Reordered,
+    RootMismatch,
+)
+from veen.client.verify.pin import HubPin
+from veen.core.errors import ProofError
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.evidence import Equivocation, Statement
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr, Span
+from veen.core.tree.proof import ConsistencyProof, MmrProof, PathStep
+
+__all__ = ["Forged", "LabelView", "check_order", "contradiction", "peaks_before"]
+
+
+class Forged(Divergence):
+    """An entry that its author did not sign: no hub may admit it (I1, spec §8.2)."""
+
+    code = "E.DIVERGED.FORGED"
+
+
+class LabelView:
+    """A verified prefix of a label. `copy` before trying, keep the copy if it held.
+
+    A light client that starts again knows size and root but no peaks; the next proof brings them back (D-66).
+    """
+
+    __slots__ = ("_root", "_size", "_tree", "label", "last")
+
+    def __init__(
+        self,
+        label: bytes,
+        size: int = 0,
+        root: bytes | None = None,
+        *,
+        peaks: Sequence[bytes] | None = (),
+        last: Receipt | None = None,
+    ) -> None:
+        self.label, self.last = label, last
+        self._size, self._root = size, root
+        self._tree = None if peaks is None and size else Mmr(size, peaks or ())
+
+    @property
+    def size(self) -> int:
+        return self._size if self._tree is None else self._tree.size
+
+    @property
+    def root(self) -> bytes | None:
+        """At `size`; an empty label has none (D-30)."""
+        if self._tree is None:
+            return self._root
+        return self._tree.root() if self._tree.size else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the next entry can be appended: the peaks are known."""
+        return self._tree is not None
+
+    @property
+    def peaks(self) -> tuple[bytes, ...] | None:
+        return None if self._tree is None else self._tree.peaks()
+
+    def copy(self) -> "LabelView":
+        return LabelView(self.label, self.size, self.root, peaks=self.peaks, last=self.last)
+
+    # --- growing ---------------------------------------------------------------------------------------
+
+    def append(self, leaf_hash: bytes, receipt: Receipt) -> None:
+        """The next entry. Its receipt must be about this leaf, at this place, under the root that follows.
+
+        The signature is judged elsewhere: a whole run of entries hangs on the signature of its last receipt.
+        """
+        tree = self._tree
+        if tree is None:
+            raise ProofInvalid("the peaks of the log are not known yet", label=self.label, seq=receipt.stream_seq)
+        seq = tree.size + 1
+        if receipt.label != self.label or receipt.leaf_hash != leaf_hash:
+            raise ReceiptMismatch(
+                "a receipt is not for the message beside it",
+                label=self.label,
+                seq=receipt.stream_seq,
+                expected=leaf_hash,
+                found=receipt.leaf_hash,
+            )
+        if receipt.stream_seq != seq:
+            kind = Dropped if receipt.stream_seq > seq else Reordered
+            raise kind(
+                "an entry is not at its place", label=self.label, seq=seq, expected=seq, found=receipt.stream_seq
+            )
+        tree.append(leaf_hash)
+        root = tree.root()
+        if root != receipt.mmr_root:
+            raise RootMismatch(
+                "the entries do not lead to the root that the hub signed",
+                label=self.label,
+                seq=seq,
+                expected=root,
+                found=receipt.mmr_root,
+            )
+        self.last = receipt
+
+    def start_before(self, receipt: Receipt, proof: MmrProof) -> None:
+        """Begin at the entry of a receipt whose signature holds, from its inclusion proof alone."""
+        try:
+            proof.verify(leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, expected_root=receipt.mmr_root)
+        except ProofError as exc:
+            raise ProofInvalid(str(exc), label=self.label, seq=receipt.stream_seq) from exc
+        self._tree = Mmr(receipt.stream_seq - 1, peaks_before(proof))
+        self.last = None
+
+    def skip_to(self, size: int, proof: ConsistencyProof) -> None:
+        """Grow to `size` without the entries. What this leads to counts once a signed root confirms it (`append`)."""
+        try:
+            if (proof.from_size, proof.to_size) != (self.size, size) or self.peaks not in (None, proof.peaks):
+                raise ProofError("the consistency proof is for another log, or for other sizes")
+            old = Span.from_peaks(self.size, proof.peaks)
+            old.check()
+            if old.root() != self.root:
+                raise ProofError("the consistency proof does not begin at the root that is known")
+            merged = old.merge(Span(self.size, size, proof.added))
+        except ProofError as exc:
+            raise ProofInvalid(str(exc), label=self.label, seq=size) from exc
+        self._tree = Mmr(size, merged.peaks())
+        if size != old.end:
+            self.last = None
+
+    # --- what is known ---------------------------------------------------------------------------------
+
+    def proof_of_next(self, leaf_hash: bytes) -> MmrProof:
+        """The inclusion proof of the entry that comes next, under the root of its own receipt (D-33)."""
+        peaks = self.peaks
+        if peaks is None:
+            raise ProofInvalid("the peaks of the log are not known yet", label=self.label, seq=self.size + 1)
+        steps = ((self.size + 1) & -(self.size + 1)).bit_length() - 1
+        path = tuple(PathStep(dir=1, sib=peak) for peak in peaks[:steps])
+        return MmrProof(leaf_hash=leaf_hash, path=path, peaks_after=peaks[steps:])
+
+    def check_known(self, statement: Statement, pin: HubPin, epoch_sec: int = 0) -> None:
+        """Raise Equivocated if a statement is about the position of our last receipt and says something else."""
+        if self.last is not None:
+            contradiction(self.last, statement, pin, epoch_sec)
+
+
+def peaks_before(proof: MmrProof) -> tuple[bytes, ...]:
+    """The peaks of the log just before the entry of a verified proof: the siblings, then the other peaks (D-33)."""
+    return (*(step.sib for step in proof.path), *proof.peaks_after)
+
+
+def contradiction(one: Statement, other: Statement, pin: HubPin, epoch_sec: int = 0) -> None:
+    """Raise Equivocated, with evidence, if two statements that the hub signed cannot both be true (RCPT-07)."""
+    (label, seq, root, leaf), (other_label, other_seq, other_root, other_leaf) = _claim(one), _claim(other)
+    same_leaf = leaf is None or other_leaf is None or leaf == other_leaf
+    if (label, seq) != (other_label, other_seq) or (root == other_root and same_leaf):
+        return
+    one_pk, other_pk = _signer(one, pin, epoch_sec), _signer(other, pin, epoch_sec)
+    evidence = Equivocation.of(one, other, one_pk=one_pk, other_pk=other_pk)
+    raise Equivocated("the hub signed two histories", evidence, label=label, seq=seq)
+
+
+def _claim(statement: Statement) -> tuple[bytes, int, bytes, bytes | None]:
+    if isinstance(statement, Checkpoint):
+        return statement.label_curr, statement.upto_seq, statement.mmr_root, None
+    return statement.label, statement.stream_seq, statement.mmr_root, statement.leaf_hash
+
+
+def _signer(statement: Statement, pin: HubPin, epoch_sec: int) -> bytes:
+    if isinstance(statement, Checkpoint):
+        return pin.check_checkpoint(statement, epoch_sec).hub_pk
+    return pin.check_receipt(statement).hub_pk
+
+
+def check_order(label: bytes, first: int, seqs: Sequence[int]) -> None:
+    """Entries of a page are `first`, `first` + 1, …: the same numbers in another order are one lie, a hole another."""
+    wanted = range(first, first + len(seqs))
+    if list(seqs) == list(wanted):
+        return
+    at, received = next((want, seq) for want, seq in zip(wanted, seqs, strict=True) if want != seq)
+    if sorted(seqs) == list(wanted) or received < at:
+        raise Reordered(
+            "entries come in another order than their numbers", label=label, seq=at, expected=at, found=received
+        )
+    raise Dropped("an entry is missing", label=label, seq=at, expected=at, found=received)
