@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.event import Event
 from veen.core.hashing import H
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, org_id_of, realm_id_of

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from veen.core import cbor
 from veen.core.errors import MalformedError
 from veen.core.wire import NULL, Fields
-from veen.overlays import crdt, crud, kv, queue, rpc
-from veen.overlays.body import Body, Draft, InvalidBody
-from veen.overlays.decode import Issue, Typed, decode
-from veen.overlays.registry import BUILTIN
-from veen.overlays.schema import Schema
+from veen.overlays import crdt, crud, kv, queue
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.decode import Issue, Typed, decode
+from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.schema import Schema
+from veen.overlays.rpc import messages as rpc
 from veen.testing.events import FakeLog
 
 
@@ -63,18 +64,18 @@ def decoded(body: bytes, schema: Schema[Any] = SAMPLE, parent_id: bytes | None =
 
 
 def code_of(tree: Any) -> str:
-    found = decoded(cbor2.dumps(tree))
-    assert isinstance(found, Issue)
-    assert (found.stream_seq, len(found.label)) == (1, 32)
-    return found.code
+    result = decoded(cbor2.dumps(tree))
+    assert isinstance(result, Issue)
+    assert (result.stream_seq, len(result.label)) == (1, 32)
+    return result.code
 
 
 @pytest.mark.req("OVL-08")
 def test_a_good_body_is_read_and_written_as_it_was():
-    found = decoded(cbor2.dumps(GOOD))
-    assert isinstance(found, Typed)
-    assert found.body == Sample(word="yes", number=-3, names=("a",), free=None, info={"b": 1}, limit=7)
-    assert found.body.to_bytes() == cbor2.dumps(GOOD)
+    result = decoded(cbor2.dumps(GOOD))
+    assert isinstance(result, Typed)
+    assert result.body == Sample(word="yes", number=-3, names=("a",), free=None, info={"b": 1}, limit=7)
+    assert result.body.to_bytes() == cbor2.dumps(GOOD)
 
 
 @pytest.mark.req("OVL-08", "PHDR-06")
@@ -106,28 +107,28 @@ def test_every_fault_has_a_stable_code_at_its_place(tree, code):
 @pytest.mark.req("OVL-08")
 @pytest.mark.parametrize("body", [b"", b"\xa0\x00", b"\xbf\xff", b"\xa1\x61a", cbor2.dumps(GOOD)[:-1]])
 def test_bytes_that_are_no_single_deterministic_item_are_ovl_cbor(body):
-    found = decoded(body)
-    assert isinstance(found, Issue)
-    assert found.code == "OVL.CBOR"
+    result = decoded(body)
+    assert isinstance(result, Issue)
+    assert result.code == "OVL.CBOR"
 
 
 def test_null_on_an_optional_field_is_absence_and_is_never_written():
     """D-04."""
-    found = decoded(cbor2.dumps({**GOOD, "info": None, "limit": None}))
-    assert isinstance(found, Typed)
-    assert (found.body.info, found.body.limit) == (None, None)
-    assert list(found.body.to_tree()) == ["word", "number", "names", "free"]
+    result = decoded(cbor2.dumps({**GOOD, "info": None, "limit": None}))
+    assert isinstance(result, Typed)
+    assert (result.body.info, result.body.limit) == (None, None)
+    assert list(result.body.to_tree()) == ["word", "number", "names", "free"]
 
 
 @pytest.mark.req("CBOR-12")
 def test_free_form_parts_are_read_in_any_order_and_written_sorted():
     """D-03; the raw body stays for hashing."""
     tree = {**GOOD, "free": {"b": {"d": 1, "c": 2}, "a": True}}
-    found = decoded(cbor2.dumps(tree))
-    assert isinstance(found, Typed)
-    assert list(found.body.to_tree()["free"]) == ["a", "b"]
-    assert list(found.body.to_tree()["free"]["b"]) == ["c", "d"]
-    assert found.event.body == cbor2.dumps(tree)
+    result = decoded(cbor2.dumps(tree))
+    assert isinstance(result, Typed)
+    assert list(result.body.to_tree()["free"]) == ["a", "b"]
+    assert list(result.body.to_tree()["free"]["b"]) == ["c", "d"]
+    assert result.event.body == cbor2.dumps(tree)
 
 
 def test_the_json_form_says_the_same():
@@ -141,11 +142,11 @@ def test_the_json_form_says_the_same():
 def test_a_schema_that_needs_a_parent_says_so():
     reply = rpc.answer(bytes(32), 1)
     assert isinstance(decoded(reply.body, rpc.REPLY, bytes(32)), Typed)
-    found = decoded(reply.body, rpc.REPLY)
-    assert isinstance(found, Issue)
-    assert found.code == "OVL.PARENT"
+    result = decoded(reply.body, rpc.REPLY)
+    assert isinstance(result, Issue)
+    assert result.code == "OVL.PARENT"
     with pytest.raises(ValueError, match="needs a parent_id"):
-        rpc.REPLY.draft(rpc.Reply(ok=True, result=1))
+        rpc.REPLY.draft(rpc.RpcReply(ok=True, result=1))
 
 
 @pytest.mark.parametrize(
@@ -160,9 +161,9 @@ def test_a_schema_that_needs_a_parent_says_so():
         (lambda: queue.QUEUE.draft(queue.Queue(op="nack")), "QUEUE.SHAPE"),
         (lambda: crdt.ORSET.draft(crdt.OrSetOp(id=bytes(32))), "CRDT.ORSET"),
         (lambda: crdt.ORSET.draft(crdt.OrSetOp(id=bytes(32), elem=b"", tomb=())), "CRDT.ORSET"),
-        (lambda: rpc.REPLY.draft(rpc.Reply(ok=False), parent_id=bytes(32)), "RPC.REPLY"),
+        (lambda: rpc.REPLY.draft(rpc.RpcReply(ok=False), parent_id=bytes(32)), "RPC.REPLY"),
         (
-            lambda: rpc.REPLY.draft(rpc.Reply(ok=True, result=1, error=rpc.Fault(code="x")), parent_id=bytes(32)),
+            lambda: rpc.REPLY.draft(rpc.RpcReply(ok=True, result=1, error=rpc.RpcFault(code="x")), parent_id=bytes(32)),
             "RPC.REPLY",
         ),
     ],

@@ -2,9 +2,9 @@
 
 import pytest
 
-from veen.core.attachments import att_root_of
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
+from veen.core.sealing.attachments import att_root_of
 from veen.overlays import crdt
 from veen.testing.events import FakeLog
 
@@ -54,9 +54,9 @@ def test_an_element_is_present_while_one_of_its_adds_is_in_no_tomb():
 def test_an_add_concurrent_with_a_remove_survives():
     log = FakeLog()
     log.append(crdt.orset_add(b"x", add_id=ID[0]))
-    seen = members(log)[b"x"].ids
+    ids = members(log)[b"x"].ids
     log.append(crdt.orset_add(b"x", add_id=ID[1]), stream="replica")
-    log.append(crdt.orset_remove(seen))
+    log.append(crdt.orset_remove(ids))
     assert members(log)[b"x"].ids == (ID[1],)
 
 

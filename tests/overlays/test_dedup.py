@@ -4,7 +4,7 @@ import pytest
 
 from veen.core.hashing import H
 from veen.overlays import crdt, kv
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.testing.events import FakeLog
 
 BRIDGE = H(b"bridge")
@@ -39,8 +39,8 @@ def test_copies_do_not_count_twice_in_a_sum_even_where_the_original_is_elsewhere
     original = log.append(crdt.counter_add(bytes(32), 3))
     copies = [log.mirror(original, stream=stream) for stream in ("east", "west")]
     fold = crdt.CounterFold(mirrors=MIRRORS)
-    for seen in ([original, *copies], copies, copies[:1], copies[::-1]):
-        merged = fold.combine(map(fold.lift, seen))
+    for copies_read in ([original, *copies], copies, copies[:1], copies[::-1]):
+        merged = fold.combine(map(fold.lift, copies_read))
         assert fold.view(merged) == {bytes(32): 3}
     assert crdt.CounterFold().view(crdt.CounterFold().summarize(log.all())) == {bytes(32): 9}
 
@@ -53,6 +53,6 @@ def test_of_copies_without_their_original_the_first_in_logical_order_counts():
     log.now = 1_500
     early = log.mirror(original, stream="east")
     fold = kv.KvFold(mirrors=MIRRORS)
-    for seen in ([early, late], [late, early]):
-        for summary in (fold.summarize(seen), fold.combine(map(fold.lift, seen))):
+    for order in ([early, late], [late, early]):
+        for summary in (fold.summarize(order), fold.combine(map(fold.lift, order))):
             assert fold.view(summary)["a"].msg_id == early.msg_id

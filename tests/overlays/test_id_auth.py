@@ -22,14 +22,14 @@ from tests.overlays.idworld import (
     IdLog,
 )
 
-from veen.core.captoken import CapToken, Rate
 from veen.core.errors import CapabilityError
 from veen.core.hashing import H
 from veen.core.labels import label_of
-from veen.core.msg import Msg
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.msg import Msg
 from veen.overlays.id import drafts
 from veen.overlays.id.auth import (
-    Issuer,
+    IssuerKind,
     MessageFacts,
     NotAuthenticated,
     Outcome,
@@ -68,7 +68,7 @@ TOKEN = delegate(ALICE, PHONE.public, state=STATE, as_of=NOW, ttl=600, realms=[A
 
 
 def facts(token: CapToken = TOKEN, **changes) -> MessageFacts:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "client_id": PHONE.public,
         "auth_ref": token.auth_ref(),
         "stream_id": CHAT,
@@ -76,7 +76,7 @@ def facts(token: CapToken = TOKEN, **changes) -> MessageFacts:
         "at": NOW,
         "issued_at": NOW - 100,
     } | changes
-    return MessageFacts(**given)
+    return MessageFacts(**fields)
 
 
 def failures(state=STATE, token=TOKEN, message=None, **asked) -> list[str]:
@@ -203,13 +203,13 @@ def test_an_organization_delegates_to_any_key():
     token = delegate_by_org(ACME, TABLET.public, ttl=600, streams=[CHAT])
     assert token == service
     message = facts(token, client_id=TABLET.public)
-    verdict = authenticate(STATE, token, message, realm_id=APP, issuer=Issuer.ORG).require()
+    verdict = authenticate(STATE, token, message, realm_id=APP, issuer=IssuerKind.ORG).require()
     assert (verdict.org_id, verdict.ctx_id) == (ACME_ID, None)
     assert [check.outcome for check in verdict.checks if check.code == "ID.AUTH_CTX"] == [Outcome.SKIP]
-    asked = {"token": token, "message": message, "issuer": Issuer.ORG}
+    asked = {"token": token, "message": message, "issuer": IssuerKind.ORG}
     assert failures(**asked, ctx_id=ALICE_APP, roles=[ADMIN]) == ["ID.AUTH_CTX", "ID.AUTH_ROLE"]
     assert failures(token=token, message=message) == ["ID.AUTH_ISSUER", "ID.AUTH_DEVICE"]  # taken for a principal's
-    assert failures(message=facts(), issuer=Issuer.ORG) == ["ID.AUTH_ISSUER"]  # and the other way round
+    assert failures(message=facts(), issuer=IssuerKind.ORG) == ["ID.AUTH_ISSUER"]  # and the other way round
     gone = after(drafts.revoke_by_org(ACME_ID, ts=2_000))
     assert failures(gone, **asked) == ["ID.AUTH_ISSUER"]
     barred = after(drafts.revoke_by_org(ACME_ID, device_id=device_id_of(TABLET.public), ts=2_000))
@@ -233,10 +233,10 @@ def test_a_message_speaks_for_the_stream_it_was_signed_for():
     )
 
     def judge(message: Msg, stream_id: bytes = CHAT) -> list[str]:
-        told = MessageFacts.of_msg(
+        msg_facts = MessageFacts.of_msg(
             message, stream_id=stream_id, epoch=0, routing_key=routing_key, at=NOW, issued_at=NOW, uses=[NOW]
         )
-        return failures(message=told)
+        return failures(message=msg_facts)
 
     assert judge(msg) == []
     assert judge(replace(msg, client_seq=2)) == ["ID.AUTH_SIGNATURE"]
@@ -310,10 +310,10 @@ def test_hubs_are_told_of_tokens_that_their_own_issuers_took_back():
         drafts.revoke_by_principal(BOB.public, device_id=device_id_of(PHONE.public), ts=1),
     )
     assert hub_revocations(hostile, tokens) == ()
-    (told,) = hub_revocations(
+    (revocation,) = hub_revocations(
         after(drafts.revoke_by_principal(ALICE.public, auth_ref=TOKEN.auth_ref(), ts=1_900)), tokens
     )
-    assert (told.kind, told.target, told.ts) == ("auth-ref", TOKEN.auth_ref(), 1_900)
+    assert (revocation.kind, revocation.target, revocation.ts) == ("auth-ref", TOKEN.auth_ref(), 1_900)
     lost = after(drafts.revoke_by_principal(ALICE.public, device_id=device_id_of(PHONE.public), ts=1_900))
     assert {item.target for item in hub_revocations(lost, tokens)} == {TOKEN.auth_ref(), other.auth_ref()}
     barred = after(drafts.revoke_by_org(ACME_ID, device_id=device_id_of(TABLET.public), ts=1_900))
@@ -332,5 +332,5 @@ def test_the_rate_is_a_bucket_that_refills_each_second(times, per_sec, burst):
             tokens, clock = min(burst, tokens + per_sec), clock + 1
         granted = tokens > 0
         tokens -= int(granted)
-    found = failures(token=token, message=facts(token, uses=tuple(times)))
-    assert found == ([] if granted else ["ID.AUTH_RATE"])
+    codes = failures(token=token, message=facts(token, uses=tuple(times)))
+    assert codes == ([] if granted else ["ID.AUTH_RATE"])

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.overlays.idworld import ACME_ID, ALICE, ALICE_APP, APP, DH, PHONE
 
-from veen.overlays.body import Draft, InvalidBody
-from veen.overlays.decode import Issue, Typed, decode
+from veen.overlays.framework.body import Draft, InvalidBody
+from veen.overlays.framework.decode import Issue, Typed, decode
+from veen.overlays.framework.schema import AnySchema
 from veen.overlays.id import bodies, drafts
 from veen.overlays.id.bodies import check_handle
 from veen.overlays.id.ids import device_id_of, group_id_of
-from veen.overlays.schema import AnySchema
 from veen.testing.events import FakeLog
 
 X32 = b"\x07" * 32

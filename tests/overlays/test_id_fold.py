@@ -22,7 +22,8 @@ from tests.overlays.idworld import (
 
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
-from veen.overlays.dedup import Mirrors
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.id import bodies, drafts
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import (
@@ -35,15 +36,14 @@ from veen.overlays.id.ids import (
     scoped_org_id_of,
 )
 from veen.overlays.id.state import DeviceStatus
-from veen.overlays.snapshot import Cut, Snapshot, SnapshotRefused
 
 ENG = group_id_of(ACME_ID, "eng")
 SCOPED = scoped_org_id_of(ACME_ID, APP)
 
 
 def phone(**changes):
-    given: dict[str, Any] = {"device_pk": PHONE.public, "dh_pk": DH, "created_at": 1} | changes
-    return drafts.device(ALICE.public, **given)
+    fields: dict[str, Any] = {"device_pk": PHONE.public, "dh_pk": DH, "created_at": 1} | changes
+    return drafts.device(ALICE.public, **fields)
 
 
 # --- principals and devices ---------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_nobody_revokes_the_device_of_another():
     log.send(phone())
     device_id = device_id_of(PHONE.public)
     log.send(drafts.revoke_by_principal(BOB.public, device_id=device_id, ts=1))
-    bare = bodies.REVOCATION.draft(bodies.RevocationRecord(device_id=device_id, ts=1))
+    bare = bodies.REVOCATION.draft(bodies.IdRevocationRecord(device_id=device_id, ts=1))
     log.send(drafts.Addressed(stream_id=principal_stream(BOB.public), draft=bare))
     log.send(
         drafts.revoke_by_principal(ALICE.public, device_id=device_id, ts=1), stream_id=principal_stream(BOB.public)
@@ -292,9 +292,9 @@ def test_a_handle_means_one_identity_per_realm_and_may_move():
     log.send(drafts.handle(APP, "@ann", target_type="ctx", target_id=ALICE_APP, ts=5))
     log.send(drafts.handle(APP, "@ann", target_type="ctx", target_id=BOB_APP, ts=4))
     state = log.state()
-    found = state.resolve(APP, "@ann", as_of=0)
-    assert found is not None
-    assert found.target_id == ALICE_APP
+    target = state.resolve(APP, "@ann", as_of=0)
+    assert target is not None
+    assert target.target_id == ALICE_APP
     assert state.resolve(SHOP, "@ann", as_of=0) is None
     assert state.resolve(APP, "@Ann", as_of=0) is None
     log.send(drafts.handle(APP, "@ann", target_type="org", target_id=ACME_ID, ts=5))
@@ -327,8 +327,8 @@ def test_a_handle_of_a_revoked_identity_means_nobody():
 
 
 def google(ctx_id=ALICE_APP, **changes):
-    given: dict[str, Any] = {"provider": "google", "external_sub": "42", "ts": 5, "ctx_id": ctx_id} | changes
-    return drafts.external_link(APP, **given)
+    fields: dict[str, Any] = {"provider": "google", "external_sub": "42", "ts": 5, "ctx_id": ctx_id} | changes
+    return drafts.external_link(APP, **fields)
 
 
 @pytest.mark.req("ID-20")
@@ -369,9 +369,9 @@ def test_a_revoked_account_is_disabled_in_its_realm():
     log = IdLog()
     log.send(drafts.revoke_by_principal(ALICE.public, ctx_id=ALICE_APP, realm_id=APP, reason="left", ts=1_500))
     state = log.state()
-    found = state.ctx_revocation(ALICE_APP, APP, 1_500)
-    assert found is not None
-    assert found.reason == "left"
+    revocation = state.ctx_revocation(ALICE_APP, APP, 1_500)
+    assert revocation is not None
+    assert revocation.reason == "left"
     assert state.ctx_revocation(ALICE_APP, APP, 0) is None
     assert state.ctx_revocation(BOB_APP, APP, 10**9) is None
 
@@ -427,7 +427,7 @@ def test_a_revocation_in_the_name_of_another_organization_counts_for_nothing():
 @pytest.mark.req("ID-07")
 def test_streams_may_be_merged():
     """§4.1. In a merged stream a revocation without a name speaks for everybody."""
-    one = H(b"identities")
+    stream = H(b"identities")
     log = IdLog()
     for message in (
         drafts.principal(ALICE.public, created_at=1),
@@ -437,11 +437,11 @@ def test_streams_may_be_merged():
         drafts.bind_role(ACME_ID, "admin", ctx=[ALICE_APP], ts=1),
         drafts.revoke_by_principal(BOB.public, device_id=device_id_of(PHONE.public), ts=1),  # not his
     ):
-        log.send(message, stream_id=one)
-    revocation = bodies.RevocationRecord(device_id=device_id_of(LAPTOP.public), ctx_id=ALICE_APP, ts=1)
-    log.send(drafts.Addressed(stream_id=one, draft=bodies.REVOCATION.draft(revocation)))
+        log.send(message, stream_id=stream)
+    revocation = bodies.IdRevocationRecord(device_id=device_id_of(LAPTOP.public), ctx_id=ALICE_APP, ts=1)
+    log.send(drafts.Addressed(stream_id=stream, draft=bodies.REVOCATION.draft(revocation)))
     assert set(log.codes()) == {"ID.STREAM"}
-    fold = IdFold(merged=[one])
+    fold = IdFold(merged=[stream])
     assert log.codes(fold) == []
     state = fold.view(fold.summarize(log.events))
     assert [device.is_active(10**9) for device in state.devices.values()] == [True, False]
@@ -452,13 +452,13 @@ def test_the_writers_of_a_stream_may_be_named():
     log = IdLog()
     gateway = H(b"gateway")
     stream = org_stream(ACME_ID)
-    kept = log.send(drafts.bind_role(ACME_ID, "reader", ctx=[ALICE_APP], ts=1), client="gateway")
+    binding = log.send(drafts.bind_role(ACME_ID, "reader", ctx=[ALICE_APP], ts=1), client="gateway")
     log.send(drafts.bind_role(ACME_ID, "admin", ctx=[BOB_APP], ts=1), client="mallory")
     log.send(drafts.ctx_profile(ALICE_APP, APP, updated_at=1), client="mallory")  # a stream that names no writers
     fold = IdFold(authors={stream: [gateway]}, mirrors=Mirrors.by([BRIDGE]))
     assert log.codes(fold) == ["ID.AUTHOR"]
     copy = IdLog()
-    copy.send(drafts.mirrored(kept), client="bridge")
+    copy.send(drafts.mirrored(binding), client="bridge")
     assert copy.codes(fold) == []
     assert fold.view(fold.summarize(copy.events)).roles
 

@@ -66,8 +66,8 @@ PROVIDER = Provider(
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    given = {"iss": ISSUER, "aud": AUDIENCE, "sub": "user-1", "iat": NOW - 5, "exp": NOW + 300} | changes
-    return {name: value for name, value in given.items() if value is not None}
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "user-1", "iat": NOW - 5, "exp": NOW + 300} | changes
+    return {name: value for name, value in claims.items() if value is not None}
 
 
 def sign(payload: dict[str, Any] | None = None, *, kid: str = "ed", **header: Any) -> str:
@@ -320,8 +320,8 @@ def test_the_library_is_an_extra_and_its_absence_is_said(monkeypatch):
 
 
 def enter(log: IdLog, token: str | None = None, **asked: Any):
-    given: dict[str, Any] = {"realm_id": APP, "writers": [GATEWAY], "now": NOW} | asked
-    return login(log.state(NOW), token or sign(), PROVIDER, **given)
+    options: dict[str, Any] = {"realm_id": APP, "writers": [GATEWAY], "now": NOW} | asked
+    return login(log.state(NOW), token or sign(), PROVIDER, **options)
 
 
 @pytest.mark.req("ID-21")
@@ -420,8 +420,8 @@ def test_a_bad_token_never_reaches_the_accounts():
 
 def test_a_gateway_keeps_principals_for_users_without_keys():
     def principal(**changes: Any) -> bytes:
-        given: dict[str, Any] = {"realm_id": APP, "provider": "corp", "external_sub": "user-1"} | changes
-        return custodial_principal(bytes(32), **given).public
+        options: dict[str, Any] = {"realm_id": APP, "provider": "corp", "external_sub": "user-1"} | changes
+        return custodial_principal(bytes(32), **options).public
 
     assert principal() == principal()
     others = [

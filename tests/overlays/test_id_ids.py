@@ -7,7 +7,7 @@ from tests.overlays.idworld import ALICE, BOB
 
 from veen.core.errors import FieldSizeError
 from veen.overlays.id import bodies, ids
-from veen.overlays.id.compliance import Feature, Level, claimable
+from veen.overlays.id.compliance import ComplianceLevel, Feature, claimable
 
 PK, REALM = ALICE.public, sha256(b"id/realm\x00app").digest()
 
@@ -85,10 +85,10 @@ def test_the_nine_schemas_have_the_ids_of_the_document():
 def test_levels_are_claimed_by_what_is_there():
     """§14: Core first; every other level adds to it."""
     everything = set(Feature)
-    assert claimable(bodies.SCHEMAS, everything) == tuple(Level)
+    assert claimable(bodies.SCHEMAS, everything) == tuple(ComplianceLevel)
     assert claimable(bodies.SCHEMAS, everything - {Feature.AUTHENTICATION}) == ()
-    assert Level.EXTERNAL not in claimable(bodies.SCHEMAS, everything - {Feature.GATEWAY})
-    assert Level.BRIDGE not in claimable(bodies.SCHEMAS, everything - {Feature.MIRRORING})
+    assert ComplianceLevel.EXTERNAL not in claimable(bodies.SCHEMAS, everything - {Feature.GATEWAY})
+    assert ComplianceLevel.BRIDGE not in claimable(bodies.SCHEMAS, everything - {Feature.MIRRORING})
     core = {bodies.CTX_PROFILE.id, bodies.DEVICE.id}
-    assert claimable(core, {Feature.DERIVATION, Feature.AUTHENTICATION}) == (Level.CORE,)
-    assert claimable(core | {bodies.GROUP.id}, everything) == (Level.CORE, Level.BRIDGE)
+    assert claimable(core, {Feature.DERIVATION, Feature.AUTHENTICATION}) == (ComplianceLevel.CORE,)
+    assert claimable(core | {bodies.GROUP.id}, everything) == (ComplianceLevel.CORE, ComplianceLevel.BRIDGE)

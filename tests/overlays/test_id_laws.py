@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 from tests.overlays.idworld import APP, BRIDGE, DH, SHOP, IdLog, key
 
 from veen.core.hashing import H
-from veen.overlays.dedup import Mirrors
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.state import state_bytes
 from veen.overlays.id import drafts
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, device_id_of, group_id_of, org_id_of, scoped_org_id_of
-from veen.overlays.state import state_bytes
 from veen.testing.laws import BRIDGE as BRIDGE_NAME
 from veen.testing.laws import check_laws, outcome
+
+pytestmark = pytest.mark.long
 
 PRINCIPALS = [key("p0").public, key("p1").public]
 DEVICES = [key("d0").public, key("d1").public]

@@ -5,9 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veen.core.hashing import H
-from veen.core.policies import Authority
-from veen.overlays import crdt, crud, kv, queue, realm, rpc
-from veen.overlays.joined import Joined
+from veen.core.objects.policies import Authority
+from veen.overlays import crdt, crud, kv, queue
+from veen.overlays.federation import realm
+from veen.overlays.framework.joined import Joined
+from veen.overlays.rpc import messages as rpc
 from veen.testing.laws import check_laws
 
 KEYS = st.sampled_from(["a", "b", "ключ"])

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from veen.overlays import kv
-from veen.overlays.fold import fold_async
+from veen.overlays.framework.fold import fold_async
 from veen.testing.events import FakeLog
 from veen.testing.links import FakeHub, FakeLink
 
 if TYPE_CHECKING:  # what matters here is what the type checker says
     from veen.client.client import Client
-    from veen.overlays.link import Link
+    from veen.overlays.framework.link import Link
 
     def real(client: Client) -> Link:
         return client

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.overlays import crud
-from veen.overlays.ordered import LateEvent, Table
+from veen.overlays.framework.ordered import LateEvent, Table
 from veen.testing.events import FakeLog
 
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "del", "fork"]), st.integers(0, 5), st.integers(1, 99)), max_size=40)
@@ -26,10 +26,10 @@ def test_a_table_in_layers_is_a_dictionary(steps):
             with pytest.raises(KeyError):
                 del table[key]
         else:
-            before, kept = table, dict(model)
+            before, copy = table, dict(model)
             table = table.fork()
             table[99] = 1
-            assert dict(before.items()) == kept
+            assert dict(before.items()) == copy
             del table[99]
         assert dict(table.items()) == model
         assert {key: table.get(key) for key in range(6)} == {key: model.get(key) for key in range(6)}
@@ -56,12 +56,12 @@ def test_none_is_no_record():
 @pytest.mark.req("OVL-09", "OVL-15")
 def test_an_event_that_belongs_into_a_finished_prefix_is_told_apart_from_one_that_is_in_it():
     log = FakeLog()
-    seen = log.append(crud.create("user", "1", {}), stream="a", ts=10)
+    event = log.append(crud.create("user", "1", {}), stream="a", ts=10)
     log.append(crud.create("user", "2", {}), stream="a", ts=30)
     late = log.append(crud.create("user", "2", {}), stream="b", ts=20)
     fold = crud.CrudFold()
-    prefix = fold.seal(fold.summarize([*log.events(seen.label, 1, 2)]))
-    assert fold.view(fold.merge(prefix, fold.lift(seen))) == fold.view(prefix)
+    prefix = fold.seal(fold.summarize([*log.events(event.label, 1, 2)]))
+    assert fold.view(fold.merge(prefix, fold.lift(event))) == fold.view(prefix)
     with pytest.raises(LateEvent, match=f"event 1 of label {late.label.hex()}"):
         fold.merge(prefix, fold.lift(late))
 

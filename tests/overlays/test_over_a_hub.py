@@ -6,14 +6,15 @@ import contextlib
 import pytest
 from tests.client.hubs import client_at, hub_at, person, pin_of, run
 
-from veen.client.inprocess import InProcess
-from veen.overlays import kv, rpc
-from veen.overlays.link import send
-from veen.overlays.rpccaller import Caller, NoAnswer
-from veen.overlays.rpcserver import Context, Server
-from veen.overlays.runner import MemorySource, Runner
-from veen.overlays.snapshot import Cut, Snapshot, SnapshotRefused
-from veen.overlays.state import state_bytes
+from veen.client.transport.inprocess import InProcess
+from veen.overlays import kv
+from veen.overlays.framework.link import send
+from veen.overlays.framework.runner import MemorySource, Runner
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
+from veen.overlays.framework.state import state_bytes
+from veen.overlays.rpc import messages as rpc
+from veen.overlays.rpc.caller import Caller, NoAnswer
+from veen.overlays.rpc.server import CallContext, Server
 
 
 @contextlib.asynccontextmanager
@@ -32,15 +33,17 @@ def test_two_readers_of_one_stream_hold_the_same_state_and_a_snapshot_knows_its_
         async with two_clients(tmp_path) as (alice, bob):
             for n in range(7):
                 await send((alice, bob)[n % 2], "orders", kv.put(f"key {n % 3}", n))
-            seen = [[entry async for entry in client.read("orders")] for client in (alice, bob)]
+            entries = [[entry async for entry in client.read("orders")] for client in (alice, bob)]
             fold = kv.KvFold()
-            states = [fold.view(Runner(fold, MemorySource(e.event for e in one), interval=2).summary()) for one in seen]
+            states = [
+                fold.view(Runner(fold, MemorySource(e.event for e in part), interval=2).summary()) for part in entries
+            ]
             assert {key: entry.value.value for key, entry in states[0].items()} == {"key 0": 6, "key 1": 4, "key 2": 5}
             assert state_bytes(states[0]) == state_bytes(states[1])
-            last = seen[0][-1].receipt
+            last = entries[0][-1].receipt
             cut = Cut(label=last.label, upto_seq=last.stream_seq, mmr_root=last.mmr_root)
-            snapshot = Snapshot.take(fold, fold.summarize(e.event for e in seen[0]), [cut])
-            roots = {(e.receipt.label, e.seq): e.receipt.mmr_root for e in seen[1]}
+            snapshot = Snapshot.take(fold, fold.summarize(e.event for e in entries[0]), [cut])
+            roots = {(e.receipt.label, e.seq): e.receipt.mmr_root for e in entries[1]}
             assert fold.view(snapshot.restore(fold, lambda label, seq: roots[label, seq])) == states[1]
             with pytest.raises(SnapshotRefused):
                 snapshot.restore(fold, lambda label, seq: roots[label, seq - 1])
@@ -52,7 +55,7 @@ def test_two_readers_of_one_stream_hold_the_same_state_and_a_snapshot_knows_its_
 def test_calls_are_answered_over_a_hub_once_and_a_silent_server_is_told_by_a_code(tmp_path):
     done = []
 
-    async def double(args: int, context: Context) -> int:
+    async def double(args: int, context: CallContext) -> int:
         done.append(context.client_id)
         return 2 * args
 

@@ -23,7 +23,7 @@ def log():
     return log
 
 
-@pytest.mark.req("CKQ-03", "CKQ-04")
+@pytest.mark.req("CKQ-03")
 def test_items_are_pending_in_stream_order_for_each_group_until_it_acknowledges(log):
     log.append(queue.ack(log.items[0].msg_id, group="mail"))
     view, issues = fold_of(log)

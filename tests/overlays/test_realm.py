@@ -9,18 +9,18 @@ import pytest
 from tests.client.clientworld import CHEAP
 from tests.client.hubs import client_at, hub_at, person, pin_of, run
 
-from veen.client.captokens import TokenStore, issue
 from veen.client.home import Home
-from veen.client.inprocess import InProcess
-from veen.client.keyring import Keyring, StreamKeys
-from veen.client.keystore import create_identity, open_identity
-from veen.client.revocation import Discarded, discard_revoked
-from veen.core.ed25519 import SigningKey
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.keystore import create_identity, open_identity
+from veen.client.identity.revocation import Discarded, discard_revoked
+from veen.client.send.captokens import TokenStore, issue
+from veen.client.transport.inprocess import InProcess
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
-from veen.core.policies import Authority, Revocation, realm_id_of
-from veen.overlays import realm
-from veen.overlays.link import send
-from veen.overlays.realm import DEFAULT_REALM, RealmFold, admin_streams
+from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.overlays.federation import realm
+from veen.overlays.federation.realm import DEFAULT_REALM, RealmFold, admin_streams
+from veen.overlays.framework.link import send
 from veen.testing.events import FakeLog
 
 STREAMS = admin_streams()
@@ -110,10 +110,12 @@ def test_of_active_records_the_earliest_counts_and_what_ended_stays_in_history()
     log.say(realm.revoke("client-id", A, ts=10, ttl=5), STREAMS.revocation)
     log.say(realm.revoke("client-id", A, ts=30), STREAMS.revocation)
     state, _ = folded(log)
-    found = {at: state.authority(stream, at) for at in (99, 100, 149, 150, 219, 220)}
-    assert found[99] is found[220] is None  # unspecified
-    assert found[100] == found[149] == replace(GIVEN, primary_hub=A)  # of two with one ts, the smaller primary_hub
-    assert found[150] == found[219] == replace(GIVEN, ts=120, primary_hub=A, ttl=100)
+    authorities = {at: state.authority(stream, at) for at in (99, 100, 149, 150, 219, 220)}
+    assert authorities[99] is authorities[220] is None  # unspecified
+    assert (
+        authorities[100] == authorities[149] == replace(GIVEN, primary_hub=A)
+    )  # of two with one ts, the smaller primary_hub
+    assert authorities[150] == authorities[219] == replace(GIVEN, ts=120, primary_hub=A, ttl=100)
     assert state.authority(H(b"another"), 100) is None
     assert [at for at in range(40) if state.revoked("client-id", A, at)] == [*range(10, 15), *range(30, 40)]
     assert len(state.revocations) == 2
@@ -131,7 +133,7 @@ def test_who_was_away_reads_the_revocations_and_drops_what_no_longer_counts(tmp_
         tokens.put(issue(issuer, subject.card(), ["orders"], ttl=ttl)).auth_ref
         for subject, ttl in ((keystore.identity, 100), (person("bob"), 200), (person("bob"), 300), (person("bob"), 400))
     ]
-    by_hash = {held.auth_ref: H(held.token.to_bytes()) for held in tokens.all()}[refs[2]]
+    by_hash = {token.auth_ref: H(token.token.to_bytes()) for token in tokens.all()}[refs[2]]
 
     async def administrate_and_return():
         async with hub_at(tmp_path / "hub") as hub:
@@ -152,7 +154,7 @@ def test_who_was_away_reads_the_revocations_and_drops_what_no_longer_counts(tmp_
     state = run(administrate_and_return())
     dropped = discard_revoked(state.revocations, keystore, tokens, now)
     assert dropped == Discarded(tuple(sorted(refs[:3])), (old,))
-    assert [held.auth_ref for held in tokens.all()] == [refs[3]]
+    assert [token.auth_ref for token in tokens.all()] == [refs[3]]
     again = open_identity(home, "alice", "a passphrase")
     assert again.identity.client_id != old
     assert again.identity.client_key_of(old) is None

@@ -7,9 +7,10 @@ from types import ModuleType
 import pytest
 
 from veen.core.hashing import H
-from veen.overlays import crdt, kv, rpc
-from veen.overlays.registry import BUILTIN, Overlay, Registry, discover
-from veen.overlays.schema import Schema, SchemaClash, SchemaSet
+from veen.overlays import crdt, kv
+from veen.overlays.framework.registry import BUILTIN, Overlay, Registry, discover
+from veen.overlays.framework.schema import Schema, SchemaClash, SchemaSet
+from veen.overlays.rpc import messages as rpc
 
 OLD, NEW = Schema("test.thing.v2", kv.Kv), Schema("test.thing.v10", kv.Kv)
 
@@ -30,7 +31,7 @@ def test_schema_ids_are_hashes_of_the_names_that_the_document_gives(schema, name
 
 
 def test_both_id_rules_give_the_published_values():
-    """SPEC-DECISIONS §18."""
+    """decisions §18."""
     assert rpc.CALL.id.hex() == "e540b27949990e8a4a957b0b9e40d6331f14243a9a92046f40c7bb78c361cf39"
     paid = Schema("paid.operation.v1", kv.Kv)
     assert paid.id.hex() == "e7ca17e7da0f5539e02fb89a234c58e8808d84e832a97e7c70d95fa4376469a5"
@@ -53,10 +54,11 @@ def test_a_name_without_family_and_version_is_refused(name):
 
 def test_one_name_or_id_cannot_mean_two_things():
     with pytest.raises(SchemaClash, match=r"veen\.kv\.v1 is defined twice"):
-        SchemaSet([kv.KV, Schema("veen.kv.v1", rpc.Request)])
+        SchemaSet([kv.KV, Schema("veen.kv.v1", rpc.RpcRequest)])
     assert len(SchemaSet([kv.KV]) | SchemaSet([kv.KV, rpc.CALL])) == 2
 
 
+@pytest.mark.req("OVL-14")
 def test_all_built_in_folds_can_be_made_and_read_only_declared_schemas():
     for name, make in BUILTIN.folds.items():
         fold = make()
@@ -70,7 +72,7 @@ def plugins(monkeypatch):
     module = ModuleType("veen_test_plugins")
     module.GOOD = Overlay(name="thing", about="things", schemas=(OLD, NEW), folds={})  # type: ignore[attr-defined]
     module.CLASH = Overlay(  # type: ignore[attr-defined]
-        name="other", about="", schemas=(Schema("veen.kv.v1", rpc.Request),), folds={}
+        name="other", about="", schemas=(Schema("veen.kv.v1", rpc.RpcRequest),), folds={}
     )
     module.AGAIN = Overlay(name="kv", about="", schemas=(), folds={})  # type: ignore[attr-defined]
     module.WRONG = "no overlay"  # type: ignore[attr-defined]

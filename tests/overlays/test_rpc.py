@@ -4,8 +4,8 @@ import cbor2
 import pytest
 
 from veen.core.hashing import H
-from veen.overlays import rpc
-from veen.overlays.body import Draft
+from veen.overlays.framework.body import Draft
+from veen.overlays.rpc import messages as rpc
 from veen.testing.events import FakeLog
 
 
@@ -19,7 +19,7 @@ def test_the_keys_of_a_request_stand_in_the_order_of_the_document():
     draft = rpc.call("sum", {"b": 1, "a": [2]}, timeout_ms=500, reply_to=bytes(32), idem=2**64 - 1)
     assert list(cbor2.loads(draft.body)) == ["method", "args", "timeout_ms", "reply_to", "idem"]
     assert list(cbor2.loads(rpc.call("ping", None).body).items()) == [("method", "ping"), ("args", None)]
-    assert rpc.Request.from_bytes(rpc.call("ping", None).body).args is None
+    assert rpc.RpcRequest.from_bytes(rpc.call("ping", None).body).args is None
 
 
 @pytest.mark.req("RPC-03", "RPC-04")
@@ -29,7 +29,7 @@ def test_a_reply_has_a_result_that_may_be_null_or_an_error():
         "ok": False,
         "error": {"code": "NO", "detail": "because"},
     }
-    assert rpc.Reply.from_bytes(cbor2.dumps({"ok": False, "result": None, "error": {"code": "NO"}})).error
+    assert rpc.RpcReply.from_bytes(cbor2.dumps({"ok": False, "result": None, "error": {"code": "NO"}})).error
 
 
 @pytest.mark.req("RPC-04")
@@ -61,12 +61,12 @@ def test_a_reply_belongs_to_the_call_that_is_its_parent():
     log.append(rpc.answer(second.msg_id, 2), client="server", stream="answers")
     log.append(rpc.refuse(first.msg_id, "NO"), client="server")
     orphan = log.append(rpc.answer(bytes(32), 0), client="server")
-    found = view(log)
-    assert [found.calls[e.msg_id].status for e in (first, second, third)] == ["failed", "answered", "open"]
-    answer = found.calls[second.msg_id].answer
+    calls = view(log)
+    assert [calls.calls[e.msg_id].status for e in (first, second, third)] == ["failed", "answered", "open"]
+    answer = calls.calls[second.msg_id].answer
     assert answer is not None
     assert answer.reply.result == 2
-    assert found.orphans == (orphan.msg_id,)
+    assert calls.orphans == (orphan.msg_id,)
 
 
 @pytest.mark.req("RPC-05")
@@ -81,10 +81,10 @@ def test_calls_with_one_idempotency_key_are_one_call_with_one_answer():
         log.append(rpc.call("pay", 5), client="alice"),
     ]
     log.append(rpc.answer(again.msg_id, "done"))
-    found = view(log)
-    assert found.calls[first.msg_id].answer == found.calls[again.msg_id].answer is not None
-    assert found.calls[again.msg_id].same_as == first.msg_id
-    assert [found.calls[e.msg_id].status for e in others] == ["open"] * 4
+    calls = view(log)
+    assert calls.calls[first.msg_id].answer == calls.calls[again.msg_id].answer is not None
+    assert calls.calls[again.msg_id].same_as == first.msg_id
+    assert [calls.calls[e.msg_id].status for e in others] == ["open"] * 4
 
 
 @pytest.mark.req("RPC-05")

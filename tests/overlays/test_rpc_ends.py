@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from veen.core.hashing import H
-from veen.overlays import rpc
-from veen.overlays.body import Draft
-from veen.overlays.link import send
-from veen.overlays.rpccaller import Backoff, Caller, NoAnswer, RpcFailed
-from veen.overlays.rpcserver import Context, Handler, Server
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.link import send
+from veen.overlays.rpc import messages as rpc
+from veen.overlays.rpc.caller import Backoff, Caller, NoAnswer, RpcFailed
+from veen.overlays.rpc.server import CallContext, Handler, Server
 from veen.testing.links import FakeHub
 
 PATIENT = 30.0  # seconds that no passing test ever waits
@@ -28,23 +28,23 @@ class World:
         self.now = 0.0
 
     def handlers(self) -> dict[str, Handler]:
-        async def add(args: Any, context: Context) -> int:
+        async def add(args: Any, context: CallContext) -> int:
             self.done.append(args)
             return sum(args)
 
-        async def whoami(args: Any, context: Context) -> bytes:
+        async def whoami(args: Any, context: CallContext) -> bytes:
             return context.client_id
 
-        async def refuse(args: Any, context: Context) -> None:
+        async def refuse(args: Any, context: CallContext) -> None:
             raise RpcFailed("TEST.NO", "not today")
 
-        async def crash(args: Any, context: Context) -> None:
+        async def crash(args: Any, context: CallContext) -> None:
             raise RuntimeError("secret")
 
-        async def sleep(args: Any, context: Context) -> None:
+        async def sleep(args: Any, context: CallContext) -> None:
             await asyncio.Event().wait()
 
-        async def odd(args: Any, context: Context) -> float:
+        async def odd(args: Any, context: CallContext) -> float:
             return 1.5
 
         return {"add": add, "whoami": whoami, "refuse": refuse, "crash": crash, "sleep": sleep, "odd": odd}
@@ -66,9 +66,9 @@ class World:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def replies(self, stream: str = "calls") -> list[rpc.Reply]:
+    def replies(self, stream: str = "calls") -> list[rpc.RpcReply]:
         return [
-            rpc.Reply.from_bytes(event.body)
+            rpc.RpcReply.from_bytes(event.body)
             for event in self.hub.log.all()
             if event.hdr.schema == rpc.REPLY.id and event.stream_id == H(stream.encode())
         ]
@@ -242,7 +242,7 @@ def test_an_old_call_is_not_carried_out_but_may_come_again():
             await send(alice, "calls", rpc.call("add", [1], timeout_ms=5_000, idem=1))
             await world.until(lambda: len(world.replies()) == 2)
         expired, answered = world.replies()
-        assert expired.error == rpc.Fault(code="RPC.EXPIRED")
+        assert expired.error == rpc.RpcFault(code="RPC.EXPIRED")
         assert answered.result == 1
         assert world.done == [[1]]
 

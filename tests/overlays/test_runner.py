@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from veen.core.event import Event
 from veen.core.hashing import H, u64be
-from veen.core.payload_hdr import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays import crdt, crud, kv
-from veen.overlays.body import Draft
-from veen.overlays.mergetree import MergeTree
-from veen.overlays.runner import MemorySource, Runner, cut_at
-from veen.overlays.state import state_bytes
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.merge_tree import MergeTree
+from veen.overlays.framework.runner import MemorySource, Runner, cut_at
+from veen.overlays.framework.state import state_bytes
 from veen.testing.events import FakeLog, label_of
 
 LABEL, STREAM, CLIENT = label_of("main"), H(b"main"), H(b"alice")

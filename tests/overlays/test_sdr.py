@@ -6,10 +6,10 @@ import pytest
 
 from veen.core import cbor
 from veen.core.event import Event
-from veen.core.payload_hdr import PayloadHdr
-from veen.overlays import sdr
-from veen.overlays.body import InvalidBody
-from veen.overlays.decode import Issue, Typed
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.overlays.framework.body import InvalidBody
+from veen.overlays.framework.decode import Issue, Typed
+from veen.overlays.recorder import events as sdr
 
 CLIENT = b"\x07" * 32
 FIELDS: dict[str, Any] = {
@@ -36,16 +36,16 @@ def test_an_event_has_the_fields_of_the_recorder_in_their_order():
     assert draft.schema == sdr.EVENT.id
     tree = cbor.decode(draft.body)
     assert list(tree) == ["subject_id", "principal_id", "event_type", "event_time", "origin", "payload"]
-    found = sdr.read(event(draft.body))
-    assert isinstance(found, Typed)
-    assert found.body == sdr.RecorderEvent(**FIELDS)
+    typed = sdr.read(event(draft.body))
+    assert isinstance(typed, Typed)
+    assert typed.body == sdr.RecorderEvent(**FIELDS)
 
 
 @pytest.mark.parametrize("payload", [None, b"{}", "text", [1, {"a": None}], {"b": 1, "a": {"d": 1, "c": 2}}, -5, True])
 def test_a_payload_is_free_form(payload):
-    found = sdr.read(event(sdr.event(**FIELDS | {"payload": payload}).body))
-    assert isinstance(found, Typed)
-    assert found.body.payload == payload
+    typed = sdr.read(event(sdr.event(**FIELDS | {"payload": payload}).body))
+    assert isinstance(typed, Typed)
+    assert typed.body.payload == payload
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,17 @@ def test_what_the_schema_does_not_allow_cannot_be_written_and_counts_for_nothing
     with pytest.raises(InvalidBody) as caught:
         sdr.event(**FIELDS | changed)
     assert caught.value.code == code
-    found = sdr.read(event(cbor.encode(FIELDS | changed)))
-    assert isinstance(found, Issue)
-    assert found.code == code
+    typed = sdr.read(event(cbor.encode(FIELDS | changed)))
+    assert isinstance(typed, Issue)
+    assert typed.code == code
 
 
+@pytest.mark.req("SDR-12")
 def test_nobody_records_in_the_name_of_another_client():
     """SDR0 I3."""
-    found = sdr.read(event(sdr.event(**FIELDS | {"principal_id": bytes(32)}).body))
-    assert isinstance(found, Issue)
-    assert found.code == "SDR.PRINCIPAL"
+    typed = sdr.read(event(sdr.event(**FIELDS | {"principal_id": bytes(32)}).body))
+    assert isinstance(typed, Issue)
+    assert typed.code == "SDR.PRINCIPAL"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", cbor.encode({}), cbor.encode(FIELDS | {"more": 1}), cbor.encode([1])])

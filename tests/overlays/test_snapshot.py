@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from veen.core.checkpoint import Checkpoint
+from veen.core.objects.checkpoint import Checkpoint
 from veen.overlays import crdt, kv, queue
-from veen.overlays.dedup import Mirrors
-from veen.overlays.snapshot import Cut, Snapshot, SnapshotRefused
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.testing.events import FakeLog, label_of
 
 ROOT = b"\x07" * 32
@@ -31,7 +31,7 @@ def take(log: FakeLog, cut: Cut | None = None) -> Snapshot:
     return Snapshot.take(fold, fold.summarize(log.events(LABEL, 1, cut.upto_seq)), [cut])
 
 
-@pytest.mark.req("OVL-11", "OVL-07")
+@pytest.mark.req("OVL-07")
 def test_a_snapshot_and_the_rest_of_the_log_give_the_state(log):
     fold = kv.KvFold()
     summary = Snapshot.from_bytes(take(log).to_bytes()).restore(fold, root_at)
@@ -56,9 +56,9 @@ def test_another_fold_or_other_mirrors_are_refused(log, fold):
 
 
 def test_other_settings_are_refused():
-    one, two = queue.QueueFold(groups=["a"]), queue.QueueFold(groups=["a", "b"])
+    first, two = queue.QueueFold(groups=["a"]), queue.QueueFold(groups=["a", "b"])
     with pytest.raises(SnapshotRefused, match="settings differs"):
-        Snapshot.take(one, one.identity(), []).restore(two, root_at)
+        Snapshot.take(first, first.identity(), []).restore(two, root_at)
 
 
 def test_a_damaged_snapshot_is_refused(log):

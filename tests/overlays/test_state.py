@@ -8,8 +8,8 @@ import pytest
 
 from veen.core.errors import MalformedError
 from veen.core.hashing import Ht
-from veen.core.payload_hdr import PayloadHdr
-from veen.overlays.state import Free, from_tree, state_bytes, state_hash, to_tree
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.overlays.framework.state import Free, from_tree, state_bytes, state_hash, to_tree
 
 
 class Pair(NamedTuple):
@@ -25,9 +25,9 @@ class Part:
 
 
 def test_equal_states_have_equal_bytes_however_they_were_built():
-    one = {"b": {2, 1}, "a": Part(zeta=1)}
+    state = {"b": {2, 1}, "a": Part(zeta=1)}
     other = {"a": Part(alpha=None, zeta=1), "b": {1, 2}}
-    assert state_bytes(one) == state_bytes(other) == cbor2.dumps({"a": {"zeta": 1}, "b": [1, 2]})
+    assert state_bytes(state) == state_bytes(other) == cbor2.dumps({"a": {"zeta": 1}, "b": [1, 2]})
 
 
 def test_keys_are_sorted_by_their_encoding_also_of_dataclasses():
@@ -35,6 +35,7 @@ def test_keys_are_sorted_by_their_encoding_also_of_dataclasses():
     assert list(to_tree({b"\x01": 1, "a": 2, 300: 3, 7: 4})) == [7, 300, b"\x01", "a"]
 
 
+@pytest.mark.req("SNAP-03")
 def test_the_hash_names_the_class_of_the_state():
     assert state_hash("kv", {}) == Ht("veen/state-kv", b"\xa0")
     assert state_hash("kv", {}) != state_hash("crud", {})

@@ -6,12 +6,18 @@ from hypothesis import strategies as st
 
 from veen.core import cbor
 from veen.core.hashing import H
-from veen.overlays.decode import Issue, decode
+from veen.overlays.framework.decode import Issue, decode
+from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.snapshot import Cut
 from veen.overlays.kv import KvFold
+from veen.overlays.operations.state_checkpoint import (
+    CHECKPOINT,
+    StateCheckpoint,
+    StateCheckpointFold,
+    checkpoint,
+    state_id_of,
+)
 from veen.overlays.queue import QueueFold
-from veen.overlays.registry import BUILTIN
-from veen.overlays.snapshot import Cut
-from veen.overlays.statecheckpoint import CHECKPOINT, StateCheckpoint, StateCheckpointFold, checkpoint, state_id_of
 from veen.testing.events import FakeLog
 from veen.testing.laws import check_laws
 
@@ -61,16 +67,16 @@ def test_cuts_that_say_nothing_are_an_issue_of_the_body(metadata, code):
     fields = {"state_id": IDS[0], "upto_stream_seq": 7, "mmr_root": IDS[1], "state_hash": IDS[2], "state_class": "kv"}
     log = FakeLog()
     event = log.append(type(stated())(schema=CHECKPOINT.id, body=cbor.encode(fields | {"metadata": metadata})))
-    found = decode(event, CHECKPOINT)
-    assert (found.code if isinstance(found, Issue) else None) == code
+    result = decode(event, CHECKPOINT)
+    assert (result.code if isinstance(result, Issue) else None) == code
 
 
 def test_a_state_has_a_class_and_a_checkpoint_a_cut():
     fields = {"state_id": IDS[0], "upto_stream_seq": 7, "mmr_root": IDS[1], "state_hash": IDS[2], "state_class": ""}
     event = FakeLog().append(type(stated())(schema=CHECKPOINT.id, body=cbor.encode(fields)))
-    found = decode(event, CHECKPOINT)
-    assert isinstance(found, Issue)
-    assert found.code == "STATE.CLASS"
+    result = decode(event, CHECKPOINT)
+    assert isinstance(result, Issue)
+    assert result.code == "STATE.CLASS"
     with pytest.raises(ValueError, match="at least one label"):
         stated(cuts=[])
 
@@ -80,7 +86,7 @@ def test_of_several_checkpoints_for_one_state_and_position_the_latest_counts():
     log, fold = FakeLog(), StateCheckpointFold()
     log.extend([stated(state_hash=IDS[2]), stated(state_hash=IDS[3]), stated(state_id=IDS[1])])
     view = fold.view(fold.summarize(reversed(log.all())))
-    assert {key: one.state_hash for key, one in view.items()} == {(IDS[0], 9): IDS[3], (IDS[1], 9): IDS[1]}
+    assert {key: item.state_hash for key, item in view.items()} == {(IDS[0], 9): IDS[3], (IDS[1], 9): IDS[1]}
 
 
 def test_the_id_of_a_state_names_the_fold_its_settings_and_the_streams():

@@ -5,12 +5,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANN, BOB, CAT, World, opened, xfer
+from tests.overlays.walletworld import ANN, ANY_TIME, BOB, CAT, World, opened, xfer
 
-from veen.core.ed25519 import SigningKey
-from veen.overlays.decode import Typed
+from veen.core.crypto.ed25519 import SigningKey
+from veen.overlays.framework.decode import Typed
 from veen.overlays.wallet import LedgerFold, drafts
-from veen.overlays.wallet.approvals import Approval, NotApproved, Quorum, attach, attached, digest_of, unapproved
+from veen.overlays.wallet.approvals import (
+    NotApproved,
+    Quorum,
+    TransferApproval,
+    attach,
+    attached,
+    digest_of,
+    unapproved,
+)
 from veen.overlays.wallet.bodies import TRANSFER, Transfer
 from veen.overlays.wallet.ids import approval_hash
 
@@ -20,14 +28,14 @@ MOVE = Transfer(wallet_id=ANN, to_wallet_id=BOB, amount=500, ts=7, transfer_id=x
 
 
 def signed(*indices, transfer=MOVE):
-    return [Approval.sign(KEYS[index], transfer) for index in indices]
+    return [TransferApproval.sign(KEYS[index], transfer) for index in indices]
 
 
 @pytest.mark.req("WAL-18")
 def test_approvers_sign_the_approval_hash():
     assert digest_of(MOVE) == approval_hash(wallet_id=ANN, to_wallet_id=BOB, amount=500, ts=7, transfer_id=xfer(1))
-    assert Approval.sign(KEYS[0], MOVE).signature == KEYS[0].sign(digest_of(MOVE))
-    assert Approval.sign(KEYS[0], MOVE).holds_for(MOVE)
+    assert TransferApproval.sign(KEYS[0], MOVE).signature == KEYS[0].sign(digest_of(MOVE))
+    assert TransferApproval.sign(KEYS[0], MOVE).holds_for(MOVE)
 
 
 @pytest.mark.req("WAL-18")
@@ -86,9 +94,9 @@ def test_auditors_find_what_was_sent_without_approval_and_the_fold_does_not_care
     world = World()
     world.send_all(opened("ann"), opened("bob"), drafts.deposit(ANN, 1_000, ts=0))
     world.send_all(TRANSFER.draft(attach(MOVE, signed(0, 1))), TRANSFER.draft(replace(MOVE, transfer_id=xfer(2))))
-    fold = LedgerFold()
+    fold = LedgerFold(policy=ANY_TIME)
     summary = fold.summarize(world.all())
-    found = list(unapproved(TWO_OF_THREE, summary.segment.values()))
-    assert [typed.body.transfer_id for typed in found] == [xfer(2)]
-    assert all(isinstance(typed, Typed) for typed in found)
+    missing = list(unapproved(TWO_OF_THREE, summary.segment.values()))
+    assert [typed.body.transfer_id for typed in missing] == [xfer(2)]
+    assert all(isinstance(typed, Typed) for typed in missing)
     assert fold.view(summary).balance(BOB) == 1_000

@@ -5,27 +5,27 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANN, BOB, BRIDGE, REALM, World, opened, worlds, xfer
+from tests.overlays.walletworld import ANN, ANY_TIME, BOB, BRIDGE, REALM, World, opened, worlds, xfer
 
-from veen.core.ciphertext import Binding, open_msg, seal
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.crypto.x25519 import public_key
 from veen.core.errors import ProofError, SignatureError, VerifyError
 from veen.core.event import Event
 from veen.core.hashing import H
-from veen.core.mmr import MmrTree
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.proof import prove_inclusion
-from veen.core.receipt import Receipt
-from veen.core.x25519 import public_key
-from veen.overlays.body import Draft
-from veen.overlays.dedup import Mirrors
-from veen.overlays.wallet import LedgerFold, Policy, drafts
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import Binding, open_msg, seal
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import prove_inclusion
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
 from veen.overlays.wallet.bodies import OPEN
-from veen.overlays.wallet.bridge import Authorities, NotAuthoritative, Seen, copy_of, verify_entry
+from veen.overlays.wallet.bridge import Authorities, BridgedReferences, NotAuthoritative, copy_of, verify_entry
 from veen.overlays.wallet.ids import wallet_stream
 
-FOLD = LedgerFold(mirrors=Mirrors.by([BRIDGE]))
+FOLD = LedgerFold(mirrors=Mirrors.by([BRIDGE]), policy=ANY_TIME)
 
 
 class Entries:
@@ -117,7 +117,7 @@ def test_what_does_not_verify_does_not_cross():
         verify_entry(msg, receipt, hub_pks=pks, event=first[2])
 
 
-def carry(seen: Seen, source: World, to: World, hub: str) -> int:
+def carry(seen: BridgedReferences, source: World, to: World, hub: str) -> int:
     """One run of a bridge."""
     missing = list(seen.missing(source.all()))
     for _, draft in missing:
@@ -130,11 +130,11 @@ def test_a_bridge_that_runs_again_or_restarts_sends_nothing_twice():
     a, b = World(), World(now=5_000)
     a.send_all(opened("ann"), opened("bob"), drafts.deposit(ANN, 9, ts=0))
     a.send(Draft(schema=H(b"else"), body=b""), stream_id=H(b"else"))
-    seen = Seen(FOLD)
-    assert carry(seen, a, b, "B") == 3
-    assert carry(seen, a, b, "B") == 0
+    references = BridgedReferences(FOLD)
+    assert carry(references, a, b, "B") == 3
+    assert carry(references, a, b, "B") == 0
     a.send_all(drafts.transfer(ANN, BOB, 4, ts=0, transfer_id=xfer(1)))
-    restarted = Seen(FOLD)
+    restarted = BridgedReferences(FOLD)
     restarted.note(b.all())
     assert carry(restarted, a, b, "B") == 1
     assert FOLD.view(FOLD.summarize(b.all())) == FOLD.view(FOLD.summarize(a.all()))
@@ -145,9 +145,9 @@ def test_a_bridge_that_runs_again_or_restarts_sends_nothing_twice():
 def test_what_was_not_noted_is_missing_again():
     a = World()
     a.send_all(opened("ann"))
-    seen = Seen(FOLD)
-    assert len(list(seen.missing(a.all() + a.all()))) == 1
-    assert len(list(seen.missing(a.all()))) == 1
+    references = BridgedReferences(FOLD)
+    assert len(list(references.missing(a.all() + a.all()))) == 1
+    assert len(list(references.missing(a.all()))) == 1
 
 
 @pytest.mark.req("WALBR-03", "WALBR-04")
@@ -157,7 +157,7 @@ def test_a_ring_of_bridges_carries_every_event_once(world, rounds):
     """A to B, B to C, C to A: the parent is always the first original, and all hubs together hold the same money."""
     b, c = World(now=50_000), World(now=60_000)  # the world of the history has hubs A and B already
     expected = FOLD.view(FOLD.summarize(world.all()))
-    to_b, to_c, to_a = Seen(FOLD), Seen(FOLD), Seen(FOLD)
+    to_b, to_c, to_a = BridgedReferences(FOLD), BridgedReferences(FOLD), BridgedReferences(FOLD)
     to_a.note(world.all())
     back = World(now=70_000)
     for _ in range(rounds):
@@ -190,5 +190,7 @@ def test_a_bridge_lends_its_rights_to_nobody():
     a.send(drafts.withdraw(ANN, 1, ts=0), stream_id=wallet_stream(BOB))
     a.send(drafts.deposit(ANN, 1, ts=0))
     a.send(replace(drafts.deposit(ANN, 1, ts=0), body=b"\xff"), stream_id=wallet_stream(ANN))
-    strict = LedgerFold(policy=Policy.institutional(services=[H(b"service")]), mirrors=Mirrors.by([BRIDGE]))
-    assert [draft.schema for _, draft in Seen(strict).missing(a.all())] == [OPEN.id, OPEN.id]
+    strict = LedgerFold(
+        policy=WalletPolicy.institutional(services=[H(b"service")], max_skew_sec=None), mirrors=Mirrors.by([BRIDGE])
+    )
+    assert [draft.schema for _, draft in BridgedReferences(strict).missing(a.all())] == [OPEN.id, OPEN.id]

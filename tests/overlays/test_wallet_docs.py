@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from veen.overlays.wallet.bodies import OPERATIONS
-from veen.overlays.wallet.codes import MEANINGS
+from veen.overlays.wallet.codes import CODES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "overlays-wallet.md").read_text("utf-8")
 
@@ -16,5 +16,5 @@ def test_the_examples_run():
 
 
 def test_every_code_and_every_event_is_explained():
-    assert set(re.findall(r"WAL\.[A-Z_]+", PAGE)) == MEANINGS.keys()
+    assert set(re.findall(r"WAL\.[A-Z_]+", PAGE)) == set(CODES)
     assert set(OPERATIONS.values()) <= set(re.findall(r"`([a-z]+)`", PAGE))

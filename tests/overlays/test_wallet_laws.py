@@ -6,18 +6,20 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.walletworld import BRIDGE, STATE0, Reference, World, drafts_of_wallets, worlds
+from tests.overlays.walletworld import ANY_TIME, BRIDGE, STATE0, Reference, World, drafts_of_wallets, worlds
 
 from veen.core.hashing import H
-from veen.overlays.decode import Violation
-from veen.overlays.dedup import Mirrors
-from veen.overlays.ordered import Table
-from veen.overlays.runner import MemorySource, Runner
-from veen.overlays.state import state_bytes
-from veen.overlays.wallet import LedgerFold, Policy, flows
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.runner import MemorySource, Runner
+from veen.overlays.framework.state import state_bytes
+from veen.overlays.wallet import LedgerFold, WalletPolicy, flows
 from veen.overlays.wallet.bodies import Adjust, Deposit, Transfer, WalletBody, Withdraw
 from veen.overlays.wallet.rules import UNOPENED, Record, Wallet, apply
 from veen.testing.laws import check_laws, outcome
+
+pytestmark = pytest.mark.long
 
 BY_BRIDGE = Mirrors.by([BRIDGE])
 
@@ -41,7 +43,7 @@ def check_conservation(ledger):
 @given(worlds(), st.data())
 def test_money_never_appears_or_disappears_in_any_cut_and_association(world, data):
     """Closed, frozen and self transfers, other currencies, copies, replays, forgeries, several labels per stream."""
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     events = world.all()
     check_conservation(fold.view(fold.summarize(events)))
     for cut in range(len(events) + 1):  # at every moment, not only at the end
@@ -59,7 +61,7 @@ def test_money_never_appears_or_disappears_in_any_cut_and_association(world, dat
 @given(worlds())
 def test_the_ledger_agrees_with_the_reference_algorithm(world):
     """WAL §6 with D-98 … D-100, written a second time without any of our code."""
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     summary = fold.summarize(world.all())
     reference = Reference().fold(world.all())
     ledger = fold.view(summary)
@@ -77,7 +79,7 @@ def test_the_ledger_agrees_with_the_reference_algorithm(world):
 
 
 def wallets_anywhere(**kwargs):
-    return LedgerFold(policy=Policy(own_streams=False), **kwargs)
+    return LedgerFold(policy=WalletPolicy(own_streams=False, trust_every_writer=True, max_skew_sec=None), **kwargs)
 
 
 @pytest.mark.req("OVL-15", "WAL-15")
@@ -92,7 +94,7 @@ def test_the_ledger_keeps_the_laws_of_folds(data):
 @settings(max_examples=150)
 @given(worlds(hostile=False), st.data())
 def test_copies_by_a_bridge_change_nothing_wherever_they_stand(world, data):
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     before = state_bytes(fold.view(fold.summarize(world.all())))
     world.now = max(event.ts for event in world.all()) + 1
     for event in data.draw(st.lists(st.sampled_from(world.all()), max_size=8)):
@@ -105,7 +107,7 @@ def test_copies_by_a_bridge_change_nothing_wherever_they_stand(world, data):
 @given(worlds(hostile=False, max_events=20))
 def test_a_replica_on_one_stream_shows_the_same_balances(world):
     """WAL §11.2: hub B holds copies only, sent in logical order."""
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     replica = World(now=99_000)
     for event in world.all():
         replica.copy(event, stream_id=H(b"replica"))
@@ -117,7 +119,7 @@ def test_a_replica_on_one_stream_shows_the_same_balances(world):
 @settings(max_examples=100)
 @given(worlds(hostile=False))
 def test_neither_metadata_nor_attachments_nor_expiry_decide_anything(world):
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     expected = outcome(fold, fold.summarize(world.all()))
     dressed = [
         dataclasses.replace(event, hdr=dataclasses.replace(event.hdr, att_root=H(b"invoice"), expires_at=1))
@@ -129,18 +131,18 @@ def test_neither_metadata_nor_attachments_nor_expiry_decide_anything(world):
 @settings(max_examples=300)
 @given(worlds(max_events=40), st.lists(st.integers(0, 50), max_size=4), st.integers(0, 50))
 def test_settling_windows_in_parallel_gives_the_state_of_folding_one_by_one(world, cuts, start):
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     summary = fold.summarize(world.all())
     ordered = sorted(summary.segment.values(), key=lambda typed: typed.order)
     expected = fold.advance(None, ordered)
 
-    seen: set[bytes] = set()
+    identities: set[bytes] = set()
     screened = []
     for typed in ordered:
         identity = fold.mirrors.identity(typed.event)
-        if identity not in seen and not _is_refused(fold, typed):
+        if identity not in identities and not _is_refused(fold, typed):
             screened.append(typed.body)
-        seen.add(identity)
+        identities.add(identity)
     state: Table[bytes, Record] = Table()
     for body in screened[:start]:
         _apply(state, body)
@@ -181,21 +183,21 @@ PEOPLE = [bytes([n]) * 32 for n in range(5)]
 @st.composite
 def payments(draw) -> list[WalletBody]:
     """What a busy day looks like: many ordinary payments, few of them too large, hardly anything else."""
-    found: list[WalletBody] = []
+    bodies: list[WalletBody] = []
     for number in range(draw(st.integers(0, 25))):
         who, to = draw(st.permutations(PEOPLE))[:2]
         amount = draw(st.integers(0, 6))
         match draw(st.integers(0, 9)):
             case 0 | 1:
-                found.append(Deposit(wallet_id=who, amount=amount, ts=0))
+                bodies.append(Deposit(wallet_id=who, amount=amount, ts=0))
             case 2 | 3:
-                found.append(Withdraw(wallet_id=who, amount=amount, ts=0))
+                bodies.append(Withdraw(wallet_id=who, amount=amount, ts=0))
             case 4:
-                found.append(Adjust(wallet_id=who, delta=amount - 3, ts=0, reason=""))
+                bodies.append(Adjust(wallet_id=who, delta=amount - 3, ts=0, reason=""))
             case _:
                 transfer_id = bytes([number % 20]) * 32
-                found.append(Transfer(wallet_id=who, to_wallet_id=to, amount=amount, ts=0, transfer_id=transfer_id))
-    return found
+                bodies.append(Transfer(wallet_id=who, to_wallet_id=to, amount=amount, ts=0, transfer_id=transfer_id))
+    return bodies
 
 
 STATES = st.fixed_dictionaries(
@@ -277,7 +279,7 @@ def test_another_currency_and_a_used_id_are_doubtful():
 @settings(max_examples=60)
 @given(worlds(), st.integers(1, 5), st.data())
 def test_a_runner_shows_the_ledger_as_of_any_moment(world, interval, data):
-    fold = LedgerFold(mirrors=BY_BRIDGE)
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
     runner = Runner(fold, MemorySource(world.all()), interval=interval, fanout=2)
     ts = data.draw(st.integers(999, world.now + 1))
     assert runner.view_at(ts) == fold.view(fold.summarize([event for event in world.all() if event.ts <= ts]))

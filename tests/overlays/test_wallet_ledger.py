@@ -3,23 +3,24 @@
 from dataclasses import replace
 
 import pytest
-from tests.overlays.walletworld import ANN, BOB, BRIDGE, CAT, DAN, DAY, OWNERS, REALM, World, opened, xfer
+from tests.overlays.walletworld import ANN, ANY_TIME, BOB, BRIDGE, CAT, DAN, DAY, OWNERS, REALM, World, opened, xfer
 
 from veen.core.hashing import H
-from veen.overlays.body import Draft
-from veen.overlays.decode import Violation
-from veen.overlays.dedup import Mirrors
-from veen.overlays.snapshot import Cut, Snapshot, SnapshotRefused
-from veen.overlays.wallet import Grant, LedgerFold, Policy, drafts
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
+from veen.overlays.wallet import LedgerFold, WalletGrant, WalletPolicy, drafts
 from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
 from veen.overlays.wallet.policy import END_USER, INSTITUTION
-from veen.overlays.wallet.rules import UNOPENED, Owner, Wallet
+from veen.overlays.wallet.rules import UNOPENED, Wallet, WalletOwner
 
 BY_BRIDGE = Mirrors.by([BRIDGE])
+TRUSTING = WalletPolicy(own_streams=False, trust_every_writer=True, max_skew_sec=None)
 
 
-def folded(world, **kwargs):
-    fold = LedgerFold(mirrors=BY_BRIDGE, **kwargs)
+def folded(world, *, policy=ANY_TIME):
+    fold = LedgerFold(mirrors=BY_BRIDGE, policy=policy)
     summary = fold.summarize(world.all())
     return fold.view(summary), [issue.code for issue in fold.issues(summary)]
 
@@ -46,7 +47,7 @@ def test_open_initialises_the_state_once():
         deposited=100,
         last_limit_reset_ts=5,
         currency="USD",
-        owner=Owner(REALM, OWNERS["ann"]),
+        owner=WalletOwner(REALM, OWNERS["ann"]),
     )
     assert ledger.wallet(CAT) == UNOPENED
 
@@ -262,7 +263,7 @@ def test_nobody_spends_another_wallet_from_their_own_stream():
     ledger, codes = folded(world)
     assert codes == ["WAL.WRONG_STREAM", "WAL.WRONG_STREAM"]
     assert ledger.balance(ANN) == 100
-    assert folded(world, policy=Policy(own_streams=False))[0].balance(ANN) == 40  # other layouts are possible (§3.1)
+    assert folded(world, policy=TRUSTING)[0].balance(ANN) == 40  # other layouts are possible (§3.1)
 
 
 @pytest.mark.req("WAL-10", "WALBR-03")
@@ -306,7 +307,7 @@ def test_nobody_voids_a_payment_by_naming_it_as_parent_first(body):
 
 
 SERVICE, TOKEN = H(b"service"), H(b"token")
-STRICT = Policy.institutional(services=[SERVICE], auth_refs=[TOKEN], currencies=["USD"], max_skew_sec=2_000)
+STRICT = WalletPolicy.institutional(services=[SERVICE], auth_refs=[TOKEN], currencies=["USD"], max_skew_sec=2_000)
 
 
 @pytest.mark.req("WAL-17", "WAL-20")
@@ -336,8 +337,8 @@ def test_what_makes_or_stops_money_needs_a_grant(draft):
 
 @pytest.mark.req("WAL-17")
 def test_a_grant_may_be_for_some_wallets_and_operations_only():
-    grant = Grant(operations=frozenset(["deposit"]), clients=frozenset([SERVICE]), wallets=frozenset([ANN]))
-    policy = Policy(reserved=INSTITUTION - END_USER, grants=(grant,))
+    grant = WalletGrant(operations=frozenset(["deposit"]), clients=frozenset([SERVICE]), wallets=frozenset([ANN]))
+    policy = WalletPolicy(reserved=INSTITUTION - END_USER, grants=(grant,), max_skew_sec=None)
     world = World()
     world.send_all(opened("ann"), opened("bob"))
     for draft in (drafts.deposit(ANN, 1, ts=0), drafts.deposit(BOB, 1, ts=0), drafts.freeze(ANN, ts=0)):
@@ -346,7 +347,7 @@ def test_a_grant_may_be_for_some_wallets_and_operations_only():
     assert codes == ["WAL.UNAUTHORIZED_OPERATION"] * 2
     assert (ledger.balance(ANN), ledger.balance(BOB), ledger.wallet(ANN).frozen) == (1, 0, False)
     with pytest.raises(ValueError, match="mint"):
-        Policy(reserved=frozenset(["mint"]))
+        WalletPolicy(reserved=frozenset(["mint"]))
 
 
 @pytest.mark.req("WAL-17")
@@ -375,14 +376,14 @@ def test_a_policy_may_bound_how_far_a_sender_shifts_the_day():
     world = World()
     world.send_all(opened("ann", 1_000))
     world.send(drafts.withdraw(ANN, 0, ts=5_000))
-    assert folded(world, policy=STRICT)[1] == ["WAL.TIME_SKEW"]
+    assert folded(world, policy=STRICT)[1] == ["WAL.SKEW"]
     assert folded(world)[1] == []
 
 
 def test_a_snapshot_of_another_policy_is_refused():
     world = World()
     world.send_all(opened("ann"), drafts.deposit(ANN, 5, ts=0))
-    fold = LedgerFold()
+    fold = LedgerFold(policy=ANY_TIME)
     cuts = [Cut(label=label, upto_seq=len(e), mmr_root=H(label)) for label, e in world.by_label.items()]
     snapshot = Snapshot.take(fold, fold.summarize(world.all()), cuts)
     assert fold.view(snapshot.restore(fold, lambda label, _: H(label))).balance(ANN) == 5

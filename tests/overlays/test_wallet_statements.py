@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANN, BOB, BRIDGE, CAT, WALLETS, World, opened, worlds, xfer
+from tests.overlays.walletworld import ANN, ANY_TIME, BOB, BRIDGE, CAT, WALLETS, World, opened, worlds, xfer
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import ProofError, VerifyError
-from veen.core.mmr import MmrTree
-from veen.core.proof import prove_inclusion
-from veen.overlays.dedup import Mirrors
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import prove_inclusion
+from veen.overlays.framework.dedup import Mirrors
 from veen.overlays.wallet import LedgerFold, drafts
 from veen.overlays.wallet.statements import statement
 
-FOLD = LedgerFold(mirrors=Mirrors.by([BRIDGE]))
+FOLD = LedgerFold(mirrors=Mirrors.by([BRIDGE]), policy=ANY_TIME)
 
 
 def small_world() -> World:
@@ -38,22 +38,27 @@ def small_world() -> World:
 
 
 def test_a_statement_tells_what_happened_and_what_was_refused():
-    made = statement(FOLD, small_world().all(), ANN, since=1_004, until=1_009)
-    made.check()
-    assert (made.opening, made.closing, made.currency) == (100, 75, "USD")
-    assert [(line.operation, line.delta, line.balance, line.other, line.ref) for line in made.lines] == [
+    account = statement(FOLD, small_world().all(), ANN, since=1_004, until=1_009)
+    account.check()
+    assert (account.opening, account.closing, account.currency) == (100, 75, "USD")
+    assert [(line.operation, line.delta, line.balance, line.other, line.ref) for line in account.lines] == [
         ("transfer", -30, 70, BOB, xfer(1)),
         ("freeze", 0, 70, None, None),
         ("unfreeze", 0, 70, None, None),
         ("transfer", 5, 75, BOB, xfer(2)),
     ]
-    assert [issue.code for issue in made.refused] == ["WAL.FROZEN", "WAL.INSUFFICIENT_FUNDS"]
-    assert next((line.hub_ts, line.ts) for line in made.lines) == (1_004, 4)
+    assert [issue.code for issue in account.refused] == ["WAL.FROZEN", "WAL.INSUFFICIENT_FUNDS"]
+    assert next((line.hub_ts, line.ts) for line in account.lines) == (1_004, 4)
 
 
 def test_a_statement_of_everything_begins_with_nothing():
-    made = statement(FOLD, small_world().all(), ANN)
-    assert (made.opening, made.closing, made.lines[0].operation, made.lines[1].ref) == (0, 73, "open", b"bank 7")
+    report = statement(FOLD, small_world().all(), ANN)
+    assert (report.opening, report.closing, report.lines[0].operation, report.lines[1].ref) == (
+        0,
+        73,
+        "open",
+        b"bank 7",
+    )
     nothing = statement(FOLD, small_world().all(), CAT)
     assert (nothing.opening, nothing.lines, nothing.closing, nothing.currency) == (0, (), 0, None)
 
@@ -71,8 +76,8 @@ def test_statements_agree_with_the_ledger_and_join_without_a_gap(world, wallet_i
     second = statement(FOLD, events, wallet_id, since=middle + 1, until=end, prefix=prefix)
     assert second == statement(FOLD, events, wallet_id, since=middle + 1, until=end)
     whole = statement(FOLD, events, wallet_id)
-    for made in (first, second, whole):
-        made.check()
+    for account in (first, second, whole):
+        account.check()
     assert first.closing == second.opening == FOLD.view(prefix).balance(wallet_id)
     assert second.closing == whole.closing == FOLD.view(FOLD.summarize(events)).balance(wallet_id)
     assert first.lines + second.lines == whole.lines
@@ -91,10 +96,10 @@ def test_a_prefix_must_end_before_the_statement_begins():
 def test_every_line_is_proven_against_a_checkpoint():
     """WAL §12: the event existed at or before it, whoever wrote the statement."""
     world = small_world()
-    made = statement(FOLD, world.all(), ANN)
+    account = statement(FOLD, world.all(), ANN)
     hub = SigningKey(bytes(32))
     trees = {label: MmrTree(event.leaf_hash for event in events) for label, events in world.by_label.items()}
-    for line in made.lines:
+    for line in account.lines:
         tree = trees[line.label]
         checkpoint = Checkpoint.issue(
             hub, label_prev=line.label, label_curr=line.label, upto_seq=tree.size, mmr_root=tree.root(), epoch=0
@@ -105,21 +110,21 @@ def test_every_line_is_proven_against_a_checkpoint():
             replace(line, leaf_hash=bytes(32)).verify(proof, checkpoint)
         with pytest.raises(VerifyError, match="another label"):
             line.verify(proof, replace(checkpoint, label_curr=bytes(32)))
-    assert {line.label for line in made.lines} == {world.all()[0].label, made.lines[5].label}
+    assert {line.label for line in account.lines} == {world.all()[0].label, account.lines[5].label}
 
 
 @pytest.mark.parametrize("broken", ["delta", "closing", "negative"])
 def test_figures_that_do_not_add_up_are_found(broken):
-    made = statement(FOLD, small_world().all(), ANN)
-    lines = list(made.lines)
+    account = statement(FOLD, small_world().all(), ANN)
+    lines = list(account.lines)
     match broken:
         case "delta":
             lines[1] = replace(lines[1], delta=99)
-            wrong = replace(made, lines=tuple(lines))
+            wrong = replace(account, lines=tuple(lines))
         case "closing":
-            wrong = replace(made, closing=74)
+            wrong = replace(account, closing=74)
         case _:
-            wrong = replace(made, lines=(replace(lines[0], delta=-1, balance=-1),), closing=-1)
-    made.check()
+            wrong = replace(account, lines=(replace(lines[0], delta=-1, balance=-1),), closing=-1)
+    account.check()
     with pytest.raises(VerifyError):
         wrong.check()

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from veen.core.event import Event
 from veen.core.hashing import H, Ht, u64be
-from veen.core.payload_hdr import PayloadHdr
-from veen.overlays.body import Draft
-from veen.overlays.wallet import drafts
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.overlays.framework.body import Draft
+from veen.overlays.wallet import WalletPolicy, drafts
 from veen.overlays.wallet.drafts import body_of
 from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
 
@@ -28,6 +28,7 @@ CURRENCIES = {"ann": "USD", "bob": "USD", "cat": "USD", "dan": "JPY"}
 WALLETS = {name: wallet_id_of(REALM, ctx_id, CURRENCIES[name]) for name, ctx_id in OWNERS.items()}
 ANN, BOB, CAT, DAN = WALLETS.values()
 BRIDGE = H(b"bridge")
+ANY_TIME = WalletPolicy(max_skew_sec=None)  # most histories here are not dated by the time of the hub
 
 
 def opened(name: str, created_at: int = 0) -> Draft:
@@ -176,7 +177,7 @@ STATE0 = {
 
 @dataclass
 class Reference:
-    """The naive ledger: WAL §6 line by line, with D-98, D-99 and D-100 where the prose and the pseudocode part."""
+    """The naive ledger: WAL §6 line by line, with D-98 … D-100, D-175, D-176 where prose and pseudocode part."""
 
     own_streams: bool = True
     bridges: frozenset[bytes] = frozenset((BRIDGE,))
@@ -197,7 +198,7 @@ class Reference:
         own = event.stream_id == sha256(b"wallet/stream\0" + e["wallet_id"]).digest()
         trusted = event.hdr.parent_id is not None and event.client_id in self.bridges
         allowed = trusted or own or not self.own_streams
-        original = event.hdr.parent_id if event.hdr.parent_id is not None and allowed else event.leaf_hash
+        original = event.hdr.parent_id if trusted else event.leaf_hash
         if (original, event.body, word) in self.seen:
             return
         self.seen.add((original, event.body, word))
@@ -262,7 +263,7 @@ class Reference:
             return "WAL.FROZEN"
         new = dict(s)
         if s["daily_limit"] is not None:
-            if e["ts"] // 86400 != s["last_limit_reset_ts"] // 86400:
+            if e["ts"] // 86400 > s["last_limit_reset_ts"] // 86400:
                 new["pending_daily_spent"], new["last_limit_reset_ts"] = 0, e["ts"]
             new["pending_daily_spent"] += e["amount"]
             if new["pending_daily_spent"] > s["daily_limit"]:

@@ -6,18 +6,18 @@ that wrote it commits to them (CRDT0.4). Registers and members keep that root; `
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, NamedTuple
 
-from veen.core.attachments import att_root_of
 from veen.core.errors import VerifyError
 from veen.core.event import Order
 from veen.core.hashing import H
-from veen.core.wire import Fields
-from veen.overlays.body import Body, Draft, InvalidBody
-from veen.overlays.decode import Typed
-from veen.overlays.fold import Compact
-from veen.overlays.schema import Schema, SchemaSet
-from veen.overlays.spans import Additive, Spans
+from veen.core.sealing.attachments import att_root_of
+from veen.core.wire import Bytes32, Length, Uint
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.spans import Additive, Spans
 
 __all__ = [
     "GCNT",
@@ -50,15 +50,8 @@ class LwwSet(Body):
     KIND: ClassVar[str] = "crdt.lww.v1"
 
     key: bytes
-    ts: int
+    ts: Uint
     value: bytes
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(key=f.blob("key"), ts=f.uint("ts"), value=f.blob("value"))
-
-    def _write(self) -> dict[str, Any]:
-        return {"key": self.key, "ts": self.ts, "value": self.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,25 +60,15 @@ class OrSetOp(Body):
 
     KIND: ClassVar[str] = "crdt.orset.v1"
 
-    id: bytes | None = None
+    id: Bytes32 | None = None
     elem: bytes | None = None
-    tomb: tuple[bytes, ...] | None = None
+    tomb: Annotated[tuple[Bytes32, ...], Length(0, MAX_TOMBS)] | None = None
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        op = cls(
-            id=f.optional(f.bstr, "id", 32),
-            elem=f.optional(f.blob, "elem"),
-            tomb=f.optional(f.bstrs, "tomb", 32, at_most=MAX_TOMBS),
-        )
-        adds = op.id is not None and op.elem is not None and op.tomb is None
-        removes = op.id is None and op.elem is None and op.tomb is not None
+    def _check(self) -> None:
+        adds = self.id is not None and self.elem is not None and self.tomb is None
+        removes = self.id is None and self.elem is None and self.tomb is not None
         if not adds and not removes:
             raise InvalidBody("CRDT.ORSET", "an add has id and elem, a remove has tomb")
-        return op
-
-    def _write(self) -> dict[str, Any]:
-        return {"id": self.id, "elem": self.elem, "tomb": self.tomb}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +77,8 @@ class CounterDelta(Body):
 
     KIND: ClassVar[str] = "crdt.gcnt.v1"
 
-    shard: bytes
-    delta: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(shard=f.bstr("shard", 32), delta=f.uint("delta"))
-
-    def _write(self) -> dict[str, Any]:
-        return {"shard": self.shard, "delta": self.delta}
+    shard: Bytes32
+    delta: Uint
 
 
 LWW: Final = Schema("crdt.lww.v1", LwwSet)
@@ -163,14 +139,14 @@ class LwwFold(Compact[dict[bytes, Register], dict[bytes, Register]]):
 
     def add(self, into: dict[bytes, Register], event: Typed[LwwSet]) -> None:
         e, body = event
-        known = into.get(body.key)
-        if known is None or (body.ts, e.order, e.leaf_hash) > known[:3]:
+        previous = into.get(body.key)
+        if previous is None or (body.ts, e.order, e.leaf_hash) > previous[:3]:
             into[body.key] = Register(body.ts, e.order, e.leaf_hash, body.value, e.hdr.att_root, e.hdr.expires_at)
 
     def absorb(self, into: dict[bytes, Register], other: dict[bytes, Register]) -> None:
         for key, register in other.items():
-            known = into.get(key)
-            if known is None or register[:3] > known[:3]:
+            previous = into.get(key)
+            if previous is None or register[:3] > previous[:3]:
                 into[key] = register
 
     def show(self, state: dict[bytes, Register], as_of: int) -> dict[bytes, Register]:
@@ -222,8 +198,8 @@ class OrSetFold(Compact[OrSetState, dict[bytes, Member]]):
                 into.adds.pop(add_id, None)
         elif body.id is not None and body.elem is not None and body.id not in into.tombs:
             add = Add(e.order, e.leaf_hash, body.elem, e.hdr.att_root, e.hdr.expires_at)
-            known = into.adds.get(body.id)
-            into.adds[body.id] = (add,) if known is None else _union(known, (add,))
+            previous = into.adds.get(body.id)
+            into.adds[body.id] = (add,) if previous is None else _union(previous, (add,))
 
     def absorb(self, into: OrSetState, other: OrSetState) -> None:
         for add_id in other.tombs:
@@ -231,8 +207,8 @@ class OrSetFold(Compact[OrSetState, dict[bytes, Member]]):
         into.tombs.update(other.tombs)
         for add_id, adds in other.adds.items():
             if add_id not in into.tombs:
-                known = into.adds.get(add_id)
-                into.adds[add_id] = adds if known is None else _union(known, adds)
+                previous = into.adds.get(add_id)
+                into.adds[add_id] = adds if previous is None else _union(previous, adds)
 
     def show(self, state: OrSetState, as_of: int) -> dict[bytes, Member]:
         by_elem: dict[bytes, list[tuple[bytes, Add]]] = {}

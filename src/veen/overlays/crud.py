@@ -2,7 +2,8 @@
 
 Every change of a record gives it the next revision, also a deletion; a record created again goes on counting. `if_rev`
 makes a change depend on the revision that the writer saw: 0 where there was none. An update names the fields it sets;
-null removes a field. What breaks a rule changes nothing and is reported:
+null removes a field. A record that expired before the hub took a `create` (hub_ts) does not stand in its way; the new
+one has none of the old fields (D-177). What breaks a rule changes nothing and is reported:
 
     CRUD.EXISTS    create of a record that exists
     CRUD.MISSING   update or delete of a record that does not exist
@@ -10,15 +11,14 @@ null removes a field. What breaks a rule changes nothing and is reported:
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
-from veen.core import cbor
-from veen.core.wire import Fields
-from veen.overlays.body import Body, Draft, InvalidBody
-from veen.overlays.decode import Typed, Violation
-from veen.overlays.ordered import Ordered, Table
-from veen.overlays.schema import Schema, SchemaSet
-from veen.overlays.state import Free
+from veen.core.wire import Choice, TextMap, Uint
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import Free
 
 __all__ = ["CRUD", "Crud", "CrudFold", "Record", "create", "delete", "update"]
 
@@ -31,28 +31,15 @@ class Crud(Body):
 
     KIND: ClassVar[str] = "veen.crud.v1"
 
-    op: str
+    op: Annotated[str, Choice("create", "update", "delete")]
     entity: str
     id: str
-    fields: dict[str, Any] | None = None
-    if_rev: int | None = None
+    fields: TextMap | None = None
+    if_rev: Uint | None = None
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            op=f.choice("op", ("create", "update", "delete")),
-            entity=f.text("entity"),
-            id=f.text("id"),
-            fields=f.optional(f.mapping, "fields"),
-            if_rev=f.optional(f.uint, "if_rev"),
-        )
-        if (body.op == "delete") != (body.fields is None):
+    def _check(self) -> None:
+        if (self.op == "delete") != (self.fields is None):
             raise InvalidBody("CRUD.FIELDS", "create and update need fields, delete has none")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        fields = cbor.sort_keys(self.fields)
-        return {"op": self.op, "entity": self.entity, "id": self.id, "fields": fields, "if_rev": self.if_rev}
 
 
 CRUD: Final = Schema("veen.crud.v1", Crud)
@@ -84,15 +71,18 @@ class CrudFold(Ordered[Key, Record, dict[str, dict[str, Record]]]):
     """The records that exist, by entity and id."""
 
     name = "crud"
+    version = 2  # a create may follow an expired record (D-177)
     schemas = SchemaSet([CRUD])
     TABLE = dict[Key, Record]
 
     def step(self, state: Table[Key, Record], event: Typed[Crud]) -> None:
         e, body = event
         key = body.entity, body.id
-        known = state.get(key)
-        rev = 0 if known is None else known.rev
-        fields = None if known is None or known.fields is None else known.fields.value
+        previous = state.get(key)
+        rev = 0 if previous is None else previous.rev
+        fields = None if previous is None or previous.fields is None else previous.fields.value
+        if body.op == "create" and previous is not None and not _is_live(previous, e.hub_ts):
+            fields = None
         if body.if_rev is not None and body.if_rev != rev:
             raise Violation("CRUD.REV", f"the record is at revision {rev}, not {body.if_rev}")
         if body.op == "create" and fields is not None:
@@ -108,6 +98,10 @@ class CrudFold(Ordered[Key, Record, dict[str, dict[str, Record]]]):
     def show(self, state: Table[Key, Record], as_of: int) -> dict[str, dict[str, Record]]:
         shown: dict[str, dict[str, Record]] = {}
         for (entity, id_), record in sorted(state.items()):
-            if record.fields is not None and (record.expires_at is None or as_of <= record.expires_at):
+            if record.fields is not None and _is_live(record, as_of):
                 shown.setdefault(entity, {})[id_] = record
         return shown
+
+
+def _is_live(record: Record, at: int) -> bool:
+    return record.expires_at is None or at <= record.expires_at

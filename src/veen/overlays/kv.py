@@ -5,18 +5,17 @@ value that expires (payload_hdr.expires_at) is gone afterwards; the value before
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
-from veen.core import cbor
 from veen.core.event import Order
-from veen.core.wire import Fields
-from veen.overlays.body import Body, Draft, InvalidBody
-from veen.overlays.decode import Typed
-from veen.overlays.fold import Compact
-from veen.overlays.schema import Schema, SchemaSet
-from veen.overlays.state import Free
+from veen.core.wire import Anything, Choice, Uint
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import Free
 
-__all__ = ["KV", "Entry", "Kv", "KvFold", "delete", "put"]
+__all__ = ["KV", "Kv", "KvEntry", "KvFold", "delete", "put"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,25 +24,14 @@ class Kv(Body):
 
     KIND: ClassVar[str] = "veen.kv.v1"
 
-    op: str
+    op: Annotated[str, Choice("put", "del")]
     key: str
-    value: Any = None  # free-form, but not null
-    ts: int | None = None
+    value: Anything | None = None  # free-form, but not null
+    ts: Uint | None = None
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            op=f.choice("op", ("put", "del")),
-            key=f.text("key"),
-            value=f.optional(f.anything, "value"),
-            ts=f.optional(f.uint, "ts"),
-        )
-        if (body.op == "put") != (body.value is not None):
+    def _check(self) -> None:
+        if (self.op == "put") != (self.value is not None):
             raise InvalidBody("KV.VALUE", "put needs a value, del has none")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {"op": self.op, "key": self.key, "value": cbor.sort_keys(self.value), "ts": self.ts}
 
 
 KV: Final = Schema("veen.kv.v1", Kv)
@@ -69,7 +57,7 @@ class Write(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class KvEntry:
     """One key's value, and the message that set it."""
 
     value: Free
@@ -79,7 +67,7 @@ class Entry:
     expires_at: int | None = None
 
 
-class KvFold(Compact[dict[str, Write], dict[str, Entry]]):
+class KvFold(Compact[dict[str, Write], dict[str, KvEntry]]):
     """The values by key."""
 
     name = "kv"
@@ -92,12 +80,12 @@ class KvFold(Compact[dict[str, Write], dict[str, Entry]]):
     def add(self, into: dict[str, Write], event: Typed[Kv]) -> None:
         e, body = event
         ts = e.ts if body.ts is None else body.ts
-        known = into.get(body.key)
-        if known is not None and known.ts > ts:
+        previous = into.get(body.key)
+        if previous is not None and previous.ts > ts:
             return
         value = None if body.value is None else Free(body.value)
         write = Write(ts, e.order, e.leaf_hash, e.client_id, value, e.hdr.expires_at)
-        if known is None or write[:3] > known[:3]:
+        if previous is None or write[:3] > previous[:3]:
             into[body.key] = write
 
     def absorb(self, into: dict[str, Write], other: dict[str, Write]) -> None:
@@ -105,13 +93,13 @@ class KvFold(Compact[dict[str, Write], dict[str, Entry]]):
             into.update(other)
             return
         for key, write in other.items():
-            known = into.get(key)
-            if known is None or write[:3] > known[:3]:
+            previous = into.get(key)
+            if previous is None or write[:3] > previous[:3]:
                 into[key] = write
 
-    def show(self, state: dict[str, Write], as_of: int) -> dict[str, Entry]:
+    def show(self, state: dict[str, Write], as_of: int) -> dict[str, KvEntry]:
         return {
-            key: Entry(
+            key: KvEntry(
                 value=write.value,
                 ts=write.ts,
                 msg_id=write.msg_id,

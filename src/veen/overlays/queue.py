@@ -12,20 +12,19 @@ new. What breaks a rule changes nothing and is reported:
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
-from veen.core import cbor
 from veen.core.event import Order
 from veen.core.hashing import Ht
-from veen.core.wire import Fields
-from veen.overlays.body import Body, Draft, InvalidBody
-from veen.overlays.decode import Typed, Violation
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.ordered import Ordered, Table
-from veen.overlays.schema import Schema, SchemaSet
-from veen.overlays.state import Free
+from veen.core.wire import Anything, Bytes32, Choice
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import Free
 
-__all__ = ["QUEUE", "Delivery", "Pending", "Queue", "QueueFold", "QueueItem", "QueueView", "ack", "enqueue", "nack"]
+__all__ = ["QUEUE", "Delivery", "PendingItem", "Queue", "QueueFold", "QueueItem", "QueueView", "ack", "enqueue", "nack"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +33,17 @@ class Queue(Body):
 
     KIND: ClassVar[str] = "veen.queue.v1"
 
-    op: str
-    item: Any = None  # free-form, but not null
-    ref: bytes | None = None  # msg_id of the enqueue
+    op: Annotated[str, Choice("enqueue", "ack", "nack")]
+    item: Anything | None = None  # free-form, but not null
+    ref: Bytes32 | None = None  # msg_id of the enqueue
     group: str | None = None  # absent: the group without a name
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            op=f.choice("op", ("enqueue", "ack", "nack")),
-            item=f.optional(f.anything, "item"),
-            ref=f.optional(f.bstr, "ref", 32),
-            group=f.optional(f.text, "group"),
-        )
-        if body.op == "enqueue":
-            if body.item is None or body.ref is not None or body.group is not None:
+    def _check(self) -> None:
+        if self.op == "enqueue":
+            if self.item is None or self.ref is not None or self.group is not None:
                 raise InvalidBody("QUEUE.SHAPE", "enqueue has an item, and neither ref nor group")
-        elif body.item is not None or body.ref is None:
+        elif self.item is not None or self.ref is None:
             raise InvalidBody("QUEUE.SHAPE", "ack and nack have a ref and no item")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {"op": self.op, "item": cbor.sort_keys(self.item), "ref": self.ref, "group": self.group}
 
 
 QUEUE: Final = Schema("veen.queue.v1", Queue)
@@ -95,7 +83,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingItem:
     """An item that a group still has to acknowledge; `attempt` counts from 1 and grows with every nack."""
 
     msg_id: bytes
@@ -110,15 +98,15 @@ class QueueView:
     items: dict[bytes, QueueItem]  # by msg_id, in logical order
     deliveries: dict[tuple[str, bytes], Delivery]  # by group and msg_id
 
-    def pending(self, group: str = "", *, max_attempts: int | None = None) -> list[Pending]:
+    def pending(self, group: str = "", *, max_attempts: int | None = None) -> list[PendingItem]:
         """What the group still has to do, first things first; without those given back `max_attempts` times."""
         return [p for p in self._open(group) if max_attempts is None or p.attempt <= max_attempts]
 
-    def dead(self, group: str = "", *, max_attempts: int) -> list[Pending]:
+    def dead(self, group: str = "", *, max_attempts: int) -> list[PendingItem]:
         """What the group has given back `max_attempts` times: for a person to look at."""
         return [p for p in self._open(group) if p.attempt > max_attempts]
 
-    def share(self, group: str, consumer: str, consumers: Iterable[str], **kwargs: Any) -> list[Pending]:
+    def share(self, group: str, consumer: str, consumers: Iterable[str], **kwargs: Any) -> list[PendingItem]:
         """The part of `pending` that one of several consumers takes, so that they rarely take the same.
 
         Each item goes to the consumer with the highest hash: when one leaves, only its own items move.
@@ -126,14 +114,14 @@ class QueueView:
         others = sorted({*consumers, consumer})
         return [p for p in self.pending(group, **kwargs) if max(others, key=lambda c: _weight(c, p.msg_id)) == consumer]
 
-    def _open(self, group: str) -> list[Pending]:
-        found = []
+    def _open(self, group: str) -> list[PendingItem]:
+        items = []
         for msg_id, item in self.items.items():
             delivery = self.deliveries.get((group, msg_id))
             if delivery is None or not delivery.acked:
                 nacks = 0 if delivery is None else delivery.nacks
-                found.append(Pending(msg_id=msg_id, value=item.value, attempt=nacks + 1))
-        return found
+                items.append(PendingItem(msg_id=msg_id, value=item.value, attempt=nacks + 1))
+        return items
 
 
 def _weight(consumer: str, msg_id: bytes) -> bytes:
@@ -174,8 +162,8 @@ class QueueFold(Ordered[Key, QueueItem | Delivery, QueueView]):
         group = body.group or ""
         if self.groups is not None and group not in self.groups:
             raise Violation("QUEUE.GROUP", f"group {group!r} is none of this queue")
-        known = state.get((group, body.ref))
-        delivery = known if isinstance(known, Delivery) else None
+        previous = state.get((group, body.ref))
+        delivery = previous if isinstance(previous, Delivery) else None
         acked = delivery is not None and delivery.acked
         if body.ref not in state:
             raise Violation("QUEUE.UNKNOWN", f"no item {body.ref.hex()}")

@@ -23,16 +23,25 @@ from enum import Enum
 from hmac import compare_digest
 from typing import Self
 
-from veen.core.captoken import Allow, CapToken
 from veen.core.errors import CapabilityError, VerifyError
 from veen.core.event import Event
 from veen.core.labels import label_of
 from veen.core.limits import DEFAULT_LIMITS, Limits
-from veen.core.msg import Msg
+from veen.core.objects.captoken import Allow, CapToken
+from veen.core.objects.msg import Msg
 from veen.overlays.id.ids import ctx_id_of, device_id_of, org_id_of, org_stream, principal_stream
 from veen.overlays.id.state import DeviceStatus, IdState
 
-__all__ = ["Check", "Issuer", "MessageFacts", "NotAuthenticated", "Outcome", "RoleNeed", "Verdict", "authenticate"]
+__all__ = [
+    "AuthVerdict",
+    "Check",
+    "IssuerKind",
+    "MessageFacts",
+    "NotAuthenticated",
+    "Outcome",
+    "RoleNeed",
+    "authenticate",
+]
 
 
 class NotAuthenticated(VerifyError):
@@ -47,7 +56,7 @@ class Outcome(Enum):
     SKIP = "skip"
 
 
-class Issuer(Enum):
+class IssuerKind(Enum):
     """Whose token is expected. The caller decides: one key may be both, and the two grant different things (§9.1)."""
 
     PRINCIPAL = "principal"
@@ -128,7 +137,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AuthVerdict:
     """Who the sender is, and every check on the way there. The ids are set only if the verdict is good."""
 
     ok: bool
@@ -155,13 +164,13 @@ def authenticate(
     *,
     realm_id: bytes,
     ctx_id: bytes | None = None,
-    issuer: Issuer = Issuer.PRINCIPAL,
+    issuer: IssuerKind = IssuerKind.PRINCIPAL,
     streams: Collection[bytes] = (),
     roles: Collection[RoleNeed] = (),
     trusted_orgs: Collection[bytes] = (),
     limits: Limits = DEFAULT_LIMITS,
     as_of: int | None = None,
-) -> Verdict:
+) -> AuthVerdict:
     """Judge whether `facts` and `token` show an account of `realm_id`, as of the message's time unless told otherwise.
 
     `ctx_id` is the account the sender claims to be, if it claims one; `streams` are those it asks for besides that of
@@ -170,20 +179,24 @@ def authenticate(
     """
     now = facts.at if as_of is None else as_of
     checks = [
-        _check("SIGNATURE", facts.signed, "MSG.sig is client_id's, for this stream", "MSG.sig is not client_id's")
+        _check(
+            "ID.AUTH_SIGNATURE", facts.signed, "MSG.sig is client_id's, for this stream", "MSG.sig is not client_id's"
+        )
     ]
     checks.append(_token(token, facts))
     if token is None:
-        return Verdict(ok=False, checks=tuple(checks))
-    principal = issuer is Issuer.PRINCIPAL
+        return AuthVerdict(ok=False, checks=tuple(checks))
+    principal = issuer is IssuerKind.PRINCIPAL
     home = principal_stream(token.issuer_pk) if principal else org_stream(org_id_of(token.issuer_pk))
     checks += [
         _chain(token),
-        _check("SUBJECT", token.subject_pk == facts.client_id, "the subject sent it", "the subject is another key"),
+        _check(
+            "ID.AUTH_SUBJECT", token.subject_pk == facts.client_id, "the subject sent it", "the subject is another key"
+        ),
         _streams(token, {facts.stream_id, *streams}),
         _ttl(token, facts, now),
         _rate(token.allow, facts, limits),
-        _revoked(state, "REVOKED", "auth-ref", token.auth_ref(), home, now),
+        _revoked(state, "ID.AUTH_REVOKED", "auth-ref", token.auth_ref(), home, now),
     ]
     if principal:
         checks += _principal(state, token, facts, now)
@@ -193,8 +206,8 @@ def authenticate(
     checks.append(_ctx(state, account, ctx_id, realm_id, trusted_orgs, now))
     checks += [_role(state, need, account, realm_id, now) for need in roles]
     if any(check.outcome is Outcome.FAIL for check in checks):
-        return Verdict(ok=False, checks=tuple(checks))
-    return Verdict(
+        return AuthVerdict(ok=False, checks=tuple(checks))
+    return AuthVerdict(
         ok=True,
         checks=tuple(checks),
         ctx_id=account,
@@ -204,48 +217,50 @@ def authenticate(
 
 
 def _check(code: str, ok: bool, good: str, bad: str) -> Check:
-    return Check(code=f"ID.AUTH_{code}", outcome=Outcome.PASS if ok else Outcome.FAIL, why=good if ok else bad)
+    return Check(code=code, outcome=Outcome.PASS if ok else Outcome.FAIL, why=good if ok else bad)
 
 
 def _token(token: CapToken | None, facts: MessageFacts) -> Check:
     if facts.auth_ref is None:
-        return _check("TOKEN", False, "", "the message names no token")
+        return _check("ID.AUTH_TOKEN", False, "", "the message names no token")
     if token is None:
-        return _check("TOKEN", False, "", "the token that the message names is not known")
+        return _check("ID.AUTH_TOKEN", False, "", "the token that the message names is not known")
     same = compare_digest(token.auth_ref(), facts.auth_ref)
-    return _check("TOKEN", same, "auth_ref names this token", "auth_ref names another")
+    return _check("ID.AUTH_TOKEN", same, "auth_ref names this token", "auth_ref names another")
 
 
 def _chain(token: CapToken) -> Check:
     try:
         token.verify()
     except CapabilityError as exc:
-        return _check("CHAIN", False, "", str(exc))
-    return _check("CHAIN", True, f"{len(token.sig_chain)} links verify under issuer_pk", "")
+        return _check("ID.AUTH_CHAIN", False, "", str(exc))
+    return _check("ID.AUTH_CHAIN", True, f"{len(token.sig_chain)} links verify under issuer_pk", "")
 
 
 def _streams(token: CapToken, wanted: set[bytes]) -> Check:
     missing = sorted(wanted.difference(token.allow.stream_ids))
     bad = f"the token does not allow stream {missing[0].hex()}" if missing else ""
-    return _check("STREAMS", not missing, f"the token allows {len(wanted)} streams that are used", bad)
+    return _check("ID.AUTH_STREAMS", not missing, f"the token allows {len(wanted)} streams that are used", bad)
 
 
 def _ttl(token: CapToken, facts: MessageFacts, now: int) -> Check:
     if facts.issued_at is None:
         bad = "nobody knows when the token began to count"
-        return _check("TTL", facts.admitted, f"the hub held the token to its ttl at {facts.at}", bad)
+        return _check("ID.AUTH_TTL", facts.admitted, f"the hub held the token to its ttl at {facts.at}", bad)
     live = token.is_live(issued_at=facts.issued_at, hub_ts=now)
     end = facts.issued_at + token.allow.ttl
-    return _check("TTL", live, f"the token lasts until {end}", f"the token ended at {end}, it is {now}")
+    return _check("ID.AUTH_TTL", live, f"the token lasts until {end}", f"the token ended at {end}, it is {now}")
 
 
 def _rate(allow: Allow, facts: MessageFacts, limits: Limits) -> Check:
     if facts.uses is not None:
         good, bad = "the bucket holds a token for this message", "more messages than the rate of the token allows"
-        return _check("RATE", _within(allow.bucket(limits), facts.uses), good, bad)
+        return _check("ID.AUTH_RATE", _within(allow.bucket(limits), facts.uses), good, bad)
     if allow.rate is None:
-        return _check("RATE", True, "the token sets no rate", "")
-    return _check("RATE", facts.admitted, "the hub held the token to its rate", "nobody counted the uses of the token")
+        return _check("ID.AUTH_RATE", True, "the token sets no rate", "")
+    return _check(
+        "ID.AUTH_RATE", facts.admitted, "the hub held the token to its rate", "nobody counted the uses of the token"
+    )
 
 
 def _within(bucket: tuple[int, int], uses: Sequence[int]) -> bool:
@@ -261,10 +276,10 @@ def _within(bucket: tuple[int, int], uses: Sequence[int]) -> bool:
 
 
 def _revoked(state: IdState, code: str, kind: str, target: bytes, home: bytes, now: int) -> Check:
-    found = state.revocation(kind, target, (home,), now)
-    if found is None:
+    revocation = state.revocation(kind, target, (home,), now)
+    if revocation is None:
         return _check(code, True, "not revoked", "")
-    return _check(code, False, "", f"revoked since {found.since}" + _because(found.reason))
+    return _check(code, False, "", f"revoked since {revocation.since}" + _because(revocation.reason))
 
 
 def _because(reason: str | None) -> str:
@@ -272,14 +287,16 @@ def _because(reason: str | None) -> str:
 
 
 def _principal(state: IdState, token: CapToken, facts: MessageFacts, now: int) -> list[Check]:
-    known = state.knows(token.issuer_pk)
-    checks = [_check("ISSUER", known, "a principal of this log", "no record of this principal is in the log")]
+    is_known = state.knows(token.issuer_pk)
+    checks = [
+        _check("ID.AUTH_ISSUER", is_known, "a principal of this log", "no record of this principal is in the log")
+    ]
     device = state.device(token.issuer_pk, facts.client_id)
     if device is None:
-        return [*checks, _check("DEVICE", False, "", "no device of the principal has this key")]
+        return [*checks, _check("ID.AUTH_DEVICE", False, "", "no device of the principal has this key")]
     status = device.status(now)
     active = status is DeviceStatus.ACTIVE
-    return [*checks, _check("DEVICE", active, "the device is ACTIVE", f"the device is {status.value}")]
+    return [*checks, _check("ID.AUTH_DEVICE", active, "the device is ACTIVE", f"the device is {status.value}")]
 
 
 def _org(state: IdState, token: CapToken, home: bytes, now: int) -> list[Check]:
@@ -288,10 +305,10 @@ def _org(state: IdState, token: CapToken, home: bytes, now: int) -> list[Check]:
     bad = "no profile of this organization is in the log"
     if gone is not None:
         bad = f"the organization is revoked since {gone.since}" + _because(gone.reason)
-    known = org_id in state.orgs and gone is None
+    is_known = org_id in state.orgs and gone is None
     return [
-        _check("ISSUER", known, "an organization of this log", bad),
-        _revoked(state, "DEVICE", "device", device_id_of(token.subject_pk), home, now),
+        _check("ID.AUTH_ISSUER", is_known, "an organization of this log", bad),
+        _revoked(state, "ID.AUTH_DEVICE", "device", device_id_of(token.subject_pk), home, now),
     ]
 
 
@@ -306,17 +323,19 @@ def _ctx(
     if account is None:
         if claimed is None:
             return Check(code="ID.AUTH_CTX", outcome=Outcome.SKIP, why="an organization's token binds no account")
-        return _check("CTX", False, "", "an organization's token cannot prove an account")
+        return _check("ID.AUTH_CTX", False, "", "an organization's token cannot prove an account")
     if claimed is not None and claimed != account:
-        return _check("CTX", False, "", "the principal has another account in this realm")
+        return _check("ID.AUTH_CTX", False, "", "the principal has another account in this realm")
     gone = state.ctx_revocation(account, realm_id, now, trusted_orgs=trusted_orgs)
     if gone is not None:
-        return _check("CTX", False, "", f"the account is disabled since {gone.since}" + _because(gone.reason))
-    return _check("CTX", True, "the principal's account in this realm", "")
+        return _check("ID.AUTH_CTX", False, "", f"the account is disabled since {gone.since}" + _because(gone.reason))
+    return _check("ID.AUTH_CTX", True, "the principal's account in this realm", "")
 
 
 def _role(state: IdState, need: RoleNeed, account: bytes | None, realm_id: bytes, now: int) -> Check:
     if account is None:
-        return _check("ROLE", False, "", f"role {need.role!r} needs an account")
+        return _check("ID.AUTH_ROLE", False, "", f"role {need.role!r} needs an account")
     why = state.why_role(need.role, account, org_id=need.org_id, realm_id=realm_id, as_of=now)
-    return _check("ROLE", why is not None, f"role {need.role!r}, {why}", f"the account has no role {need.role!r}")
+    return _check(
+        "ID.AUTH_ROLE", why is not None, f"role {need.role!r}, {why}", f"the account has no role {need.role!r}"
+    )

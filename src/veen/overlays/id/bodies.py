@@ -5,13 +5,12 @@ What a body alone can show to be wrong is refused here; what depends on the stre
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final
 
-from veen.core import cbor
-from veen.core.wire import Fields
-from veen.overlays.body import Body, InvalidBody
+from veen.core.wire import Bytes32, Choice, Length, TextMap, Uint
+from veen.overlays.framework.body import Body, InvalidBody
+from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.id.ids import device_id_of
-from veen.overlays.schema import Schema, SchemaSet
 
 __all__ = [
     "CTX_PROFILE",
@@ -32,9 +31,9 @@ __all__ = [
     "ExternalLink",
     "GroupChange",
     "HandleMap",
+    "IdRevocationRecord",
     "OrgProfile",
     "PrincipalRecord",
-    "RevocationRecord",
     "RoleBinding",
     "check_handle",
 ]
@@ -43,19 +42,23 @@ MAX_HANDLE_BYTES: Final = 255  # D-95
 TARGET_TYPES: Final = ("ctx", "org")
 _MAX_IDS: Final = 32_768  # more than fit into one body (D-75)
 
-# Space and control characters (D-95), those that steer the direction of text included. Spelled out, because the tables
-# of Unicode grow with each Python, and two readers must never disagree about a handle.
+# Space and control characters (D-95), and what is invisible or steers the direction of text (D-177): the code points
+# that Unicode calls Default_Ignorable, and the blank of Braille. The two joiners and the variation selectors are not
+# among them: words of some scripts and emoji are written with them. Spelled out, because the tables of Unicode grow
+# with each Python, and two readers must never disagree about a handle.
 _NOT_IN_HANDLES: Final = re.compile(
-    "[\x00-\x20\x7f-\xa0\u061c\u1680\u180e\u2000-\u200b\u200e\u200f\u2028-\u202f\u205f-\u2064\u2066-\u206f\u3000\ufeff]"
+    "[\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff]"
 )
 
 
 def check_handle(handle: str) -> None:
-    """InvalidBody unless `handle` may be one: 1 to 255 bytes, no space, no control character; case matters (D-95)."""
+    """InvalidBody unless `handle` may be one: 1 to 255 bytes, all of them visible; case matters (D-95)."""
     if not 1 <= len(handle.encode()) <= MAX_HANDLE_BYTES:
         raise InvalidBody("ID.HANDLE", f"a handle has 1 to {MAX_HANDLE_BYTES} bytes")
     if _NOT_IN_HANDLES.search(handle) is not None:
-        raise InvalidBody("ID.HANDLE", "a handle holds no space and no control characters")
+        raise InvalidBody("ID.HANDLE", "a handle holds no space, and no control, invisible or directional characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +67,9 @@ class PrincipalRecord(Body):
 
     KIND: ClassVar[str] = "id.principal.v1"
 
-    principal_pk: bytes
-    created_at: int
-    info: dict[str, Any] | None = None  # free-form
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            principal_pk=f.bstr("principal_pk", 32),
-            created_at=f.uint("created_at"),
-            info=f.optional(f.mapping, "info"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "principal_pk": self.principal_pk,
-            "created_at": self.created_at,
-            "info": cbor.sort_keys(self.info),
-        }
+    principal_pk: Bytes32
+    created_at: Uint
+    info: TextMap | None = None  # free-form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +80,6 @@ class DeviceFlags(Body):
 
     disabled: bool | None = None
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(disabled=f.optional(f.flag, "disabled"))
-
-    def _write(self) -> dict[str, Any]:
-        return {"disabled": self.disabled}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord(Body):
@@ -106,43 +87,19 @@ class DeviceRecord(Body):
 
     KIND: ClassVar[str] = "id.device.v1"
 
-    principal_pk: bytes
-    device_id: bytes
-    device_pk: bytes
-    dh_pk: bytes
+    principal_pk: Bytes32
+    device_id: Bytes32
+    device_pk: Bytes32
+    dh_pk: Bytes32
     label: str | None = None
-    created_at: int
-    expires_at: int | None = None
+    created_at: Uint
+    expires_at: Uint | None = None
     flags: DeviceFlags | None = None
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            principal_pk=f.bstr("principal_pk", 32),
-            device_id=f.bstr("device_id", 32),
-            device_pk=f.bstr("device_pk", 32),
-            dh_pk=f.bstr("dh_pk", 32),
-            label=f.optional(f.text, "label"),
-            created_at=f.uint("created_at"),
-            expires_at=f.optional(f.uint, "expires_at"),
-            flags=f.optional(f.object, "flags", DeviceFlags),
-        )
+    def _check(self) -> None:
         # Another size is a fault of its own, reported when the body has been read to its end.
-        if len(body.device_pk) == len(body.device_id) == 32 and body.device_id != device_id_of(body.device_pk):
+        if len(self.device_pk) == len(self.device_id) == 32 and self.device_id != device_id_of(self.device_pk):
             raise InvalidBody("ID.DEVICE_ID", "device_id does not belong to device_pk")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "principal_pk": self.principal_pk,
-            "device_id": self.device_id,
-            "device_pk": self.device_pk,
-            "dh_pk": self.dh_pk,
-            "label": self.label,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            "flags": self.flags,
-        }
 
     @property
     def disabled(self) -> bool:
@@ -155,33 +112,12 @@ class CtxProfile(Body):
 
     KIND: ClassVar[str] = "id.ctx.profile.v1"
 
-    ctx_id: bytes
-    realm_id: bytes
+    ctx_id: Bytes32
+    realm_id: Bytes32
     display_name: str | None = None  # not unique
-    avatar_coid: bytes | None = None
-    prefs: dict[str, Any] | None = None  # free-form
-    updated_at: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            ctx_id=f.bstr("ctx_id", 32),
-            realm_id=f.bstr("realm_id", 32),
-            display_name=f.optional(f.text, "display_name"),
-            avatar_coid=f.optional(f.bstr, "avatar_coid", 32),
-            prefs=f.optional(f.mapping, "prefs"),
-            updated_at=f.uint("updated_at"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "ctx_id": self.ctx_id,
-            "realm_id": self.realm_id,
-            "display_name": self.display_name,
-            "avatar_coid": self.avatar_coid,
-            "prefs": cbor.sort_keys(self.prefs),
-            "updated_at": self.updated_at,
-        }
+    avatar_coid: Bytes32 | None = None
+    prefs: TextMap | None = None  # free-form
+    updated_at: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,30 +126,11 @@ class OrgProfile(Body):
 
     KIND: ClassVar[str] = "id.org.profile.v1"
 
-    org_id: bytes
+    org_id: Bytes32
     display_name: str | None = None
-    metadata: dict[str, Any] | None = None  # free-form
-    created_at: int
-    updated_at: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            org_id=f.bstr("org_id", 32),
-            display_name=f.optional(f.text, "display_name"),
-            metadata=f.optional(f.mapping, "metadata"),
-            created_at=f.uint("created_at"),
-            updated_at=f.uint("updated_at"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "org_id": self.org_id,
-            "display_name": self.display_name,
-            "metadata": cbor.sort_keys(self.metadata),
-            "created_at": self.created_at,
-            "updated_at": self.updated_at,
-        }
+    metadata: TextMap | None = None  # free-form
+    created_at: Uint
+    updated_at: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,36 +139,13 @@ class GroupChange(Body):
 
     KIND: ClassVar[str] = "id.group.v1"
 
-    org_id: bytes
-    realm_id: bytes | None = None
-    group_id: bytes
+    org_id: Bytes32
+    realm_id: Bytes32 | None = None
+    group_id: Bytes32
     name: str
-    members_add: tuple[bytes, ...] | None = None
-    members_remove: tuple[bytes, ...] | None = None
-    updated_at: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            org_id=f.bstr("org_id", 32),
-            realm_id=f.optional(f.bstr, "realm_id", 32),
-            group_id=f.bstr("group_id", 32),
-            name=f.text("name"),
-            members_add=f.optional(f.bstrs, "members_add", 32, at_most=_MAX_IDS),
-            members_remove=f.optional(f.bstrs, "members_remove", 32, at_most=_MAX_IDS),
-            updated_at=f.uint("updated_at"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "org_id": self.org_id,
-            "realm_id": self.realm_id,
-            "group_id": self.group_id,
-            "name": self.name,
-            "members_add": self.members_add,
-            "members_remove": self.members_remove,
-            "updated_at": self.updated_at,
-        }
+    members_add: Annotated[tuple[Bytes32, ...], Length(0, _MAX_IDS)] | None = None
+    members_remove: Annotated[tuple[Bytes32, ...], Length(0, _MAX_IDS)] | None = None
+    updated_at: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,33 +154,12 @@ class RoleBinding(Body):
 
     KIND: ClassVar[str] = "id.role.v1"
 
-    org_id: bytes
-    realm_id: bytes | None = None
+    org_id: Bytes32
+    realm_id: Bytes32 | None = None
     role: str
-    targets_ctx: tuple[bytes, ...] | None = None
-    targets_group: tuple[bytes, ...] | None = None
-    ts: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            org_id=f.bstr("org_id", 32),
-            realm_id=f.optional(f.bstr, "realm_id", 32),
-            role=f.text("role"),
-            targets_ctx=f.optional(f.bstrs, "targets_ctx", 32, at_most=_MAX_IDS),
-            targets_group=f.optional(f.bstrs, "targets_group", 32, at_most=_MAX_IDS),
-            ts=f.uint("ts"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "org_id": self.org_id,
-            "realm_id": self.realm_id,
-            "role": self.role,
-            "targets_ctx": self.targets_ctx,
-            "targets_group": self.targets_group,
-            "ts": self.ts,
-        }
+    targets_ctx: Annotated[tuple[Bytes32, ...], Length(0, _MAX_IDS)] | None = None
+    targets_group: Annotated[tuple[Bytes32, ...], Length(0, _MAX_IDS)] | None = None
+    ts: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,32 +168,14 @@ class HandleMap(Body):
 
     KIND: ClassVar[str] = "id.handlemap.v1"
 
-    realm_id: bytes
+    realm_id: Bytes32
     handle: str
-    target_type: str
-    target_id: bytes
-    ts: int
+    target_type: Annotated[str, Choice(*TARGET_TYPES)]
+    target_id: Bytes32
+    ts: Uint
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            realm_id=f.bstr("realm_id", 32),
-            handle=f.text("handle"),
-            target_type=f.choice("target_type", TARGET_TYPES),
-            target_id=f.bstr("target_id", 32),
-            ts=f.uint("ts"),
-        )
-        check_handle(body.handle)
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "realm_id": self.realm_id,
-            "handle": self.handle,
-            "target_type": self.target_type,
-            "target_id": self.target_id,
-            "ts": self.ts,
-        }
+    def _check(self) -> None:
+        check_handle(self.handle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,83 +184,37 @@ class ExternalLink(Body):
 
     KIND: ClassVar[str] = "id.external.v1"
 
-    realm_id: bytes
-    ctx_id: bytes | None = None
-    org_id: bytes | None = None
+    realm_id: Bytes32
+    ctx_id: Bytes32 | None = None
+    org_id: Bytes32 | None = None
     provider: str
     external_sub: str
-    attributes: dict[str, Any] | None = None  # free-form
-    ts: int
+    attributes: TextMap | None = None  # free-form
+    ts: Uint
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            realm_id=f.bstr("realm_id", 32),
-            ctx_id=f.optional(f.bstr, "ctx_id", 32),
-            org_id=f.optional(f.bstr, "org_id", 32),
-            provider=f.text("provider"),
-            external_sub=f.text("external_sub"),
-            attributes=f.optional(f.mapping, "attributes"),
-            ts=f.uint("ts"),
-        )
-        if body.ctx_id is None and body.org_id is None:
+    def _check(self) -> None:
+        if self.ctx_id is None and self.org_id is None:
             raise InvalidBody("ID.LINK_TARGET", "a link needs ctx_id or org_id")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "realm_id": self.realm_id,
-            "ctx_id": self.ctx_id,
-            "org_id": self.org_id,
-            "provider": self.provider,
-            "external_sub": self.external_sub,
-            "attributes": cbor.sort_keys(self.attributes),
-            "ts": self.ts,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevocationRecord(Body):
+class IdRevocationRecord(Body):
     """id.revoke.v1 (§11.1). principal_pk, and org_id beside another target, say who revokes."""
 
     KIND: ClassVar[str] = "id.revoke.v1"
 
-    principal_pk: bytes | None = None
-    org_id: bytes | None = None
-    device_id: bytes | None = None
-    revoked_auth_ref: bytes | None = None
-    realm_id: bytes | None = None
-    ctx_id: bytes | None = None
+    principal_pk: Bytes32 | None = None
+    org_id: Bytes32 | None = None
+    device_id: Bytes32 | None = None
+    revoked_auth_ref: Bytes32 | None = None
+    realm_id: Bytes32 | None = None
+    ctx_id: Bytes32 | None = None
     reason: str | None = None
-    ts: int
+    ts: Uint
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            principal_pk=f.optional(f.bstr, "principal_pk", 32),
-            org_id=f.optional(f.bstr, "org_id", 32),
-            device_id=f.optional(f.bstr, "device_id", 32),
-            revoked_auth_ref=f.optional(f.bstr, "revoked_auth_ref", 32),
-            realm_id=f.optional(f.bstr, "realm_id", 32),
-            ctx_id=f.optional(f.bstr, "ctx_id", 32),
-            reason=f.optional(f.text, "reason"),
-            ts=f.uint("ts"),
-        )
-        if not body.targets():
+    def _check(self) -> None:
+        if not self.targets():
             raise InvalidBody("ID.REVOKE_TARGET", "a revocation needs device_id, revoked_auth_ref, ctx_id or org_id")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "principal_pk": self.principal_pk,
-            "org_id": self.org_id,
-            "device_id": self.device_id,
-            "revoked_auth_ref": self.revoked_auth_ref,
-            "realm_id": self.realm_id,
-            "ctx_id": self.ctx_id,
-            "reason": self.reason,
-            "ts": self.ts,
-        }
 
     def targets(self) -> list[tuple[str, bytes]]:
         """What is revoked, by kind. An org_id that stands alone is itself the target."""
@@ -422,7 +231,7 @@ GROUP: Final = Schema("id.group.v1", GroupChange)
 ROLE_BINDING: Final = Schema("id.role.v1", RoleBinding)
 HANDLE_MAP: Final = Schema("id.handlemap.v1", HandleMap)
 EXTERNAL_LINK: Final = Schema("id.external.v1", ExternalLink)
-REVOCATION: Final = Schema("id.revoke.v1", RevocationRecord)
+REVOCATION: Final = Schema("id.revoke.v1", IdRevocationRecord)
 
 SCHEMAS: Final = SchemaSet(
     [PRINCIPAL, DEVICE, CTX_PROFILE, ORG_PROFILE, GROUP, ROLE_BINDING, HANDLE_MAP, EXTERNAL_LINK, REVOCATION]

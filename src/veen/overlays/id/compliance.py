@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final
 
+from veen.overlays.framework.schema import SchemaSet
 from veen.overlays.id import bodies
-from veen.overlays.schema import SchemaSet
 
-__all__ = ["NEEDS", "Feature", "Level", "claimable"]
+__all__ = ["NEEDS", "ComplianceLevel", "Feature", "claimable"]
 
 
-class Level(Enum):
+class ComplianceLevel(Enum):
     CORE = "ID v0.0.1 Core"
     ORGS = "ID v0.0.1 Orgs"
     HANDLES = "ID v0.0.1 Handles"
@@ -29,19 +29,19 @@ class Feature(Enum):
 
 
 # What each level adds. All but Core need Core as well.
-NEEDS: Final[Mapping[Level, tuple[SchemaSet, frozenset[Feature]]]] = {
-    Level.CORE: (
+NEEDS: Final[Mapping[ComplianceLevel, tuple[SchemaSet, frozenset[Feature]]]] = {
+    ComplianceLevel.CORE: (
         SchemaSet([bodies.CTX_PROFILE, bodies.DEVICE]),
         frozenset((Feature.DERIVATION, Feature.AUTHENTICATION)),
     ),
-    Level.ORGS: (SchemaSet([bodies.ORG_PROFILE, bodies.GROUP, bodies.ROLE_BINDING]), frozenset()),
-    Level.HANDLES: (SchemaSet([bodies.HANDLE_MAP]), frozenset((Feature.RESOLUTION,))),
-    Level.EXTERNAL: (SchemaSet([bodies.EXTERNAL_LINK]), frozenset((Feature.GATEWAY,))),
-    Level.BRIDGE: (SchemaSet(), frozenset((Feature.MIRRORING,))),
+    ComplianceLevel.ORGS: (SchemaSet([bodies.ORG_PROFILE, bodies.GROUP, bodies.ROLE_BINDING]), frozenset()),
+    ComplianceLevel.HANDLES: (SchemaSet([bodies.HANDLE_MAP]), frozenset((Feature.RESOLUTION,))),
+    ComplianceLevel.EXTERNAL: (SchemaSet([bodies.EXTERNAL_LINK]), frozenset((Feature.GATEWAY,))),
+    ComplianceLevel.BRIDGE: (SchemaSet(), frozenset((Feature.MIRRORING,))),
 }
 
 
-def claimable(schemas: Collection[bytes], features: Collection[Feature]) -> tuple[Level, ...]:
+def claimable(schemas: Collection[bytes], features: Collection[Feature]) -> tuple[ComplianceLevel, ...]:
     """The levels that whoever folds `schemas` and runs `features` may claim."""
     met = [level for level, (need, also) in NEEDS.items() if set(need) <= set(schemas) and also <= set(features)]
-    return tuple(met) if Level.CORE in met else ()
+    return tuple(met) if ComplianceLevel.CORE in met else ()

@@ -7,10 +7,10 @@ nothing here rotates them.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from veen.core import policies
-from veen.core.captoken import CapToken, Rate
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import CapabilityError
+from veen.core.objects import policies
+from veen.core.objects.captoken import CapToken, Rate
 from veen.overlays.id import drafts
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.ids import ctx_id_of, ctx_stream, device_id_of, org_id_of, org_stream, principal_stream
@@ -22,7 +22,7 @@ __all__ = ["DelegationRefused", "NewKey", "delegate", "delegate_by_org", "hub_re
 class DelegationRefused(CapabilityError):
     """A principal's token is only for an ACTIVE device of that principal."""
 
-    hint = "Send a device record for the key first, or delegate to another device."
+    code = "ID.DELEGATION"
 
 
 def delegate(
@@ -121,11 +121,11 @@ def hub_revocations(state: IdState, tokens: Iterable[CapToken]) -> tuple[policie
     for token in tokens:
         auth_ref = token.auth_ref()
         homes = (principal_stream(token.issuer_pk), org_stream(org_id_of(token.issuer_pk)))
-        found = [
+        revocations = [
             state.revocation("auth-ref", auth_ref, homes, policies.FOREVER),
             state.revocation("device", device_id_of(token.subject_pk), homes, policies.FOREVER),
         ]
-        since = [revocation.since for revocation in found if revocation is not None]
+        since = [revocation.since for revocation in revocations if revocation is not None]
         if since:
             revoked.append(policies.Revocation(kind="auth-ref", target=auth_ref, ts=min(since)))
     return tuple(sorted(revoked, key=lambda item: item.target))

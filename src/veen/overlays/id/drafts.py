@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from veen.core.event import Event
-from veen.overlays.body import Draft
+from veen.overlays.framework.body import Draft
 from veen.overlays.id.bodies import (
     CTX_PROFILE,
     DEVICE,
@@ -22,9 +22,9 @@ from veen.overlays.id.bodies import (
     ExternalLink,
     GroupChange,
     HandleMap,
+    IdRevocationRecord,
     OrgProfile,
     PrincipalRecord,
-    RevocationRecord,
     RoleBinding,
 )
 from veen.overlays.id.ids import (
@@ -213,7 +213,7 @@ def revoke_by_principal(
     reason: str | None = None,
 ) -> Addressed:
     """A principal takes back a device, a token or one of its accounts."""
-    body = RevocationRecord(
+    body = IdRevocationRecord(
         principal_pk=principal_pk,
         device_id=device_id,
         revoked_auth_ref=auth_ref,
@@ -236,7 +236,7 @@ def revoke_by_org(
     reason: str | None = None,
 ) -> Addressed:
     """An organization takes back a key, a token or an account's part in it; with no target, itself."""
-    body = RevocationRecord(
+    body = IdRevocationRecord(
         org_id=org_id,
         device_id=device_id,
         revoked_auth_ref=auth_ref,

@@ -6,6 +6,7 @@ ID.REVOKE_TARGET) and of decoding (OVL.*):
     ID.STREAM      the event came through a stream that is not that of the identity it speaks about
     ID.ORG_SCOPE   in the stream of a realm-scoped organization, a group or role names the bare org_id (§3.5)
     ID.CTX_OWNER   a principal revokes an account that is not its own
+    ID.DEVICE_OWNER  an organization revokes a device of the principal that it names: only the principal can (D-177)
     ID.AUTHOR      the reader's configuration names the writers of this stream, and the sender is none of them
 """
 
@@ -14,9 +15,9 @@ from typing import Any, Final
 
 from veen.core import cbor
 from veen.core.event import Event
-from veen.overlays.decode import Typed, Violation
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.fold import Compact, Summary
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import Compact, Summary
 from veen.overlays.id.bodies import (
     SCHEMAS,
     CtxProfile,
@@ -24,16 +25,16 @@ from veen.overlays.id.bodies import (
     ExternalLink,
     GroupChange,
     HandleMap,
+    IdRevocationRecord,
     OrgProfile,
     PrincipalRecord,
-    RevocationRecord,
     RoleBinding,
 )
 from veen.overlays.id.ids import ctx_id_of, ctx_stream, handle_stream, org_stream, principal_stream, scoped_org_id_of
 from veen.overlays.id.records import (
     ANYWHERE,
+    IdRecords,
     Member,
-    Records,
     absorb,
     add_member,
     expiry_of,
@@ -47,7 +48,7 @@ from veen.overlays.id.view import show
 __all__ = ["IdFold"]
 
 
-class IdFold(Compact[Records, IdState]):
+class IdFold(Compact[IdRecords, IdState]):
     """Who is who, who may act for whom, and what was taken back.
 
     `merged` are stream ids that carry the events of any identity (§4.1 allows merging streams): whoever may write there
@@ -56,8 +57,9 @@ class IdFold(Compact[Records, IdState]):
     """
 
     name = "id"
+    version = 2  # times count at most as ts*, revocations introduce their principal (D-175, D-178)
     schemas = SCHEMAS
-    SUMMARY = Records
+    SUMMARY = IdRecords
 
     def __init__(
         self,
@@ -73,22 +75,22 @@ class IdFold(Compact[Records, IdState]):
     def settings(self) -> tuple[frozenset[bytes], dict[bytes, frozenset[bytes]]]:
         return self.merged, self.authors
 
-    def start(self) -> Records:
-        return Records()
+    def start(self) -> IdRecords:
+        return IdRecords()
 
-    def add(self, into: Records, event: Typed[Any]) -> None:
+    def add(self, into: IdRecords, event: Typed[Any]) -> None:
         e, body = event
         if self.authors:
             self._check_author(e)
         _ADD[type(body)](self, into, e, body)
 
-    def absorb(self, into: Records, other: Records) -> None:
+    def absorb(self, into: IdRecords, other: IdRecords) -> None:
         absorb(into, other)
 
-    def show(self, state: Records, as_of: int) -> IdState:
+    def show(self, state: IdRecords, as_of: int) -> IdState:
         return show(state, as_of)
 
-    def load(self, tree: cbor.Item) -> Summary[Records]:
+    def load(self, tree: cbor.Item) -> Summary[IdRecords]:
         summary = super().load(tree)
         show(summary.state, 0)  # reads every body: a damaged one must be found now
         return summary
@@ -113,32 +115,32 @@ class IdFold(Compact[Records, IdState]):
 
     # --- one schema each ---------------------------------------------------------------------------------
 
-    def _principal(self, into: Records, e: Event, body: PrincipalRecord) -> None:
+    def _principal(self, into: IdRecords, e: Event, body: PrincipalRecord) -> None:
         self._check_stream(e, principal_stream(body.principal_pk), "principal")
         # A record without info does not override the info of an earlier one (§6.1).
         put(into.principals, body.principal_pk, int(body.info is not None), e)
-        first, known = (*place_of(e), body.created_at), into.since.get(body.principal_pk)
-        if known is None or first < known:
+        first, previous = (*place_of(e), body.created_at), into.since.get(body.principal_pk)
+        if previous is None or first < previous:
             into.since[body.principal_pk] = first
 
-    def _device(self, into: Records, e: Event, body: DeviceRecord) -> None:
+    def _device(self, into: IdRecords, e: Event, body: DeviceRecord) -> None:
         self._check_stream(e, principal_stream(body.principal_pk), "principal")
         put(into.devices, (body.principal_pk, body.device_id), 0, e)  # the last in the log decides (§6.2)
 
-    def _ctx_profile(self, into: Records, e: Event, body: CtxProfile) -> None:
+    def _ctx_profile(self, into: IdRecords, e: Event, body: CtxProfile) -> None:
         self._check_stream(e, ctx_stream(body.ctx_id, body.realm_id), "context")
-        put(into.contexts, (body.ctx_id, body.realm_id), body.updated_at, e)
+        put(into.contexts, (body.ctx_id, body.realm_id), _time(body.updated_at, e), e)
 
-    def _org_profile(self, into: Records, e: Event, body: OrgProfile) -> None:
+    def _org_profile(self, into: IdRecords, e: Event, body: OrgProfile) -> None:
         self._check_stream(e, org_stream(body.org_id), "organization")
-        put(into.orgs, body.org_id, body.updated_at, e)
+        put(into.orgs, body.org_id, _time(body.updated_at, e), e)
 
-    def _group(self, into: Records, e: Event, body: GroupChange) -> None:
+    def _group(self, into: IdRecords, e: Event, body: GroupChange) -> None:
         self._check_org_stream(e, body.org_id, body.realm_id)
         group, place = (body.org_id, body.group_id), place_of(e)
-        stamp = (body.updated_at, *place)
-        known = into.groups.get(group)
-        if known is None or stamp > known[0]:
+        stamp = (_time(body.updated_at, e), *place)
+        previous = into.groups.get(group)
+        if previous is None or stamp > previous[0]:
             into.groups[group] = (stamp, body.name, body.realm_id)
         added, removed = frozenset(body.members_add or ()), frozenset(body.members_remove or ())
         addition = ((*place, expiry_of(e)),)
@@ -146,7 +148,7 @@ class IdFold(Compact[Records, IdState]):
             change: Member = (place if ctx_id in removed else None, addition if ctx_id in added else ())
             add_member(into.members, (*group, ctx_id), change)
 
-    def _role(self, into: Records, e: Event, body: RoleBinding) -> None:
+    def _role(self, into: IdRecords, e: Event, body: RoleBinding) -> None:
         self._check_org_stream(e, body.org_id, body.realm_id)
         until, roles = expiry_of(e), into.roles
         for kind, targets in (("ctx", body.targets_ctx), ("group", body.targets_group)):
@@ -154,11 +156,11 @@ class IdFold(Compact[Records, IdState]):
                 key = (body.org_id, body.realm_id, body.role, kind, target)
                 roles[key] = max(until, roles.get(key, 0))
 
-    def _handle(self, into: Records, e: Event, body: HandleMap) -> None:
+    def _handle(self, into: IdRecords, e: Event, body: HandleMap) -> None:
         self._check_stream(e, handle_stream(body.realm_id), "realm's handles")
-        put(into.handles, (body.realm_id, body.handle), body.ts, e)
+        put(into.handles, (body.realm_id, body.handle), _time(body.ts, e), e)
 
-    def _link(self, into: Records, e: Event, body: ExternalLink) -> None:
+    def _link(self, into: IdRecords, e: Event, body: ExternalLink) -> None:
         homes = []
         if body.ctx_id is not None:
             homes.append(ctx_stream(body.ctx_id, body.realm_id))
@@ -166,20 +168,23 @@ class IdFold(Compact[Records, IdState]):
             homes.append(org_stream(body.org_id))
         if e.stream_id not in homes:
             self._check_stream(e, homes[0], "context or organization")
-        put(into.links, (body.realm_id, body.provider, body.external_sub, e.client_id), body.ts, e)
+        key = body.realm_id, body.provider, body.external_sub, e.client_id
+        put(into.links, key, _time(body.ts, e), e)
 
-    def _revocation(self, into: Records, e: Event, body: RevocationRecord) -> None:
+    def _revocation(self, into: IdRecords, e: Event, body: IdRevocationRecord) -> None:
         """Revocations count for what their author owns. So each is kept by the stream it came through, which is that of
         a principal or an organization, and is looked up there."""
         scopes = self._scopes(e, body)
         own = self._check_owner(body, scopes)
-        entry = (min(body.ts, e.ts), *place_of(e), body.reason)  # a date in the future does not keep a lost key alive
+        if body.principal_pk is not None and principal_stream(body.principal_pk) in scopes:
+            into.revokers.add(body.principal_pk)
+        entry = (_time(body.ts, e), *place_of(e), body.reason)
         for kind, target in body.targets():
             realm_id = body.realm_id if kind == "ctx" else None
             for scope in (ANYWHERE,) if kind == "ctx" and own else scopes:
                 revoke(into.revoked, (scope, kind, target, realm_id), entry)
 
-    def _check_owner(self, body: RevocationRecord, scopes: tuple[bytes, ...]) -> bool:
+    def _check_owner(self, body: IdRevocationRecord, scopes: tuple[bytes, ...]) -> bool:
         """Whether a principal revokes an account that is shown to be its own: no other authority is needed then."""
         if body.ctx_id is None or body.realm_id is None or body.principal_pk is None:
             return False
@@ -189,7 +194,7 @@ class IdFold(Compact[Records, IdState]):
             raise Violation("ID.CTX_OWNER", "the account is not one of this principal's")
         return True
 
-    def _scopes(self, e: Event, body: RevocationRecord) -> tuple[bytes, ...]:
+    def _scopes(self, e: Event, body: IdRevocationRecord) -> tuple[bytes, ...]:
         """The streams in whose name this revocation speaks."""
         named = []
         if body.principal_pk is not None:
@@ -200,10 +205,17 @@ class IdFold(Compact[Records, IdState]):
             return tuple(named) or (ANYWHERE,)
         if named and e.stream_id not in named:
             raise Violation("ID.STREAM", "belongs into the stream of its principal or organization")
+        if body.device_id is not None and body.principal_pk is not None and e.stream_id == named[-1] != named[0]:
+            raise Violation("ID.DEVICE_OWNER", "an organization cannot revoke a device of a principal")
         return (e.stream_id,)
 
 
-_ADD: Final[Mapping[type, Callable[[IdFold, Records, Event, Any], None]]] = {
+def _time(ts: int, e: Event) -> int:
+    """The time that a body gives itself, at most ts*: what is dated ahead could never be corrected (D-175)."""
+    return min(ts, e.ts)
+
+
+_ADD: Final[Mapping[type, Callable[[IdFold, IdRecords, Event, Any], None]]] = {
     PrincipalRecord: IdFold._principal,
     DeviceRecord: IdFold._device,
     CtxProfile: IdFold._ctx_profile,
@@ -212,5 +224,5 @@ _ADD: Final[Mapping[type, Callable[[IdFold, Records, Event, Any], None]]] = {
     RoleBinding: IdFold._role,
     HandleMap: IdFold._handle,
     ExternalLink: IdFold._link,
-    RevocationRecord: IdFold._revocation,
+    IdRevocationRecord: IdFold._revocation,
 }

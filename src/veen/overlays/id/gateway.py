@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from veen.core import cbor
-from veen.core.ed25519 import SEED_BYTES, SigningKey
+from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+from veen.core.crypto.hkdf import hkdf
 from veen.core.errors import MalformedError, VerifyError
-from veen.core.hkdf import hkdf
+from veen.overlays.framework.state import Free
 from veen.overlays.id import drafts
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.ids import ctx_id_of
-from veen.overlays.id.oidc import Identity, KeySet, OidcMissing, Provider, TokenRefused, check_token
+from veen.overlays.id.oidc import KeySet, OidcIdentity, OidcMissing, Provider, TokenRefused, check_token
 from veen.overlays.id.state import IdState
-from veen.overlays.state import Free
 
 __all__ = [
-    "Identity",
     "KeySet",
     "Login",
     "LoginRefused",
+    "OidcIdentity",
     "OidcMissing",
     "Provider",
     "TokenRefused",
@@ -34,8 +34,6 @@ __all__ = [
 
 class LoginRefused(VerifyError):
     """The token is good, but leads to no account that may be used. `code` is stable."""
-
-    hint = "An administrator of the realm can see the links and revocations of the account."
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)

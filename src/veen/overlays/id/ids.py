@@ -8,7 +8,7 @@ from typing import Final
 
 from veen.core.errors import FieldSizeError
 from veen.core.hashing import tag_prefix
-from veen.core.policies import realm_id_of
+from veen.core.objects.policies import realm_id_of
 
 __all__ = [
     "DEFAULT_REALM",

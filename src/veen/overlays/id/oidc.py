@@ -17,8 +17,8 @@ from veen.core.errors import MalformedError, VeenError, VerifyError
 __all__ = [
     "ALGORITHMS",
     "MAX_TOKEN_BYTES",
-    "Identity",
     "KeySet",
+    "OidcIdentity",
     "OidcMissing",
     "Provider",
     "TokenRefused",
@@ -49,8 +49,6 @@ class OidcMissing(VeenError):
 
 class TokenRefused(VerifyError):
     """The external token does not prove what it claims. `code` is stable; the token itself is never shown."""
-
-    hint = "Let the user log in again at the provider; if it persists, compare issuer, audience, keys and clock."
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -100,7 +98,7 @@ def _read_keys(items: list[Any]) -> Iterator[tuple[str, _Key]]:
         if "d" in item or "k" in item:
             raise MalformedError("a secret key in a public key set: replace it at the provider", "JWKS")
         kind = (item.get("kty"), item.get("crv"))
-        algorithm = next((name for known, name in ALGORITHMS.items() if known == kind), None)
+        algorithm = next((name for algorithm_kind, name in ALGORITHMS.items() if algorithm_kind == kind), None)
         if algorithm is None or item.get("alg", algorithm) != algorithm or item.get("use", "sig") != "sig":
             continue
         ops = item.get("key_ops", ["verify"])
@@ -131,7 +129,7 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class OidcIdentity:
     """Who the provider says is there."""
 
     provider: str
@@ -139,7 +137,7 @@ class Identity:
     claims: Mapping[str, Any] = field(repr=False)
 
 
-def check_token(token: str, provider: Provider, *, now: int, nonce: str | None = None) -> Identity:
+def check_token(token: str, provider: Provider, *, now: int, nonce: str | None = None) -> OidcIdentity:
     """The identity that `token` proves at `now`, or TokenRefused. Codes, the first that applies:
 
     ID.JWT_FORMAT      not a compact JWS with a JSON object in it
@@ -170,7 +168,7 @@ def check_token(token: str, provider: Provider, *, now: int, nonce: str | None =
         raise TokenRefused("ID.JWT_SUBJECT", "sub is missing, or is not 1 to 255 ASCII characters")
     if nonce is not None and claims.get("nonce") != nonce:
         raise TokenRefused("ID.JWT_NONCE", "the nonce is not that of this login")
-    return Identity(provider=provider.name, external_sub=sub, claims=claims)
+    return OidcIdentity(provider=provider.name, external_sub=sub, claims=claims)
 
 
 def _key_for(token: str, keys: KeySet, jwt: Any) -> _Key:

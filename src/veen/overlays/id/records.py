@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from veen.core.event import Event, Order
-from veen.core.policies import FOREVER
+from veen.core.objects.policies import FOREVER
 
 __all__ = [
     "ANYWHERE",
     "Addition",
+    "IdRecords",
     "Last",
     "Member",
     "Place",
-    "Records",
     "Revoked",
     "Stamp",
     "absorb",
@@ -44,7 +44,7 @@ ANYWHERE: Final = b""  # the scope of a revocation that needs no further proof o
 
 
 @dataclass(slots=True)
-class Records:
+class IdRecords:
     """Mutable while a range is folded, a value afterwards."""
 
     principals: dict[bytes, Last] = field(default_factory=dict)
@@ -61,6 +61,7 @@ class Records:
     links: dict[tuple[bytes, str, str, bytes], Last] = field(default_factory=dict)
     # scope (the stream of whoever revoked), kind, target, realm_id
     revoked: dict[tuple[bytes, str, bytes, bytes | None], Revoked] = field(default_factory=dict)
+    revokers: set[bytes] = field(default_factory=set)  # principal_pk, named by a revocation in its own stream (D-178)
 
 
 def place_of(event: Event) -> Place:
@@ -75,11 +76,11 @@ def expiry_of(event: Event) -> int:
 
 def put(register: dict[K, Last], key: K, rank: int, event: Event) -> None:
     """Write the body of `event` unless a later write is known."""
-    known = register.get(key)
-    if known is not None and known[0] > rank:
+    previous = register.get(key)
+    if previous is not None and previous[0] > rank:
         return
     order, msg_id = event.order, event.leaf_hash
-    if known is None or known[0] < rank or (known[1], known[2]) < (order, msg_id):
+    if previous is None or previous[0] < rank or (previous[1], previous[2]) < (order, msg_id):
         expires_at = event.hdr.expires_at
         register[key] = (rank, order, msg_id, FOREVER if expires_at is None else expires_at, event.body)
 
@@ -87,21 +88,21 @@ def put(register: dict[K, Last], key: K, rank: int, event: Event) -> None:
 def add_member(
     members: dict[tuple[bytes, bytes, bytes], Member], key: tuple[bytes, bytes, bytes], change: Member
 ) -> None:
-    known = members.get(key)
-    members[key] = change if known is None else _join(known, change)
+    previous = members.get(key)
+    members[key] = change if previous is None else _join(previous, change)
 
 
 def _join(a: Member, b: Member) -> Member:
     """A removal cancels every addition before it; of the others, one that is older and expires no later is idle."""
     removed = a[0] if b[0] is None or (a[0] is not None and a[0] > b[0]) else b[0]
-    kept: list[Addition] = []
+    additions: list[Addition] = []
     for addition in sorted({*a[1], *b[1]}, reverse=True):
         # Within one event removals come first (D-95), hence not "<=".
         if removed is not None and addition[:2] < removed:
             break
-        if not kept or addition[2] > kept[-1][2]:
-            kept.append(addition)
-    return removed, tuple(reversed(kept))
+        if not additions or addition[2] > additions[-1][2]:
+            additions.append(addition)
+    return removed, tuple(reversed(additions))
 
 
 def revoke(
@@ -110,12 +111,12 @@ def revoke(
     entry: Revoked,
 ) -> None:
     """The earliest counts: nothing brings back what was revoked."""
-    known = revoked.get(key)
-    if known is None or entry[:3] < known[:3]:
+    previous = revoked.get(key)
+    if previous is None or entry[:3] < previous[:3]:
         revoked[key] = entry
 
 
-def absorb(into: Records, other: Records) -> None:
+def absorb(into: IdRecords, other: IdRecords) -> None:
     """Merge `other`, which stays as it is, into `into`."""
     _absorb_last(into.principals, other.principals)
     for key, first in other.since.items():
@@ -124,8 +125,8 @@ def absorb(into: Records, other: Records) -> None:
     _absorb_last(into.contexts, other.contexts)
     _absorb_last(into.orgs, other.orgs)
     for group, name in other.groups.items():
-        known = into.groups.get(group)
-        if known is None or name[0] > known[0]:
+        previous = into.groups.get(group)
+        if previous is None or name[0] > previous[0]:
             into.groups[group] = name
     for member, change in other.members.items():
         add_member(into.members, member, change)
@@ -135,6 +136,7 @@ def absorb(into: Records, other: Records) -> None:
     _absorb_last(into.links, other.links)
     for target, entry in other.revoked.items():
         revoke(into.revoked, target, entry)
+    into.revokers |= other.revokers
 
 
 def _absorb_last(into: dict[K, Last], other: dict[K, Last]) -> None:
@@ -142,6 +144,6 @@ def _absorb_last(into: dict[K, Last], other: dict[K, Last]) -> None:
         into.update(other)
         return
     for key, last in other.items():
-        known = into.get(key)
-        if known is None or last[:3] > known[:3]:
+        previous = into.get(key)
+        if previous is None or last[:3] > previous[:3]:
             into[key] = last

@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from veen.overlays.framework.state import Free
 from veen.overlays.id.ids import ctx_id_of, device_id_of, org_stream, principal_stream, scoped_org_id_of
 from veen.overlays.id.records import ANYWHERE
-from veen.overlays.state import Free
 
 __all__ = [
+    "AccountLink",
     "Conflict",
-    "Context",
     "Device",
     "DeviceStatus",
     "Group",
     "Handle",
+    "IdContext",
+    "IdPrincipal",
+    "IdRevocation",
     "IdState",
-    "Link",
     "Org",
-    "Principal",
-    "Revocation",
-    "Role",
+    "RoleGrant",
 ]
 
 
@@ -34,7 +34,7 @@ def _counts(until: int | None, as_of: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revocation:
+class IdRevocation:
     """Something taken back, by whom (`scope`: a stream, empty for beyond doubt) and from when on."""
 
     kind: str  # device, auth-ref, ctx, org
@@ -47,7 +47,7 @@ class Revocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class IdPrincipal:
     principal_pk: bytes
     created_at: int
     info: Free | None
@@ -89,7 +89,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class IdContext:
     """An account as it shows itself. display_name is no identifier: several accounts may have the same (§7.1)."""
 
     ctx_id: bytes
@@ -124,7 +124,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class RoleGrant:
     org_id: bytes
     realm_id: bytes | None  # None: in every realm
     role: str
@@ -144,7 +144,7 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class AccountLink:
     """One writer's last word on what an external account stands for."""
 
     realm_id: bytes
@@ -171,15 +171,16 @@ class Conflict:
 class IdState:
     """Who is who. A value; the caches below are functions of it."""
 
-    principals: Mapping[bytes, Principal]
+    principals: Mapping[bytes, IdPrincipal]
     devices: Mapping[tuple[bytes, bytes], Device]  # principal_pk, device_id
-    contexts: Mapping[tuple[bytes, bytes], Context]  # ctx_id, realm_id
+    contexts: Mapping[tuple[bytes, bytes], IdContext]  # ctx_id, realm_id
     orgs: Mapping[bytes, Org]
     groups: Mapping[tuple[bytes, bytes], Group]  # org_id, group_id
-    roles: Mapping[tuple[bytes, bytes | None, str], Role]  # org_id, realm_id, role
+    roles: Mapping[tuple[bytes, bytes | None, str], RoleGrant]  # org_id, realm_id, role
     handles: Mapping[tuple[bytes, str], Handle]  # realm_id, handle
-    links: Mapping[tuple[bytes, str, str], tuple[Link, ...]]  # realm_id, provider, external_sub; newest first
-    revocations: Mapping[tuple[str, bytes], tuple[Revocation, ...]]  # kind, target
+    links: Mapping[tuple[bytes, str, str], tuple[AccountLink, ...]]  # realm_id, provider, external_sub; newest first
+    revocations: Mapping[tuple[str, bytes], tuple[IdRevocation, ...]]  # kind, target
+    revokers: frozenset[bytes] | None = None  # principals of which the log has revocations and nothing else
 
     # --- principals and devices ---------------------------------------------------------------------------
 
@@ -195,8 +196,8 @@ class IdState:
 
     def principal_of(self, ctx_id: bytes, realm_id: bytes) -> bytes | None:
         """The principal behind an account, if the log knows it: only its key leads from the one to the other (§13)."""
-        known = self._principals_by_stream.values()
-        return next((pk for pk in known if ctx_id_of(pk, realm_id) == ctx_id), None)
+        principals = self._principals_by_stream.values()
+        return next((pk for pk in principals if ctx_id_of(pk, realm_id) == ctx_id), None)
 
     # --- organizations, groups, roles ---------------------------------------------------------------------
 
@@ -209,6 +210,8 @@ class IdState:
         """In which way an account has a role of an organization: in words, None if it has not (§8.3)."""
         bound = self.binding_org(org_id, realm_id)
         if any(self.org_revocation(org, as_of) is not None for org in {org_id, bound}):
+            return None
+        if self.ctx_revocation(ctx_id, realm_id, as_of) is not None:  # by its own principal (D-178)
             return None
         if self._is_expelled(ctx_id, {org_id, bound}, as_of):
             return None
@@ -237,18 +240,18 @@ class IdState:
 
     def resolve(self, realm_id: bytes, handle: str, *, as_of: int) -> Handle | None:
         """Whom a handle means. The last mapping counts; one whose target is revoked means nobody (§10.1, D-95)."""
-        found = self.handles.get((realm_id, handle))
-        if found is None or not _counts(found.until, as_of):
+        target = self.handles.get((realm_id, handle))
+        if target is None or not _counts(target.until, as_of):
             return None
-        if found.target_type == "org":
-            gone = self.org_revocation(found.target_id, as_of)
+        if target.target_type == "org":
+            gone = self.org_revocation(target.target_id, as_of)
         else:
-            gone = self.ctx_revocation(found.target_id, realm_id, as_of)
-        return found if gone is None else None
+            gone = self.ctx_revocation(target.target_id, realm_id, as_of)
+        return target if gone is None else None
 
     def link(
         self, realm_id: bytes, provider: str, external_sub: str, *, as_of: int, writers: Collection[bytes] | None = None
-    ) -> Link | None:
+    ) -> AccountLink | None:
         """The one active link of an external account in a realm: the newest of those `writers` wrote (§10.2)."""
         for link in self.links.get((realm_id, provider, external_sub), ()):
             if (writers is None or link.client_id in writers) and _counts(link.until, as_of):
@@ -257,7 +260,7 @@ class IdState:
 
     # --- revocations --------------------------------------------------------------------------------------
 
-    def revocation(self, kind: str, target: bytes, scopes: Collection[bytes], as_of: int) -> Revocation | None:
+    def revocation(self, kind: str, target: bytes, scopes: Collection[bytes], as_of: int) -> IdRevocation | None:
         """The revocation of `target` that one of `scopes` made, or that needs no further authority."""
         for revocation in self.revocations.get((kind, target), ()):
             if revocation.since <= as_of and (revocation.scope == ANYWHERE or revocation.scope in scopes):
@@ -266,7 +269,7 @@ class IdState:
 
     def ctx_revocation(
         self, ctx_id: bytes, realm_id: bytes, as_of: int, *, trusted_orgs: Collection[bytes] = ()
-    ) -> Revocation | None:
+    ) -> IdRevocation | None:
         """Why an account is disabled in its realm: its principal said so, or an organization trusted to (§11.1)."""
         trusted = {org_stream(org_id) for org_id in trusted_orgs}
         for revocation in self.revocations.get(("ctx", ctx_id), ()):
@@ -274,12 +277,12 @@ class IdState:
                 continue
             if revocation.scope == ANYWHERE or revocation.scope in trusted:
                 return revocation
-            principal_pk = self._principals_by_stream.get(revocation.scope)
+            principal_pk = self._speakers_by_stream.get(revocation.scope)
             if principal_pk is not None and ctx_id_of(principal_pk, realm_id) == ctx_id:
                 return revocation
         return None
 
-    def org_revocation(self, org_id: bytes, as_of: int) -> Revocation | None:
+    def org_revocation(self, org_id: bytes, as_of: int) -> IdRevocation | None:
         return self.revocation("org", org_id, (org_stream(org_id),), as_of)
 
     def _is_expelled(self, ctx_id: bytes, org_ids: Collection[bytes], as_of: int) -> bool:
@@ -289,7 +292,7 @@ class IdState:
     # --- what people should settle --------------------------------------------------------------------------
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        return (*self._link_conflicts(), *self._scope_conflicts())
+        return (*self._link_conflicts(), *self._scope_conflicts(), *self._device_conflicts())
 
     def _link_conflicts(self) -> Iterator[Conflict]:
         for (realm_id, provider, external_sub), links in sorted(self.links.items()):
@@ -307,12 +310,30 @@ class IdState:
                 where = f"organization {org_id.hex()} in realm {realm_id.hex()}"
                 yield Conflict(code="ID.ORG_SCOPE", what=f"{where} has bindings by its bare and by its scoped id")
 
+    def _device_conflicts(self) -> Iterator[Conflict]:
+        """An organization's revocation of a device counts for its own tokens; the device stays its principal's."""
+        owners = {device_id: principal_pk for principal_pk, device_id in sorted(self.devices)}
+        for (kind, target), revocations in sorted(self.revocations.items()):
+            owner = owners.get(target) if kind == "device" else None
+            if owner is None:
+                continue
+            for revocation in revocations:
+                if revocation.scope not in (ANYWHERE, principal_stream(owner)):
+                    what = f"device {target.hex()} is a principal's: only {owner.hex()} can revoke it for the principal"
+                    yield Conflict(code="ID.DEVICE_OWNER", what=what)
+
     # --- caches -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _principals_by_stream(self) -> dict[bytes, bytes]:
-        known = {*self.principals, *(principal_pk for principal_pk, _ in self.devices)}
-        return {principal_stream(principal_pk): principal_pk for principal_pk in sorted(known)}
+        principal_pks = {*self.principals, *(principal_pk for principal_pk, _ in self.devices)}
+        return {principal_stream(principal_pk): principal_pk for principal_pk in sorted(principal_pks)}
+
+    @cached_property
+    def _speakers_by_stream(self) -> dict[bytes, bytes]:
+        """Also principals that the log knows by a revocation alone."""
+        revokers = {principal_stream(principal_pk): principal_pk for principal_pk in self.revokers or ()}
+        return revokers | self._principals_by_stream
 
     @cached_property
     def _orgs_with_bindings(self) -> frozenset[bytes]:

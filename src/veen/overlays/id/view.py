@@ -3,24 +3,24 @@
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from veen.core.policies import FOREVER
-from veen.overlays.body import Body
+from veen.core.objects.policies import FOREVER
+from veen.overlays.framework.body import Body
+from veen.overlays.framework.state import Free
 from veen.overlays.id.bodies import CtxProfile, DeviceRecord, ExternalLink, HandleMap, OrgProfile, PrincipalRecord
 from veen.overlays.id.ids import principal_stream
-from veen.overlays.id.records import ANYWHERE, Last, Records, Stamp
+from veen.overlays.id.records import ANYWHERE, IdRecords, Last, Stamp
 from veen.overlays.id.state import (
-    Context,
+    AccountLink,
     Device,
     Group,
     Handle,
+    IdContext,
+    IdPrincipal,
+    IdRevocation,
     IdState,
-    Link,
     Org,
-    Principal,
-    Revocation,
-    Role,
+    RoleGrant,
 )
-from veen.overlays.state import Free
 
 __all__ = ["show"]
 
@@ -28,7 +28,7 @@ B = TypeVar("B", bound=Body)
 K = TypeVar("K")
 
 
-def show(records: Records, as_of: int) -> IdState:
+def show(records: IdRecords, as_of: int) -> IdState:
     """What has expired at `as_of` is left out. Devices and revocations stay: their end is part of what they tell."""
     return IdState(
         principals=_principals(records, as_of),
@@ -40,13 +40,14 @@ def show(records: Records, as_of: int) -> IdState:
         handles=_handles(records, as_of),
         links=_links(records, as_of),
         revocations=_revocations(records),
+        revokers=_revokers(records),
     )
 
 
-def _principals(records: Records, as_of: int) -> dict[bytes, Principal]:
+def _principals(records: IdRecords, as_of: int) -> dict[bytes, IdPrincipal]:
     """A principal does not expire, its info may."""
     return {
-        principal_pk: Principal(
+        principal_pk: IdPrincipal(
             principal_pk=principal_pk,
             created_at=records.since[principal_pk][2],
             info=_free(PrincipalRecord.from_bytes(raw).info) if as_of <= until else None,
@@ -56,7 +57,7 @@ def _principals(records: Records, as_of: int) -> dict[bytes, Principal]:
     }
 
 
-def _devices(records: Records) -> dict[tuple[bytes, bytes], Device]:
+def _devices(records: IdRecords) -> dict[tuple[bytes, bytes], Device]:
     devices = {}
     for key, (_, _, msg_id, until, raw) in records.devices.items():
         body = DeviceRecord.from_bytes(raw)
@@ -77,9 +78,9 @@ def _devices(records: Records) -> dict[tuple[bytes, bytes], Device]:
     return devices
 
 
-def _contexts(records: Records, as_of: int) -> dict[tuple[bytes, bytes], Context]:
+def _contexts(records: IdRecords, as_of: int) -> dict[tuple[bytes, bytes], IdContext]:
     return {
-        key: Context(
+        key: IdContext(
             ctx_id=body.ctx_id,
             realm_id=body.realm_id,
             display_name=body.display_name,
@@ -93,7 +94,7 @@ def _contexts(records: Records, as_of: int) -> dict[tuple[bytes, bytes], Context
     }
 
 
-def _orgs(records: Records, as_of: int) -> dict[bytes, Org]:
+def _orgs(records: IdRecords, as_of: int) -> dict[bytes, Org]:
     return {
         org_id: Org(
             org_id=org_id,
@@ -108,7 +109,7 @@ def _orgs(records: Records, as_of: int) -> dict[bytes, Org]:
     }
 
 
-def _groups(records: Records, as_of: int) -> dict[tuple[bytes, bytes], Group]:
+def _groups(records: IdRecords, as_of: int) -> dict[tuple[bytes, bytes], Group]:
     members: dict[tuple[bytes, bytes], dict[bytes, int | None]] = {key: {} for key in records.groups}
     for (org_id, group_id, ctx_id), (_, additions) in records.members.items():
         until = max((addition[2] for addition in additions), default=-1)
@@ -127,14 +128,14 @@ def _groups(records: Records, as_of: int) -> dict[tuple[bytes, bytes], Group]:
     }
 
 
-def _roles(records: Records, as_of: int) -> dict[tuple[bytes, bytes | None, str], Role]:
+def _roles(records: IdRecords, as_of: int) -> dict[tuple[bytes, bytes | None, str], RoleGrant]:
     targets: dict[tuple[bytes, bytes | None, str], dict[str, dict[bytes, int | None]]] = {}
     for (org_id, realm_id, role, kind, target), until in records.roles.items():
         if as_of <= until:
             binding = targets.setdefault((org_id, realm_id, role), {"ctx": {}, "group": {}})
             binding[kind][target] = _until(until)
     return {
-        (org_id, realm_id, role): Role(
+        (org_id, realm_id, role): RoleGrant(
             org_id=org_id,
             realm_id=realm_id,
             role=role,
@@ -145,7 +146,7 @@ def _roles(records: Records, as_of: int) -> dict[tuple[bytes, bytes | None, str]
     }
 
 
-def _handles(records: Records, as_of: int) -> dict[tuple[bytes, str], Handle]:
+def _handles(records: IdRecords, as_of: int) -> dict[tuple[bytes, str], Handle]:
     return {
         key: Handle(
             realm_id=body.realm_id,
@@ -160,14 +161,14 @@ def _handles(records: Records, as_of: int) -> dict[tuple[bytes, str], Handle]:
     }
 
 
-def _links(records: Records, as_of: int) -> dict[tuple[bytes, str, str], tuple[Link, ...]]:
-    found: dict[tuple[bytes, str, str], list[tuple[Stamp, Link]]] = {}
+def _links(records: IdRecords, as_of: int) -> dict[tuple[bytes, str, str], tuple[AccountLink, ...]]:
+    by_key: dict[tuple[bytes, str, str], list[tuple[Stamp, AccountLink]]] = {}
     for (realm_id, provider, external_sub, client_id), last in records.links.items():
         until = last[3]
         if as_of > until:
             continue
         body = ExternalLink.from_bytes(last[4])
-        link = Link(
+        link = AccountLink(
             realm_id=realm_id,
             provider=provider,
             external_sub=external_sub,
@@ -179,22 +180,27 @@ def _links(records: Records, as_of: int) -> dict[tuple[bytes, str, str], tuple[L
             client_id=client_id,
             msg_id=last[2],
         )
-        found.setdefault((realm_id, provider, external_sub), []).append((last[:3], link))
-    newest_first = {key: sorted(links, key=lambda pair: pair[0], reverse=True) for key, links in found.items()}
+        by_key.setdefault((realm_id, provider, external_sub), []).append((last[:3], link))
+    newest_first = {key: sorted(links, key=lambda pair: pair[0], reverse=True) for key, links in by_key.items()}
     return {key: tuple(link for _, link in links) for key, links in newest_first.items()}
 
 
-def _revocations(records: Records) -> dict[tuple[str, bytes], tuple[Revocation, ...]]:
-    found: dict[tuple[str, bytes], list[Revocation]] = {}
+def _revocations(records: IdRecords) -> dict[tuple[str, bytes], tuple[IdRevocation, ...]]:
+    revocations: dict[tuple[str, bytes], list[IdRevocation]] = {}
     for (scope, kind, target, realm_id), (since, _, msg_id, reason) in records.revoked.items():
-        revocation = Revocation(
+        revocation = IdRevocation(
             kind=kind, target=target, scope=scope, realm_id=realm_id, since=since, reason=reason, msg_id=msg_id
         )
-        found.setdefault((kind, target), []).append(revocation)
-    return {key: tuple(sorted(items, key=_age)) for key, items in found.items()}
+        revocations.setdefault((kind, target), []).append(revocation)
+    return {key: tuple(sorted(items, key=_age)) for key, items in revocations.items()}
 
 
-def _age(revocation: Revocation) -> tuple[int, bytes, bytes, bytes]:
+def _revokers(records: IdRecords) -> frozenset[bytes] | None:
+    principals = {*records.principals, *(principal_pk for principal_pk, _ in records.devices)}
+    return frozenset(records.revokers - principals) or None
+
+
+def _age(revocation: IdRevocation) -> tuple[int, bytes, bytes, bytes]:
     return revocation.since, revocation.msg_id, revocation.scope, revocation.realm_id or b""
 
 

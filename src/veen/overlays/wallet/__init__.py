@@ -11,7 +11,7 @@ conformance          the sets of WAL §14
 """
 
 from veen.overlays.wallet.ledger import Ledger, LedgerFold
-from veen.overlays.wallet.policy import Grant, Policy
+from veen.overlays.wallet.policy import Policy, WalletGrant, WalletPolicy
 from veen.overlays.wallet.rules import Wallet
 
-__all__ = ["Grant", "Ledger", "LedgerFold", "Policy", "Wallet"]
+__all__ = ["Ledger", "LedgerFold", "Policy", "Wallet", "WalletGrant", "WalletPolicy"]

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from veen.core import ed25519
+from veen.core.crypto import ed25519
 from veen.core.errors import VerifyError
-from veen.overlays.decode import Typed
+from veen.overlays.framework.decode import Typed
 from veen.overlays.wallet.bodies import Transfer
 from veen.overlays.wallet.ids import approval_hash
 
-__all__ = ["Approval", "NotApproved", "Quorum", "attach", "attached", "digest_of", "unapproved"]
+__all__ = ["Approval", "NotApproved", "Quorum", "TransferApproval", "attach", "attached", "digest_of", "unapproved"]
 
 METADATA_KEY: Final = "approvals"  # an array of [approver, signature]
 _MAX_ATTACHED: Final = 1_024
@@ -38,7 +38,7 @@ def digest_of(transfer: Transfer) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Approval:
+class TransferApproval:
     """One approver's signature of one transfer."""
 
     approver: bytes  # Ed25519 public key
@@ -50,6 +50,9 @@ class Approval:
 
     def holds_for(self, transfer: Transfer) -> bool:
         return ed25519.verify(self.approver, digest_of(transfer), self.signature)
+
+
+Approval = TransferApproval  # the name in documents of earlier versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +67,21 @@ class Quorum:
         if not 1 <= self.threshold <= len(self.approvers):
             raise ValueError(f"{self.threshold} of {len(self.approvers)} approvers can never or always approve")
 
-    def approved_by(self, transfer: Transfer, approvals: Iterable[Approval]) -> frozenset[bytes]:
+    def approved_by(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> frozenset[bytes]:
         """The approvers whose signatures hold, each counted once."""
-        found: set[bytes] = set()
+        approvers: set[bytes] = set()
         for approval in approvals:
-            known = approval.approver in self.approvers and approval.approver not in found
-            if known and approval.holds_for(transfer):
-                found.add(approval.approver)
-        return frozenset(found)
+            counts = approval.approver in self.approvers and approval.approver not in approvers
+            if counts and approval.holds_for(transfer):
+                approvers.add(approval.approver)
+        return frozenset(approvers)
 
-    def is_met(self, transfer: Transfer, approvals: Iterable[Approval]) -> bool:
+    def is_met(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> bool:
         if transfer.amount < self.from_amount:
             return True
         return len(self.approved_by(transfer, approvals)) >= self.threshold
 
-    def check(self, transfer: Transfer, approvals: Iterable[Approval]) -> None:
+    def check(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> None:
         """NotApproved unless the transfer may be sent."""
         approvals = tuple(approvals)
         if not self.is_met(transfer, approvals):
@@ -86,18 +89,18 @@ class Quorum:
             raise NotApproved(f"transfer {transfer.transfer_id.hex()}: {count} of {self.threshold} approvals")
 
 
-def attach(transfer: Transfer, approvals: Iterable[Approval]) -> Transfer:
+def attach(transfer: Transfer, approvals: Iterable[TransferApproval]) -> Transfer:
     """The transfer with its approvals in the metadata, each once and in one order. What was signed stays the same."""
     rows = [[approval.approver, approval.signature] for approval in sorted(set(approvals))]
     return replace(transfer, metadata={**(transfer.metadata or {}), METADATA_KEY: rows})
 
 
-def attached(transfer: Transfer) -> tuple[Approval, ...]:
+def attached(transfer: Transfer) -> tuple[TransferApproval, ...]:
     """The approvals in the metadata. Metadata is free-form: what is not of the right shape is no approval."""
     rows: Any = (transfer.metadata or {}).get(METADATA_KEY)
     if type(rows) is not list:
         return ()
-    return tuple(Approval(row[0], row[1]) for row in rows[:_MAX_ATTACHED] if _is_pair(row))
+    return tuple(TransferApproval(row[0], row[1]) for row in rows[:_MAX_ATTACHED] if _is_pair(row))
 
 
 def _is_pair(row: Any) -> bool:

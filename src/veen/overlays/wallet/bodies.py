@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
-from veen.core import cbor
-from veen.core.wire import NULL, Fields
-from veen.overlays.body import Body, InvalidBody
-from veen.overlays.schema import Schema, SchemaSet
+from veen.core.wire import NULL, Bytes32, Integer, TextMap, Uint
+from veen.overlays.framework.body import Body, InvalidBody
+from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.wallet.codes import WALLET_ID
 from veen.overlays.wallet.ids import wallet_id_of
 
@@ -43,34 +42,17 @@ class Open(Body):
 
     KIND: ClassVar[str] = "wallet.open.v1"
 
-    wallet_id: bytes
-    realm_id: bytes
-    ctx_id: bytes
+    wallet_id: Bytes32
+    realm_id: Bytes32
+    ctx_id: Bytes32
     currency: str
-    created_at: int
+    created_at: Uint
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        body = cls(
-            wallet_id=f.bstr("wallet_id", 32),
-            realm_id=f.bstr("realm_id", 32),
-            ctx_id=f.bstr("ctx_id", 32),
-            currency=f.text("currency"),
-            created_at=f.uint("created_at"),
-        )
+    def _check(self) -> None:
         # An id of another size is a fault that `f` reports by itself.
-        if len(body.wallet_id) == 32 and body.wallet_id != wallet_id_of(body.realm_id, body.ctx_id, body.currency):
+        sized = len(self.wallet_id) == len(self.realm_id) == len(self.ctx_id) == 32
+        if sized and self.wallet_id != wallet_id_of(self.realm_id, self.ctx_id, self.currency):
             raise InvalidBody(WALLET_ID, "wallet_id is not the hash of realm_id, ctx_id and currency")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "wallet_id": self.wallet_id,
-            "realm_id": self.realm_id,
-            "ctx_id": self.ctx_id,
-            "currency": self.currency,
-            "created_at": self.created_at,
-        }
 
     @property
     def ts(self) -> int:
@@ -84,37 +66,18 @@ class Close(Body):
 
     KIND: ClassVar[str] = "wallet.close.v1"
 
-    wallet_id: bytes
-    ts: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(wallet_id=f.bstr("wallet_id", 32), ts=f.uint("ts"))
-
-    def _write(self) -> dict[str, Any]:
-        return {"wallet_id": self.wallet_id, "ts": self.ts}
+    wallet_id: Bytes32
+    ts: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Payment(Body):
     """What deposit and withdraw have in common."""
 
-    wallet_id: bytes
-    amount: int  # in the smallest unit of the currency
-    ts: int
+    wallet_id: Bytes32
+    amount: Uint  # in the smallest unit of the currency
+    ts: Uint
     ref: bytes | None = None  # an external reference, such as the id of a bank transaction
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            wallet_id=f.bstr("wallet_id", 32),
-            amount=f.uint("amount"),
-            ts=f.uint("ts"),
-            ref=f.optional(f.blob, "ref"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {"wallet_id": self.wallet_id, "amount": self.amount, "ts": self.ts, "ref": self.ref}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,33 +100,12 @@ class Transfer(Body):
 
     KIND: ClassVar[str] = "wallet.transfer.v1"
 
-    wallet_id: bytes
-    to_wallet_id: bytes
-    amount: int
-    ts: int
-    transfer_id: bytes
-    metadata: Mapping[str, Any] | None = None  # free-form; no balance depends on it (WAL §10)
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            wallet_id=f.bstr("wallet_id", 32),
-            to_wallet_id=f.bstr("to_wallet_id", 32),
-            amount=f.uint("amount"),
-            ts=f.uint("ts"),
-            transfer_id=f.bstr("transfer_id", 32),
-            metadata=f.optional(f.mapping, "metadata"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "wallet_id": self.wallet_id,
-            "to_wallet_id": self.to_wallet_id,
-            "amount": self.amount,
-            "ts": self.ts,
-            "transfer_id": self.transfer_id,
-            "metadata": cbor.sort_keys(self.metadata),
-        }
+    wallet_id: Bytes32
+    to_wallet_id: Bytes32
+    amount: Uint
+    ts: Uint
+    transfer_id: Bytes32
+    metadata: TextMap | None = None  # free-form; no balance depends on it (WAL §10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,30 +114,11 @@ class Adjust(Body):
 
     KIND: ClassVar[str] = "wallet.adjust.v1"
 
-    wallet_id: bytes
-    delta: int  # may be negative
-    ts: int
+    wallet_id: Bytes32
+    delta: Integer  # may be negative
+    ts: Uint
     reason: str
     ref: bytes | None = None
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            wallet_id=f.bstr("wallet_id", 32),
-            delta=f.integer("delta"),
-            ts=f.uint("ts"),
-            reason=f.text("reason"),
-            ref=f.optional(f.blob, "ref"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "wallet_id": self.wallet_id,
-            "delta": self.delta,
-            "ts": self.ts,
-            "reason": self.reason,
-            "ref": self.ref,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,33 +127,22 @@ class Limit(Body):
 
     KIND: ClassVar[str] = "wallet.limit.v1"
 
-    wallet_id: bytes
-    daily_limit: int | None
-    ts: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(wallet_id=f.bstr("wallet_id", 32), daily_limit=f.optional(f.uint, "daily_limit"), ts=f.uint("ts"))
+    wallet_id: Bytes32
+    daily_limit: Uint | None
+    ts: Uint
 
     def _write(self) -> dict[str, Any]:
-        limit = NULL if self.daily_limit is None else self.daily_limit
-        return {"wallet_id": self.wallet_id, "daily_limit": limit, "ts": self.ts}
+        fields = super(Limit, self)._write()
+        return {**fields, "daily_limit": NULL} if self.daily_limit is None else fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hold(Body):
     """What freeze and unfreeze have in common."""
 
-    wallet_id: bytes
-    ts: int
+    wallet_id: Bytes32
+    ts: Uint
     reason: str | None = None
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(wallet_id=f.bstr("wallet_id", 32), ts=f.uint("ts"), reason=f.optional(f.text, "reason"))
-
-    def _write(self) -> dict[str, Any]:
-        return {"wallet_id": self.wallet_id, "ts": self.ts, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

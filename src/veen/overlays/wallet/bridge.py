@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 
 from veen.core.errors import SignatureError, VeenError, VerifyError
 from veen.core.event import Event
-from veen.core.msg import Msg
-from veen.core.proof import MmrProof
-from veen.core.receipt import Receipt
-from veen.overlays.body import Draft
-from veen.overlays.decode import Issue, Violation, decode
-from veen.overlays.wallet.bodies import SCHEMAS
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.proof import MmrProof
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.decode import Issue, Violation, decode
+from veen.overlays.wallet.bodies import SCHEMAS, Open
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.policy import WalletMirrors
+from veen.overlays.wallet.rules import Record, apply
 
-__all__ = ["Authorities", "NotAuthoritative", "Seen", "copy_of", "verify_entry"]
+__all__ = ["Authorities", "BridgedReferences", "NotAuthoritative", "Seen", "copy_of", "verify_entry"]
 
 
 def verify_entry(
@@ -67,7 +68,7 @@ def copy_of(event: Event, mirrors: WalletMirrors) -> Draft:
 
 
 @dataclass(slots=True)
-class Seen:
+class BridgedReferences:
     """Which events hub B holds, as originals or as copies. Begin with a read of B: then a restart sends nothing twice.
 
     `fold` is the ledger of hub A, with its policy and with the bridges of both hubs.
@@ -75,6 +76,7 @@ class Seen:
 
     fold: LedgerFold
     identities: set[bytes] = field(default_factory=set)
+    opened: dict[bytes, Record] = field(default_factory=dict)  # by wallet_id: whose it is, from the events of hub A
 
     def note(self, events: Iterable[Event]) -> None:
         """Events that are on B."""
@@ -83,16 +85,17 @@ class Seen:
     def missing(self, events: Iterable[Event]) -> Iterator[tuple[Event, Draft]]:
         """The wallet events of A that B lacks, in logical order, each once, with its copy.
 
-        What the policy of A refuses stays on A: under the bridge's key it would count on B. A copy counts as seen only
-        when it is noted: what fails on the way to B is missing again the next time.
+        What the policy of A refuses stays on A: under the bridge's key it would count on B. Where that policy names
+        owners, `events` must begin with those that opened the wallets. A copy counts as seen only when it is noted:
+        what fails on the way to B is missing again the next time.
         """
-        given: set[bytes] = set()
+        references: set[bytes] = set()
         for event in sorted(events, key=lambda e: e.order):
             if not self._may_cross(event):
                 continue
             identity = self.fold.mirrors.identity(event)
-            if identity not in self.identities and identity not in given:
-                given.add(identity)
+            if identity not in self.identities and identity not in references:
+                references.add(identity)
                 yield event, copy_of(event, self.fold.copies)
 
     def _may_cross(self, event: Event) -> bool:
@@ -101,9 +104,19 @@ class Seen:
         if typed is None or isinstance(typed, Issue):
             return False
         try:
-            return self.fold.screen(typed)
+            if not self.fold.screen(typed):
+                return False
+            sender = self.fold.sender_to_check(typed)
+            if sender is not None:
+                self.fold.policy.check_owner(self.opened, typed.body, sender)
         except Violation:
             return False
+        if isinstance(typed.body, Open) and typed.body.wallet_id not in self.opened:
+            self.opened.update(apply(self.opened, typed.body))
+        return True
+
+
+Seen = BridgedReferences  # the name in documents of earlier versions
 
 
 class NotAuthoritative(VeenError):

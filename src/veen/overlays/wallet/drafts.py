@@ -7,8 +7,8 @@ are those of the caller, and so is the randomness behind a transfer_id.
 from collections.abc import Mapping
 from typing import Any
 
-from veen.overlays.body import Draft
-from veen.overlays.decode import Violation
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.decode import Violation
 from veen.overlays.wallet import codes
 from veen.overlays.wallet.bodies import (
     ADJUST,
@@ -33,7 +33,8 @@ from veen.overlays.wallet.bodies import (
     Withdraw,
 )
 from veen.overlays.wallet.ids import transfer_id_of, wallet_id_of
-from veen.overlays.wallet.rules import Changes, State, Wallet, apply
+from veen.overlays.wallet.policy import WalletPolicy
+from veen.overlays.wallet.rules import Changes, LedgerState, Wallet, apply
 
 __all__ = [
     "adjust",
@@ -90,7 +91,12 @@ def transfer(
         assert nonce is not None  # noqa: S101 - one of the two is there
         transfer_id = transfer_id_of(wallet_id=wallet_id, to_wallet_id=to_wallet_id, amount=amount, ts=ts, nonce=nonce)
     body = Transfer(
-        wallet_id=wallet_id, to_wallet_id=to_wallet_id, amount=amount, ts=ts, transfer_id=transfer_id, metadata=metadata
+        wallet_id=wallet_id,
+        to_wallet_id=to_wallet_id,
+        amount=amount,
+        ts=ts,
+        transfer_id=transfer_id,
+        metadata=None if metadata is None else dict(metadata),
     )
     return TRANSFER.draft(body)
 
@@ -118,13 +124,28 @@ def body_of(draft: Draft) -> WalletBody:
     return body
 
 
-def check(state: State, draft: Draft) -> Changes:
+def check(
+    state: LedgerState,
+    draft: Draft,
+    policy: WalletPolicy | None = None,
+    *,
+    client_id: bytes = b"",
+    now: int | None = None,
+) -> Changes:
     """What the draft would change if it were the next event; the Violation for which it would count for nothing.
+
+    With a policy also whether the key `client_id` may send it, and with `now` whether its time is near enough.
 
     "Producers MUST NOT emit" such events (WAL §5). One rule is for producers only: a wallet is closed when it is empty.
     Others may write meanwhile, so this is advice, and the fold has the last word.
     """
     body = body_of(draft)
+    if policy is not None:
+        if now is not None:
+            policy.check_time(body, now)
+        policy.check_grant(body, client_id, None)
+        if policy.needs_owner(body, client_id, None):
+            policy.check_owner(state, body, client_id)
     changes = apply(state, body)
     wallet = state.get(body.wallet_id)
     if type(body) is Close and isinstance(wallet, Wallet) and wallet.balance:

@@ -8,15 +8,16 @@ wallet that is not calm draws in all that it trades with, and they draw in other
 the events of the others are replayed in order, by the same rules. The result is byte for byte that of folding one event
 after another, because an event reads and writes only the wallets that it names and its own mark.
 
-Events must have passed `LedgerFold.screen` and been freed of copies before: neither depends on balances.
+Events must have passed `LedgerFold.screen` and been freed of copies before: neither depends on the state. Whose a
+wallet is does: a window names the senders, and a wallet is calm only if each of them acts for its owner.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from veen.overlays.wallet.bodies import Adjust, Deposit, Open, Transfer, WalletBody, Withdraw
-from veen.overlays.wallet.rules import Changes, State, Wallet, apply, mark_of
+from veen.overlays.wallet.rules import Changes, LedgerState, Wallet, apply, mark_of
 
 __all__ = ["Flow", "Settled", "Window", "settle", "summarize"]
 
@@ -58,6 +59,7 @@ class Window:
     marks: Mapping[bytes, Mark] = field(default_factory=dict)  # by key, the first in order
     uneasy: frozenset[bytes] = frozenset()  # wallets of which the window alone cannot tell
     opened: Mapping[bytes, Open] = field(default_factory=dict)  # by wallet_id: opened before anything moves it
+    senders: frozenset[tuple[bytes, bytes]] = frozenset()  # wallet_id, and a key that must act for its owner
 
     def then(self, later: "Window") -> "Window":
         flows, marks, uneasy = dict(self.flows), dict(self.marks), set(self.uneasy | later.uneasy)
@@ -68,7 +70,8 @@ class Window:
             flows[wallet_id] = flows.get(wallet_id, _STILL).then(flow)
         for key, mark in later.marks.items():
             _note(marks, uneasy, key, mark)
-        return Window(flows, self.trades | later.trades, marks, frozenset(uneasy), opened)
+        senders = self.senders | later.senders
+        return Window(flows, self.trades | later.trades, marks, frozenset(uneasy), opened, senders)
 
 
 def summarize(bodies: Iterable[WalletBody]) -> Window:
@@ -138,14 +141,16 @@ class Settled:
         return body.wallet_id not in self.replay
 
 
-def settle(state: State, window: Window) -> Settled:
-    """The window applied to the state before it."""
+def settle(state: LedgerState, window: Window, owns: Callable[[Wallet | None, bytes], bool] | None = None) -> Settled:
+    """The window applied to the state before it. `owns` judges the senders of the window (`Policy.owns`)."""
     before = {wallet_id: _before(state, window, wallet_id) for wallet_id in {*window.flows, *window.opened}}
     uneasy = set(window.uneasy)
     for key, (_, wallet_id) in window.marks.items():
         if state.get(key) is not None:
             uneasy.add(wallet_id)
     uneasy |= {wallet_id for wallet_id, flow in window.flows.items() if not _is_calm(before[wallet_id], flow)}
+    if owns is not None:
+        uneasy |= {wallet_id for wallet_id, key in window.senders if not owns(before.get(wallet_id), key)}
     for source, to in window.trades:
         if _currency(before.get(source)) != _currency(before.get(to)):
             uneasy.add(source)
@@ -165,7 +170,7 @@ def settle(state: State, window: Window) -> Settled:
     return Settled(changes, replay)
 
 
-def _before(state: State, window: Window, wallet_id: bytes) -> Wallet | None:
+def _before(state: LedgerState, window: Window, wallet_id: bytes) -> Wallet | None:
     """The wallet as the first move of the window finds it; None if it is not there."""
     record = state.get(wallet_id)
     wallet = record if isinstance(record, Wallet) else None
@@ -197,10 +202,10 @@ def _closure(uneasy: Iterable[bytes], trades: Iterable[tuple[bytes, bytes]]) -> 
     for source, to in trades:
         partners.setdefault(source, set()).add(to)
         partners.setdefault(to, set()).add(source)
-    found, waiting = set(uneasy), list(uneasy)
+    tainted, waiting = set(uneasy), list(uneasy)
     while waiting:
         for partner in partners.get(waiting.pop(), ()):
-            if partner not in found:
-                found.add(partner)
+            if partner not in tainted:
+                tainted.add(partner)
                 waiting.append(partner)
-    return frozenset(found)
+    return frozenset(tainted)

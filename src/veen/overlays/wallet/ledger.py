@@ -4,18 +4,18 @@ A transfer touches two wallets on two streams, so no wallet can be folded alone:
 that its source refused. The ledger therefore folds all streams together and applies debit and credit at the event of
 the source. `step` is `rules.apply` behind the policy: pure, and it reads and writes the records of the wallets that the
 event names and no others, so wallets that never trade with each other can be folded apart
-(`veen.overlays.wallet.flows`).
+(`veen.overlays.wallet.flows`). Whose a wallet is, is part of its record: so the owner is checked at the step.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from veen.overlays.decode import Typed
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.ordered import Ordered, Table
+from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
-from veen.overlays.wallet.policy import UNRESTRICTED, Policy, WalletMirrors
+from veen.overlays.wallet.policy import STREAM_POLICY, WalletMirrors, WalletPolicy
 from veen.overlays.wallet.rules import UNOPENED, Record, Wallet, apply
 
 __all__ = ["Ledger", "LedgerFold", "Supply"]
@@ -67,20 +67,19 @@ class LedgerFold(Ordered[bytes, Record, Ledger]):
     """All wallets. `mirrors` names the bridges; what they bring has been judged where it came from."""
 
     name = "wallet.ledger"
+    version = 2  # skew, owners of shared streams, copies from bridges only (D-175, D-176)
     schemas = SCHEMAS
     TABLE = dict[bytes, Record]
 
-    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, policy: Policy = UNRESTRICTED) -> None:
+    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, policy: WalletPolicy = STREAM_POLICY) -> None:
         self.policy = policy
         self.copies = WalletMirrors.under(policy, mirrors)
         super().__init__(mirrors=self.copies)  # `settings` need not repeat the policy: it is part of the mirrors
 
     def screen(self, event: Typed[WalletBody]) -> bool:
-        """Whether the event may count at all, whatever the balances are; a Violation if the policy forbids it."""
+        """Whether the event may count at all, whatever the state is; a Violation if the policy forbids it."""
         e, body = event
-        if e.hdr.parent_id is None:
-            self.policy.check(e, body)
-        elif e.client_id not in self.copies.bridges:
+        if not self._is_trusted_copy(event):
             if self.copies.is_echo(e, body):
                 return False
             self.policy.check(e, body)
@@ -88,8 +87,21 @@ class LedgerFold(Ordered[bytes, Record, Ledger]):
             self.policy.check_currency(body.currency)
         return True
 
+    def sender_to_check(self, event: Typed[WalletBody]) -> bytes | None:
+        """The key that must act for the owner of the wallet; None if the event counts from any key."""
+        e, body = event
+        if self._is_trusted_copy(event) or not self.policy.needs_owner(body, e.client_id, e.auth_ref):
+            return None
+        return e.client_id
+
+    def _is_trusted_copy(self, event: Typed[WalletBody]) -> bool:
+        return self.copies.original_of(event.event) is not None
+
     def step(self, state: Table[bytes, Record], event: Typed[Any]) -> None:
         if self.screen(event):
+            sender = self.sender_to_check(event)
+            if sender is not None:
+                self.policy.check_owner(state, event.body, sender)
             for key, record in apply(state, event.body).items():
                 state[key] = record
 

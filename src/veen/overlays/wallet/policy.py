@@ -4,28 +4,53 @@ A hub admits by stream and cannot see what a message says, so a capability for a
 any of the nine events there. What of it counts is decided here, by everyone who folds, under the same policy. Two
 readers with the same log, the same mirrors and the same policy hold the same balances.
 
+Where each wallet has a stream of its own, the right to write on that stream is the right to the wallet. Where wallets
+share a stream that says nothing, so the policy must name the owners' keys: without them it cannot be made, and what is
+sent by any other key counts for nothing.
+
 An event that this policy refuses is reported and takes nothing with it: neither its ref nor its transfer_id is used up,
-and it never passes for a copy of another event (D-85).
+and it never passes for a copy of another event (D-85, D-176).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final, Self
 
 from veen.core.event import Event
 from veen.core.hashing import tag_prefix
-from veen.overlays.decode import Issue, Violation, decode
-from veen.overlays.dedup import Mirrors
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.dedup import Mirrors
 from veen.overlays.wallet import codes
-from veen.overlays.wallet.bodies import OPERATIONS, SCHEMAS, Transfer, WalletBody
+from veen.overlays.wallet.bodies import OPERATIONS, Open, Transfer, WalletBody
 from veen.overlays.wallet.ids import wallet_stream
+from veen.overlays.wallet.rules import LedgerState, Wallet
 
-__all__ = ["END_USER", "INSTITUTION", "UNRESTRICTED", "Grant", "Policy", "WalletMirrors"]
+__all__ = [
+    "DEFAULT_SKEW_SEC",
+    "END_USER",
+    "INSTITUTION",
+    "STREAM_POLICY",
+    "Owners",
+    "Policy",
+    "WalletGrant",
+    "WalletMirrors",
+    "WalletPolicy",
+    "owners_by",
+]
+
+DEFAULT_SKEW_SEC: Final = 300  # between the ts of an event and ts* (D-175)
+
+Owners = Mapping[bytes, frozenset[bytes]]  # by ctx_id: the client_ids that act for the account
 
 # The two roles of WAL §8. Close and open are the owner's; what makes or stops money is the institution's.
 INSTITUTION: Final = frozenset(OPERATIONS.values())
 END_USER: Final = frozenset(("open", "close", "withdraw", "transfer"))
+
+
+def owners_by(keys: Mapping[bytes, Iterable[bytes]]) -> Owners:
+    """By ctx_id the client_ids that act for the account, as `Policy.owners` has them."""
+    return {ctx_id: frozenset(client_ids) for ctx_id, client_ids in keys.items()}
 
 
 def _check_operations(operations: frozenset[str]) -> None:
@@ -35,7 +60,7 @@ def _check_operations(operations: frozenset[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class WalletGrant:
     """Senders, told by their key or by the capability they used, and the reserved operations that they may perform."""
 
     operations: frozenset[str]
@@ -46,28 +71,35 @@ class Grant:
     def __post_init__(self) -> None:
         _check_operations(self.operations)
 
-    def covers(self, operation: str, event: Event, wallet_id: bytes) -> bool:
+    def covers(self, operation: str, client_id: bytes, auth_ref: bytes | None, wallet_id: bytes) -> bool:
         return (
             operation in self.operations
-            and (event.client_id in self.clients or event.auth_ref in self.auth_refs)
+            and (client_id in self.clients or auth_ref in self.auth_refs)
             and (self.wallets is None or wallet_id in self.wallets)
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Which events count at all. The default trusts the hub's admission: whoever may write on a stream may do all."""
+class WalletPolicy:
+    """Which events count at all. The default trusts the hub's admission to the stream of each wallet."""
 
     currencies: frozenset[str] | None = None  # None: any
     reserved: frozenset[str] = frozenset()  # operations that need a grant
-    grants: tuple[Grant, ...] = ()
-    own_streams: bool = (
-        True  # a wallet changes on its own stream only (WAL §3.1); False: the deployment has other streams
-    )
-    max_skew_sec: int | None = None  # between the event's ts and the hub's: bounds how far a sender can shift the day
+    grants: tuple[WalletGrant, ...] = ()
+    own_streams: bool = True  # a wallet changes on its own stream only (WAL §3.1); False: wallets share streams
+    owners: Owners | None = None  # None: not asked for, which needs own_streams or trust_every_writer
+    trust_every_writer: bool = False  # on shared streams without owners: whoever may write may empty every wallet
+    max_skew_sec: int | None = DEFAULT_SKEW_SEC  # None: a sender chooses the day that a limit counts for
 
     def __post_init__(self) -> None:
         _check_operations(self.reserved)
+        if not self.own_streams and self.owners is None and not self.trust_every_writer:
+            raise ValueError(
+                "wallets on a shared stream need owners, or every writer could empty all of them; "
+                "say owners=…, or trust_every_writer=True where all writers are trusted"
+            )
+        if self.owners is not None and self.trust_every_writer:
+            raise ValueError("a policy either names owners or trusts every writer")
 
     @classmethod
     def institutional(
@@ -76,10 +108,10 @@ class Policy:
         services: Iterable[bytes] = (),
         auth_refs: Iterable[bytes] = (),
         currencies: Iterable[str] | None = None,
-        max_skew_sec: int | None = None,
+        max_skew_sec: int | None = DEFAULT_SKEW_SEC,
     ) -> Self:
         """What WAL §8 advises: end users withdraw and transfer, all the rest is done by the institution's services."""
-        grant = Grant(operations=INSTITUTION, clients=frozenset(services), auth_refs=frozenset(auth_refs))
+        grant = WalletGrant(operations=INSTITUTION, clients=frozenset(services), auth_refs=frozenset(auth_refs))
         return cls(
             currencies=None if currencies is None else frozenset(currencies),
             reserved=INSTITUTION - END_USER,
@@ -87,64 +119,98 @@ class Policy:
             max_skew_sec=max_skew_sec,
         )
 
+    def on_shared_streams(self, owners: Owners) -> Self:
+        """The same policy where wallets share streams: the keys of `owners` and those with a grant act."""
+        return replace(self, own_streams=False, owners=owners, trust_every_writer=False)
+
     def check(self, event: Event, body: WalletBody) -> None:
-        """A Violation unless the sender may do this, here and now."""
+        """A Violation unless the sender may do this, here and now; whose the wallet is, is for `check_owner`."""
         if self.own_streams and event.stream_id != wallet_stream(body.wallet_id):
             raise Violation(codes.WRONG_STREAM, f"not the stream of wallet {body.wallet_id.hex()}")
-        if self.max_skew_sec is not None and abs(body.ts - event.ts) > self.max_skew_sec:
-            raise Violation(codes.TIME_SKEW, f"ts {body.ts}, but the hub's time is {event.ts}")
-        if self.reserved:
+        self.check_time(body, event.ts)
+        self.check_grant(body, event.client_id, event.auth_ref)
+
+    def check_time(self, body: WalletBody, now: int) -> None:
+        """A Violation if the time in the event is far from `now`: ts*, for an event that is in the log (D-175)."""
+        if self.max_skew_sec is not None and abs(body.ts - now) > self.max_skew_sec:
+            raise Violation(codes.SKEW, f"ts {body.ts}, but the hub's time is {now}")
+
+    def check_grant(self, body: WalletBody, client_id: bytes, auth_ref: bytes | None) -> None:
+        """A Violation for a reserved operation without a grant, and for opening the wallet of somebody else."""
+        operation = OPERATIONS[type(body)]
+        if operation in self.reserved and not self._is_granted(body, client_id, auth_ref):
+            raise Violation(codes.UNAUTHORIZED_OPERATION, f"{operation} by {client_id.hex()}")
+        if type(body) is Open and self.needs_owner(body, client_id, auth_ref):
+            self._check_acts_for(body.ctx_id, body, client_id)
+
+    def needs_owner(self, body: WalletBody, client_id: bytes, auth_ref: bytes | None) -> bool:
+        """Whether the event counts only from a key of the wallet's owner."""
+        return self.owners is not None and not self._is_granted(body, client_id, auth_ref)
+
+    def owns(self, wallet: Wallet | None, client_id: bytes) -> bool:
+        """Whether the key acts for the owner of the wallet. Without owners every key does."""
+        if self.owners is None:
+            return True
+        return wallet is not None and wallet.owner is not None and self._acts_for(wallet.owner.ctx_id, client_id)
+
+    def check_owner(self, state: LedgerState, body: WalletBody, client_id: bytes) -> None:
+        """A Violation unless the key acts for the owner of the wallet; `open` names its owner and passed before."""
+        if type(body) is Open:
+            return
+        wallet = state.get(body.wallet_id)
+        if type(wallet) is not Wallet or wallet.owner is None:
+            raise Violation(codes.UNKNOWN_WALLET, f"wallet {body.wallet_id.hex()} has not been opened")
+        self._check_acts_for(wallet.owner.ctx_id, body, client_id)
+
+    def _check_acts_for(self, ctx_id: bytes, body: WalletBody, client_id: bytes) -> None:
+        if not self._acts_for(ctx_id, client_id):
             operation = OPERATIONS[type(body)]
-            if operation in self.reserved and not self._is_granted(operation, event, body.wallet_id):
-                raise Violation(codes.UNAUTHORIZED_OPERATION, f"{operation} by {event.client_id.hex()}")
+            raise Violation(
+                codes.UNAUTHORIZED_OPERATION,
+                f"{operation} by {client_id.hex()}, which is no key of the wallet's owner {ctx_id.hex()}",
+            )
+
+    def _acts_for(self, ctx_id: bytes, client_id: bytes) -> bool:
+        return self.owners is not None and client_id in self.owners.get(ctx_id, frozenset())
 
     def check_currency(self, currency: str) -> None:
         """WAL-03. Apart from `check`: it holds for what a trusted bridge brings as well."""
         if self.currencies is not None and currency not in self.currencies:
             raise Violation(codes.INVALID_CURRENCY, f"currency {currency} is not in use here")
 
-    def _is_granted(self, operation: str, event: Event, wallet_id: bytes) -> bool:
-        return any(grant.covers(operation, event, wallet_id) for grant in self.grants)
+    def _is_granted(self, body: WalletBody, client_id: bytes, auth_ref: bytes | None) -> bool:
+        operation = OPERATIONS[type(body)]
+        return any(grant.covers(operation, client_id, auth_ref, body.wallet_id) for grant in self.grants)
 
 
-UNRESTRICTED: Final = Policy()
+Policy = WalletPolicy  # the name in documents of earlier versions
+
+
+STREAM_POLICY: Final = WalletPolicy()
 
 _IDENTITY_TAG: Final = tag_prefix("veen/wallet-event")
 
 
 @dataclass(frozen=True, slots=True)
 class WalletMirrors(Mirrors):
-    """Copies of wallet events: whenever parent_id is present (D-85), but only what really is a copy.
+    """Copies of wallet events: sent by a registered bridge, with the schema and the body of the original (D-176).
 
-    Whoever names a payment as parent and comes first in logical order would otherwise void it. So the identity binds
-    the body, which copies share byte for byte, and the sender must have the right to send the event where the copy
-    stands.
+    Whoever names a payment as parent and comes first in logical order would otherwise void it. So from any other sender
+    a parent_id means nothing, and the identity binds schema and body, which copies share byte for byte.
     """
 
-    policy: Policy = UNRESTRICTED
+    policy: WalletPolicy = STREAM_POLICY
 
     @classmethod
-    def under(cls, policy: Policy, mirrors: Mirrors) -> Self:
-        return cls(mirrors.bridges, mirrors.schemas | SCHEMAS.keys(), policy)
+    def under(cls, policy: WalletPolicy, mirrors: Mirrors) -> Self:
+        return cls(mirrors.bridges, mirrors.schemas, policy)
 
     def original_of(self, event: Event) -> bytes | None:
-        parent_id = event.hdr.parent_id
-        if parent_id is None or event.client_id in self.bridges:
-            return parent_id
-        schema = SCHEMAS.get(event.hdr.schema)
-        typed = None if schema is None else decode(event, schema)
-        if typed is None or isinstance(typed, Issue):
-            return None
-        try:
-            self.policy.check(event, typed.body)
-        except Violation:
-            return None
-        return parent_id
+        return event.hdr.parent_id if event.client_id in self.bridges else None
 
     def identity(self, event: Event) -> bytes:
-        hdr = event.hdr
-        original = event.leaf_hash if hdr.parent_id is None else self.original_of(event) or event.leaf_hash
-        return sha256(_IDENTITY_TAG + original + hdr.schema + event.body).digest()
+        original = self.original_of(event) or event.leaf_hash
+        return sha256(_IDENTITY_TAG + original + event.hdr.schema + event.body).digest()
 
     def is_echo(self, event: Event, body: WalletBody) -> bool:
         """A transfer mirrored onto the stream of its destination (WAL §5.5); its source has credited it (D-100)."""

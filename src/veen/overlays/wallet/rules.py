@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from veen.core.hashing import tag_prefix, u64be
-from veen.overlays.decode import Violation
+from veen.overlays.framework.decode import Violation
 from veen.overlays.wallet import codes
 from veen.overlays.wallet.bodies import (
     OPERATIONS,
@@ -31,12 +31,12 @@ from veen.overlays.wallet.bodies import (
     Withdraw,
 )
 
-__all__ = ["DAY_SEC", "UNOPENED", "Changes", "Owner", "Record", "State", "Wallet", "apply", "mark_of"]
+__all__ = ["DAY_SEC", "UNOPENED", "Changes", "LedgerState", "Record", "Wallet", "WalletOwner", "apply", "mark_of"]
 
 DAY_SEC: Final = 86_400
 
 
-class Owner(NamedTuple):
+class WalletOwner(NamedTuple):
     """Whose the wallet is (WAL §2.1)."""
 
     realm_id: bytes
@@ -58,7 +58,7 @@ class Wallet(NamedTuple):
     pending_daily_spent: int = 0
     last_limit_reset_ts: int = 0
     currency: str | None = None
-    owner: Owner | None = None
+    owner: WalletOwner | None = None
     deposited: int = 0
     withdrawn: int = 0
     adjusted: int = 0  # may be negative
@@ -71,7 +71,7 @@ class Wallet(NamedTuple):
             return 0
         if self.daily_limit is None:
             return self.balance
-        spent = 0 if _is_other_day(self.last_limit_reset_ts, ts) else self.pending_daily_spent
+        spent = 0 if _is_later_day(self.last_limit_reset_ts, ts) else self.pending_daily_spent
         return max(0, min(self.balance, self.daily_limit - spent))
 
 
@@ -82,32 +82,32 @@ Record = Wallet | bytes
 Changes = dict[bytes, Record]
 
 
-class State(Protocol):
+class LedgerState(Protocol):
     """What rules need of a state: a Table, or a dict."""
 
     def get(self, key: bytes, /) -> Record | None: ...
 
 
-def apply(state: State, body: WalletBody) -> Changes:
+def apply(state: LedgerState, body: WalletBody) -> Changes:
     """What `body` changes, or the Violation for which it changes nothing."""
     return _RULES[type(body)](state, body)
 
 
-def _wallet(state: State, wallet_id: bytes) -> Wallet:
+def _wallet(state: LedgerState, wallet_id: bytes) -> Wallet:
     record = state.get(wallet_id)
     if type(record) is not Wallet:
         return UNOPENED
     return record
 
 
-def _existing(state: State, wallet_id: bytes) -> Wallet:
+def _existing(state: LedgerState, wallet_id: bytes) -> Wallet:
     wallet = _wallet(state, wallet_id)
     if not wallet.exists:
         raise Violation(codes.UNKNOWN_WALLET, f"wallet {wallet_id.hex()} has not been opened")
     return wallet
 
 
-def _unclosed(state: State, wallet_id: bytes) -> Wallet:
+def _unclosed(state: LedgerState, wallet_id: bytes) -> Wallet:
     record = state.get(wallet_id)
     if type(record) is Wallet and record.exists and not record.closed:
         return record
@@ -115,9 +115,9 @@ def _unclosed(state: State, wallet_id: bytes) -> Wallet:
     raise Violation(codes.CLOSED, f"wallet {wallet_id.hex()} is closed")
 
 
-def _is_other_day(last_ts: int, ts: int) -> bool:
-    """needs_reset of WAL §5.7 (D-99)."""
-    return ts // DAY_SEC != last_ts // DAY_SEC
+def _is_later_day(last_ts: int, ts: int) -> bool:
+    """needs_reset of WAL §5.7 (D-99). A counter never starts again for an earlier day: senders choose ts (D-175)."""
+    return ts // DAY_SEC > last_ts // DAY_SEC
 
 
 def _spend(wallet: Wallet, amount: int, ts: int) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def _spend(wallet: Wallet, amount: int, ts: int) -> tuple[int, int]:
         raise Violation(codes.FROZEN, "the wallet is frozen")
     spent, reset_ts = wallet.pending_daily_spent, wallet.last_limit_reset_ts
     if wallet.daily_limit is not None:
-        if _is_other_day(reset_ts, ts):
+        if _is_later_day(reset_ts, ts):
             spent, reset_ts = 0, ts
         spent += amount
         if spent > wallet.daily_limit:
@@ -159,16 +159,16 @@ def mark_of(body: WalletBody) -> tuple[bytes, bytes] | None:
     return b"r" + sha256(_REF_TAG + name).digest(), amount.to_bytes(9, "big", signed=True)
 
 
-def _first(state: State, body: WalletBody) -> Changes | None:
+def _first(state: LedgerState, body: WalletBody) -> Changes | None:
     """The mark that the event leaves behind; None if an equal one has left it already."""
     mark = mark_of(body)
     if mark is None:
         return {}
     key, use = mark
-    known = state.get(key)
-    if known is None:
+    previous = state.get(key)
+    if previous is None:
         return {key: use}
-    if known != use:
+    if previous != use:
         what, code = ("transfer_id", codes.TRANSFER_ID_REUSED) if key[:1] == b"t" else ("ref", codes.REF_REUSED)
         raise Violation(code, f"the {what} was used for something else before")
     return None
@@ -177,20 +177,20 @@ def _first(state: State, body: WalletBody) -> Changes | None:
 # --- the nine rules --------------------------------------------------------------------------------------------
 
 
-def _open(state: State, body: Open) -> Changes:
+def _open(state: LedgerState, body: Open) -> Changes:
     if _wallet(state, body.wallet_id).exists:
         return {}  # also after close (D-99)
-    owner = Owner(body.realm_id, body.ctx_id)
+    owner = WalletOwner(body.realm_id, body.ctx_id)
     wallet = Wallet(exists=True, last_limit_reset_ts=body.created_at, currency=body.currency, owner=owner)
     return {body.wallet_id: wallet}
 
 
-def _close(state: State, body: Close) -> Changes:
+def _close(state: LedgerState, body: Close) -> Changes:
     wallet = _existing(state, body.wallet_id)
     return {} if wallet.closed else {body.wallet_id: wallet._replace(closed=True)}
 
 
-def _deposit(state: State, body: Deposit) -> Changes:
+def _deposit(state: LedgerState, body: Deposit) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -201,7 +201,7 @@ def _deposit(state: State, body: Deposit) -> Changes:
     return changes
 
 
-def _withdraw(state: State, body: Withdraw) -> Changes:
+def _withdraw(state: LedgerState, body: Withdraw) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -216,7 +216,7 @@ def _withdraw(state: State, body: Withdraw) -> Changes:
     return changes
 
 
-def _transfer(state: State, body: Transfer) -> Changes:
+def _transfer(state: LedgerState, body: Transfer) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -282,7 +282,7 @@ def _transfer(state: State, body: Transfer) -> Changes:
     return changes
 
 
-def _adjust(state: State, body: Adjust) -> Changes:
+def _adjust(state: LedgerState, body: Adjust) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -294,7 +294,7 @@ def _adjust(state: State, body: Adjust) -> Changes:
     return changes
 
 
-def _limit(state: State, body: Limit) -> Changes:
+def _limit(state: LedgerState, body: Limit) -> Changes:
     """As the pseudocode has it: needs no open wallet, and clearing keeps the counter (D-99)."""
     wallet = _wallet(state, body.wallet_id)
     reset_ts = wallet.last_limit_reset_ts
@@ -303,15 +303,15 @@ def _limit(state: State, body: Limit) -> Changes:
     return {body.wallet_id: wallet._replace(daily_limit=body.daily_limit, last_limit_reset_ts=reset_ts)}
 
 
-def _freeze(state: State, body: Freeze) -> Changes:
+def _freeze(state: LedgerState, body: Freeze) -> Changes:
     return {body.wallet_id: _existing(state, body.wallet_id)._replace(frozen=True)}
 
 
-def _unfreeze(state: State, body: Unfreeze) -> Changes:
+def _unfreeze(state: LedgerState, body: Unfreeze) -> Changes:
     return {body.wallet_id: _existing(state, body.wallet_id)._replace(frozen=False)}
 
 
-_RULES: Final[Mapping[type, Callable[[State, Any], Changes]]] = MappingProxyType(
+_RULES: Final[Mapping[type, Callable[[LedgerState, Any], Changes]]] = MappingProxyType(
     {
         Open: _open,
         Close: _close,

@@ -1,0 +1,1 @@
+"""What an air-gap bridge writes into logs (AGB0)."""

@@ -1,0 +1,3 @@
+"""Overlays of federation: realms and the hubs that speak for them."""
+
+__all__: list[str] = []

@@ -1,0 +1,184 @@
+"""The administration of a realm: which hub is primary of which stream, and what is revoked (001 spec-2 §1.3, §2, §4.3).
+
+The records lie on encrypted streams like any other message, so hubs cannot read them. Whoever has the read key folds
+them: a client, to drop what was revoked while it was away (§4.4); an agent, to hand the outcome to hubs (D-51).
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
+
+from veen.core.hashing import Ht
+from veen.core.objects.policies import REVOCATION_KINDS, Authority, Revocation, realm_id_of
+from veen.core.wire import Bytes32, Choice, Form, Uint
+from veen.overlays.framework.body import Body, Draft
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.schema import Schema, SchemaSet
+
+__all__ = [
+    "AUTHORITY",
+    "DEFAULT_REALM",
+    "REVOCATION",
+    "AdminStreams",
+    "AuthorityRecord",
+    "RealmFold",
+    "RealmState",
+    "RevocationRecord",
+    "admin_streams",
+    "assign",
+    "revoke",
+]
+
+DEFAULT_REALM: Final = realm_id_of("default")  # of deployments without realms (§1.3)
+
+
+class AdminStreams(NamedTuple):
+    """The stream_ids on which a realm is administered."""
+
+    fed_admin: bytes
+    revocation: bytes
+    label_class: bytes
+    schema_meta: bytes
+
+
+def admin_streams(realm_id: bytes = DEFAULT_REALM) -> AdminStreams:
+    """§1.3."""
+    tags = ("veen/admin", "veen/revocation", "veen/label-class", "veen/meta-schema")
+    return AdminStreams(*(Ht(tag, realm_id) for tag in tags))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorityRecord(Authority, Body):
+    """veen.fed.authority.v1: what a hub is told of it (`veen.core.objects.policies`), as a body."""
+
+    KIND: ClassVar[str] = "veen.fed.authority.v1"
+    FORM: ClassVar[Form] = "body"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationRecord(Body):
+    """veen.revocation.v1"""
+
+    KIND: ClassVar[str] = "veen.revocation.v1"
+
+    kind: Annotated[str, Choice(*REVOCATION_KINDS)]
+    target: Bytes32  # a client_id, an auth_ref, or H(cap_token bytes)
+    reason: str | None = None
+    ts: Uint
+    ttl: Uint | None = None
+
+
+AUTHORITY: Final = Schema("veen.fed.authority.v1", AuthorityRecord)
+REVOCATION: Final = Schema("veen.revocation.v1", RevocationRecord)
+
+
+def assign(authority: Authority) -> Draft:
+    """Say which hub is primary; to be sent to `admin_streams(authority.realm_id).fed_admin`."""
+    return AUTHORITY.draft(
+        AuthorityRecord(
+            realm_id=authority.realm_id,
+            stream_id=authority.stream_id,
+            primary_hub=authority.primary_hub,
+            replica_hubs=authority.replica_hubs,
+            policy=authority.policy,
+            ts=authority.ts,
+            ttl=authority.ttl,
+        )
+    )
+
+
+def revoke(kind: str, target: bytes, *, ts: int, ttl: int | None = None, reason: str | None = None) -> Draft:
+    """Take back a client key or a capability; to be sent to the realm's `revocation` stream."""
+    return REVOCATION.draft(RevocationRecord(kind=kind, target=target, reason=reason, ts=ts, ttl=ttl))
+
+
+@dataclass(slots=True)
+class RealmRecords:
+    """Sets only grow: a record is history, its time decides when it counts (§4.3)."""
+
+    authorities: set[Authority] = field(default_factory=set)
+    revocations: set[Revocation] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class RealmState:
+    """Every record, in the order in which records take precedence."""
+
+    authorities: tuple[Authority, ...]
+    revocations: tuple[Revocation, ...]
+
+    def authority(self, stream_id: bytes, at: int) -> Authority | None:
+        """The active record of a stream: the earliest by (ts, primary_hub) (§2.2, D-101); None if unspecified."""
+        active = (record for record in self.authorities if record.stream_id == stream_id)
+        return next((record for record in active if record.ts <= at < record.until), None)
+
+    def revoked(self, kind: str, target: bytes, at: int) -> bool:
+        return any(
+            (record.kind, record.target) == (kind, target) and record.ts <= at < record.until
+            for record in self.revocations
+        )
+
+
+class RealmFold(Compact[RealmRecords, RealmState]):
+    """The records of one realm that stand on its admin streams and come from those who may speak for it.
+
+    `emitters` are client_ids (§2.3: a small, well-defined set); without them everyone who may write to the streams is
+    believed, which leaves the choice to the hub's capabilities.
+    """
+
+    name = "realm"
+    schemas = SchemaSet([AUTHORITY, REVOCATION])
+    SUMMARY = RealmRecords
+
+    def __init__(
+        self,
+        realm_id: bytes = DEFAULT_REALM,
+        *,
+        emitters: Collection[bytes] | None = None,
+        streams: AdminStreams | None = None,
+        mirrors: Mirrors = NO_MIRRORS,
+    ) -> None:
+        super().__init__(mirrors=mirrors)
+        self._realm_id = realm_id
+        self._emitters = None if emitters is None else frozenset(emitters)
+        self._streams = streams or admin_streams(realm_id)
+
+    def settings(self) -> Any:
+        emitters = None if self._emitters is None else sorted(self._emitters)
+        return [self._realm_id, emitters, list(self._streams)]
+
+    def start(self) -> RealmRecords:
+        return RealmRecords()
+
+    def add(self, into: RealmRecords, event: Typed[Any]) -> None:
+        e, body = event
+        if self._emitters is not None and e.client_id not in self._emitters:
+            raise Violation("REALM.EMITTER", "this client may not speak for the realm")
+        on = self._streams.fed_admin if isinstance(body, AuthorityRecord) else self._streams.revocation
+        if e.stream_id != on:
+            raise Violation("REALM.STREAM", "not on the admin stream for such records")
+        if isinstance(body, AuthorityRecord):
+            if body.realm_id != self._realm_id:
+                raise Violation("REALM.REALM", "a record of another realm")
+            fields = {name: getattr(body, name) for name in _AUTHORITY_FIELDS}
+            into.authorities.add(Authority(**fields))
+        else:
+            into.revocations.add(Revocation(kind=body.kind, target=body.target, ts=body.ts, ttl=body.ttl))
+
+    def absorb(self, into: RealmRecords, other: RealmRecords) -> None:
+        into.authorities |= other.authorities
+        into.revocations |= other.revocations
+
+    def show(self, state: RealmRecords, as_of: int) -> RealmState:
+        """What expired stays: revocations never leave history, and whoever asks names the time."""
+        return RealmState(_ordered(state.authorities), _ordered(state.revocations))
+
+
+_AUTHORITY_FIELDS: Final = ("realm_id", "stream_id", "primary_hub", "replica_hubs", "policy", "ts", "ttl")
+
+
+def _ordered(records: Iterable[Any]) -> tuple[Any, ...]:
+    """By ts, then by the bytes: of authorities these put primary_hub first among records of one stream."""
+    return tuple(sorted(records, key=lambda record: (record.ts, record.to_bytes())))

@@ -1,0 +1,3 @@
+"""What every overlay is made of: bodies, schemas, folds, snapshots, and how a log is folded."""
+
+__all__: list[str] = []

@@ -1,0 +1,222 @@
+"""Which overlays there are: the built-in ones, and those that other packages bring (outcome Interpret).
+
+A package offers an overlay by an entry point of the group `veen.overlays` that names an `Overlay`:
+
+    [project.entry-points."veen.overlays"]
+    votes = "example.votes:OVERLAY"
+
+A hub needs no change for a new overlay: it works over logs that are older than itself.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from veen.overlays import crdt, crud, kv, queue
+from veen.overlays.federation import realm
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
+from veen.overlays.id import bodies as identity
+from veen.overlays.id.fold import IdFold
+from veen.overlays.naming import label_class as labelclass
+from veen.overlays.naming import schema_registry as schemaregistry
+from veen.overlays.operations import schemas as operations
+from veen.overlays.operations import state_checkpoint as statecheckpoint
+from veen.overlays.operations.access import AccessFold
+from veen.overlays.operations.agreement import AgreementFold
+from veen.overlays.operations.delegation import DelegationFold
+from veen.overlays.operations.mirror import MirrorFold
+from veen.overlays.operations.paid import PaidFold
+from veen.overlays.operations.publication import PublicationFold
+from veen.overlays.operations.queryaudit import QueryAuditFold
+from veen.overlays.operations.recovery import RecoveryFold
+from veen.overlays.rpc import messages as rpc
+from veen.overlays.wallet import bodies as wallet
+from veen.overlays.wallet.ledger import LedgerFold
+
+__all__ = ["BUILTIN", "GROUP", "Broken", "Overlay", "Registry", "discover"]
+
+GROUP: Final = "veen.overlays"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """What an overlay declares: the schemas that it reads and writes, and the state that it makes of them."""
+
+    name: str
+    about: str  # one line
+    schemas: tuple[AnySchema, ...]
+    folds: Mapping[str, Callable[..., AnyFold]]  # by state class; called with mirrors= and the fold's own settings
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An installed overlay that cannot be used, and why."""
+
+    name: str
+    reason: str
+
+
+class Registry(Mapping[str, Overlay]):
+    """Overlays by name; schemas and folds of all of them."""
+
+    def __init__(self, overlays: Iterable[Overlay] = (), broken: Iterable[Broken] = ()) -> None:
+        self._overlays: dict[str, Overlay] = {}
+        self.schemas = SchemaSet()
+        self.folds: dict[str, Callable[..., AnyFold]] = {}
+        self.broken = list(broken)
+        for overlay in overlays:
+            self._add(overlay)
+
+    def _add(self, overlay: Overlay) -> None:
+        schemas = self.schemas | SchemaSet(overlay.schemas)  # SchemaClash leaves the registry as it was
+        for name in (overlay.name, *overlay.folds):
+            if name in self._overlays or name in self.folds:
+                raise SchemaClash(name)
+        self.schemas = schemas
+        self._overlays[overlay.name] = overlay
+        self.folds.update(overlay.folds)
+
+    def with_installed(self, points: Iterable[EntryPoint] | None = None) -> "Registry":
+        """Together with what entry points bring. One that fails is listed in `broken` and harms no other."""
+        overlays, broken = discover(points)
+        registry = Registry(self._overlays.values(), [*self.broken, *broken])
+        for overlay in overlays:
+            try:
+                registry._add(overlay)
+            except SchemaClash as exc:
+                registry.broken.append(Broken(overlay.name, str(exc)))
+        return registry
+
+    def make_fold(self, name: str) -> AnyFold | None:
+        """The fold of an overlay, or all of them as one if it has several; also by the name of a fold. None: unknown.
+
+        "a+b" is both as one, as the name of such a state says.
+        """
+        parts = name.split("+")
+        if len(parts) > 1:
+            candidates = [self.make_fold(part) for part in parts]
+            ready = [fold for fold in candidates if fold is not None]
+            return Joined(ready) if len(ready) == len(parts) else None
+        if (overlay := self.get(name)) is not None:
+            folds = [make() for make in overlay.folds.values()]
+            return folds[0] if len(folds) == 1 else Joined(folds)
+        return self.folds[name]() if name in self.folds else None
+
+    def why_not(self, name: str) -> str | None:
+        """Why the overlay of this name cannot be used, if it is installed at all."""
+        return next((overlay.reason for overlay in self.broken if overlay.name == name), None)
+
+    def __getitem__(self, name: str) -> Overlay:
+        return self._overlays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._overlays)
+
+    def __len__(self) -> int:
+        return len(self._overlays)
+
+
+def discover(points: Iterable[EntryPoint] | None = None) -> tuple[list[Overlay], list[Broken]]:
+    """The overlays that installed packages offer, in the order of their names."""
+    overlays, broken = [], []
+    for point in sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: p.name):
+        try:
+            loaded: Any = point.load()
+        except Exception as exc:  # foreign code may raise anything while it is imported
+            broken.append(Broken(point.name, f"{type(exc).__name__}: {exc}"))
+            continue
+        if isinstance(loaded, Overlay):
+            overlays.append(loaded)
+        else:
+            broken.append(Broken(point.name, f"{point.value} is no Overlay"))
+    return overlays, broken
+
+
+BUILTIN: Final = Registry(
+    [
+        Overlay(
+            name="kv",
+            about="values by key, the last writer wins",
+            schemas=(kv.KV,),
+            folds={"kv": kv.KvFold},
+        ),
+        Overlay(
+            name="crud",
+            about="records by entity and id, with revisions",
+            schemas=(crud.CRUD,),
+            folds={"crud": crud.CrudFold},
+        ),
+        Overlay(
+            name="queue",
+            about="items in order, delivered at least once to each group",
+            schemas=(queue.QUEUE,),
+            folds={"queue": queue.QueueFold},
+        ),
+        Overlay(
+            name="crdt",
+            about="registers, sets and counters (CRDT0)",
+            schemas=(crdt.LWW, crdt.ORSET, crdt.GCNT),
+            folds={"crdt.lww": crdt.LwwFold, "crdt.orset": crdt.OrSetFold, "crdt.gcnt": crdt.CounterFold},
+        ),
+        Overlay(
+            name="rpc",
+            about="calls and their answers (RPC0)",
+            schemas=(rpc.CALL, rpc.REPLY),
+            folds={"rpc": rpc.RpcFold},
+        ),
+        Overlay(
+            name="id",
+            about="principals, accounts, organizations, handles, links (ID)",
+            schemas=tuple(identity.SCHEMAS.values()),
+            folds={"id": IdFold},
+        ),
+        Overlay(
+            name="wallet",
+            about="accounts and the transfers between them (WAL)",
+            schemas=tuple(wallet.SCHEMAS.values()),
+            folds={"wallet.ledger": LedgerFold},
+        ),
+        Overlay(
+            name="realm",
+            about="authority over streams, and revocations (FED1, KEX1+)",
+            schemas=(realm.AUTHORITY, realm.REVOCATION),
+            folds={"realm": realm.RealmFold},
+        ),
+        Overlay(
+            name="state",
+            about="what someone says a state is, for others to verify (001 spec-3 §7)",
+            schemas=(statecheckpoint.CHECKPOINT,),
+            folds={"state.checkpoint": statecheckpoint.StateCheckpointFold},
+        ),
+        Overlay(
+            name="operation",
+            about="payments, grants, delegation, agreements, publications, recoveries, audits, mirrors (001 spec-3)",
+            schemas=tuple(operations.ALL.values()),
+            folds={
+                "operation.paid": PaidFold,
+                "operation.access": AccessFold,
+                "operation.delegated": DelegationFold,
+                "operation.agreement": AgreementFold,
+                "operation.publication": PublicationFold,
+                "operation.recovery": RecoveryFold,
+                "operation.queryaudit": QueryAuditFold,
+                "operation.mirror": MirrorFold,
+            },
+        ),
+        Overlay(
+            name="labelclass",
+            about="hints about labels: padding, rate, retention (LCLASS0)",
+            schemas=(labelclass.LABEL_CLASS,),
+            folds={"label.class": labelclass.LabelClassFold},
+        ),
+        Overlay(
+            name="schemaregistry",
+            about="which schemas there are, and whose (META0+)",
+            schemas=(schemaregistry.META_SCHEMA,),
+            folds={"schema.registry": schemaregistry.SchemaRegistryFold},
+        ),
+    ]
+)

@@ -1,0 +1,3 @@
+"""LCLASS0 and META0+: hints about labels, and the registry of schemas."""
+
+__all__: list[str] = []

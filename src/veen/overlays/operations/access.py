@@ -1,0 +1,340 @@
+"""access.grant.v1 and access.revoke.v1: changes of access control as logged operations (001 spec-3 §3, D-91, D-159).
+
+Granters are configured, or hold a grant for the stream ACCESS_ADMIN; such a holder grants nothing beyond one of his own
+live grants. The hub cannot sign for a granter, so his client mints the token that follows from a grant (`token_for`)
+and shows it to the hub. A revocation reaches hubs by the policy agent, which takes `AccessState.revoked_refs` (D-51).
+
+    GRANT.STREAMS     the streams are none, not ascending, or repeated
+    GRANT.RATE        of maximum_rate_per_second and maximum_burst only one is there
+    GRANT.EXPIRY      the grant had expired when the hub took it
+    GRANT.AUTHORITY   the sender may not grant (A1)
+    GRANT.BEYOND      the sender may grant, but less than this
+    REVOKE.AUTHORITY  the sender may not revoke what the subject has
+    REVOKE.UNMATCHED  the reference is of no grant and of no token that the reader knows; it is revoked all the same
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Final
+
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.hashing import H
+from veen.core.limits import MAX_CAP_STREAMS
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.wire import Bytes32, Length, Uint
+from veen.overlays.framework.body import Draft, InvalidBody
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.operations.acting import Act, ActingFold
+from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
+
+__all__ = [
+    "ACCESS_ADMIN",
+    "GRANT",
+    "REVOKE",
+    "AccessFold",
+    "AccessGrant",
+    "AccessRevoke",
+    "AccessState",
+    "GrantedAccess",
+    "Revoked",
+    "grant",
+    "revoke",
+    "token_for",
+]
+
+ACCESS_ADMIN: Final = H(b"veen/access-admin")  # the stream_id whose grant lets its subject grant (D-159)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessGrant(Operation):
+    """access.grant.v1"""
+
+    KIND: ClassVar[str] = "access.grant.v1"
+
+    subject_identity: Bytes32
+    subject_label: str | None = None
+    allowed_stream_ids: Annotated[tuple[Bytes32, ...], Length(0, MAX_CAP_STREAMS)]
+    expiry_time: Uint
+    maximum_rate_per_second: Uint | None = None
+    maximum_burst: Uint | None = None
+    maximum_amount: Uint | None = None
+    currency_code: str | None = None
+    reason: str | None = None
+    parent_operation_id: Bytes32 | None = None
+
+    def _check(self) -> None:
+        streams = self.allowed_stream_ids
+        if not streams or any(left >= right for left, right in pairwise(streams)):
+            raise InvalidBody("GRANT.STREAMS", "a grant names at least one stream, ascending and without repetition")
+        if (self.maximum_rate_per_second is None) != (self.maximum_burst is None):
+            raise InvalidBody("GRANT.RATE", "maximum_rate_per_second and maximum_burst go together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRevoke(Operation):
+    """access.revoke.v1"""
+
+    KIND: ClassVar[str] = "access.revoke.v1"
+
+    subject_identity: Bytes32
+    target_capability_reference: Bytes32 | None = None  # an auth_ref, or the operation_id or msg_id of a grant
+    reason: str | None = None
+    parent_operation_id: Bytes32 | None = None
+
+
+GRANT: Final = Schema(AccessGrant.KIND, AccessGrant)
+REVOKE: Final = Schema(AccessRevoke.KIND, AccessRevoke)
+
+
+def grant(subject: bytes, streams: Iterable[bytes], *, expiry_time: int, **fields: Any) -> Draft:
+    """`fields` are the other fields of AccessGrant."""
+    ordered = tuple(sorted(set(streams)))
+    return GRANT.draft(
+        AccessGrant(subject_identity=subject, allowed_stream_ids=ordered, expiry_time=expiry_time, **fields)
+    )
+
+
+def revoke(subject: bytes, target: bytes | None = None, **fields: Any) -> Draft:
+    """Without a target, everything that the subject was granted."""
+    return REVOKE.draft(AccessRevoke(subject_identity=subject, target_capability_reference=target, **fields))
+
+
+def token_for(body: AccessGrant, issuer: SigningKey, *, now: int) -> CapToken:
+    """The capability that a grant stands for (§3.3), minted by the granter's client; its auth_ref is that of the core.
+
+    The hub fixes issued_at when it first sees the token, so show it to the hub at once (D-91).
+    """
+    rate = None
+    if body.maximum_rate_per_second is not None and body.maximum_burst is not None:
+        rate = Rate(per_sec=body.maximum_rate_per_second, burst=body.maximum_burst)
+    ttl = max(0, body.expiry_time - now)
+    return CapToken.issue(issuer, body.subject_identity, body.allowed_stream_ids, ttl=ttl, rate=rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedAccess:
+    """A grant that counts, until it expires or is revoked."""
+
+    operation_id: bytes
+    msg_id: bytes
+    granter: bytes
+    subject: bytes
+    subject_label: str | None = None
+    stream_ids: tuple[bytes, ...]
+    expiry_time: int
+    rate: tuple[int, int] | None = None  # (per second, burst)
+    maximum_amount: int | None = None
+    currency_code: str | None = None
+    reason: str | None = None
+    revoked_by: bytes | None = None  # operation_id
+
+    def is_live(self, at: int) -> bool:
+        return self.revoked_by is None and at < self.expiry_time
+
+    def covers(self, body: AccessGrant) -> bool:
+        """Whether all of `body` lies within this grant."""
+        return (
+            set(body.allowed_stream_ids) <= set(self.stream_ids)
+            and body.expiry_time <= self.expiry_time
+            and self._covers_rate(body)
+            and self._covers_amount(body)
+        )
+
+    def _covers_rate(self, body: AccessGrant) -> bool:
+        if self.rate is None:
+            return True
+        if body.maximum_rate_per_second is None or body.maximum_burst is None:
+            return False
+        return body.maximum_rate_per_second <= self.rate[0] and body.maximum_burst <= self.rate[1]
+
+    def _covers_amount(self, body: AccessGrant) -> bool:
+        if body.maximum_amount is None:
+            return True
+        if self.maximum_amount is None:
+            return False
+        return body.maximum_amount <= self.maximum_amount and body.currency_code == self.currency_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """A revocation that counts."""
+
+    revocation_id: bytes  # operation_id
+    subject: bytes
+    target: bytes | None = None
+    reason: str | None = None
+    hub_ts: int
+    code: str | None = None  # REVOKE.UNMATCHED where the reference means nothing that the reader knows
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The grants of one subject, by operation_id."""
+
+    grants_of_subject: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessState:
+    """Who may write where, as the log says (A2)."""
+
+    grants: Mapping[bytes, GrantedAccess]  # by operation_id
+    revocations: Mapping[bytes, Revoked]  # by operation_id
+
+    def live(self, subject: bytes, at: int) -> tuple[GrantedAccess, ...]:
+        return tuple(grant for grant in self.grants.values() if grant.subject == subject and grant.is_live(at))
+
+    def admits(self, subject: bytes, stream_id: bytes, at: int, bootstrap: Caps = NO_CAPS) -> bool:
+        """Bootstrap tokens and grants, less what is revoked: nothing else decides (A2)."""
+        if any(stream_id in grant.stream_ids for grant in self.live(subject, at)):
+            return True
+        return any(
+            cap.token.subject_pk == subject
+            and stream_id in cap.token.allow.stream_ids
+            and cap.is_live(at)
+            and not self._is_revoked(subject, ref, cap.issued_at)
+            for ref, cap in bootstrap.items()
+        )
+
+    def _is_revoked(self, subject: bytes, ref: bytes, issued_at: int) -> bool:
+        return any(
+            entry.target == ref or (entry.target is None and entry.subject == subject and issued_at <= entry.hub_ts)
+            for entry in self.revocations.values()
+        )
+
+    @property
+    def revoked_refs(self) -> tuple[bytes, ...]:
+        """The references that revocations name, for hubs: an auth_ref among them is refused from then on (D-51)."""
+        return tuple(
+            sorted({revocation.target for revocation in self.revocations.values() if revocation.target is not None})
+        )
+
+
+_Key = tuple[str, bytes]
+_Record = GrantedAccess | Revoked | Named
+
+
+class AccessFold(ActingFold[_Key, _Record, AccessState]):
+    """`granters` are the identities that may grant and revoke without a grant of their own; by default nobody may."""
+
+    name = "operation.access"
+    schemas = SchemaSet([GRANT, REVOKE, DELEGATED])
+    TABLE = dict[_Key, _Record]
+
+    def __init__(
+        self,
+        *,
+        granters: Collection[bytes] = (),
+        speakers: Speakers = KEYS_ONLY,
+        caps: Caps = NO_CAPS,
+        mirrors: Mirrors = NO_MIRRORS,
+    ) -> None:
+        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors)
+        self._granters = frozenset(granters)
+
+    def own_settings(self) -> Any:
+        return sorted(self._granters)
+
+    def act(self, state: Table[_Key, _Record], act: Act[Any]) -> None:
+        if isinstance(act.body, AccessGrant):
+            self._grant(state, act)
+        else:
+            self._revoke(state, act)
+
+    def _grant(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> None:
+        body, at = act.body, act.event.hub_ts
+        granter = self._granter(state, act)
+        if body.expiry_time <= at:
+            raise Violation("GRANT.EXPIRY", "the grant had expired when the hub took it")
+        rate = None
+        if body.maximum_rate_per_second is not None and body.maximum_burst is not None:
+            rate = (body.maximum_rate_per_second, body.maximum_burst)
+        state["grant", act.operation_id] = GrantedAccess(
+            operation_id=act.operation_id,
+            msg_id=act.msg_id,
+            granter=granter,
+            subject=body.subject_identity,
+            subject_label=body.subject_label,
+            stream_ids=body.allowed_stream_ids,
+            expiry_time=body.expiry_time,
+            rate=rate,
+            maximum_amount=body.maximum_amount,
+            currency_code=body.currency_code,
+            reason=body.reason,
+        )
+        ids = tuple(grant.operation_id for grant in _grants_of(state, body.subject_identity))
+        state["subject", body.subject_identity] = Named((*ids, act.operation_id))
+
+    def _granter(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> bytes:
+        """The identity under which the sender may grant this (A1, D-159)."""
+        for identity in sorted(act.identities & self._granters):
+            return identity
+        own = [
+            grant
+            for identity in sorted(act.identities)
+            for grant in _grants_of(state, identity)
+            if grant.is_live(act.event.hub_ts) and ACCESS_ADMIN in grant.stream_ids
+        ]
+        if not own:
+            raise Violation("GRANT.AUTHORITY", "the sender may not grant")
+        for grant in own:
+            if grant.covers(act.body):
+                return grant.subject
+        raise Violation("GRANT.BEYOND", "streams, time, rate or amount go beyond what the sender was granted")
+
+    def _revoke(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
+        """A configured granter revokes anything, anyone else what he granted himself."""
+        body, is_granter = act.body, bool(act.identities & self._granters)
+        named = [grant for grant in _grants_of(state, body.subject_identity) if self._is_meant(grant, body)]
+        ours = [grant for grant in named if is_granter or grant.granter in act.identities]
+        if not is_granter and not ours:
+            raise Violation("REVOKE.AUTHORITY", "the sender granted none of this and is no granter")
+        for grant in ours:
+            if grant.revoked_by is None:
+                state["grant", grant.operation_id] = replace(grant, revoked_by=act.operation_id)
+        target = body.target_capability_reference
+        state["revoke", act.operation_id] = Revoked(
+            revocation_id=act.operation_id,
+            subject=body.subject_identity,
+            target=target,
+            reason=body.reason,
+            hub_ts=act.event.hub_ts,
+            code="REVOKE.UNMATCHED" if target is not None and not named and target not in self.caps else None,
+        )
+
+    def _is_meant(self, one: GrantedAccess, body: AccessRevoke) -> bool:
+        """By operation_id, msg_id, or the auth_ref of a token that says the same as the grant."""
+        target = body.target_capability_reference
+        if target is None or target in (one.operation_id, one.msg_id):
+            return True
+        cap = self.caps.get(target)
+        return (
+            cap is not None
+            and cap.token.subject_pk == one.subject
+            and cap.token.issuer_pk == one.granter
+            and cap.token.allow.stream_ids == one.stream_ids
+        )
+
+    def show(self, state: Table[_Key, _Record], as_of: int) -> AccessState:
+        """What has expired stays: whoever asks names the time."""
+        grants: dict[bytes, GrantedAccess] = {}
+        revocations: dict[bytes, Revoked] = {}
+        for (_, key), record in sorted(state.items(), key=lambda item: item[0]):
+            if isinstance(record, GrantedAccess):
+                grants[key] = record
+            elif isinstance(record, Revoked):
+                revocations[key] = record
+        return AccessState(grants, revocations)
+
+
+def _grants_of(state: Table[_Key, _Record], subject: bytes) -> Iterator[GrantedAccess]:
+    named = state.get(("subject", subject))
+    for operation_id in named.grants_of_subject if isinstance(named, Named) else ():
+        grant = state["grant", operation_id]
+        if isinstance(grant, GrantedAccess):
+            yield grant

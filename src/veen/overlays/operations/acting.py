@@ -1,0 +1,80 @@
+"""The base of folds of operations: each is taken as its sender sent it, or as an agent did for a principal (D-137).
+
+A fold that lists DELEGATED among its schemas gets embedded operations of its own schemas with the authority of the
+principal, once `check_chain` has found nothing against them (001 spec-3 §4.3).
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from veen.core.event import Event
+from veen.overlays.framework.body import Body
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.operations.common import KEYS_ONLY, Speakers, operation_id_of
+from veen.overlays.operations.delegation import NO_CAPS, Caps, DelegatedExecution, check_chain, inner_body
+
+__all__ = ["Act", "ActingFold"]
+
+B = TypeVar("B", bound=Body)
+K = TypeVar("K")
+R = TypeVar("R")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act(Generic[B]):
+    """One operation, with everyone for whom its sender speaks."""
+
+    event: Event
+    body: B
+    msg_id: bytes  # of the original, where the event is a copy (D-85)
+    operation_id: bytes
+    identities: frozenset[
+        bytes
+    ]  # the sender's key and whom it speaks for; of a delegated operation the principal alone
+
+    def check_speaker(self, identity: bytes, code: str, field: str) -> None:
+        """Violation unless the sender may speak for `identity`, the value of `field`."""
+        if identity not in self.identities:
+            raise Violation(code, f"the sender does not speak for {field} {identity.hex()}")
+
+    def is_named_by(self, reference: bytes | None) -> bool:
+        """Whether a reference means this operation, by operation_id or by msg_id (D-89)."""
+        return reference in (self.operation_id, self.msg_id)
+
+
+class ActingFold(Ordered[K, R, V]):
+    """The overlay writes `act` and `show`, and `own_settings` where it has settings of its own."""
+
+    def __init__(self, *, speakers: Speakers = KEYS_ONLY, caps: Caps = NO_CAPS, mirrors: Mirrors = NO_MIRRORS) -> None:
+        super().__init__(mirrors=mirrors)
+        self.speakers, self.caps = speakers, caps
+
+    def own_settings(self) -> Any:
+        return None
+
+    def settings(self) -> Any:
+        return [self.speakers.settings(), self.caps.settings(), self.own_settings()]
+
+    @abstractmethod
+    def act(self, state: Table[K, R], act: Act[Any]) -> None:
+        """Apply one operation. Check first and write then, as in `Ordered.step`."""
+
+    def step(self, state: Table[K, R], event: Typed[Any]) -> None:
+        e, body = event
+        if type(body) is DelegatedExecution:
+            if body.operation_schema not in self.schemas:
+                return  # an operation of another profile
+            check_chain(body, e, self.caps, self.speakers)
+            identities = frozenset((body.principal_identity,))
+            body = inner_body(body, e, self.schemas)
+        else:
+            identities = self.speakers.identities(e.client_id, e.ts)
+        msg_id = self.mirrors.identity(e)
+        self.act(
+            state,
+            Act(event=e, body=body, msg_id=msg_id, operation_id=operation_id_of(msg_id), identities=identities),
+        )

@@ -1,0 +1,88 @@
+"""What all operation profiles share: identifiers, bodies, and for whom a client key speaks (001 spec-3 §1, D-137)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from veen.core.hashing import Ht
+from veen.overlays.framework.body import Body
+from veen.overlays.id.ids import ctx_id_of
+from veen.overlays.id.state import IdState
+
+__all__ = ["KEYS_ONLY", "MAX_LIST", "Operation", "Speakers", "Speaks", "account_id_of", "operation_id_of"]
+
+MAX_LIST: Final = 1_024  # elements of a list in a body
+
+
+def operation_id_of(msg_id: bytes) -> bytes:
+    """The name by which operations refer to each other (§1.1); a raw msg_id is resolved as well (D-89)."""
+    return Ht("veen/operation-id", msg_id)
+
+
+def account_id_of(identity: bytes) -> bytes:
+    """The account of an identity, where no configuration names another owner (D-138)."""
+    return Ht("veen/account", identity)
+
+
+class Operation(Body):
+    """Base of the bodies."""
+
+    __slots__ = ()
+
+
+class Speaks(NamedTuple):
+    """From `since` on, and up to and including `until`, a client key speaks for an identity; times are ts* (D-27)."""
+
+    client_id: bytes
+    identity: bytes
+    since: int = 0
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speakers:
+    """For whom client keys speak besides themselves (D-137). Configuration of the reader, or taken from an ID view."""
+
+    records: frozenset[Speaks] = frozenset()
+    _by_client: Mapping[bytes, tuple[Speaks, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_client: dict[bytes, tuple[Speaks, ...]] = {}
+        for record in sorted(self.records, key=repr):
+            by_client[record.client_id] = (*by_client.get(record.client_id, ()), record)
+        object.__setattr__(self, "_by_client", by_client)
+
+    @classmethod
+    def by(cls, records: Iterable[Speaks] = ()) -> "Speakers":
+        return cls(frozenset(records))
+
+    @classmethod
+    def of(cls, state: IdState, realm_ids: Iterable[bytes] = ()) -> "Speakers":
+        """The devices of an ID view: each speaks for its principal and for the accounts of it in `realm_ids`."""
+        realms = tuple(realm_ids)
+        records = set()
+        for device in state.devices.values():
+            if device.disabled:
+                continue
+            ends = [] if device.expires_at is None else [device.expires_at]
+            if device.revoked_since is not None:
+                ends.append(device.revoked_since - 1)
+            until = min(ends, default=None)
+            for identity in (device.principal_pk, *(ctx_id_of(device.principal_pk, realm) for realm in realms)):
+                records.add(Speaks(device.device_pk, identity, device.created_at, until))
+        return cls(frozenset(records))
+
+    def identities(self, client_id: bytes, at: int) -> frozenset[bytes]:
+        """Everyone for whom the key speaks at a time: always itself."""
+        spoken = (
+            record.identity
+            for record in self._by_client.get(client_id, ())
+            if record.since <= at and (record.until is None or at <= record.until)
+        )
+        return frozenset((client_id, *spoken))
+
+    def settings(self) -> list[list[Any]]:
+        return sorted(([*record] for record in self.records), key=repr)
+
+
+KEYS_ONLY: Final = Speakers()  # without an ID view a key speaks for itself alone

@@ -1,0 +1,83 @@
+"""content_root: the Merkle root of items or of a directory (001 spec-3 §6.2, D-93, D-157).
+
+A tree of nodes Ht("veen/content-node", left ‖ right) under Ht("veen/content-root", peaks), always hashed, as att_root
+is (D-13). In the form "list" a leaf is the SHA-256 of an item, in the order of the list; in the form "tree" it also
+binds the path and the size of a file, and files are sorted by path. The caller reads the files.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from veen.core.errors import VeenError
+from veen.core.hashing import Ht, u32be, u64be
+from veen.core.tree.mmr import Mmr, Tags
+
+__all__ = ["FORMS", "BadPath", "ContentFile", "File", "list_root", "tree_root"]
+
+FORMS: Final = ("list", "tree")  # metadata.content_form
+_TAGS: Final = Tags(node="veen/content-node", root="veen/content-root", hash_single_peak=True)
+_EMPTY: Final = Ht("veen/content-root", b"")
+
+
+class BadPath(VeenError):
+    """A path that a content root cannot bind."""
+
+    hint = "Rename the file: paths are relative, in Unicode form NFC, without empty, '.' or '..' parts."
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+    def __str__(self) -> str:
+        return f"{self.path!r}: {self.why}"
+
+
+class ContentFile(NamedTuple):
+    """A file of a directory, by its path relative to it, with "/" between the parts."""
+
+    path: str
+    size: int
+    sha256: bytes
+
+
+File = ContentFile  # the name in documents of earlier versions
+
+
+def list_root(hashes: Iterable[bytes]) -> bytes:
+    """The root over items, given by the SHA-256 of each, in their order."""
+    return _root(hashes)
+
+
+def tree_root(files: Iterable[ContentFile]) -> bytes:
+    """The root over the files of a directory, in any order; BadPath for a path that could mean two things."""
+    by_path: dict[bytes, ContentFile] = {}
+    for file in files:
+        path = _checked(file.path)
+        if path in by_path:
+            raise BadPath(file.path, "the path occurs twice")
+        by_path[path] = file
+    return _root(_leaf(path, file) for path, file in sorted(by_path.items()))
+
+
+def _leaf(path: bytes, file: ContentFile) -> bytes:
+    return Ht("veen/content-leaf", u32be(len(path)) + path + u64be(file.size) + file.sha256)
+
+
+def _checked(path: str) -> bytes:
+    if unicodedata.normalize("NFC", path) != path:
+        raise BadPath(path, "the path is not in Unicode form NFC")
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise BadPath(path, "the path has an empty part, '.' or '..'")
+    try:
+        return path.encode()
+    except UnicodeEncodeError as exc:
+        raise BadPath(path, "the path is not Unicode") from exc
+
+
+def _root(leaves: Iterable[bytes]) -> bytes:
+    tree, is_empty = Mmr(tags=_TAGS), True
+    for leaf in leaves:
+        tree.append(leaf)
+        is_empty = False
+    return _EMPTY if is_empty else tree.root()

@@ -1,0 +1,272 @@
+"""delegated.execution.v1: an agent acts with the authority of a principal, by a chain of tokens (001 spec-3 §4, D-92).
+
+The tokens of a chain are not in the log. A reader gives them to the fold (`Caps`, D-139); what cannot be resolved is
+void until the reader has the token and folds again, since the set of tokens is part of what decides the state.
+
+    DELEG.EMPTY       the chain has no link (D1)
+    DELEG.NESTED      the embedded operation is itself a delegated execution
+    DELEG.SPEAKER     the sender is not agent_identity and does not speak for it (D-137)
+    DELEG.UNRESOLVED  a token of the chain is not known to the reader
+    DELEG.CHAIN       a link does not lead to the next, or the tokens do not cover the stream (D2)
+    DELEG.EXPIRED     a token was not valid at hub_ts
+    DELEG.REVOKED     a token was revoked at hub_ts
+    DELEG.INNER       the embedded operation is of an unknown schema, or its body cannot be read
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
+
+from veen.core import cbor
+from veen.core.errors import FormatError
+from veen.core.event import Event
+from veen.core.objects.captoken import CapToken
+from veen.core.schema_id import schema_id
+from veen.core.wire import Anything, Bytes32, Length
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.schema import AnySchema, Schema, SchemaSet
+from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, operation_id_of
+
+__all__ = [
+    "DELEGATED",
+    "MAX_CHAIN",
+    "NO_CAPS",
+    "Caps",
+    "DelegatedExecution",
+    "DelegationFold",
+    "Execution",
+    "KnownCap",
+    "ReferencesFold",
+    "check_chain",
+    "delegate",
+    "inner_body",
+]
+
+MAX_CHAIN: Final = 8  # D-139
+_NAME: Final = "delegated.execution.v1"
+_ID: Final = schema_id(_NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegatedExecution(Operation):
+    """delegated.execution.v1"""
+
+    KIND: ClassVar[str] = _NAME
+
+    principal_identity: Bytes32
+    agent_identity: Bytes32
+    delegation_chain: Annotated[tuple[Bytes32, ...], Length(0, MAX_CHAIN)]  # auth_refs, from the principal to the agent
+    operation_schema: Bytes32
+    operation_body: Anything
+    parent_operation_id: Bytes32 | None = None
+    metadata: Anything | None = None
+
+    def _check(self) -> None:
+        if not self.delegation_chain:
+            raise InvalidBody("DELEG.EMPTY", "the delegation chain has no link")
+        if self.operation_schema == _ID:
+            raise InvalidBody("DELEG.NESTED", "a delegated execution embeds no delegated execution")
+
+
+DELEGATED: Final = Schema(_NAME, DelegatedExecution)
+
+
+def delegate(
+    inner: Draft,
+    *,
+    principal: bytes,
+    agent: bytes,
+    chain: Iterable[bytes],
+    parent_operation_id: bytes | None = None,
+    metadata: Any = None,
+) -> Draft:
+    """The operation `inner`, done by `agent` for `principal`; expires_at of the operation stays in the header."""
+    body = DelegatedExecution(
+        principal_identity=principal,
+        agent_identity=agent,
+        delegation_chain=tuple(chain),
+        operation_schema=inner.schema,
+        operation_body=cbor.decode(inner.body),
+        parent_operation_id=parent_operation_id,
+        metadata=metadata,
+    )
+    return DELEGATED.draft(body, parent_id=inner.parent_id, expires_at=inner.expires_at)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------
+
+
+class KnownCap(NamedTuple):
+    """A token with the time at which a hub took it into its journal, and the time of its revocation, if any."""
+
+    token: CapToken
+    issued_at: int
+    revoked_at: int | None = None
+
+    def is_live(self, hub_ts: int) -> bool:
+        return self.issued_at <= hub_ts and self.token.is_live(issued_at=self.issued_at, hub_ts=hub_ts)
+
+
+class Caps(Mapping[bytes, KnownCap]):
+    """Verified tokens by auth_ref (D-139). Whoever asks a hub for issued_at checks the answer of the hub."""
+
+    __slots__ = ("_by_ref",)
+
+    def __init__(self, caps: Iterable[KnownCap] = ()) -> None:
+        """CapabilityError for a token that its issuer has not signed."""
+        self._by_ref: dict[bytes, KnownCap] = {}
+        for cap in caps:
+            cap.token.verify()
+            self._by_ref[cap.token.auth_ref()] = cap
+
+    def __getitem__(self, auth_ref: bytes) -> KnownCap:
+        return self._by_ref[auth_ref]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._by_ref)
+
+    def __len__(self) -> int:
+        return len(self._by_ref)
+
+    def settings(self) -> list[list[Any]]:
+        """An auth_ref is the hash of the whole token."""
+        return [[ref, cap.issued_at, cap.revoked_at] for ref, cap in sorted(self._by_ref.items())]
+
+
+NO_CAPS: Final = Caps()
+
+
+def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Speakers) -> None:
+    """Violation unless the principal's authority has reached the sender, link by link (§4.3, D-92)."""
+    if body.agent_identity not in speakers.identities(event.client_id, event.ts):
+        raise Violation("DELEG.SPEAKER", "the sender does not speak for agent_identity")
+    links: list[KnownCap] = []
+    for number, ref in enumerate(body.delegation_chain, start=1):
+        token = caps.get(ref)
+        if token is None:
+            raise Violation("DELEG.UNRESOLVED", f"token {number} of the chain, {ref.hex()}, is not known here")
+        links.append(token)
+    tokens = [link.token for link in links]
+    if tokens[0].subject_pk != body.principal_identity:
+        raise Violation("DELEG.CHAIN", "the first token is not for the principal")
+    for number, (giver, taker) in enumerate(pairwise(tokens), start=2):
+        if taker.issuer_pk != giver.subject_pk:
+            raise Violation("DELEG.CHAIN", f"token {number} was not issued by the subject of the one before it")
+        if not set(taker.allow.stream_ids) <= set(giver.allow.stream_ids):
+            raise Violation("DELEG.CHAIN", f"token {number} allows streams that the one before it does not")
+    if tokens[-1].subject_pk not in (body.agent_identity, event.client_id):
+        raise Violation("DELEG.CHAIN", "the last token is neither for the agent nor for the sender")
+    if event.stream_id not in tokens[-1].allow.stream_ids:
+        raise Violation("DELEG.CHAIN", "the tokens do not allow the stream of this message")
+    for number, link in enumerate(links, start=1):
+        if link.revoked_at is not None and link.revoked_at <= event.hub_ts:
+            raise Violation("DELEG.REVOKED", f"token {number} of the chain was revoked")
+        if not link.is_live(event.hub_ts):
+            raise Violation("DELEG.EXPIRED", f"token {number} of the chain was not valid at the time of the message")
+
+
+def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, AnySchema]) -> Body:
+    """The embedded operation; Violation if it cannot be read."""
+    schema = schemas.get(body.operation_schema)
+    if schema is None:
+        raise Violation("DELEG.INNER", f"the schema {body.operation_schema.hex()} of the operation is not known here")
+    if schema.needs_parent and event.hdr.parent_id is None:
+        raise Violation("DELEG.INNER", f"{schema.name} without a parent_id")
+    tree = body.operation_body
+    if type(tree) is dict:  # free-form in here, so its keys stand in any order (D-03); its own schema lists them
+        listed = [field.name for field in dataclasses.fields(schema.body) if field.name in tree]
+        tree = {**{name: tree[name] for name in listed}, **tree}
+    try:
+        return schema.body.from_tree(tree)  # type: ignore[no-any-return]  # a schema of any body
+    except FormatError as exc:
+        raise Violation("DELEG.INNER", str(exc)) from exc
+
+
+# --- folds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """A valid delegated execution. The whole chain stays, so that responsibility can be told later (D3)."""
+
+    msg_id: bytes
+    client_id: bytes
+    principal: bytes
+    agent: bytes
+    chain: tuple[bytes, ...]
+    operation_schema: bytes
+    hub_ts: int
+
+
+class DelegationFold(Ordered[bytes, Execution, dict[bytes, Execution]]):
+    """Valid delegated executions by operation_id. `inner` are the schemas of the operations that may be embedded."""
+
+    name = "operation.delegated"
+    schemas = SchemaSet([DELEGATED])
+    TABLE = dict[bytes, Execution]
+
+    def __init__(
+        self,
+        *,
+        inner: SchemaSet | None = None,
+        speakers: Speakers = KEYS_ONLY,
+        caps: Caps = NO_CAPS,
+        mirrors: Mirrors = NO_MIRRORS,
+    ) -> None:
+        super().__init__(mirrors=mirrors)
+        self._inner = inner if inner is not None else _all_operations()
+        self._speakers, self._caps = speakers, caps
+
+    def settings(self) -> Any:
+        return [self._speakers.settings(), self._caps.settings(), sorted(self._inner)]
+
+    def step(self, state: Table[bytes, Execution], event: Typed[DelegatedExecution]) -> None:
+        e, body = event
+        check_chain(body, e, self._caps, self._speakers)
+        inner_body(body, e, self._inner)
+        msg_id = self.mirrors.identity(e)
+        state[operation_id_of(msg_id)] = Execution(
+            msg_id=msg_id,
+            client_id=e.client_id,
+            principal=body.principal_identity,
+            agent=body.agent_identity,
+            chain=body.delegation_chain,
+            operation_schema=body.operation_schema,
+            hub_ts=e.hub_ts,
+        )
+
+    def show(self, state: Table[bytes, Execution], as_of: int) -> dict[bytes, Execution]:
+        return dict(sorted(state.items()))
+
+
+class ReferencesFold(Compact[set[bytes], frozenset[bytes]]):
+    """The auth_refs that the chains of a log name: what a reader has to resolve before it folds operations."""
+
+    name = "operation.references"
+    schemas = SchemaSet([DELEGATED])
+    SUMMARY = set[bytes]
+
+    def start(self) -> set[bytes]:
+        return set()
+
+    def add(self, into: set[bytes], event: Typed[DelegatedExecution]) -> None:
+        into.update(event.body.delegation_chain)
+
+    def absorb(self, into: set[bytes], other: set[bytes]) -> None:
+        into |= other
+
+    def show(self, state: set[bytes], as_of: int) -> frozenset[bytes]:
+        return frozenset(state)
+
+
+def _all_operations() -> SchemaSet:
+    """Imported here, since the modules of the other profiles import this one."""
+    from veen.overlays.operations.schemas import EMBEDDABLE
+
+    return EMBEDDABLE

@@ -1,0 +1,196 @@
+"""federation.mirror.v1: what a source hub signed, stated in the log of another hub (001 spec-3 §10, D-149).
+
+Two hubs that state each other's roots cannot show two histories without both logs showing it. A statement holds facts
+of a receipt and no payload. `attest` verifies before anything is stated (F1); `differences` compares a statement with
+the receipt of the source (§10.4).
+
+    MIRR.FORM           source_hub_identifier is neither hub:<hub_id> nor vesn:<hub_pk>, or the position is 0
+    MIRR.PARENT         parent_id of the header is not source_leaf_hash
+    MIRR.DUPLICATE      the position was stated before (F2)
+    MIRR.CONTRADICTION  another leaf or root was stated for this position before: one of the two hubs lies
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from veen.core.checks import Given, check
+from veen.core.errors import VerifyError
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.proof import MmrProof
+from veen.core.wire import Anything, Bytes32, Uint
+from veen.overlays.framework.body import Draft, InvalidBody
+from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.operations.common import Operation
+
+__all__ = [
+    "MIRROR",
+    "FederationMirror",
+    "MirrorFold",
+    "MirrorSource",
+    "Mirrored",
+    "attest",
+    "differences",
+    "hub_identifier",
+]
+
+_IDENTIFIER: Final = re.compile("(hub|vesn):[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationMirror(Operation):
+    """federation.mirror.v1"""
+
+    KIND: ClassVar[str] = "federation.mirror.v1"
+
+    source_hub_identifier: str
+    source_label: Bytes32
+    source_stream_seq: Uint
+    source_leaf_hash: Bytes32
+    source_receipt_root: Bytes32
+    target_label: Bytes32
+    mirror_time: Uint | None = None
+    metadata: Anything | None = None
+
+    def _check(self) -> None:
+        if _IDENTIFIER.fullmatch(self.source_hub_identifier) is None or self.source_stream_seq == 0:
+            raise InvalidBody("MIRR.FORM", "a source is hub: or vesn: and 64 hex digits, and positions count from 1")
+
+
+MIRROR: Final = Schema(FederationMirror.KIND, FederationMirror, needs_parent=True)
+
+
+def hub_identifier(hub_id: bytes) -> str:
+    """The name of a hub in mirror records; addresses belong to discovery (D-149)."""
+    return f"hub:{hub_id.hex()}"
+
+
+def attest(
+    msg: Msg,
+    receipt: Receipt,
+    *,
+    hub_id: bytes,
+    hub_pks: Collection[bytes],
+    target_label: bytes,
+    proof: MmrProof | None = None,
+    root: bytes | None = None,
+    tree_size: int | None = None,
+    mirror_time: int | None = None,
+    metadata: Any = None,
+) -> Draft:
+    """A statement about an entry of the source; VerifyError or SignatureError if anything of it does not hold (F1).
+
+    Checked are the signature of the client, I1, I2 and hub_sig under one of `hub_pks`, and with `proof` that the entry
+    stands under `root` of `tree_size` entries, a root that the caller trusts (I3).
+    """
+    check(msg, Given(hub_pks=tuple(hub_pks), related=(receipt,)))
+    if proof is not None:
+        if root is None or tree_size is None:
+            raise VerifyError("a proof leads to a trusted root of a known size: give root and tree_size")
+        proof.verify(
+            leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, tree_size=tree_size, expected_root=root
+        )
+    body = FederationMirror(
+        source_hub_identifier=hub_identifier(hub_id),
+        source_label=receipt.label,
+        source_stream_seq=receipt.stream_seq,
+        source_leaf_hash=receipt.leaf_hash,
+        source_receipt_root=receipt.mmr_root,
+        target_label=target_label,
+        mirror_time=mirror_time,
+        metadata=metadata,
+    )
+    return MIRROR.draft(body, parent_id=receipt.leaf_hash)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrored:
+    """What was stated of one position of a source."""
+
+    msg_id: bytes
+    client_id: bytes
+    leaf_hash: bytes
+    root: bytes
+    target_labels: tuple[bytes, ...]
+
+
+def differences(stated: Mirrored, receipt: Receipt) -> list[str]:
+    """What a statement says otherwise than the receipt of the source (§10.4); the receipt is verified by the caller."""
+    findings = []
+    if stated.leaf_hash != receipt.leaf_hash:
+        findings.append(f"leaf_hash is stated as {stated.leaf_hash.hex()}, the source has {receipt.leaf_hash.hex()}")
+    if stated.root != receipt.mmr_root:
+        findings.append(f"mmr_root is stated as {stated.root.hex()}, the source has {receipt.mmr_root.hex()}")
+    return findings
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSource:
+    """All statements about one label of a source."""
+
+    positions: Mapping[int, Mirrored]  # by stream_seq, ascending
+
+    @property
+    def upto(self) -> int:
+        """The highest position that was stated."""
+        return max(self.positions, default=0)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """The runs of positions below `upto` of which nothing is stated, as (first, last)."""
+        gaps, expected = [], 1
+        for seq in sorted(self.positions):
+            if seq > expected:
+                gaps.append((expected, seq - 1))
+            expected = seq + 1
+        return gaps
+
+
+_Key = tuple[str, bytes, int]  # (source_hub_identifier, source_label, source_stream_seq)
+
+
+class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]):
+    """Statements by source. `mirrors` is not used: parent_id names the entry at the source here, and marks no copy.
+
+    A copy of a statement that a bridge made has another parent_id, so it counts for nothing by MIRR.PARENT.
+    """
+
+    name = "operation.mirror"
+    schemas = SchemaSet([MIRROR])
+    TABLE = dict[_Key, Mirrored]
+
+    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS) -> None:
+        super().__init__()
+
+    def step(self, state: Table[_Key, Mirrored], event: Typed[FederationMirror]) -> None:
+        e, body = event
+        if e.hdr.parent_id != body.source_leaf_hash:
+            raise Violation("MIRR.PARENT", "parent_id is not the message that the statement is about")
+        key = (body.source_hub_identifier, body.source_label, body.source_stream_seq)
+        before = state.get(key)
+        labels: tuple[bytes, ...] = ()
+        if before is not None:
+            if (before.leaf_hash, before.root) != (body.source_leaf_hash, body.source_receipt_root):
+                raise Violation(
+                    "MIRR.CONTRADICTION", f"message {before.msg_id.hex()} states another leaf or root of this position"
+                )
+            if body.target_label in before.target_labels:
+                raise Violation("MIRR.DUPLICATE", f"message {before.msg_id.hex()} has stated this position before")
+            labels = before.target_labels
+        state[key] = Mirrored(
+            msg_id=e.leaf_hash if before is None else before.msg_id,
+            client_id=e.client_id if before is None else before.client_id,
+            leaf_hash=body.source_leaf_hash,
+            root=body.source_receipt_root,
+            target_labels=tuple(sorted((*labels, body.target_label))),
+        )
+
+    def show(self, state: Table[_Key, Mirrored], as_of: int) -> dict[tuple[str, bytes], MirrorSource]:
+        positions: dict[tuple[str, bytes], dict[int, Mirrored]] = {}
+        for (source, label, seq), record in sorted(state.items(), key=lambda item: item[0]):
+            positions.setdefault((source, label), {})[seq] = record
+        return {key: MirrorSource(records) for key, records in positions.items()}

@@ -1,0 +1,323 @@
+"""paid.operation.v1: an operation and its payment as one event, and their ledger (001 spec-3 §2, D-90, D-138).
+
+A payment moves `amount` from payer to payee, in logical order. The ledger has accounts by (account_id, currency) and
+knows no wallets of WAL. Nothing is created: the sum over all accounts of a currency is 0, because money enters
+circulation as the debt of an issuing account, which alone may go below zero.
+
+An account belongs to the identity from which its id is derived, or to the configured owner. Its owner debits it, and so
+does the subject of a live access.grant of the owner with a maximum_amount, on the streams of the grant.
+
+    PAID.EXPIRED    the hub took it after expires_at of its header
+    PAID.CURRENCY   the currency is empty, not allowed, or absent where there is no default unit
+    PAID.DUPLICATE  the same operation with the same operation_reference was paid before
+    PAID.RIGHTS     the sender may not debit the account of the payer
+    PAID.AMOUNT     the sender may debit the account, but not by this much any more
+    PAID.FUNDS      the balance would go below zero
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+from veen.core.hashing import H
+from veen.core.wire import Anything, Bytes32, Uint
+from veen.overlays.framework.body import Draft, InvalidBody
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import Free
+from veen.overlays.operations.access import GRANT, REVOKE, AccessGrant, AccessRevoke
+from veen.overlays.operations.acting import Act, ActingFold
+from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, account_id_of
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
+
+__all__ = ["PAID", "Paid", "PaidFold", "PaidLedger", "PaidOperation", "Right", "pay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidOperation(Operation):
+    """paid.operation.v1"""
+
+    KIND: ClassVar[str] = "paid.operation.v1"
+
+    operation_type: str
+    operation_args: Anything
+    payer_account: Bytes32
+    payee_account: Bytes32
+    amount: Uint
+    currency_code: str | None = None
+    operation_reference: Bytes32 | None = None
+    parent_operation_id: Bytes32 | None = None
+    ttl_seconds: Uint | None = None
+    metadata: Anything | None = None
+
+    def _check(self) -> None:
+        if self.currency_code == "":
+            raise InvalidBody("PAID.CURRENCY", "a currency has a name; leave it out for the default unit")
+
+
+PAID: Final = Schema(PaidOperation.KIND, PaidOperation)
+
+
+def pay(body: PaidOperation, *, now: int | None = None) -> Draft:
+    """With ttl_seconds, `now` gives the header the expires_at that folds judge by (D-90)."""
+    if body.ttl_seconds is None:
+        return PAID.draft(body)
+    if now is None:
+        raise ValueError("ttl_seconds counts from now: give the time")
+    return PAID.draft(body, expires_at=now + body.ttl_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """A payment that counted. Side effects of the operation are keyed by its operation_id (P2)."""
+
+    msg_id: bytes
+    client_id: bytes
+    operation_type: str
+    operation_args: Free
+    payer: bytes
+    payee: bytes
+    amount: int
+    currency: str
+    operation_reference: bytes | None = None
+    parent_operation_id: bytes | None = None
+    hub_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """What the owner of an account allows a subject to debit."""
+
+    granted_by: bytes  # operation_id of the grant
+    grant_msg_id: bytes
+    stream_ids: tuple[bytes, ...]
+    currency: str | None
+    maximum: int
+    spent: int
+    expiry_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """All live rights of one subject to one account."""
+
+    debits: tuple[Right, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PaidLedger:
+    """Balances, and the operations that made them."""
+
+    balances: Mapping[tuple[bytes, str], int]  # by (account_id, currency)
+    operations: Mapping[bytes, Paid]  # by operation_id
+
+    def balance(self, account_id: bytes, currency: str) -> int:
+        return self.balances.get((account_id, currency), 0)
+
+    def sums(self) -> dict[str, int]:
+        """Of each currency the sum over all accounts: 0, or money appeared or disappeared."""
+        sums: dict[str, int] = {}
+        for (_, currency), balance in self.balances.items():
+            sums[currency] = sums.get(currency, 0) + balance
+        return sums
+
+
+_Key = tuple[str, bytes, bytes]
+_Record = int | Paid | Rights
+
+
+class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
+    """All accounts. Without issuing accounts nobody has anything to spend.
+
+    issuing     the accounts that may go below zero
+    owners      account_id → identity, for accounts whose id is not derived from their owner
+    currencies  the only ones that count; None: all
+    default     the unit of payments that name none; None: such payments count for nothing
+    """
+
+    name = "operation.paid"
+    schemas = SchemaSet([PAID, GRANT, REVOKE, DELEGATED])
+    TABLE = dict[_Key, _Record]
+
+    def __init__(
+        self,
+        *,
+        issuing: Collection[bytes] = (),
+        owners: Mapping[bytes, bytes] | None = None,
+        currencies: Collection[str] | None = None,
+        default: str | None = None,
+        speakers: Speakers = KEYS_ONLY,
+        caps: Caps = NO_CAPS,
+        mirrors: Mirrors = NO_MIRRORS,
+    ) -> None:
+        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors)
+        self._issuing, self._owners = frozenset(issuing), dict(owners or {})
+        self._currencies = None if currencies is None else frozenset(currencies)
+        self._default = default
+
+    def own_settings(self) -> Any:
+        currencies = None if self._currencies is None else sorted(self._currencies)
+        return [sorted(self._issuing), sorted(self._owners.items()), currencies, self._default]
+
+    def act(self, state: Table[_Key, _Record], act: Act[Any]) -> None:
+        if isinstance(act.body, PaidOperation):
+            self._pay(state, act)
+        elif isinstance(act.body, AccessGrant):
+            self._allow(state, act)
+        else:
+            self._disallow(state, act)
+
+    # --- payments ----------------------------------------------------------------------------------------------
+
+    def _pay(self, state: Table[_Key, _Record], act: Act[PaidOperation]) -> None:
+        e, body = act.event, act.body
+        if e.hdr.expires_at is not None and e.hub_ts > e.hdr.expires_at:
+            raise Violation("PAID.EXPIRED", "the hub took it after its expires_at")
+        currency = self._currency(body.currency_code)
+        used = ("reference", body.payer_account, H(body.to_bytes()))
+        if body.operation_reference is not None and used in state:
+            raise Violation("PAID.DUPLICATE", "the same operation with the same operation_reference was paid before")
+        spent = self._debit_right(state, act, currency)
+        payer, payee = self._balance(body.payer_account, currency), self._balance(body.payee_account, currency)
+        left = _amount(state, payer) - body.amount
+        if left < 0 and body.payer_account not in self._issuing:
+            raise Violation(
+                "PAID.FUNDS", f"the account holds {_amount(state, payer)}, and the operation costs {body.amount}"
+            )
+        if spent is not None:
+            key, rights = spent
+            state[key] = rights
+        if body.operation_reference is not None:
+            state[used] = 1
+        state[payer] = left
+        state[payee] = _amount(state, payee) + body.amount  # read after the debit: the two may be one account
+        state["operation", act.operation_id, b""] = Paid(
+            msg_id=act.msg_id,
+            client_id=e.client_id,
+            operation_type=body.operation_type,
+            operation_args=Free(body.operation_args),
+            payer=body.payer_account,
+            payee=body.payee_account,
+            amount=body.amount,
+            currency=currency,
+            operation_reference=body.operation_reference,
+            parent_operation_id=body.parent_operation_id,
+            hub_ts=e.hub_ts,
+        )
+
+    def _currency(self, code: str | None) -> str:
+        currency = self._default if code is None else code
+        if currency is None:
+            raise Violation("PAID.CURRENCY", "no currency is named and there is no default unit")
+        if self._currencies is not None and currency not in self._currencies:
+            raise Violation("PAID.CURRENCY", f"{currency} is no currency of this ledger")
+        return currency
+
+    @staticmethod
+    def _balance(account_id: bytes, currency: str) -> _Key:
+        return "balance", account_id, currency.encode()
+
+    def _owns(self, identities: Collection[bytes], account_id: bytes) -> bool:
+        if account_id in self._owners:
+            return self._owners[account_id] in identities
+        return any(account_id_of(identity) == account_id for identity in identities)
+
+    def _debit_right(
+        self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str
+    ) -> tuple[_Key, Rights] | None:
+        """None for the owner, else the rights of the sender as they are after this debit."""
+        body, e = act.body, act.event
+        if self._owns(act.identities, body.payer_account):
+            return None
+        has_right = False
+        for identity in sorted(act.identities):
+            key = ("right", body.payer_account, identity)
+            rights = _rights(state, key)
+            for number, right in enumerate(rights.debits):
+                unit = self._default if right.currency is None else right.currency
+                if e.hub_ts >= right.expiry_time or unit != currency or e.stream_id not in right.stream_ids:
+                    continue
+                has_right = True
+                if right.spent + body.amount <= right.maximum:
+                    after = replace(right, spent=right.spent + body.amount)
+                    return key, Rights((*rights.debits[:number], after, *rights.debits[number + 1 :]))
+        if has_right:
+            raise Violation("PAID.AMOUNT", "the grant of the owner does not allow this much any more")
+        raise Violation("PAID.RIGHTS", "the sender neither owns the account of the payer nor has a grant of its owner")
+
+    # --- rights ------------------------------------------------------------------------------------------------
+
+    def _accounts(self, act: Act[Any]) -> list[bytes]:
+        """The accounts of the sender."""
+        derived = (account_id_of(identity) for identity in act.identities)
+        configured = (account for account, owner in self._owners.items() if owner in act.identities)
+        return sorted({*(account for account in derived if account not in self._owners), *configured})
+
+    def _allow(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> None:
+        """Only grants of the owner with an amount concern a ledger; `AccessFold` judges the others."""
+        body = act.body
+        if body.maximum_amount is None:
+            return
+        right = Right(
+            granted_by=act.operation_id,
+            grant_msg_id=act.msg_id,
+            stream_ids=body.allowed_stream_ids,
+            currency=body.currency_code,
+            maximum=body.maximum_amount,
+            spent=0,
+            expiry_time=body.expiry_time,
+        )
+        for account_id in self._accounts(act):
+            key = ("right", account_id, body.subject_identity)
+            live = tuple(debit for debit in _rights(state, key).debits if act.event.hub_ts < debit.expiry_time)
+            state[key] = Rights((*live, right))
+
+    def _disallow(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
+        """An owner who names what means none of the rights he gave must hear of it: nothing was taken back."""
+        body, changed, had_any = act.body, {}, False
+        target = body.target_capability_reference
+        for account_id in self._accounts(act):
+            key = ("right", account_id, body.subject_identity)
+            debits = _rights(state, key).debits
+            had_any = had_any or bool(debits)
+            left = tuple(debit for debit in debits if not self._is_meant(debit, target, act))
+            if len(left) < len(debits):
+                changed[key] = Rights(left)
+        if target is not None and had_any and not changed:
+            raise Violation("REVOKE.UNMATCHED", "the reference means none of the rights that the sender gave")
+        for key, rights in changed.items():
+            state[key] = rights
+
+    def _is_meant(self, right: Right, target: bytes | None, act: Act[AccessRevoke]) -> bool:
+        if target is None or target in (right.granted_by, right.grant_msg_id):
+            return True
+        cap = self.caps.get(target)
+        return (
+            cap is not None
+            and cap.token.subject_pk == act.body.subject_identity
+            and cap.token.issuer_pk in act.identities
+            and cap.token.allow.stream_ids == right.stream_ids
+        )
+
+    def show(self, state: Table[_Key, _Record], as_of: int) -> PaidLedger:
+        """No balance depends on the time of the question."""
+        balances: dict[tuple[bytes, str], int] = {}
+        operations: dict[bytes, Paid] = {}
+        for (kind, key, currency), record in sorted(state.items(), key=lambda item: item[0]):
+            if kind == "balance" and isinstance(record, int):
+                balances[key, currency.decode()] = record
+            elif isinstance(record, Paid):
+                operations[key] = record
+        return PaidLedger(balances, operations)
+
+
+def _amount(state: Table[_Key, _Record], key: _Key) -> int:
+    record = state.get(key, 0)
+    return record if isinstance(record, int) else 0
+
+
+def _rights(state: Table[_Key, _Record], key: _Key) -> Rights:
+    record = state.get(key)
+    return record if isinstance(record, Rights) else Rights(())

@@ -1,0 +1,207 @@
+"""data.publication.v1: a content item bound to a point in the log (001 spec-3 §6, D-93, D-157).
+
+The first publication of (publication_id, version) counts, and whoever published first owns the id: versions by others
+are refused. Which of several versions a reader takes is his choice (`Publications.current`).
+
+    PUB.VERSION    version or content_class is empty
+    PUB.SPEAKER    the sender does not speak for publisher_identity (D-137)
+    PUB.DUPLICATE  this version was published before (P1)
+    PUB.OWNER      another identity publishes under this publication_id
+    PUB.ROOT       an artefact does not have the content_root of the publication
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from veen.core.event import Order
+from veen.core.wire import Anything, Bytes32, Length
+from veen.overlays.framework.body import Draft, InvalidBody
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import Free
+from veen.overlays.operations.acting import Act, ActingFold
+from veen.overlays.operations.common import MAX_LIST, Operation
+from veen.overlays.operations.content import FORMS
+from veen.overlays.operations.delegation import DELEGATED
+
+__all__ = [
+    "PUBLICATION",
+    "DataPublication",
+    "PublicationFold",
+    "Publications",
+    "Published",
+    "Survivorship",
+    "check_content",
+    "content_form_of",
+    "publish",
+]
+
+Survivorship = Literal["latest", "highest"]
+_SEMANTIC: Final = re.compile(r"v?(\d{1,18})\.(\d{1,18})\.(\d{1,18})(-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPublication(Operation):
+    """data.publication.v1"""
+
+    KIND: ClassVar[str] = "data.publication.v1"
+
+    publication_id: Bytes32
+    publisher_identity: Bytes32
+    content_root: Bytes32
+    content_class: str
+    version: str
+    labels: Annotated[tuple[str, ...], Length(0, MAX_LIST)] | None = None
+    source_uri: str | None = None
+    metadata: Anything | None = None  # `content_form` in it says how content_root was made (D-157)
+
+    def _check(self) -> None:
+        if not self.version or not self.content_class:
+            raise InvalidBody("PUB.VERSION", "a publication has a version and a content_class")
+
+
+PUBLICATION: Final = Schema(DataPublication.KIND, DataPublication)
+
+
+def publish(
+    publication_id: bytes,
+    publisher: bytes,
+    *,
+    content_root: bytes,
+    content_form: str,
+    content_class: str,
+    version: str,
+    labels: Iterable[str] | None = None,
+    source_uri: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Draft:
+    body = DataPublication(
+        publication_id=publication_id,
+        publisher_identity=publisher,
+        content_root=content_root,
+        content_class=content_class,
+        version=version,
+        labels=None if labels is None else tuple(labels),
+        source_uri=source_uri,
+        metadata={**(metadata or {}), "content_form": content_form},
+    )
+    return PUBLICATION.draft(body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A version of a publication, and the message that has it."""
+
+    operation_id: bytes
+    msg_id: bytes
+    label: bytes
+    stream_seq: int
+    order: Order
+    publisher: bytes
+    content_root: bytes
+    content_class: str
+    labels: tuple[str, ...]
+    source_uri: str | None = None
+    metadata: Free | None = None
+    hub_ts: int
+
+
+def content_form_of(published: Published) -> str | None:
+    """How to recompute the content_root: "list", "tree", or None where the publisher did not say."""
+    metadata = None if published.metadata is None else published.metadata.value
+    form = metadata.get("content_form") if isinstance(metadata, dict) else None
+    return form if form in FORMS else None
+
+
+def check_content(published: Published, content_root: bytes) -> None:
+    """Violation unless an artefact with this root is what was published (§6.3). The caller checks the receipt."""
+    if content_root != published.content_root:
+        raise Violation(
+            "PUB.ROOT",
+            f"the content has the root {content_root.hex()}, the publication {published.content_root.hex()}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """Every version that counts, by (publication_id, version)."""
+
+    versions: Mapping[tuple[bytes, str], Published]
+
+    def current(self, publication_id: bytes, rule: Survivorship = "latest") -> tuple[str, Published] | None:
+        """The version that survives (P2): the latest in logical order, or the highest by semantic versioning."""
+        versions = [
+            (version, published)
+            for (known_id, version), published in self.versions.items()
+            if known_id == publication_id
+        ]
+        if rule == "latest":
+            return max(versions, key=lambda pair: pair[1].order, default=None)
+        return max(versions, key=lambda pair: (_rank(pair[0]), pair[1].order), default=None)
+
+
+def _rank(version: str) -> tuple[Any, ...]:
+    """The order of semantic versions; what is none comes before all that are. A pre-release precedes its release."""
+    match = _SEMANTIC.fullmatch(version)
+    if match is None:
+        return (0,)
+    *numbers, pre = match.groups()
+    parts = () if pre is None else tuple(_part(part) for part in pre[1:].split("."))
+    return (1, *(int(number) for number in numbers), pre is None, parts)
+
+
+def _part(text: str) -> tuple[int, int, str]:
+    return (0, int(text), "") if text.isdigit() and len(text) <= 18 else (1, 0, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who published under an id first."""
+
+    owner: bytes
+
+
+_Key = tuple[str, bytes, str]
+_Record = Published | Owner
+
+
+class PublicationFold(ActingFold[_Key, _Record, Publications]):
+    """What was published, each version once."""
+
+    name = "operation.publication"
+    schemas = SchemaSet([PUBLICATION, DELEGATED])
+    TABLE = dict[_Key, _Record]
+
+    def act(self, state: Table[_Key, _Record], act: Act[DataPublication]) -> None:
+        e, body = act.event, act.body
+        act.check_speaker(body.publisher_identity, "PUB.SPEAKER", "publisher_identity")
+        owner = state.get(("owner", body.publication_id, ""))
+        if isinstance(owner, Owner) and owner.owner != body.publisher_identity:
+            raise Violation("PUB.OWNER", f"the id belongs to {owner.owner.hex()}, who published under it first")
+        key = ("version", body.publication_id, body.version)
+        if key in state:
+            raise Violation("PUB.DUPLICATE", f"version {body.version} was published before")
+        state["owner", body.publication_id, ""] = Owner(body.publisher_identity)
+        state[key] = Published(
+            operation_id=act.operation_id,
+            msg_id=act.msg_id,
+            label=e.label,
+            stream_seq=e.stream_seq,
+            order=e.order,
+            publisher=body.publisher_identity,
+            content_root=body.content_root,
+            content_class=body.content_class,
+            labels=body.labels or (),
+            source_uri=body.source_uri,
+            metadata=None if body.metadata is None else Free(body.metadata),
+            hub_ts=e.hub_ts,
+        )
+
+    def show(self, state: Table[_Key, _Record], as_of: int) -> Publications:
+        ordered = sorted(state.items(), key=lambda item: item[0])
+        return Publications(
+            {(key[1], key[2]): published for key, published in ordered if isinstance(published, Published)}
+        )

@@ -1,0 +1,384 @@
+"""recovery.request.v1, recovery.approval.v1, recovery.execution.v1: an identity gets a new key (001 spec-3 §8, D-140).
+
+Who guards whom, and how many guardians must approve, is configuration (`Guards`) and part of what decides the state. A
+guardian's latest decision before the execution counts. An execution remaps the target from its position on,
+transitively; it closes all requests for the target, so another recovery of it needs a new request and new approvals.
+
+    RECOV.SELF        the new identity is the old one
+    RECOV.CYCLE       the new identity was itself replaced by the target
+    RECOV.DECISION    the decision is neither approve nor reject
+    RECOV.SPEAKER     the sender does not speak for approver_identity (D-137)
+    RECOV.GUARDIAN    the approver is no guardian of the target
+    RECOV.NO_REQUEST  nobody asked for this recovery
+    RECOV.LATE        the approval comes after the execution
+    RECOV.EXECUTOR    the sender may not execute recoveries (R3)
+    RECOV.DONE        the recovery was executed, and there is no new request
+    RECOV.REFERENCE   a reference is repeated, or is no standing, matching approval from before (R1, R2)
+    RECOV.THRESHOLD   too few guardians approve
+    RECOV.SUPERSEDED  the sender or the approver was replaced by a recovery before
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
+
+from veen.core.wire import Anything, Bytes32, Length, Uint
+from veen.overlays.framework.body import Draft, InvalidBody
+from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.operations.acting import Act, ActingFold
+from veen.overlays.operations.common import KEYS_ONLY, MAX_LIST, Operation, Speakers, Speaks
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
+
+__all__ = [
+    "APPROVAL",
+    "EXECUTION",
+    "NO_GUARDS",
+    "REQUEST",
+    "Approval",
+    "Guards",
+    "Recoveries",
+    "RecoveryApproval",
+    "RecoveryExecution",
+    "RecoveryFold",
+    "RecoveryRequest",
+    "Remapped",
+    "Requested",
+    "approve",
+    "execute",
+    "request",
+]
+
+_DECISIONS: Final = ("approve", "reject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRequest(Operation):
+    """recovery.request.v1"""
+
+    KIND: ClassVar[str] = "recovery.request.v1"
+
+    target_identity: Bytes32
+    requested_new_identity: Bytes32
+    reason: str | None = None
+    request_time: Uint | None = None
+    metadata: Anything | None = None
+
+    def _check(self) -> None:
+        if self.target_identity == self.requested_new_identity:
+            raise InvalidBody("RECOV.SELF", "the new identity is another one than the target")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryApproval(Operation):
+    """recovery.approval.v1"""
+
+    KIND: ClassVar[str] = "recovery.approval.v1"
+
+    target_identity: Bytes32
+    requested_new_identity: Bytes32
+    approver_identity: Bytes32
+    policy_group_id: Bytes32 | None = None
+    decision: str
+    decision_time: Uint | None = None
+    parent_operation_id: Bytes32 | None = None
+    metadata: Anything | None = None
+
+    def _check(self) -> None:
+        if self.decision not in _DECISIONS:
+            raise InvalidBody("RECOV.DECISION", "a decision is approve or reject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryExecution(Operation):
+    """recovery.execution.v1"""
+
+    KIND: ClassVar[str] = "recovery.execution.v1"
+
+    target_identity: Bytes32
+    new_identity: Bytes32
+    applied_time: Uint | None = None
+    approval_references: Annotated[tuple[Bytes32, ...], Length(0, MAX_LIST)]  # operation_ids or msg_ids (D-89)
+    metadata: Anything | None = None
+
+
+REQUEST: Final = Schema(RecoveryRequest.KIND, RecoveryRequest)
+APPROVAL: Final = Schema(RecoveryApproval.KIND, RecoveryApproval)
+EXECUTION: Final = Schema(RecoveryExecution.KIND, RecoveryExecution)
+
+
+def request(target: bytes, new: bytes, **fields: Any) -> Draft:
+    return REQUEST.draft(RecoveryRequest(target_identity=target, requested_new_identity=new, **fields))
+
+
+def approve(target: bytes, new: bytes, approver: bytes, decision: str = "approve", **fields: Any) -> Draft:
+    body = RecoveryApproval(
+        target_identity=target, requested_new_identity=new, approver_identity=approver, decision=decision, **fields
+    )
+    return APPROVAL.draft(body)
+
+
+def execute(target: bytes, new: bytes, approvals: Iterable[bytes], **fields: Any) -> Draft:
+    body = RecoveryExecution(target_identity=target, new_identity=new, approval_references=tuple(approvals), **fields)
+    return EXECUTION.draft(body)
+
+
+class Guarded(NamedTuple):
+    """Who guards an identity, and how many of them must approve."""
+
+    guardians: frozenset[bytes]
+    threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The policy of a domain: guardians by target, those of all other targets, and who may execute (None: anyone)."""
+
+    by_target: Mapping[bytes, Guarded]
+    others: Guarded | None = None
+    executors: frozenset[bytes] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        guardians: Collection[bytes] = (),
+        threshold: int = 1,
+        *,
+        by_target: Mapping[bytes, tuple[Collection[bytes], int]] | None = None,
+        executors: Collection[bytes] | None = None,
+    ) -> "Guards":
+        """ValueError for a threshold that is below 1: nobody would have to approve."""
+        named = {target: _guarded(*policy) for target, policy in (by_target or {}).items()}
+        others = _guarded(guardians, threshold) if guardians else None
+        return cls(named, others, None if executors is None else frozenset(executors))
+
+    def guarding(self, target: bytes) -> Guarded | None:
+        return self.by_target.get(target, self.others)
+
+    def settings(self) -> Any:
+        named = [
+            [target, sorted(policy.guardians), policy.threshold] for target, policy in sorted(self.by_target.items())
+        ]
+        others = None if self.others is None else [sorted(self.others.guardians), self.others.threshold]
+        return [named, others, None if self.executors is None else sorted(self.executors)]
+
+
+def _guarded(guardians: Collection[bytes], threshold: int) -> Guarded:
+    if threshold < 1:
+        raise ValueError("at least one guardian has to approve a recovery")
+    return Guarded(frozenset(guardians), threshold)
+
+
+NO_GUARDS: Final = Guards.of()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """The latest request for a recovery."""
+
+    requested_by: bytes  # operation_id
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """The latest decision of a guardian on the open request."""
+
+    approval_id: bytes  # operation_id
+    approval_msg_id: bytes
+    decision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remapped:
+    """What an execution has done."""
+
+    executed_by: bytes  # operation_id
+    new_identity: bytes
+    guardians: tuple[bytes, ...]
+    hub_ts: int
+    ts: int  # ts* of the execution: from then on
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The identities that were asked for as the successor of a target."""
+
+    asked_for: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recoveries:
+    """Requests, decisions, and who was replaced by whom."""
+
+    requests: Mapping[tuple[bytes, bytes], Requested]  # by (target, new)
+    decisions: Mapping[tuple[bytes, bytes, bytes], Approval]  # by (target, new, guardian), of the latest request
+    remapped: Mapping[bytes, Remapped]  # by target
+
+    def current(self, identity: bytes) -> bytes:
+        """Who an identity is now, through all recoveries."""
+        while (step := self.remapped.get(identity)) is not None:
+            identity = step.new_identity
+        return identity
+
+    def speaks(self) -> tuple[Speaks, ...]:
+        """For other folds: from its recovery on, an identity is spoken for by its successors."""
+        return tuple(Speaks(self.current(target), target, step.ts) for target, step in sorted(self.remapped.items()))
+
+
+_Key = tuple[str, bytes, bytes, bytes]
+_Record = Requested | Approval | Remapped | Asked
+
+
+class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
+    """Recoveries under the policy `guards`; without one nobody is a guardian, and no recovery succeeds."""
+
+    name = "operation.recovery"
+    schemas = SchemaSet([REQUEST, APPROVAL, EXECUTION, DELEGATED])
+    TABLE = dict[_Key, _Record]
+
+    def __init__(
+        self,
+        *,
+        guards: Guards = NO_GUARDS,
+        speakers: Speakers = KEYS_ONLY,
+        caps: Caps = NO_CAPS,
+        mirrors: Mirrors = NO_MIRRORS,
+    ) -> None:
+        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors)
+        self._guards = guards
+
+    def own_settings(self) -> Any:
+        return self._guards.settings()
+
+    def act(self, state: Table[_Key, _Record], act: Act[Any]) -> None:
+        if all(_step(state, identity) is not None for identity in act.identities):
+            raise Violation("RECOV.SUPERSEDED", "the sender was replaced by a recovery")
+        if isinstance(act.body, RecoveryRequest):
+            self._request(state, act)
+        elif isinstance(act.body, RecoveryApproval):
+            self._approve(state, act)
+        else:
+            self._execute(state, act)
+
+    def _request(self, state: Table[_Key, _Record], act: Act[RecoveryRequest]) -> None:
+        target, new = act.body.target_identity, act.body.requested_new_identity
+        _check_cycle(state, target, new)
+        before = state.get(("request", target, new, b""))
+        if isinstance(before, Requested) and before.is_open:
+            return  # the request stands, and so do the decisions on it
+        state["request", target, new, b""] = Requested(requested_by=act.operation_id)
+        asked = state.get(("asked", target, b"", b""))
+        names = asked.asked_for if isinstance(asked, Asked) else ()
+        state["asked", target, b"", b""] = Asked(tuple(sorted({*names, new})))
+        guarded = self._guards.guarding(target)
+        for guardian in guarded.guardians if guarded is not None else ():
+            if ("decision", target, new, guardian) in state:
+                del state["decision", target, new, guardian]
+
+    def _approve(self, state: Table[_Key, _Record], act: Act[RecoveryApproval]) -> None:
+        body = act.body
+        target, new = body.target_identity, body.requested_new_identity
+        act.check_speaker(body.approver_identity, "RECOV.SPEAKER", "approver_identity")
+        guardian = self._guardian(state, target, body.approver_identity)
+        asked = state.get(("request", target, new, b""))
+        if not isinstance(asked, Requested):
+            raise Violation("RECOV.NO_REQUEST", "nobody asked for this recovery before")
+        if not asked.is_open:
+            raise Violation("RECOV.LATE", "the target was recovered before this decision, and nobody asked again")
+        state["decision", target, new, guardian] = Approval(
+            approval_id=act.operation_id, approval_msg_id=act.msg_id, decision=body.decision
+        )
+
+    def _guardian(self, state: Table[_Key, _Record], target: bytes, approver: bytes) -> bytes:
+        """The guardian of the configuration who the approver is, be it by a recovery of his own."""
+        if _step(state, approver) is not None:
+            raise Violation("RECOV.SUPERSEDED", "the approver was replaced by a recovery")
+        guarded = self._guards.guarding(target)
+        for guardian in sorted(guarded.guardians) if guarded is not None else ():
+            if _current(state, guardian) == approver:
+                return guardian
+        raise Violation("RECOV.GUARDIAN", "the approver is no guardian of the target")
+
+    def _execute(self, state: Table[_Key, _Record], act: Act[RecoveryExecution]) -> None:
+        e, body = act.event, act.body
+        target, new = body.target_identity, body.new_identity
+        executors = self._guards.executors
+        if executors is not None and not act.identities & executors:
+            raise Violation("RECOV.EXECUTOR", "the sender may not execute recoveries")
+        asked = state.get(("request", target, new, b""))
+        if not isinstance(asked, Requested):
+            raise Violation("RECOV.NO_REQUEST", "nobody asked for this recovery before")
+        if not asked.is_open:
+            raise Violation("RECOV.DONE", "the target was recovered before, and nobody asked again")
+        _check_cycle(state, target, new)
+        guarded = self._guards.guarding(target)
+        approvals = self._referenced(state, body, guarded)
+        if guarded is None or len(approvals) < guarded.threshold:
+            needed = "guardians are configured for it" if guarded is None else f"{guarded.threshold} are needed"
+            raise Violation("RECOV.THRESHOLD", f"{len(approvals)} guardians of the target approve; {needed}")
+        names = state["asked", target, b"", b""]
+        for name in names.asked_for if isinstance(names, Asked) else ():
+            request = state["request", target, name, b""]
+            if isinstance(request, Requested) and request.is_open:
+                state["request", target, name, b""] = Requested(requested_by=request.requested_by, is_open=False)
+        state["remap", target, b"", b""] = Remapped(
+            executed_by=act.operation_id,
+            new_identity=new,
+            guardians=approvals,
+            hub_ts=e.hub_ts,
+            ts=e.ts,
+        )
+
+    @staticmethod
+    def _referenced(state: Table[_Key, _Record], body: RecoveryExecution, guarded: Guarded | None) -> tuple[bytes, ...]:
+        """The guardians whose standing approvals the references name."""
+        standing: dict[bytes, bytes] = {}  # operation_id and msg_id → guardian
+        for guardian in guarded.guardians if guarded is not None else ():
+            decision = state.get(("decision", body.target_identity, body.new_identity, guardian))
+            if isinstance(decision, Approval) and decision.decision == "approve":
+                standing[decision.approval_id] = standing[decision.approval_msg_id] = guardian
+        approving: set[bytes] = set()
+        for reference in body.approval_references:
+            guardian_of = standing.get(reference)
+            if guardian_of is None:
+                raise Violation("RECOV.REFERENCE", f"{reference.hex()} is no standing approval of this recovery")
+            if guardian_of in approving:
+                raise Violation("RECOV.REFERENCE", f"{reference.hex()} repeats an approval")
+            approving.add(guardian_of)
+        return tuple(sorted(approving))
+
+    def show(self, state: Table[_Key, _Record], as_of: int) -> Recoveries:
+        requests: dict[tuple[bytes, bytes], Requested] = {}
+        decisions: dict[tuple[bytes, bytes, bytes], Approval] = {}
+        remapped: dict[bytes, Remapped] = {}
+        for (_, target, new, guardian), record in sorted(state.items(), key=lambda item: item[0]):
+            if isinstance(record, Requested):
+                requests[target, new] = record
+            elif isinstance(record, Approval):
+                decisions[target, new, guardian] = record
+            elif isinstance(record, Remapped):
+                remapped[target] = record
+        return Recoveries(requests, decisions, remapped)
+
+
+def _step(state: Table[_Key, _Record], identity: bytes) -> bytes | None:
+    record = state.get(("remap", identity, b"", b""))
+    return record.new_identity if isinstance(record, Remapped) else None
+
+
+def _current(state: Table[_Key, _Record], identity: bytes) -> bytes:
+    """Remaps have no cycle: `_check_cycle` refuses what would close one."""
+    while (new := _step(state, identity)) is not None:
+        identity = new
+    return identity
+
+
+def _check_cycle(state: Table[_Key, _Record], target: bytes, new: bytes) -> None:
+    identity: bytes | None = new
+    while identity is not None:
+        if identity == target:
+            raise Violation("RECOV.CYCLE", "the new identity was itself replaced by the target")
+        identity = _step(state, identity)

@@ -1,0 +1,3 @@
+"""SDR0: the events, the configuration and the checkpoints of the recorder."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""RPC0: calls and answers as messages."""
+
+__all__: list[str] = []

@@ -1,0 +1,187 @@
+"""The serving end of RPC0: carry out requests in the order of the log, each once (001 spec-1 RPC0.2, RPC0.3, D-86)."""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from veen.core.errors import VeenError
+from veen.core.event import Event
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.decode import Issue, Typed, decode
+from veen.overlays.framework.link import Link, Stream, send
+from veen.overlays.rpc.caller import RpcFailed
+from veen.overlays.rpc.messages import (
+    CALL,
+    EXPIRED,
+    REPLY,
+    CallKey,
+    RpcFault,
+    RpcReply,
+    RpcRequest,
+    call_key,
+    deadline_of,
+    refuse,
+)
+
+__all__ = ["CallContext", "Context", "Handler", "Server"]
+
+_REMEMBERED: Final = 65_536  # answers kept, so that the same call gets the same answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """Who calls, and by which message."""
+
+    method: str
+    client_id: bytes
+    msg_id: bytes
+    idem: int | None
+    event: Event
+
+
+Context = CallContext  # the name in documents of earlier versions
+
+
+Handler = Callable[[Any, CallContext], Awaitable[Any]]
+
+
+class Server:
+    """Carries out the calls of a stream, one after another in the order of the log.
+
+    Before anything else it reads what is there: calls that were answered are not carried out again, those that were
+    not are. A crash between carrying out and answering leads to a second try, so handlers should themselves be
+    idempotent. `servers` are the client_ids whose answers count as given, our own among them; without it a stranger who
+    may write could make us believe that a call was answered. `clock` gives unix time; without it calls are carried out
+    however old they are. `report` hears what no answer tells. Codes of answers:
+
+        RPC.BODY      the request cannot be read
+        RPC.METHOD    there is no such method
+        RPC.EXPIRED   the caller has stopped waiting
+        RPC.TIMEOUT   it took longer than the caller waits
+        RPC.RESULT    the handler returned what cannot be sent
+        RPC.INTERNAL  the handler failed; it does not say why to strangers
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        stream: Stream,
+        handlers: Mapping[str, Handler],
+        *,
+        servers: Collection[bytes] | None = None,
+        clock: Callable[[], float] | None = None,
+        report: Callable[[str, BaseException], None] = lambda what, exc: None,
+        remember: int = _REMEMBERED,
+    ) -> None:
+        self._link, self._stream, self._handlers = link, stream, dict(handlers)
+        self._servers = None if servers is None else frozenset(servers)
+        self._clock, self._report, self._remember = clock, report, remember
+        self._answers: OrderedDict[CallKey, RpcReply] = OrderedDict()
+        self._open: OrderedDict[bytes, Typed[RpcRequest] | tuple[Event, Issue]] = OrderedDict()  # by msg_id
+
+    async def run(self, *, from_seq: int = 1) -> None:
+        """Serve until cancelled. What lies before `from_seq` is neither carried out nor remembered."""
+        last = await self._catch_up(self._stream, from_seq)
+        elsewhere = {call.body.reply_to for call in self._open.values() if isinstance(call, Typed)} - {None}
+        for stream in sorted(stream for stream in elsewhere if stream is not None):
+            try:
+                await self._catch_up(stream, 1)
+            except VeenError as exc:
+                self._report("a stream of answers cannot be read; its calls may be carried out again", exc)
+        while self._open:
+            await self._serve(self._open.popitem(last=False)[1])
+        async with contextlib.aclosing(self._link.follow(self._stream, from_seq=last + 1)) as entries:
+            async for entry in entries:
+                if entry.event is not None and entry.event.hdr.schema == CALL.id:
+                    await self._serve(_request(entry.event))
+
+    async def _catch_up(self, stream: Stream, from_seq: int) -> int:
+        """Note calls and strike out those that were answered; the last position read."""
+        last = from_seq - 1
+        async with contextlib.aclosing(self._link.read(stream, from_seq=from_seq)) as entries:
+            async for entry in entries:
+                last, event = entry.seq, entry.event
+                if event is None:
+                    continue
+                if event.hdr.schema == CALL.id and stream == self._stream:
+                    self._open[event.msg_id] = _request(event)
+                elif event.hdr.schema == REPLY.id:
+                    self._strike_out(event)
+        return last
+
+    def _strike_out(self, event: Event) -> None:
+        reply = decode(event, REPLY)
+        if isinstance(reply, Issue) or (self._servers is not None and event.client_id not in self._servers):
+            return
+        call = self._open.pop(event.hdr.parent_id or b"", None)
+        if isinstance(call, Typed):
+            self._keep(call_key(*call), reply.body)
+
+    async def _serve(self, found: Typed[RpcRequest] | tuple[Event, Issue]) -> None:
+        event, request = found
+        if isinstance(request, Issue):
+            await self._answer(self._stream, refuse(event.msg_id, "RPC.BODY", request.what))
+            return
+        key = call_key(event, request)
+        reply = self._answers.get(key)
+        if reply is None:
+            reply = await self._carry_out(event, request)
+            self._keep(key, reply)
+        await self._answer(request.reply_to or self._stream, REPLY.draft(reply, parent_id=event.msg_id))
+
+    def _keep(self, key: CallKey, reply: RpcReply) -> None:
+        if reply.error is not None and reply.error.code == EXPIRED:
+            return  # it was not carried out, so the same call may come again
+        self._answers.setdefault(key, reply)
+        if len(self._answers) > self._remember:
+            self._answers.popitem(last=False)
+
+    async def _carry_out(self, event: Event, request: RpcRequest) -> RpcReply:
+        handler = self._handlers.get(request.method)
+        if handler is None:
+            return _refusal("RPC.METHOD", request.method)
+        deadline = deadline_of(event, request)
+        if deadline is not None and self._clock is not None and self._clock() > deadline:
+            return _refusal(EXPIRED)
+        context = CallContext(
+            method=request.method,
+            client_id=event.client_id,
+            msg_id=event.msg_id,
+            idem=request.idem,
+            event=event,
+        )
+        limit = None if request.timeout_ms is None else request.timeout_ms / 1000
+        try:
+            async with asyncio.timeout(limit):
+                reply = RpcReply(ok=True, result=await handler(request.args, context))
+        except RpcFailed as exc:
+            return _refusal(exc.code, exc.detail)
+        except TimeoutError:
+            return _refusal("RPC.TIMEOUT")
+        except Exception as exc:  # whatever a handler does, the next call is served
+            self._report(f"{request.method} failed", exc)
+            return _refusal("RPC.INTERNAL")
+        try:
+            reply.to_bytes()
+        except VeenError as exc:
+            self._report(f"{request.method} returned what cannot be sent", exc)
+            return _refusal("RPC.RESULT")
+        return reply
+
+    async def _answer(self, stream: Stream, draft: Draft) -> None:
+        try:
+            await send(self._link, stream, draft)
+        except VeenError as exc:  # a caller may name a stream that we cannot write to; others must not suffer
+            self._report("an answer could not be sent", exc)
+
+
+def _request(event: Event) -> Typed[RpcRequest] | tuple[Event, Issue]:
+    call = decode(event, CALL)
+    return (event, call) if isinstance(call, Issue) else call
+
+
+def _refusal(code: str, detail: str | None = None) -> RpcReply:
+    return RpcReply(ok=False, error=RpcFault(code=code, detail=detail))
