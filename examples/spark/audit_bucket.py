@@ -9,11 +9,11 @@ Exit code 1 means that the evidence is bad.
 import os
 import sys
 
-from veen.pipeline.audit import AuditOptions, audit
-from veen.pipeline.audit.report import document, lines
-from veen.pipeline.audit.spark import SparkEngine
-from veen.pipeline.progress import watching
-from veen.pipeline.session import using_session
+from veen.spark.audit import SparkEngine
+from veen.spark.progress import watching
+from veen.spark.session import using_session
+from veen.verify.audit import AuditOptions, audit
+from veen.verify.audit.report import document, lines
 
 
 def main(place: str) -> int:

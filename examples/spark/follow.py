@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import DataFrame
 
-from veen.pipeline.session import using_session
+from veen.spark.session import using_session
 
 
 def main(place: str, checkpoint: str) -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 from tests.storage.driver import CLIENTS, HUB, STREAMS, TOKENS
 from tests.storage.world import LABELS, LIMITS, World
 
-from veen.core.control import CapAuthorize, LabelOpen, LimitsSet
-from veen.core.msg import Msg
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
-from veen.pipeline.audit import AuditOptions, PythonEngine, audit
-from veen.pipeline.audit.chunk import check_chunk, check_chunk_slowly
-from veen.pipeline.audit.engine import cut
-from veen.pipeline.files import open_fs
+from veen.core.objects.control import CapAuthorize, LabelOpen, LimitsSet
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.fs.places import open_fs
 from veen.storage import frame
 from veen.storage.store import Group
+from veen.verify.audit import AuditOptions, PythonEngine, audit
+from veen.verify.audit.chunk import check_chunk, check_chunk_slowly
+from veen.verify.audit.engine import cut
 
 SEALED = bytes(40)  # empty header and body, by their length fields
 
@@ -24,9 +24,9 @@ SEALED = bytes(40)  # empty header and body, by their length fields
 class Liar(World):
     """A hub without a conscience: whatever is told becomes a consistent, signed log."""
 
-    def tell(self, *, label=0, client=0, opened=None, authorised=True, key=None, **changes):
+    def tell(self, *, label=0, client=0, opened=None, authorised=True, key=None, label_name=None, **changes):
         group, state = Group(), self.store.state
-        name, stream = LABELS[label], STREAMS[label]
+        name, stream = label_name or LABELS[label], STREAMS[label]
         epoch, stream = opened or (0, stream)
         token = changes.pop("token", TOKENS[client])
         if token is not None and authorised and token.auth_ref() not in state.caps:
@@ -86,9 +86,9 @@ def log(count, seed=0):
     return world
 
 
-def dump(world_or_files, path):
-    """Onto the disk, without private keys and without an index: the audit needs neither."""
-    files = world_or_files if isinstance(world_or_files, dict) else world_or_files.fs.files()
+def dump(source, path):
+    """Onto the disk, without private keys and without an index: the audit needs neither. A world, its disk or files."""
+    files = source if isinstance(source, dict) else getattr(source, "fs", source).files()
     for name, data in files.items():
         if not name.startswith("keys/"):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def run(path, engine=None, since=None, **options):
 
 
 def codes(path, **options):
-    return {found.code for found in run(path, **options).findings}
+    return {finding.code for finding in run(path, **options).findings}
 
 
 def tables(result):
@@ -117,12 +117,16 @@ def tables(result):
 
 
 def reframed(chunk, number, change):
-    """The same chunk, with one entry changed and framed again, as by somebody who knows how."""
-    data = chunk.read_bytes()
-    made = [found for _, found in frame.frames(data)]
-    msg, receipt = change(Msg.from_bytes(made[number].msg), Receipt.from_bytes(made[number].receipt))
-    made[number] = frame.encode(made[number].label, made[number].stream_seq, msg.to_bytes(), receipt.to_bytes())
-    chunk.write_bytes(b"".join(found.to_bytes() for found in made))
+    """The same file, with one entry changed and framed again, as by somebody who knows how."""
+    chunk.write_bytes(reframed_bytes(chunk.read_bytes(), number, change))
+
+
+def reframed_bytes(data, number, change):
+    entries = [entry for _, entry in frame.frames(data)]
+    entry = entries[number]
+    msg, receipt = change(Msg.from_bytes(entry.msg), Receipt.from_bytes(entry.receipt))
+    entries[number] = frame.encode(entry.label, entry.stream_seq, msg.to_bytes(), receipt.to_bytes())
+    return b"".join(entry.to_bytes() for entry in entries)
 
 
 def signed(receipt, key=HUB):
@@ -145,9 +149,9 @@ class ShuffledEngine:
         self._rng.shuffle(parts)
         results = {}
         for number, part in parts:
-            call, judged_by, given = pickle.loads(pickle.dumps((step, context, part)))  # noqa: S301 - our own
+            call, judged_by, own_tasks = pickle.loads(pickle.dumps((step, context, part)))  # noqa: S301 - our own
             fs = open_fs(judged_by.uri)
-            results[number] = pickle.loads(pickle.dumps([call(fs, judged_by, task) for task in given]))  # noqa: S301 - our own
+            results[number] = pickle.loads(pickle.dumps([call(fs, judged_by, task) for task in own_tasks]))  # noqa: S301 - our own
         for number in sorted(results):
             yield from results[number]
 

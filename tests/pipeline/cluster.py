@@ -13,7 +13,7 @@ import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from veen.pipeline.submit import spark_home
+from veen.spark.submit import spark_home
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark():
-    from veen.pipeline.session import spark_session
+    from veen.spark.session import spark_session
 
     session = spark_session(
         "veen tests",

@@ -15,15 +15,15 @@ from tests.pipeline.cluster import ancestors
 from tests.pipeline.queryworld import KEYS, STREAMS, Recorder, descriptor, filled
 from tests.pipeline.randomlogs import damaged
 
-from veen.client.keyring import StreamKeys
+from veen import folds
+from veen.client.identity.keyring import StreamKeys
+from veen.log.keys import KeyFile, write_keys
 from veen.overlays import kv
 from veen.overlays.wallet import drafts
 from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
-from veen.pipeline import folds
-from veen.pipeline.audit.report import document
-from veen.pipeline.inventory import pin
-from veen.pipeline.query import api
-from veen.pipeline.query.keys import KeyFile, write_keys
+from veen.query import api
+from veen.storage.pinned import pin
+from veen.verify.audit.report import document
 
 FOLDS = ("kv", "wallet.ledger")  # a plan of SQL, and one of windows
 STEPS = ("source", "audit", "query", "groups", "fold")
@@ -106,21 +106,20 @@ COLUMNS = ("label", "stream_seq", "leaf_hash", "ok", "reason")
 
 def in_one_process(directory):
     """What every cluster must find."""
-    from veen.pipeline import bronze
-    from veen.pipeline.columns import ENTRIES, chosen
-    from veen.pipeline.files import open_fs
+    from veen.fs.places import open_fs
+    from veen.log.columns import ENTRIES, chosen
+    from veen.log.entries import ReadSpec, batches
+    from veen.log.slices import Slice
 
     path, keys = directory / "log", KeyFile(str(directory / "keys" / "reader.keys"))
-    wanted, pinned, fs = chosen(COLUMNS, ENTRIES), pin(str(path)), open_fs(str(path))
+    pinned, fs = pin(str(path)), open_fs(str(path))
+    spec = ReadSpec(columns=chosen(COLUMNS, ENTRIES), level="full", identity=pinned.identity)
     rows = [
         tuple(row[name] for name in COLUMNS)
-        for ref in pinned.chunks()
-        for batch in bronze.batches(
-            fs, ref, wanted, level="full", identity=pinned.identity, first=ref.start_seq, last=ref.end_seq,
-            fail_fast=False,
-        )
+        for chunk in pinned.chunks()
+        for batch in batches(fs, Slice.whole(chunk), spec)
         for row in batch.to_pylist()
-    ]  # fmt: skip
+    ]
     return {
         "source": _sourced(rows),
         "audit": _audited(path),
@@ -143,7 +142,7 @@ class OnSpark:
         return _sourced(found.load(str(self.directory / "log")).collect())
 
     def audit(self):
-        from veen.pipeline.audit.spark import SparkEngine
+        from veen.spark.audit import SparkEngine
 
         return _audited(self.directory / "log", SparkEngine(self.session, 6))
 
@@ -162,8 +161,8 @@ _KINDS = ("BINARY", "BIGINT", "BINARY", "BOOLEAN", "STRING")
 
 def main(directory, faults, how):
     """Every step, disturbed by the hook that lies in `faults`."""
-    from veen.pipeline import fitness
-    from veen.pipeline.session import described, spark_session
+    from veen.spark import executor_check as fitness
+    from veen.spark.session import described, spark_session
 
     session = spark_session("veen tests", settings=json.loads(os.environ["VEEN_TEST_CONFS"]))
     steps, found, struck = OnSpark(session, Path(directory)), {}, {}
@@ -196,7 +195,7 @@ _seen = 0
 
 def _hook(event, args):
     global _seen
-    if event != "open" or not args or "/chunk-" not in str(args[0]) or "pyspark" not in sys.modules:
+    if event != "open" or not args or "chunk-" not in str(args[0]) or "pyspark" not in sys.modules:
         return
     from pyspark import TaskContext
 

@@ -6,6 +6,7 @@ expire, and entries that could not be read.
 """
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +14,15 @@ from tests.overlays.walletworld import WALLETS, opened
 from tests.pipeline.queryworld import KEYRING, STREAMS, Recorder
 
 from veen.core.hashing import H, Ht
-from veen.core.mmr import Mmr
-from veen.overlays import crdt, crud, kv, queue, rpc
-from veen.overlays.body import Draft
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.snapshot import Cut, Snapshot
-from veen.overlays.wallet import LedgerFold, Policy, drafts
-from veen.pipeline.columns import arrow_schema
-from veen.pipeline.events import SILVER, Unread, rows_of
+from veen.core.tree.mmr import Mmr
+from veen.log.columns import arrow_schema
+from veen.log.events import SILVER, Unread, rows_of
+from veen.overlays import crdt, crud, kv, queue
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.snapshot import Cut, Snapshot
+from veen.overlays.rpc import messages as rpc
+from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
 from veen.testing.events import FakeLog
 
 BRIDGE = H(b"bridge")
@@ -61,7 +63,7 @@ def _crud(rng, _log):
     fields = {name: rng.choice((None, 1, "x")) for name in rng.sample(("name", "age"), rng.randrange(3))}
     match rng.choice(("create", "update", "delete")):
         case "create":
-            return crud.create(entity, id_, fields, if_rev=if_rev)
+            return replace(crud.create(entity, id_, fields, if_rev=if_rev), expires_at=rng.choice((None, None, 1_010)))
         case "update":
             return crud.update(entity, id_, fields, if_rev=if_rev)
         case _:
@@ -109,7 +111,7 @@ def _wallet(rng, _log):
 
 def ledger(**settings):
     """Several wallets on one stream."""
-    return LedgerFold(policy=Policy(own_streams=False), **settings)
+    return LedgerFold(policy=WalletPolicy(own_streams=False, trust_every_writer=True, max_skew_sec=None), **settings)
 
 
 WRITERS = {
@@ -205,9 +207,9 @@ def outcome(fold, summary, cuts):
 
 def reference(fold, found):
     """One process, in the plainest way there is."""
-    from veen.pipeline.folds.seen import Seen
+    from veen.folds.coverage import FoldCoverage
 
-    return fold.summarize(list(Seen().events(found)))
+    return fold.summarize(list(FoldCoverage().events(found)))
 
 
 def frame_of(spark, found, parts=None, seed=0):
@@ -228,7 +230,7 @@ def real_log(path, drafts_to_send, *, seed=0, foreign=0.0):
 
 
 def send(world, drafts_to_send, rng, *, foreign=0.0):
-    from veen.client.keyring import StreamKeys
+    from veen.client.identity.keyring import StreamKeys
 
     for draft in drafts_to_send:
         world.now += rng.choice((0, 1, 5))

@@ -8,16 +8,16 @@ from pathlib import Path
 from tests.cli.hubprocess import HubProcess, running
 from tests.client.hubs import ISSUER, QUICK, person, token_for
 
-from veen.client.calls import Calls
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.http import HttpTransport
-from veen.client.keyring import Keyring, StreamKeys
-from veen.client.keystore import Keystore
-from veen.client.pin import HubPin
-from veen.client.secrets import Secrets
-from veen.client.writing import Sent
-from veen.core.tooling import RecordResponse, StreamRegisterRequest
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.keystore import Keystore
+from veen.client.identity.secrets import Secrets
+from veen.client.send.writing import Sent
+from veen.client.transport.calls import Calls
+from veen.client.transport.http import HttpTransport
+from veen.client.verify.pin import HubPin
+from veen.core.objects.tooling import RecordResponse, StreamRegisterRequest
 
 ORDERS, TRADES = StreamKeys.create("orders"), StreamKeys.create("trades")
 RING = Keyring().with_keys(ORDERS).with_keys(TRADES)

@@ -7,18 +7,18 @@ from typing import Any
 from tests.storage.driver import CLIENTS
 from tests.storage.world import HUB_ID, World
 
-from veen.client.keyring import Keyring, StreamKeys
-from veen.core.ciphertext import Binding, seal
-from veen.core.control import LabelOpen
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.labels import label_of, routing_key_of, stream_id_of
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
-from veen.overlays import sdr
-from veen.pipeline.query import canonical
+from veen.core.objects.control import LabelOpen
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import Binding, seal
+from veen.fs.local import OsFs
+from veen.overlays.recorder import events as sdr
+from veen.query import canonical
 from veen.storage import frame
-from veen.storage.fs import OsFs
 from veen.storage.store import Group
 
 STREAMS = ("record/app/http", "record/security/auth", "record/infra/disk")

@@ -12,12 +12,12 @@ from tests.pipeline.queryworld import KEYS as RECORDER_KEYS
 from tests.pipeline.queryworld import ORIGINS, SUBJECTS, TYPES, Recorder, payload
 from tests.storage.driver import START
 
-from veen.client.keyring import Keyring, StreamKeys
-from veen.core.control import LimitsSet
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.limits import Limits
+from veen.core.objects.control import LimitsSet
 from veen.overlays import crdt, kv
 from veen.storage.index import Index
-from veen.storage.retention import Periods, Policy, apply, plan
+from veen.storage.maintenance.retention import Periods, RetentionPolicy, apply, plan
 
 STATE = "state/kv"
 COUNTER = "state/counter"
@@ -117,7 +117,7 @@ def _erase(world, rng):
     world.store.retire()
     periods = rng.choice((Periods(payload_sec=1), Periods(payload_sec=1, receipt_sec=1)))
     index = Index(world.fs)
-    apply(world.fs, plan(index, Policy(periods), world.now + rng.choice((0, 30, 10_000))), world.control)
+    apply(world.fs, plan(index, RetentionPolicy(periods), world.now + rng.choice((0, 30, 10_000))), world.control)
     index.close()
 
 

@@ -7,13 +7,13 @@ Arguments: `spark` or `python`, the data directory, the tables, the key file, a 
 import sys
 from pathlib import Path
 
-from veen.pipeline import tables
-from veen.pipeline.query.keys import KeyFile
+from veen import tables
+from veen.log.keys import KeyFile
 
 
 def streaming(path, to, keys, events, *, once):
     """A stream of Spark."""
-    from veen.pipeline.session import spark_session
+    from veen.spark.session import spark_session
 
     settings = {
         "spark.sql.shuffle.partitions": "2",

@@ -7,11 +7,11 @@ from hashlib import sha256
 from tests.pipeline.queryworld import STREAMS, Recorder
 from tests.storage.world import HUB_ID
 
-from veen.client.keyring import StreamKeys
+from veen.client.identity.keyring import StreamKeys
 from veen.core.labels import label_of, routing_key_of, stream_id_of
-from veen.storage.fs import OsFs
+from veen.fs.local import OsFs
 from veen.storage.index import Index
-from veen.storage.retention import Periods, Policy, apply, plan
+from veen.storage.maintenance.retention import Periods, RetentionPolicy, apply, plan
 from veen.storage.scan import inventory
 
 DAY = 86_400
@@ -59,7 +59,7 @@ def erase(world, *, receipts=False, after=10_000):
     world.store.retire()
     index = Index(world.fs)
     periods = Periods(payload_sec=1, receipt_sec=1) if receipts else Periods(payload_sec=1)
-    apply(world.fs, plan(index, Policy(periods), world.now + after), world.control)
+    apply(world.fs, plan(index, RetentionPolicy(periods), world.now + after), world.control)
     index.close()
     world.store.retire()
 

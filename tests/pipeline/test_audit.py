@@ -1,12 +1,16 @@
 """The audit by the single-process engine: good logs pass, and every kind of damage is found and named."""
 
 import json
+import multiprocessing
+import os
 import random
+import signal
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.pipeline import auditworld
 from tests.pipeline.auditworld import (
     Liar,
     ShuffledEngine,
@@ -23,28 +27,36 @@ from tests.pipeline.auditworld import (
     tables,
 )
 from tests.pipeline.randomlogs import damaged
-from tests.storage.driver import CLIENTS, HUB, ISSUER, START, STREAMS, TOKENS
+from tests.storage.driver import START, TOKENS
 from tests.storage.world import LABELS, LIMITS
+from tests.verify.damages import (
+    OTHER_STREAM,
+    SHORT,
+    STRANGER,
+    UNAUTHORISED,
+    UNKNOWN_PROFILE,
+    control_items,
+    erased,
+    liar,
+    outside_epoch,
+    rotated,
+    swapped_entries,
+    with_other_limits,
+    without_records,
+)
 
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import ControlRecord, LimitsSet
-from veen.core.ed25519 import SigningKey
-from veen.core.labels import label_of, routing_key_of
-from veen.core.mmr import root_of
-from veen.core.profile import PRESETS, Profile
-from veen.core.receipt import Receipt
-from veen.pipeline.audit import Previous, PythonEngine
-from veen.pipeline.audit.engine import cut
-from veen.pipeline.audit.report import document, lines, write
-from veen.pipeline.errors import OptionError
-from veen.pipeline.inventory import pin
-from veen.storage import keyrotation
-from veen.storage.fs import OsFs
-from veen.storage.index import Index
-from veen.storage.retention import Periods, Policy, apply, plan
-
-STRANGER = SigningKey(b"\x77" * 32)
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, LimitsSet
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import root_of
+from veen.fs.local import OsFs
+from veen.storage.pinned import pin
+from veen.verify.audit import Previous, ProcessesEngine, PythonEngine
+from veen.verify.audit.context import AuditOptionError
+from veen.verify.audit.engine import cut
+from veen.verify.audit.previous import PreviousError
+from veen.verify.audit.report import document, lines, write
 
 
 @pytest.fixture
@@ -71,7 +83,7 @@ def test_roots_are_those_of_the_last_receipts(tmp_path):
     world = log(30)
     result = run(dump(world, tmp_path))
     last = {frame.label: Receipt.from_bytes(frame.receipt) for frame in world.frames}
-    assert {one.label: (one.size, one.root) for one in result.labels} == {
+    assert {label_result.label: (label_result.size, label_result.root) for label_result in result.labels} == {
         label: (receipt.stream_seq, receipt.mmr_root) for label, receipt in last.items()
     }
 
@@ -80,14 +92,14 @@ def test_levels_verify_fewer_signatures_and_nothing_else(good):
     full, sampled = run(good), run(good, level="sampled")
     none, structure = run(good, level="sampled", sample_per_million=0), run(good, level="structure")
     everything = run(good, level="sampled", sample_per_million=1_000_000)
-    numbers = [one.counts["signatures"] for one in (structure, none, sampled, everything)]
+    numbers = [result.counts["signatures"] for result in (structure, none, sampled, everything)]
     assert numbers[0] == 0
     assert 0 < numbers[1] <= numbers[2] < numbers[3] == full.counts["signatures"]
     drawn = {run(good, level="sampled", sample_per_million=300_000, seed=str(n)).counts["signatures"] for n in range(9)}
     assert len(drawn) > 1  # another seed, another sample
-    for one in (sampled, structure, none):
-        assert tables(one) == tables(full)
-    with pytest.raises(OptionError):
+    for result in (sampled, structure, none):
+        assert tables(result) == tables(full)
+    with pytest.raises(AuditOptionError):
         run(good, level="guess")
 
 
@@ -105,14 +117,14 @@ def test_a_flipped_bit_in_a_ciphertext_is_named_with_its_invariant_and_place(goo
     data = chunk.read_bytes()
     flip(chunk, 82 + 104 + 2 + 34 + 34 + 3 + 10)
     result = run(good)
-    assert {found.code for found in result.findings} == {"ct_hash", "entry_hash"}
-    for found in result.findings:
-        assert (found.label, found.stream_seq, found.offset) == (LABELS[0], 4, 0)
-        assert found.path == f"log/{chunk.name}"
-        assert found.severity == "error"
+    assert {finding.code for finding in result.findings} == {"ct_hash", "entry_hash"}
+    for finding in result.findings:
+        assert (finding.label, finding.stream_seq, finding.offset) == (LABELS[0], 4, 0)
+        assert finding.path == f"log/{chunk.name}"
+        assert finding.severity == "error"
     assert not result.ok
     # The tree goes on behind the damage, as the entry still says what its leaf was.
-    assert next(one for one in result.labels if one.label == LABELS[0]).root is not None
+    assert next(label_result for label_result in result.labels if label_result.label == LABELS[0]).root is not None
     chunk.write_bytes(data)
     assert run(good).ok
 
@@ -129,25 +141,25 @@ def test_damage_to_a_frame_is_named(good, place, expected):
 def test_a_length_that_cannot_be_loses_the_rest_of_the_chunk_and_says_which(good):
     chunk = chunks(good)[0]
     flip(chunk, 42, 7)
-    (found, *others) = run(good).findings
-    assert (found.code, found.stream_seq) == ("frame", 1)
-    assert "entries 2 to 3" in found.message
+    (finding, *others) = run(good).findings
+    assert (finding.code, finding.stream_seq) == ("frame", 1)
+    assert "entries 2 to 3" in finding.message
     assert not others  # the next chunk goes on from peaks that a checkpoint vouches for
 
 
 def test_a_chunk_that_was_cut_is_named_at_the_entry_it_ends_in(good):
     chunk = chunks(good)[1]
     chunk.write_bytes(chunk.read_bytes()[:-10])
-    (found,) = run(good).findings
-    assert (found.code, found.stream_seq) == ("frame", 6)
+    (finding,) = run(good).findings
+    assert (finding.code, finding.stream_seq) == ("frame", 6)
 
 
 def test_bytes_behind_a_chunk_are_named(good):
     chunk = chunks(good)[0]
     size = chunk.stat().st_size
     chunk.write_bytes(chunk.read_bytes() + b"\0")
-    (found,) = run(good).findings
-    assert (found.code, found.offset) == ("frame", size)
+    (finding,) = run(good).findings
+    assert (finding.code, finding.offset) == ("frame", size)
 
 
 def test_chunks_that_changed_places_are_named(good):
@@ -155,17 +167,17 @@ def test_chunks_that_changed_places_are_named(good):
     a, b = first.read_bytes(), second.read_bytes()
     first.write_bytes(b)
     second.write_bytes(a)
-    found = [one for one in run(good).findings if one.code == "place"]
-    assert [(one.stream_seq, one.path) for one in found] == [(1, f"log/{first.name}"), (4, f"log/{second.name}")]
-    assert "entry 4 is where entry 1 belongs; so it is up to entry 3" in found[0].message
+    findings = [finding for finding in run(good).findings if finding.code == "place"]
+    assert [(finding.stream_seq, finding.path) for finding in findings] == [
+        (1, f"log/{first.name}"),
+        (4, f"log/{second.name}"),
+    ]
+    assert "entry 4 is where entry 1 belongs; so it is up to entry 3" in findings[0].message
 
 
 def test_entries_that_changed_places_are_named(good):
     chunk = chunks(good)[0]
-    from veen.storage import frame
-
-    made = [found.to_bytes() for _, found in frame.frames(chunk.read_bytes())]
-    chunk.write_bytes(made[1] + made[0] + made[2])
+    chunk.write_bytes(swapped_entries(chunk.read_bytes()))
     assert "place" in codes(good)
 
 
@@ -173,12 +185,12 @@ def test_a_missing_chunk_is_a_gap_and_the_rest_is_still_judged(good):
     victim = chunks(good)[1]
     victim.unlink()
     result = run(good)
-    assert {found.code for found in result.findings} >= {"gap"}
-    (gap,) = [found for found in result.findings if found.code == "gap"]
+    assert {finding.code for finding in result.findings} >= {"gap"}
+    (gap,) = [finding for finding in result.findings if finding.code == "gap"]
     assert gap.stream_seq == 4
     assert "entries 4 to 6" in gap.message
-    assert "mmr_root" not in {found.code for found in result.findings}
-    assert next(one for one in result.labels if one.label == LABELS[0]).root is not None
+    assert "mmr_root" not in {finding.code for finding in result.findings}
+    assert next(label_result for label_result in result.labels if label_result.label == LABELS[0]).root is not None
 
 
 def test_a_chunk_of_another_hub_is_named(good):
@@ -190,9 +202,9 @@ def test_a_chunk_of_another_hub_is_named(good):
     stranger.unlink()
     for number in range(3):
         reframed(chunk, number, lambda msg, receipt: (msg, signed(receipt, STRANGER)))
-    (found, *_) = run(good).findings
-    assert (found.code, found.stream_seq) == ("hub_sig", 1)
-    assert found.message.endswith("so it is up to entry 3")
+    (finding, *_) = run(good).findings
+    assert (finding.code, finding.stream_seq) == ("hub_sig", 1)
+    assert finding.message.endswith("so it is up to entry 3")
 
 
 @pytest.mark.parametrize("cut_at", [0.3, 0.6, 0.95])
@@ -210,31 +222,33 @@ def test_a_label_that_is_gone_is_missed(good):
     for file in (good / "log").glob(f"*{LABELS[1].hex()}*"):
         file.unlink()
     (good / "offsets" / f"{LABELS[1].hex()}.loc").unlink()
-    found = [one for one in run(good).findings if one.label == LABELS[1]]
-    assert "cut" in {one.code for one in found}
+    findings = [finding for finding in run(good).findings if finding.label == LABELS[1]]
+    assert "cut" in {finding.code for finding in findings}
 
 
 def test_a_forged_receipt_is_not_by_the_hub(good):
     reframed(chunks(good)[0], 1, lambda msg, receipt: (msg, signed(receipt, STRANGER)))
-    (found, *rest) = run(good).findings
-    assert (found.code, found.stream_seq) == ("hub_sig", 2)
-    assert {one.code for one in rest} <= {"rebuildable"}  # its summary holds the hash of the true entry
+    (finding, *rest) = run(good).findings
+    assert (finding.code, finding.stream_seq) == ("hub_sig", 2)
+    assert {other.code for other in rest} <= {"rebuildable"}  # its summary holds the hash of the true entry
 
 
 def test_a_root_that_the_hub_signed_but_that_is_not_true_is_named(good):
     reframed(chunks(good)[0], 1, lambda msg, receipt: (msg, signed(replace(receipt, mmr_root=b"r" * 32))))
-    assert [(one.code, one.stream_seq) for one in run(good).findings if one.code != "rebuildable"] == [("mmr_root", 2)]
+    assert [(finding.code, finding.stream_seq) for finding in run(good).findings if finding.code != "rebuildable"] == [
+        ("mmr_root", 2)
+    ]
 
 
 def test_a_message_that_its_client_did_not_sign_is_named(good):
     reframed(chunks(good)[0], 2, lambda msg, receipt: (replace(msg, sig=bytes(64)), receipt))
-    assert ("msg_sig", 3) in {(one.code, one.stream_seq) for one in run(good).findings}
+    assert ("msg_sig", 3) in {(finding.code, finding.stream_seq) for finding in run(good).findings}
     assert "msg_sig" not in codes(good, level="structure")
 
 
 def test_a_prev_ack_of_the_future_is_named(good):
     reframed(chunks(good)[0], 0, lambda msg, receipt: (resigned(replace(msg, prev_ack=9)), receipt))
-    assert ("prev_ack", 1) in {(one.code, one.stream_seq) for one in run(good).findings}
+    assert ("prev_ack", 1) in {(finding.code, finding.stream_seq) for finding in run(good).findings}
 
 
 @pytest.mark.parametrize("what", ["summary", "peaks", "checkpoint-index", "checkpoint", "missing"])
@@ -243,7 +257,7 @@ def test_what_a_seal_left_is_compared(good, what):
         "summary": next((good / "log").glob("chunk-*.summary")),
         "peaks": next((good / "log").glob("peaks-*.cbor")),
         "checkpoint-index": next((good / "log").glob("checkpoint-index-*.cbor")),
-        "checkpoint": min(one for one in (good / "log").glob("checkpoint-*.cbor") if "index" not in one.name),
+        "checkpoint": min(path for path in (good / "log").glob("checkpoint-*.cbor") if "index" not in path.name),
     }
     if what == "missing":
         files["checkpoint"].unlink()
@@ -251,14 +265,14 @@ def test_what_a_seal_left_is_compared(good, what):
         return
     flip(files[what], -1)
     result = run(good)
-    assert {found.code for found in result.findings} == {"seal" if what == "checkpoint" else "rebuildable"}
+    assert {finding.code for finding in result.findings} == {"seal" if what == "checkpoint" else "rebuildable"}
     assert result.ok == (what != "checkpoint")
 
 
 def test_a_checkpoint_by_another_key_is_named(good):
-    file = min(one for one in (good / "log").glob("checkpoint-*.cbor") if "index" not in one.name)
-    found = Checkpoint.from_bytes(file.read_bytes())
-    file.write_bytes(replace(found, hub_sig=STRANGER.sign(found.signing_digest())).to_bytes())
+    file = min(path for path in (good / "log").glob("checkpoint-*.cbor") if "index" not in path.name)
+    checkpoint = Checkpoint.from_bytes(file.read_bytes())
+    file.write_bytes(replace(checkpoint, hub_sig=STRANGER.sign(checkpoint.signing_digest())).to_bytes())
     assert codes(good) == {"seal"}
 
 
@@ -283,26 +297,19 @@ def test_a_damaged_identity_is_named(good, name):
 
 
 def control_records(path):
-    from veen.core import cbor
-
-    data, pos, found = (path / "log" / "control.cborseq").read_bytes(), 0, []
-    while pos < len(data):
-        end = cbor.item_end(data, pos)
-        found.append(data[pos:end])
-        pos = end
-    return found
+    return control_items((path / "log" / "control.cborseq").read_bytes())
 
 
 def test_a_missing_control_record_is_named_and_what_it_authorised_too(good):
     records = control_records(good)
-    kinds = [ControlRecord.from_bytes(one).body.KIND for one in records]
+    kinds = [ControlRecord.from_bytes(record).body.KIND for record in records]
     place = kinds.index("cap.authorize")
-    (good / "log" / "control.cborseq").write_bytes(b"".join(one for n, one in enumerate(records) if n != place))
+    (good / "log" / "control.cborseq").write_bytes(b"".join(record for n, record in enumerate(records) if n != place))
     result = run(good)
-    control = [found for found in result.findings if found.code == "control"]
-    assert [found.message for found in control] == [f"control record {place + 2}: a record is missing before it"]
-    assert any(found.code == "capability" for found in result.findings)
-    assert {found.code for found in result.findings} == {"control", "capability"}
+    control = [finding for finding in result.findings if finding.code == "control"]
+    assert [finding.message for finding in control] == [f"control record {place + 2}: a record is missing before it"]
+    assert any(finding.code == "capability" for finding in result.findings)
+    assert {finding.code for finding in result.findings} == {"control", "capability"}
 
 
 def test_a_control_journal_that_is_gone_is_missed(good):
@@ -340,18 +347,13 @@ def test_a_bucket_with_nothing_but_chunks_is_judged_as_far_as_it_goes(tmp_path):
 # --- logs of a hub that broke its own rules ------------------------------------------------------------------
 
 
-def liar():
-    world = Liar()
-    world.control(LimitsSet(limits=LIMITS.to_json()))
-    for _ in range(2):
-        world.tell()
-    return world
-
-
 def told(world, tmp_path, **options):
     world.store.close()
     world.bind()
-    return [(one.code, one.stream_seq, one.severity) for one in run(dump(world, tmp_path), **options).findings]
+    return [
+        (finding.code, finding.stream_seq, finding.severity)
+        for finding in run(dump(world, tmp_path), **options).findings
+    ]
 
 
 @pytest.mark.req("INV-08", "INV-09")
@@ -376,10 +378,10 @@ def test_a_prev_ack_that_goes_back_is_named(tmp_path):
 @pytest.mark.req("INV-04")
 def test_an_unknown_profile_is_a_warning_and_an_error_if_profiles_were_given(tmp_path):
     world = liar()
-    world.tell(profile=Profile(epoch_sec=0, pad_block=77))
+    world.tell(profile=UNKNOWN_PROFILE)
     assert told(world, tmp_path) == [("profile", 3, "warning")]
-    assert [one.severity for one in run(tmp_path, profiles=(PRESETS["bulk"],)).findings] == ["error"]
-    assert codes(tmp_path, profiles=(PRESETS["bulk"], Profile(epoch_sec=0, pad_block=77))) == set()
+    assert [finding.severity for finding in run(tmp_path, profiles=(PRESETS["bulk"],)).findings] == ["error"]
+    assert codes(tmp_path, profiles=(PRESETS["bulk"], UNKNOWN_PROFILE)) == set()
 
 
 @pytest.mark.req("INV-11")
@@ -391,42 +393,32 @@ def test_a_message_that_breaks_the_limits_is_named(tmp_path, ciphertext):
 
 
 @pytest.mark.req("INV-12")
-def test_an_entry_outside_the_epoch_of_its_label_is_named(tmp_path, monkeypatch):
-    world = Liar()
-    epoch = START // 3600
-    label = label_of(routing_key_of(world.keys.identity.hub_id), STREAMS[0], epoch)
-    monkeypatch.setattr(auditworld, "LABELS", [label, LABELS[1]])
-    rotating = PRESETS["rotating"]
-    world.tell(opened=(epoch, STREAMS[0]), profile=rotating)
-    world.now += 7200
-    world.tell(profile=rotating)
-    assert told(world, tmp_path) == [("epoch", 2, "error")]
+def test_an_entry_outside_the_epoch_of_its_label_is_named(tmp_path):
+    findings = run(dump(outside_epoch(), tmp_path)).findings
+    assert [(finding.code, finding.stream_seq, finding.severity) for finding in findings] == [("epoch", 2, "error")]
 
 
 def test_profiles_of_different_epochs_do_not_mix(tmp_path):
     world = liar()
     world.tell(profile=PRESETS["ref"])
-    found = told(world, tmp_path)
-    assert ("epoch", None, "error") in found
-    assert ("epoch", 3, "error") in found
+    findings = told(world, tmp_path)
+    assert ("epoch", None, "error") in findings
+    assert ("epoch", 3, "error") in findings
 
 
 def test_entries_without_authority_are_named(tmp_path):
     world = liar()
-    other = CapToken.issue(ISSUER, CLIENTS[0].public, [STREAMS[1]], ttl=1_000_000)
-    short = CapToken.issue(ISSUER, CLIENTS[0].public, STREAMS, ttl=0)
-    never = CapToken.issue(ISSUER, CLIENTS[0].public, STREAMS, ttl=7)
-    world.tell(token=other)
-    world.tell(token=short)
+    world.tell(token=OTHER_STREAM)
+    world.tell(token=SHORT)
     world.now += 1
-    world.tell(token=short)
-    world.tell(token=never, authorised=False)
+    world.tell(token=SHORT)
+    world.tell(token=UNAUTHORISED, authorised=False)
     world.tell(client=1, token=TOKENS[0])
     world.store.close()
     world.bind()
-    found = run(dump(world, tmp_path)).findings
-    assert [(one.code, one.stream_seq) for one in found] == [("capability", n) for n in (3, 5, 6, 7)]
-    said = " ".join(one.message for one in found)
+    findings = run(dump(world, tmp_path)).findings
+    assert [(finding.code, finding.stream_seq) for finding in findings] == [("capability", n) for n in (3, 5, 6, 7)]
+    said = " ".join(finding.message for finding in findings)
     assert "not for this stream" in said
     assert f"its token ended at {START}" in said
     assert "no record authorises its token" in said
@@ -442,17 +434,15 @@ def test_time_that_runs_backwards_is_a_warning(tmp_path):
     world.tell()
     world.now += 5
     world.tell()
-    found = [one for one in told(world, tmp_path) if one[0] == "time"]
-    assert found == [("time", 4, "warning")]
+    findings = [finding for finding in told(world, tmp_path) if finding[0] == "time"]
+    assert findings == [("time", 4, "warning")]
 
 
 @pytest.mark.req("HID-06")
 def test_a_receipt_by_a_retired_key_is_named(tmp_path):
     world = liar()
     old = world.keys.signing_key_at(world.now)
-    world.keys, _ = keyrotation.rotate(
-        world.fs, world.keys, b"\x42" * 32, valid_from=world.now + 10, overlap_seconds=10, journal=world.control
-    )
+    rotated(world)
     world.now += 15  # both keys are good
     world.tell()
     world.tell(key=old)
@@ -469,37 +459,21 @@ def test_a_chunk_that_ends_too_early_is_named(tmp_path):
         world.tell()
     world.store.close()
     path = dump(world, tmp_path)
-    records = [ControlRecord.from_bytes(one) for one in control_records(path)]
-    other = LimitsSet(limits=replace(LIMITS, max_checkpoint_interval=5).to_json())
-    previous, data = None, b""
-    for record in records:
-        body = other if record.body.KIND == "limits.set" else record.body
-        previous = ControlRecord.issue(HUB, previous, body, hub_ts=record.hub_ts)
-        data += previous.to_bytes()
-    (path / "log" / "control.cborseq").write_bytes(data)
-    found = run(path).findings
-    assert [(one.code, one.stream_seq) for one in found if one.severity == "error"] == [("limits", 3), ("limits", 6)]
+    control = path / "log" / "control.cborseq"
+    control.write_bytes(with_other_limits(control.read_bytes()))
+    findings = run(path).findings
+    assert [(finding.code, finding.stream_seq) for finding in findings if finding.severity == "error"] == [
+        ("limits", 3),
+        ("limits", 6),
+    ]
 
 
 # --- erased, compressed, under way ---------------------------------------------------------------------------
 
 
-def erased(policy, tmp_path):
-    world = Liar()
-    world.control(LimitsSet(limits=LIMITS.to_json()))
-    grow(world, 20)
-    world.store.retire()
-    index = Index(world.fs)
-    apply(world.fs, plan(index, policy, world.now + 10_000), world.control)
-    index.close()
-    world.store.close()
-    world.bind()
-    return dump(world, tmp_path)
-
-
-@pytest.mark.parametrize("periods", [Periods(payload_sec=1), Periods(payload_sec=1, receipt_sec=1)])
-def test_an_erased_chunk_still_proves_what_it_proved(tmp_path, periods):
-    path = erased(Policy(periods), tmp_path)
+@pytest.mark.parametrize("receipts", [False, True])
+def test_an_erased_chunk_still_proves_what_it_proved(tmp_path, receipts):
+    path = dump(erased(receipts=receipts), tmp_path)
     assert not chunks(path)
     assert run(path).findings == ()
     archives = sorted((path / "log").glob("heads-*"))
@@ -508,10 +482,9 @@ def test_an_erased_chunk_still_proves_what_it_proved(tmp_path, periods):
 
 
 def test_payloads_that_are_gone_without_a_record_are_named(tmp_path):
-    path = erased(Policy(Periods(payload_sec=1)), tmp_path)
-    records = control_records(path)
-    kept = [one for one in records if ControlRecord.from_bytes(one).body.KIND != "retention.drop"]
-    (path / "log" / "control.cborseq").write_bytes(b"".join(kept))
+    path = dump(erased(), tmp_path)
+    control = path / "log" / "control.cborseq"
+    control.write_bytes(without_records("retention.drop", control.read_bytes()))
     assert "retention" in codes(path)
 
 
@@ -573,13 +546,38 @@ def test_findings_are_the_same_bytes_however_the_work_is_cut(honest, tmp_path, l
             assert document(result) == document(expected)
 
 
+def test_several_processes_give_the_same_bytes(tmp_path):
+    for number in range(2):
+        files = log(25, number).fs.files()
+        path = tmp_path / str(number)
+        path.mkdir()
+        dump(damaged(files, random.Random(5)) if number else files, path)
+        expected, result = run(path), run(path, engine=ProcessesEngine(2))
+        assert bool(expected.findings) == bool(number)
+        assert tables(result) == tables(expected)
+        assert document(result) == document(expected)
+
+
+def die_in_a_worker(_fs, _context, task):
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_workers_that_are_killed_cost_time_and_nothing_else(good):
+    """An out-of-memory killer takes whom it likes."""
+    context: Any = SimpleNamespace(uri=str(good))
+    results = ProcessesEngine(2).map(die_in_a_worker, context, range(9), weight=lambda _: 1, what="")
+    assert list(results) == list(range(9))
+
+
 def test_work_is_cut_into_neighbours_and_nothing_is_lost():
     for count in (0, 1, 5, 100):
         for parts in (1, 2, 7, 64):
-            made = cut(list(range(count)), parts, lambda _: 1)
-            assert [task for part in made for task in part] == list(range(count))
-            assert len(made) <= parts
-            assert all(made)
+            pieces = cut(list(range(count)), parts, lambda _: 1)
+            assert [task for part in pieces for task in part] == list(range(count))
+            assert len(pieces) <= parts
+            assert all(pieces)
 
 
 # --- going on from an earlier audit --------------------------------------------------------------------------
@@ -619,11 +617,26 @@ def test_findings_of_the_part_that_is_not_read_again_are_kept(tmp_path):
     assert not again.ok
 
 
+@pytest.mark.parametrize("name", ["audit.json", "commitments.parquet"])
+def test_an_earlier_report_of_any_size_or_behind_a_link_is_not_read(tmp_path, name):
+    first, _, _ = stages(tmp_path)
+    write(run(first), tmp_path / "audit")
+    with (tmp_path / "audit" / name).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PreviousError, match="no size for it"):
+        Previous.read(tmp_path / "audit")
+    if name.endswith(".parquet"):
+        (tmp_path / "audit" / name).unlink()
+        (tmp_path / "audit" / name).symlink_to(tmp_path)
+        with pytest.raises(PreviousError, match="is a link"):
+            Previous.read(tmp_path / "audit")
+
+
 def test_a_log_that_does_not_go_through_what_was_seen_is_named(tmp_path):
     first, second, third = stages(tmp_path)
     write(run(third), tmp_path / "audit")
-    seen = Previous.read(tmp_path / "audit")
-    assert "history" in codes_since(second, seen)  # rolled back
+    previous = Previous.read(tmp_path / "audit")
+    assert "history" in codes_since(second, previous)  # rolled back
     other = Liar()  # the same identity, another history
     other.control(LimitsSet(limits=LIMITS.to_json()))
     grow(other, 60, random.Random(99))
@@ -631,14 +644,14 @@ def test_a_log_that_does_not_go_through_what_was_seen_is_named(tmp_path):
     (tmp_path / "other").mkdir()
     path = dump(other, tmp_path / "other")
     assert run(path).ok
-    assert "history" in codes_since(path, seen)
+    assert "history" in codes_since(path, previous)
     write(run(first), tmp_path / "audit-first")
     early = codes_since(path, Previous.read(tmp_path / "audit-first"))
     assert early & {"history", "mmr_root"}
 
 
-def codes_since(path, seen):
-    return {found.code for found in run(path, since=seen).findings}
+def codes_since(path, previous):
+    return {finding.code for finding in run(path, since=previous).findings}
 
 
 # --- what is left for people ---------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import pytest
 from tests.pipeline.auditworld import ShuffledEngine, dump, log, run, tables
 from tests.pipeline.randomlogs import damaged
 
-from veen.pipeline.audit.report import document
-from veen.pipeline.audit.spark import SparkEngine
+from veen.spark.audit import SparkEngine
+from veen.verify.audit.report import document
 
 pytestmark = pytest.mark.xdist_group("spark")  # one JVM is enough
 
@@ -33,4 +33,4 @@ def test_spark_decides_by_itself_how_to_cut_and_an_empty_log_is_no_job(spark, tm
     assert tables(run(path, engine=SparkEngine(spark))) == tables(run(path))
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert [found.code for found in run(empty, engine=SparkEngine(spark)).findings] == ["identity"]
+    assert [finding.code for finding in run(empty, engine=SparkEngine(spark)).findings] == ["identity"]

@@ -6,17 +6,16 @@ import pyarrow as pa
 import pytest
 from tests.storage.world import LABELS, World, fill
 
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
-from veen.pipeline import bronze
-from veen.pipeline.columns import ENTRIES, chosen, ddl
-from veen.pipeline.cut import Cut
-from veen.pipeline.errors import OptionError, SourceDamaged
-from veen.pipeline.inventory import pin
-from veen.pipeline.place import Directory
-from veen.pipeline.plan import Selection
-from veen.pipeline.vector import Departs
-from veen.storage.fs import OsFs
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.fs.local import OsFs
+from veen.log.columns import ENTRIES, chosen, ddl
+from veen.log.entries import LEVELS, ReadSpec, batches
+from veen.log.errors import OptionError, SourceDamaged
+from veen.log.slices import Selection, Slice
+from veen.log.sources import DirectorySource
+from veen.storage.pinned import pin
+from veen.verify.vectors import Departs
 
 
 @pytest.fixture
@@ -30,18 +29,16 @@ def world(tmp_path):
 def rows_of(path, **options):
     pinned = pin(str(path))
     fs = OsFs(path)
-    found = []
-    for ref in pinned.chunks():
-        for batch in bronze.batches(fs, ref, ENTRIES, identity=pinned.identity, **options):
-            found += batch.to_pylist()
-    return found
+    spec = ReadSpec(columns=ENTRIES, identity=pinned.identity, **options)
+    chunks = map(Slice.whole, pinned.chunks())
+    return [row for chunk in chunks for batch in batches(fs, chunk, spec) for row in batch.to_pylist()]
 
 
 def by_place(frames):
     return {(f.label, f.stream_seq): f for f in frames}
 
 
-@pytest.mark.parametrize("level", bronze.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_every_entry_is_a_row(world, tmp_path, level):
     expected = by_place(world.frames)
     rows = rows_of(tmp_path, level=level)
@@ -67,7 +64,7 @@ def test_the_strict_reader_gives_the_same_rows(world, tmp_path, monkeypatch):
     def departs(*_, **__):
         raise Departs
 
-    monkeypatch.setattr(bronze, "decode", departs)
+    monkeypatch.setattr("veen.log.entries.decode", departs)
     assert rows_of(tmp_path) == fast
 
 
@@ -108,7 +105,7 @@ def test_a_signature_is_checked_when_asked_for(world, tmp_path):
     unknown = [
         row
         for ref in pinned.chunks()
-        for batch in bronze.batches(OsFs(tmp_path), ref, ENTRIES, level="receipt", identity=None)
+        for batch in batches(OsFs(tmp_path), Slice.whole(ref), ReadSpec(columns=ENTRIES, level="receipt"))
         for row in batch.to_pylist()
     ]
     assert not any(row["ok"] for row in unknown)
@@ -118,7 +115,8 @@ def test_ranges_and_columns_are_chosen(world, tmp_path):
     pinned = pin(str(tmp_path))
     ref = pinned.labels[LABELS[0]].chunks[0]
     columns = chosen(["stream_seq", "HUB_TS"], ENTRIES)
-    (batch,) = bronze.batches(OsFs(tmp_path), ref, columns, first=2, last=2)
+    part = Slice.whole(ref)._replace(first=2, last=2)
+    (batch,) = batches(OsFs(tmp_path), part, ReadSpec(columns=columns))
     assert batch.schema.names == ["stream_seq", "hub_ts"]
     assert batch.column("stream_seq").to_pylist() == [2]
     assert batch.schema.field("hub_ts").type == pa.int64()
@@ -146,7 +144,8 @@ def test_a_pin_is_a_prefix_of_what_a_hub_goes_on_writing(tmp_path):
     refs = list(pinned.chunks())
     fill(world, 30)
     world.store.retire()
-    later = [row for ref in refs for batch in bronze.batches(OsFs(tmp_path), ref, ENTRIES) for row in batch.to_pylist()]
+    spec, fs = ReadSpec(columns=ENTRIES), OsFs(tmp_path)
+    later = [row for ref in refs for batch in batches(fs, Slice.whole(ref), spec) for row in batch.to_pylist()]
     strip = [{k: v for k, v in row.items() if k != "path"} for row in later]
     assert strip == [{k: v for k, v in row.items() if k != "path"} for row in before]
     world.store.close()
@@ -155,8 +154,8 @@ def test_a_pin_is_a_prefix_of_what_a_hub_goes_on_writing(tmp_path):
 def test_what_follows_the_last_entry_of_a_file_is_told_also_within_bounds(world, tmp_path):
     chunk = min((tmp_path / "log").glob("chunk-*.log"))
     chunk.write_bytes(chunk.read_bytes() + b"\x01 more")
-    place = Directory(str(tmp_path))
-    pinned = place.pin(Selection())
-    found = place.read(place.pieces(pinned, Selection()), Cut(columns=ENTRIES), "hash", pinned.identity)
-    (strange,) = [row for batch in found for row in batch.to_pylist() if not row["ok"]]
+    source = DirectorySource(str(tmp_path))
+    pinned = source.pin(Selection())
+    read = source.read(source.slices(pinned, Selection()), ReadSpec(columns=ENTRIES, identity=pinned.identity))
+    (strange,) = [row for batch in read for row in batch.to_pylist() if not row["ok"]]
     assert "bytes follow the last entry" in strange["reason"]

@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from veen.pipeline.charts import bars
-from veen.pipeline.errors import OptionError
+from veen.log.charts import bars
+from veen.log.errors import OptionError
 
 
 def parsed(chart):

@@ -10,8 +10,8 @@ from tests.pipeline.auditworld import run
 from tests.pipeline.cluster import CONFS, ROOT, WORKERS, drive, running_cluster
 from tests.pipeline.drivers import KILLS, hooked, in_one_process, prepare
 
-from veen.cli.output import Exit
-from veen.pipeline.audit.report import document
+from veen.cli.shared.output import Exit
+from veen.verify.audit.report import document
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -80,7 +80,7 @@ def test_every_step_on_two_workers_gives_the_results_of_one_process(cluster, pre
         "test: source",
         "audit, pass 1",
         "audit, pass 2",
-        "query: look at times",
+        "query: survey times",
         "query: open, filter and sort",
     ):
         used = {executor for name, them in ran.items() if name.startswith(about) for executor in them}

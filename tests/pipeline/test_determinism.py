@@ -13,21 +13,22 @@ from tests.pipeline.auditworld import ShuffledEngine, SlowEngine, run, tables
 from tests.pipeline.randomlogs import KEYRING, KEYS, random_log
 from tests.pipeline.test_query_cuts import CUTS, Cut, answer, random_query
 
+from veen import folds
 from veen.core.errors import VeenError
-from veen.overlays.state import state_hash
-from veen.overlays.stream import fold_events
-from veen.pipeline import folds
-from veen.pipeline.audit.report import document
-from veen.pipeline.audit.spark import SparkEngine
-from veen.pipeline.events import EventJob, event_batches, make_prefix, read_events, timed_tasks
-from veen.pipeline.folds import fold_named
-from veen.pipeline.folds.generic import merged, summarized
-from veen.pipeline.folds.rows import found_in
-from veen.pipeline.folds.seen import Seen
-from veen.pipeline.query.engine import LocalSource
-from veen.pipeline.query.keys import write_keys
-from veen.pipeline.query.onspark import SparkSource
-from veen.pipeline.query.planning import make_plan
+from veen.folds import fold_named
+from veen.folds.coverage import FoldCoverage
+from veen.folds.partials import merged, summarized
+from veen.folds.transport import entries_in
+from veen.log.events import EventJob, event_batches, make_prefix, read_events
+from veen.log.keys import write_keys
+from veen.overlays.framework.state import state_hash
+from veen.overlays.framework.stream import fold_events
+from veen.query.engine import LocalSource
+from veen.query.on_spark import SparkSource
+from veen.query.planning import plan_query
+from veen.spark.audit import SparkEngine
+from veen.spark.runner import timed_tasks
+from veen.verify.audit.report import document
 
 LOGS = 200
 
@@ -45,7 +46,7 @@ def audited(path, engine=None, level="full"):
 def answered(path, asked, source):
     """The digest, rows, evidence and coverage; or the error, which is an answer as well."""
     try:
-        plan = make_plan(str(path), asked)
+        plan = plan_query(str(path), asked)
         return answer(plan, asked, source(plan))
     except VeenError as exc:
         return type(exc), str(exc)
@@ -81,7 +82,7 @@ def check_folds(found, here, there, parts, keys):
     """The generic path of Spark without Spark: summaries of parts that meet in any order, in a tree."""
     rng = random.Random(found.seed)
     for name in FOLDS:
-        fold, seen = fold_named(name), Seen()
+        fold, seen = fold_named(name), FoldCoverage()
         try:
             expected = states(fold, fold_events(fold, seen.events(read_events(str(here), KEYRING))), seen)
         except VeenError as exc:
@@ -94,7 +95,7 @@ def check_folds(found, here, there, parts, keys):
                 pickle.dumps((EventJob(prefix.uri, keys), timed_tasks(None, prefix, count)))
             )
             rng.shuffle(tasks)
-            made = [summarized(fold, found_in(event_batches(job, works))) for works in tasks]
+            made = [summarized(fold, entries_in(event_batches(job, works))) for works in tasks]
             while len(made) > 1:  # any two that are there
                 one, other = made.pop(rng.randrange(len(made))), made.pop(rng.randrange(len(made)))
                 summary, noted = merged(fold, (one, other))

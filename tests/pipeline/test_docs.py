@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from veen.pipeline.columns import ENTRIES, ddl
-from veen.pipeline.options import KNOWN
+from veen.log.columns import ENTRIES, ddl
+from veen.log.options import KNOWN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
 

@@ -10,33 +10,33 @@ from tests.damage import flipped
 from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import LABELS, copy_of, erase, made, spoil
 
-from veen.client.keyring import Keyring
+from veen.client.identity.keyring import Keyring
 from veen.core.event import Event
 from veen.core.labels import stream_id_of
-from veen.core.receipt import Receipt
-from veen.overlays.snapshot import Cut
-from veen.pipeline.columns import ddl
-from veen.pipeline.events import (
+from veen.core.objects.receipt import Receipt
+from veen.fs.local import OsFs
+from veen.log.columns import ddl
+from veen.log.events import (
     REASONS,
     SILVER,
     EventJob,
     Mark,
     NotAnEvent,
     Unread,
+    entry_of,
     event_batches,
     event_of,
-    found_of,
     make_prefix,
     read_events,
     rows_of,
-    timed_tasks,
 )
-from veen.pipeline.inventory import pin
-from veen.pipeline.prefix import Shortened
-from veen.pipeline.query.keys import write_keys
-from veen.storage import identity
+from veen.log.keys import write_keys
+from veen.log.prefix import Shortened
+from veen.overlays.framework.snapshot import Cut
+from veen.spark.runner import timed_tasks
 from veen.storage.frame import frames
-from veen.storage.fs import OsFs
+from veen.storage.keys import identity
+from veen.storage.pinned import pin
 
 CUTS = (1, 2, 7, 64)
 
@@ -90,7 +90,7 @@ def test_however_the_log_is_cut_tasks_give_the_rows_of_one_process(log, copy, ke
     for parts in CUTS:
         job, tasks = pickle.loads(pickle.dumps((EventJob(str(copy), keys), timed_tasks(None, prefix, parts))))  # noqa: S301 - ours
         rows = [row for task in tasks for batch in event_batches(job, task) for row in batch.to_pylist()]
-        rows.sort(key=lambda row: found_of(row).order)
+        rows.sort(key=lambda row: entry_of(row).order)
         assert rows == expected
 
 
@@ -116,7 +116,7 @@ def test_time_that_runs_backwards_is_carried_over_every_cut(tmp_path, keys):
 def test_rows_and_events_are_each_other(log, keys):
     found = list(read_events(str(log), keys))
     rows = list(rows_of(found))
-    assert [found_of(row) for row in rows] == found
+    assert [entry_of(row) for row in rows] == found
     assert all(set(row) == {column.name for column in SILVER} for row in rows)
     row = next(row for row in rows if row["ok"])
     for bad in ({"hdr": b"\xff"}, {"hdr": None}, {"body": None}, {"leaf_hash": 5}):
@@ -232,7 +232,7 @@ def test_a_log_that_was_cut_is_named(log, copy):
 
 
 def test_the_columns_are_those_of_the_contract():
-    assert REASONS == ("damaged", "erased", "missing", "sealed", "malformed")
+    assert REASONS == ("damaged", "erased", "missing", "sealed", "malformed", "ambiguous")
     assert ddl(SILVER) == (
         "stream_id BINARY, stream STRING, label BINARY, epoch BIGINT, stream_seq BIGINT, leaf_hash BINARY, "
         "client_id BINARY, auth_ref BINARY, hub_ts BIGINT, ts BIGINT, schema BINARY, hdr BINARY, body BINARY, "

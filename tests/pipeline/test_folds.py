@@ -5,29 +5,30 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.overlays.walletworld import ANY_TIME, OWNERS, WALLETS, worlds
 from tests.overlays.walletworld import BRIDGE as WALLET_BRIDGE
-from tests.overlays.walletworld import worlds
 from tests.pipeline.foldworld import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
 
+from veen import folds as api
 from veen.core import cbor
 from veen.core.event import Event
 from veen.core.hashing import H
+from veen.folds import partials, windows
+from veen.folds.coverage import FoldCoverage
+from veen.folds.errors import NoSuchFold, NotBound, PlanUnfit, RootDiffers, RowsMissing
+from veen.folds.planning import plan_of
+from veen.folds.transport import coverage_row, merged_coverage, pack, unpack
+from veen.log.events import Unread, entry_of, event_of, rows_of
 from veen.overlays.crud import CrudFold
-from veen.overlays.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.joined import Joined
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.ordered import LateEvent, Ordered
+from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
-from veen.overlays.ordered import LateEvent, Ordered
 from veen.overlays.queue import QueueFold
-from veen.overlays.stream import fold_events
-from veen.overlays.wallet import LedgerFold, Policy
-from veen.pipeline import folds as api
-from veen.pipeline.events import Unread, event_of, found_of, rows_of
-from veen.pipeline.folds import generic, ordered, windows
-from veen.pipeline.folds.errors import NoSuchFold, NotBound, PlanUnfit, RootDiffers, RowsMissing
-from veen.pipeline.folds.planning import plan_of
-from veen.pipeline.folds.seen import Seen
-from veen.pipeline.folds.shipping import pack, unpack
-from veen.pipeline.folds.tasks import noted, read_noted
+from veen.overlays.wallet import LedgerFold, WalletPolicy
+from veen.overlays.wallet.ids import wallet_stream
+from veen.overlays.wallet.policy import owners_by
 
 PARTS = (1, 2, 7, 64)
 
@@ -59,11 +60,11 @@ def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_p
         expected = outcome(fold, reference(fold, found), cuts)
         for parts in PARTS:
             trees = [
-                shipped(n, generic.summarized(fold, part)) for n, part in enumerate(dealt(found, parts, seed + parts))
+                shipped(n, partials.summarized(fold, part)) for n, part in enumerate(dealt(found, parts, seed + parts))
             ]
-            first, seen = generic.merged(fold, trees[: parts // 2])
+            first, seen = partials.merged(fold, trees[: parts // 2])
             again = shipped(0, [fold.dump(first), seen.to_tree()])
-            summary, seen = generic.merged(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
+            summary, seen = partials.merged(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
             assert outcome(fold, summary, cuts) == expected
             assert seen.rows == len(found)
 
@@ -79,8 +80,8 @@ def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
             continue
         expected = outcome(fold, reference(fold, found), cuts)
         for parts in PARTS:
-            rows = [row for part in dealt(found, parts, seed) for row in ordered.counting_rows(fold, part)]
-            seen = read_noted(row for row in rows if "data" in row)
+            rows = [row for part in dealt(found, parts, seed) for row in partials.counting_rows(fold, part)]
+            seen = merged_coverage(row for row in rows if "data" in row)
             events = [event_of(row) for row in rows if "data" not in row]
             events += events[: len(events) // 3]  # rows that stand twice
             summary = fold_events(fold, sorted(events, key=lambda event: event.order))
@@ -95,25 +96,25 @@ def test_records_that_are_independent_can_be_stepped_through_apart(seed):
     found = history(seed, 90, kinds=("crud", "queue"))
     cuts = cuts_of(found)
     for fold in (CrudFold(), QueueFold(), QueueFold(groups=["", "a"])):
-        key_of = ordered.KEYS[type(fold)]
-        rows = [row for row in ordered.counting_rows(fold, found, key_of) if "data" not in row]
+        key_of = partials.KEYS[type(fold)]
+        rows = [row for row in partials.counting_rows(fold, found, key_of) if "data" not in row]
         for parts in PARTS:
             shards: list[list[Event]] = [[] for _ in range(parts)]
             for row in rows:
                 shards[H(row["key"])[0] % parts].append(event_of(row))
-            summary = ordered.united(
+            summary = partials.united(
                 fold.load(shipped(0, fold.dump(fold_events(fold, sorted(shard, key=lambda e: e.order)))))
                 for shard in shards
             )
-            seen = Seen()
+            seen = FoldCoverage()
             seen.all(found)
             whole = type(summary)(summary.prefix, {}, max(summary.ts, seen.ts), summary.issues)
             assert outcome(fold, whole, cuts) == outcome(fold, reference(fold, found), cuts)
 
 
 def test_a_bridge_may_tie_two_records_so_mirrored_folds_are_not_cut_by_key():
-    assert ordered.is_keyed(CrudFold())
-    assert not ordered.is_keyed(CrudFold(mirrors=BY_BRIDGE))
+    assert partials.is_keyed(CrudFold())
+    assert not partials.is_keyed(CrudFold(mirrors=BY_BRIDGE))
 
 
 # --- the ledger ----------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def test_a_bridge_may_tie_two_records_so_mirrored_folds_are_not_cut_by_key():
 
 def in_windows(fold, events, bounds):
     """What Spark does, without Spark: judge, free of copies, cut by order, settle."""
-    entries = sorted(windows.entries_of(fold, events), key=lambda entry: entry.order)
+    entries = sorted(windows.wallet_events(fold, events), key=lambda entry: entry.order)
     known: set[bytes] = set()
     judged, bad = [], []
     for entry in entries:
@@ -131,7 +132,7 @@ def in_windows(fold, events, bounds):
             continue
         judged.append(entry._replace(first=entry.identity not in known))
         known.add(entry.identity)
-    books, start = windows.Books(), 0
+    books, start = windows.Books(fold), 0
     for end in [*sorted(min(bound, len(judged)) for bound in bounds), len(judged)]:
         part = judged[start:end]
         found = windows.RangeSummary.from_tree(shipped(0, windows.summarize_range(part).to_tree()))
@@ -146,7 +147,7 @@ def in_windows(fold, events, bounds):
 @given(worlds(max_events=40), st.lists(st.integers(0, 60), max_size=6))
 def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
     """Violations, freezes, limits, copies by bridges and strangers, forgeries: table, identities, issues, all of it."""
-    fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]))
+    fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]), policy=ANY_TIME)
     _, progress = in_windows(fold, world.all(), bounds)
     cuts = cuts_of(world.all())
     assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
@@ -158,8 +159,24 @@ def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
 def test_a_policy_refuses_the_same_events_in_windows(world, bounds, data):
     clients = sorted({event.client_id for event in world.all()})
     services = data.draw(st.lists(st.sampled_from(clients), max_size=3))
-    policy = Policy.institutional(services=services, currencies=["USD"], max_skew_sec=90_000)
+    policy = WalletPolicy.institutional(services=services, currencies=["USD"], max_skew_sec=90_000)
     fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]), policy=policy)
+    _, progress = in_windows(fold, world.all(), bounds)
+    cuts = cuts_of(world.all())
+    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
+
+
+@settings(max_examples=150)
+@given(worlds(max_events=30), st.lists(st.integers(0, 40), max_size=4), st.booleans(), st.data())
+def test_owners_are_asked_for_in_windows_as_in_the_sequential_fold(world, bounds, bridged, data):
+    """The key of an owner is checked against the record of the wallet, so it is state: windows have to see the same."""
+    own = {OWNERS[name]: H(b"device of " + wallet_stream(WALLETS[name])) for name in OWNERS}
+    known = data.draw(st.sets(st.sampled_from(sorted(own))))
+    owners = owners_by({ctx_id: [own[ctx_id], H(b"mallory")] for ctx_id in known})
+    services = data.draw(st.lists(st.sampled_from(sorted(own.values())), max_size=1))
+    policy = WalletPolicy.institutional(services=services, max_skew_sec=None) if services else ANY_TIME
+    mirrors = Mirrors.by([WALLET_BRIDGE] if bridged else [])
+    fold = LedgerFold(mirrors=mirrors, policy=policy.on_shared_streams(owners))
     _, progress = in_windows(fold, world.all(), bounds)
     cuts = cuts_of(world.all())
     assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
@@ -185,7 +202,7 @@ def test_where_nothing_is_refused_nothing_is_replayed_although_the_wallets_open_
     world.send_all(opened("ann"), opened("bob"), drafts.deposit(ANN, 100, ts=1))
     for number in range(20):
         world.send_all(drafts.transfer(ANN, BOB, 5, ts=1, transfer_id=xfer(number)))
-    fold = LedgerFold()
+    fold = LedgerFold(policy=ANY_TIME)
     books, progress = in_windows(fold, world.all(), [7, 14])
     assert books.replayed == 0
     assert fold.view(progress).balance(BOB) == 100
@@ -204,11 +221,11 @@ def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
     cuts = cuts_of(found)
     unknown = {one.label for one in found if one.leaf_hash is None}
     for parts in PARTS:
-        seen = Seen()
+        seen = FoldCoverage()
         for part in dealt(found, parts, seed):
-            some = Seen()
+            some = FoldCoverage()
             some.all(part)
-            seen.absorb(read_noted([noted(some)]))
+            seen.absorb(merged_coverage([coverage_row(some)]))
         for cut in cuts:
             tree = seen.peaks(cut.label, cut.upto_seq)
             assert (tree is None) == (cut.label in unknown)
@@ -219,7 +236,7 @@ def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
 def test_a_row_that_is_missing_or_stands_twice_leaves_no_single_run():
     events = history(3, 200, unread=False)
     found = [one for one in events if one.label == events[0].label]
-    whole, holed, doubled = Seen(), Seen(), Seen()
+    whole, holed, doubled = FoldCoverage(), FoldCoverage(), FoldCoverage()
     whole.all(found)
     holed.all(found[:2] + found[3:])
     doubled.all([*found, found[1]])
@@ -335,4 +352,4 @@ def test_folds_are_found_by_their_names():
 
 def test_rows_and_unread_entries_survive_the_way_through_columns():
     found = history(5, 120)
-    assert [found_of(row) for row in rows_of(found)] == found
+    assert [entry_of(row) for row in rows_of(found)] == found

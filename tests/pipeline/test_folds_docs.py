@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.pipeline.foldworld import KEYRING, real_log
 
+from veen.folds import fold_named
+from veen.folds.planning import plan_of
+from veen.log.keys import write_keys
 from veen.overlays.kv import put
-from veen.pipeline.folds import fold_named
-from veen.pipeline.folds.planning import plan_of
-from veen.pipeline.query.keys import write_keys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "folds.md").read_text("utf-8")
 

@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 from tests.cli.homes import Cli
+from tests.overlays.walletworld import OWNERS
 from tests.pipeline.foldworld import (
     BY_BRIDGE,
     FOLDS,
@@ -20,14 +21,18 @@ from tests.pipeline.foldworld import (
     send,
 )
 
-from veen.overlays.dedup import NO_MIRRORS
-from veen.overlays.joined import Joined
-from veen.overlays.ordered import Ordered
-from veen.pipeline import folds as api
-from veen.pipeline.folds import generic, ledger, ordered
-from veen.pipeline.folds.errors import FoldFailed, PlanUnfit
-from veen.pipeline.folds.native import fold_native, has_native
-from veen.pipeline.query.keys import write_keys
+from veen import folds as api
+from veen.core.hashing import H
+from veen.folds import on_spark
+from veen.folds.errors import FoldFailed, PlanUnfit
+from veen.folds.on_spark import fold_native
+from veen.folds.planning import has_native
+from veen.log.keys import write_keys
+from veen.overlays.framework.dedup import NO_MIRRORS
+from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.ordered import Ordered
+from veen.overlays.wallet import LedgerFold, WalletPolicy
+from veen.overlays.wallet.policy import owners_by
 from veen.testing.events import FakeLog
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -69,7 +74,7 @@ def test_summaries_of_any_number_of_partitions_merge_to_one_state(spark, parts):
     fold = Joined(fold for fold in folds(mirrors=BY_BRIDGE) if not isinstance(fold, Ordered))
     found = history("generic", 300)
     cuts = cuts_of(found)
-    summary, seen = generic.fold_frame(frame_of(spark, found, parts, seed=parts), fold)
+    summary, seen = on_spark.fold_frame(frame_of(spark, found, parts, seed=parts), fold)
     assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
     assert seen.rows == len(found)
 
@@ -81,9 +86,9 @@ def test_ordered_folds_agree_in_order_and_by_key(spark, name):
     cuts = cuts_of(found)
     frame, fold = frame_of(spark, found, 3), FOLDS[name]()
     expected = outcome(fold, reference(fold, found), cuts)
-    assert outcome(fold, ordered.by_key(frame, fold, 5)[0], cuts) == expected
+    assert outcome(fold, on_spark.by_key(frame, fold, 5)[0], cuts) == expected
     mirrored = FOLDS[name](mirrors=BY_BRIDGE)
-    summary, _ = ordered.in_order(frame, mirrored)
+    summary, _ = on_spark.in_order(frame, mirrored)
     assert outcome(mirrored, summary, cuts) == outcome(mirrored, reference(mirrored, found), cuts)
 
 
@@ -93,10 +98,23 @@ def test_the_ledger_settles_in_windows_to_the_sequential_fold(spark, parts):
     fold = FOLDS["wallet.ledger"](mirrors=BY_BRIDGE)
     found = history("ledger", 250, kinds=("wallet.ledger",))
     cuts = cuts_of(found)
-    summary, seen, replayed = ledger.fold_ledger(frame_of(spark, [*found, found[3]], 3), fold, parts)
+    summary, seen, replayed = on_spark.fold_ledger(frame_of(spark, [*found, found[3]], 3), fold, parts)
     assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
     assert seen.rows == len(found) + 1
     assert replayed > 0  # such a history has everything that can be refused
+
+
+@pytest.mark.req("WAL-17", "SNAP-02")
+def test_the_ledger_asks_for_owners_on_spark_as_in_the_sequential_fold(spark):
+    owners = owners_by({OWNERS["ann"]: [H(b"alice")], OWNERS["bob"]: [H(b"bob")], OWNERS["dan"]: [H(b"alice")]})
+    policy = WalletPolicy(max_skew_sec=None).on_shared_streams(owners)
+    found = history("owners", 250, kinds=("wallet.ledger",))
+    cuts = cuts_of(found)
+    for mirrors in (BY_BRIDGE, NO_MIRRORS):
+        fold = LedgerFold(mirrors=mirrors, policy=policy)
+        summary, _, _ = on_spark.fold_ledger(frame_of(spark, found, 3), fold, 5)
+        assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
+        assert "WAL.UNAUTHORIZED_OPERATION" in {issue.code for issue in fold.issues(summary)}
 
 
 @pytest.mark.req("SNAP-02", "OVL-11")
@@ -110,6 +128,8 @@ def test_a_log_on_disk_gives_one_state_for_both_engines_and_goes_on_from_it(spar
     on_spark = api.run(str(world.path), fold, keys=keys, spark=spark, parts=3, plan="native")
     assert on_spark.plan == "by key + native"
     assert on_spark.snapshot == first.snapshot
+    by_ring = api.run(str(world.path), fold, keys=KEYRING, spark=spark, parts=2)
+    assert by_ring.snapshot == first.snapshot, "workers read the keys of a keyring, which are in no directory"
     assert (on_spark.state_hash, on_spark.issues, on_spark.cuts) == (first.state_hash, first.issues, first.cuts)
     assert on_spark.unopened == first.unopened != ()
     on_spark.write(str(tmp_path / "state"))
@@ -151,7 +171,6 @@ def test_a_task_that_fails_says_so_in_a_line(spark):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.req("SNAP-04")
 @pytest.mark.usefixtures("spark")
 def test_the_command_lets_spark_work_and_verifies_what_it_made(tmp_path):
     rng = random.Random(6)

@@ -12,14 +12,14 @@ from tests.pipeline.auditworld import chunks, dump, log, run, tables
 from tests.pipeline.queryworld import KEYRING, descriptor, filled
 
 from veen.cli.app import cli
-from veen.cli.output import Exit
-from veen.pipeline.audit.spark import SparkEngine
-from veen.pipeline.errors import PlaceMissing
-from veen.pipeline.files import ArrowFs, open_place
-from veen.pipeline.inventory import pin
-from veen.pipeline.query import api
-from veen.pipeline.session import spark_session
-from veen.pipeline.source import EntrySource
+from veen.cli.shared.output import Exit
+from veen.fs.errors import PlaceMissing
+from veen.fs.places import ArrowFs, open_place
+from veen.query import api
+from veen.spark.audit import SparkEngine
+from veen.spark.session import spark_session
+from veen.spark.source import EntrySource
+from veen.storage.pinned import pin
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -9,21 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.overlays.sdr import RecorderEvent
-from veen.pipeline.query import canonical
-from veen.pipeline.query.aggregate import AVG_DIGITS, GroupReceipts, Partial, group_key, row_of, total_ignored
-from veen.pipeline.query.descriptor import Aggregate, Metric
-from veen.pipeline.query.fields import Field, Record, payload_of
+from veen.core.event import Event
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.overlays.recorder.events import EVENT, RecorderEvent
+from veen.query import canonical
+from veen.query.aggregate import AVG_DIGITS, GroupReceipts, Partial, group_key, row_of, total_ignored
+from veen.query.descriptor import Aggregate, Metric
+from veen.query.fields import FieldPath, RecordedEvent, payload_of
 
 
-def record(payload, number=1):
+def record(payload, number=1, hub_ts=0):
     body = RecorderEvent(
         subject_id="s", principal_id=bytes(32), event_type="t", event_time=number, origin="o", payload=payload
     )
-    return Record(
-        stream="x", stream_id=bytes(32), label=bytes(32), epoch=0, stream_seq=number, ts=0, hub_ts=0,
-        leaf_hash=bytes(32), body=body,
+    event = Event(
+        stream_id=bytes(32), label=bytes(32), epoch=0, stream_seq=number, leaf_hash=bytes(32), client_id=bytes(32),
+        auth_ref=None, hub_ts=hub_ts, ts=0, hdr=PayloadHdr(schema=EVENT.id), body=b"",
     )  # fmt: skip
+    return RecordedEvent(stream="x", event=event, body=body)
 
 
 def with_value(value):
@@ -156,7 +159,7 @@ def test_times_have_a_least_and_a_greatest():
 
 
 def test_group_keys_are_canonical_and_receipts_follow_the_order():
-    fields = (Field.of("origin"), Field.of("payload.v"))
+    fields = (FieldPath.of("origin"), FieldPath.of("payload.v"))
     assert group_key(fields, with_value({"b": 1, "a": Decimal("1.0")})) == b'["o",{"a":1,"b":1}]'
     assert group_key(fields, record(None)) == b'["o",null]'
     one, other = GroupReceipts(), GroupReceipts()
@@ -178,7 +181,7 @@ def test_paths_lead_into_maps_and_lists_and_end_in_null():
         "payload.a.b.\u0660": None,
         "subject_id": "s", "principal_id": "00" * 32, "event_time": "1970-01-01T00:00:01Z",
     }  # fmt: skip
-    assert {name: Field.of(name).value(found) for name in values} == values
+    assert {name: FieldPath.of(name).value(found) for name in values} == values
 
 
 def test_a_payload_of_bytes_is_json_only_if_it_is_canonical():
@@ -190,8 +193,7 @@ def test_a_payload_of_bytes_is_json_only_if_it_is_canonical():
 
 
 def test_a_time_of_the_hub_that_no_calendar_has_is_a_number():
-    found = Record(**{**vars(record(None)), "hub_ts": 2**62})
-    assert Field.of("hub_commit_time").value(found) == 2**62
+    assert FieldPath.of("hub_commit_time").value(record(None, hub_ts=2**62)) == 2**62
 
 
 def test_shuffled_groups_merge_alike():

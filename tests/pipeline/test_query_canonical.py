@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.pipeline.query.canonical import MAX_DEPTH, MAX_DIGITS, encode, exact, parse, parse_canonical
-from veen.pipeline.query.errors import InvalidJson
+from veen.query.canonical import MAX_DEPTH, MAX_DIGITS, encode, exact, parse, parse_canonical
+from veen.query.errors import InvalidJson
 
 numbers = st.one_of(
     st.integers(-(10**40), 10**40),

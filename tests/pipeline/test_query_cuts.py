@@ -7,26 +7,26 @@ import pytest
 from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
 from tests.storage.driver import START
 
-from veen.pipeline.errors import OptionError
-from veen.pipeline.query.aggregate import Partial
-from veen.pipeline.query.coverage import Skips
-from veen.pipeline.query.descriptor import normalise
-from veen.pipeline.query.engine import LocalSource, execute
-from veen.pipeline.query.keys import KeyFile, write_keys
-from veen.pipeline.query.planning import make_plan
-from veen.pipeline.query.tasks import (
+from veen.log.errors import OptionError
+from veen.log.keys import KeyFile, write_keys
+from veen.log.skips import Skips
+from veen.log.slices import divide
+from veen.log.times import survey_batches, surveyed_times, with_times
+from veen.query.aggregate import Partial
+from veen.query.descriptor import normalise
+from veen.query.engine import LocalSource, execute, present
+from veen.query.planning import plan_query
+from veen.query.tasks import (
     SORT_KEYS,
-    Job,
+    QueryJob,
     boundaries,
-    cut,
     group_batches,
-    item_batches,
-    item_of,
+    match_batches,
+    match_of,
     merged_batches,
     skips_of,
 )
-from veen.pipeline.query.times import timestamp
-from veen.pipeline.works import Times, survey_batches, timed
+from veen.query.times import timestamp
 
 CUTS = (1, 2, 7, 64)
 
@@ -49,16 +49,16 @@ class Cut:
         self.plan, self.asked, self.keys, self.parts, self.rng = plan, asked, keys, parts, rng
 
     def prepared(self):
-        tasks = cut(self.plan, self.parts)
-        works = [work for task in tasks for work in task]
-        times: list[Times | None] = [None] * len(works)
-        for batch in survey_batches(self.plan.uri, enumerate(works)):
-            for row in batch.to_pylist():
-                times[row["work"]] = Times(row["first_ts"], row["last_ts"])
-        tasks = timed(tasks, times)
+        tasks = divide(present(self.plan.slices), self.parts)
+        slices = [part for task in tasks for part in task]
+        rows = [row for batch in survey_batches(self.plan.uri, 0, slices) for row in batch.to_pylist()]
+        times = surveyed_times(rows, len(slices))
+        tasks = with_times(tasks, times)
         bounds = boundaries(tasks, times, 5)
         assert list(bounds) == sorted(bounds)
-        job = Job(uri=self.plan.uri, descriptor=self.asked, identity=self.plan.identity, keys=self.keys, bounds=bounds)
+        job = QueryJob(
+            uri=self.plan.uri, descriptor=self.asked, identity=self.plan.identity, keys=self.keys, bounds=bounds
+        )
         return pickle.loads(pickle.dumps((job, tasks)))  # noqa: S301 - as Spark does to tasks
 
     def shuffled(self, run):
@@ -70,8 +70,8 @@ class Cut:
             for batch in run(job, task):
                 yield from batch.to_pylist()
 
-    def items(self, skips):
-        rows = list(self.shuffled(item_batches))
+    def matches(self, skips):
+        rows = list(self.shuffled(match_batches))
         keyed = sorted(
             rows, key=lambda row: tuple(row[key] or b"" if key == "leaf_hash" else row[key] for key in SORT_KEYS)
         )
@@ -81,7 +81,7 @@ class Cut:
             if row["ts"] < 0:
                 skips_of(row["row"], skips)
             else:
-                yield item_of(row)
+                yield match_of(row)
 
     def groups(self, skips):
         pairs = sorted((row["key"], row["partial"]) for row in self.shuffled(group_batches))
@@ -142,7 +142,7 @@ def test_any_cut_gives_the_bytes_of_one_process(tmp_path, seed):
     rng = random.Random(seed)
     for number in range(13):  # with four cuts each, 208 executions of 52 queries over four logs
         asked = random_query(rng, number)
-        plan = make_plan(path, asked)
+        plan = plan_query(path, asked)
         expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
         for parts in CUTS:
             assert answer(plan, asked, Cut(plan, asked, keys, parts, rng)) == expected
@@ -159,7 +159,7 @@ def test_time_that_runs_backwards_does_not_let_a_cut_change_the_order(tmp_path):
     path = world.done()
     keys = write_keys(tmp_path / "keys", KEYS.values())
     asked = normalise(descriptor(query_id="q-1", scope=list(STREAMS[:2]))).descriptor
-    plan = make_plan(path, asked)
+    plan = plan_query(path, asked)
     expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
     assert len(expected[2]) == 2 * len(steps)
     for parts in (*CUTS, 20):
@@ -167,23 +167,22 @@ def test_time_that_runs_backwards_does_not_let_a_cut_change_the_order(tmp_path):
 
 
 @pytest.mark.parametrize("parts", CUTS)
-def test_works_cover_every_entry_once_and_are_of_similar_size(tmp_path, parts):
+def test_tasks_cover_every_entry_once_and_are_of_similar_size(tmp_path, parts):
     path = filled(tmp_path, 50).done()
-    plan = make_plan(path, normalise(descriptor()).descriptor)
-    tasks = cut(plan, parts)
+    plan = plan_query(path, normalise(descriptor()).descriptor)
+    tasks = divide(plan.slices, parts)
     assert len(tasks) <= parts
-    found = [(w.plan.label, seq) for task in tasks for w in task for seq in range(w.piece.first, w.piece.last + 1)]
-    assert sorted(found) == sorted((one.label, seq) for one in plan.labels for seq in range(1, one.head + 1))
-    sizes = [sum(w.piece.last - w.piece.first + 1 for w in task) for task in tasks]
+    places = [(part.label, seq) for task in tasks for part in task for seq in range(part.first, part.last + 1)]
+    assert sorted(places) == sorted((label, seq) for label, head in plan.heads.items() for seq in range(1, head + 1))
+    sizes = [sum(part.entries for part in task) for task in tasks]
     assert max(sizes) == -(-50 // parts)
-    assert not any(w.plan.chunks or w.plan.pieces for task in tasks for w in task)  # what travels is small
 
 
 def test_no_key_travels_with_a_task(tmp_path):
     path = filled(tmp_path, 20).done()
     keys = write_keys(tmp_path / "keys", KEYS.values())
     asked = normalise(descriptor()).descriptor
-    plan = make_plan(path, asked)
+    plan = plan_query(path, asked)
     job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).prepared()
     travelling = pickle.dumps((job, tasks)) + repr((job, tasks)).encode()
     for one in KEYS.values():

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.pipeline.queryworld import descriptor
 
 from veen.core.hashing import Ht, u64be
-from veen.pipeline.query import canonical
-from veen.pipeline.query.descriptor import Evidence, normalise
-from veen.pipeline.query.digest import EvidenceHash, ResultDigest, RowsHash, Verified
-from veen.pipeline.query.errors import QueryError, UnsupportedVersion
-from veen.pipeline.query.sampling import sampler, threshold
+from veen.query import canonical
+from veen.query.descriptor import EvidencePolicy, normalise
+from veen.query.digest import EvidenceHash, ResultDigest, RowsHash, Verified
+from veen.query.errors import QueryError, UnsupportedVersion
+from veen.query.sampling import sampler, threshold
 
 
 def hexdigest(data):
@@ -73,24 +73,25 @@ def test_thresholds_where_floats_would_be_wrong():
 @pytest.mark.req("QRY-18")
 def test_a_sample_is_a_function_of_query_id_and_row_and_has_row_0():
     rate = Decimal("0.3")
-    is_sampled = sampler(Evidence(mode="spot", sample_rate=rate), "q-1")
+    is_sampled = sampler(EvidencePolicy(mode="spot", sample_rate=rate), "q-1")
     for row in range(2000):
         draw = int.from_bytes(Ht("veen/query-spot", b"q-1\x00" + u64be(row))[:8], "big")
         assert is_sampled(row) == (row == 0 or draw < threshold(rate))
     taken = sum(map(is_sampled, range(2000)))
     assert 500 < taken < 700
-    other = sampler(Evidence(mode="spot", sample_rate=rate), "q-2")
+    other = sampler(EvidencePolicy(mode="spot", sample_rate=rate), "q-2")
     assert [other(row) for row in range(64)] != [is_sampled(row) for row in range(64)]
 
 
 def test_none_samples_nothing_and_full_and_rate_1_sample_everything():
-    assert not any(map(sampler(Evidence(mode="none"), "q"), range(50)))
-    assert all(map(sampler(Evidence(mode="full"), "q"), range(50)))
-    assert all(map(sampler(Evidence(mode="spot", sample_rate=1), "q"), range(50)))
+    assert not any(map(sampler(EvidencePolicy(mode="none"), "q"), range(50)))
+    assert all(map(sampler(EvidencePolicy(mode="full"), "q"), range(50)))
+    assert all(map(sampler(EvidencePolicy(mode="spot", sample_rate=1), "q"), range(50)))
 
 
 DIGEST = ResultDigest(
-    query_id="q-1", result_id="r-1", row_count=3, evidence_policy=Evidence(mode="spot", sample_rate=Decimal("0.1")),
+    query_id="q-1", result_id="r-1", row_count=3,
+    evidence_policy=EvidencePolicy(mode="spot", sample_rate=Decimal("0.1")),
     rows_hash="aa", evidence_hash="bb", coverage_hash="cc", executed_at="2025-11-19T03:20:00Z", hub_id="dd",
 )  # fmt: skip
 

@@ -25,22 +25,23 @@ from tests.pipeline.queryworld import (
     filled,
 )
 from tests.storage.driver import START
+from tests.storage.world import HUB_ID
 
-from veen.client.keyring import Keyring, StreamKeys
-from veen.core.ciphertext import open_msg
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.errors import VeenError
-from veen.core.hubkeys import HubIdentity
-from veen.core.labels import stream_id_of
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
-from veen.overlays import sdr
-from veen.pipeline.opening import readers_of
-from veen.pipeline.query import api, canonical
-from veen.pipeline.query.descriptor import normalise
-from veen.pipeline.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope
-from veen.pipeline.query.fields import payload_of
-from veen.pipeline.query.planning import make_plan
-from veen.pipeline.query.times import timestamp
+from veen.core.labels import label_of, routing_key_of, stream_id_of
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import open_msg
+from veen.log.decryption import reader_of
+from veen.overlays.recorder import events as sdr
+from veen.query import api, canonical
+from veen.query.descriptor import normalise
+from veen.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope
+from veen.query.fields import payload_of
+from veen.query.planning import plan_query
+from veen.query.times import timestamp
 from veen.storage import frame as framing
 
 MODES = [{"mode": "none"}, {"mode": "spot", "sample_rate": 0.3}, {"mode": "full"}]
@@ -66,16 +67,16 @@ def ask(path, given=None, **more):
     return api.run(str(path), given or descriptor(), keys=more.pop("keys", KEYRING), **more)
 
 
-def labels_in(world, stream):
-    opened = world.store.state.labels
-    return {label: row.epoch for label, row in opened.items() if row.stream_id == stream_id_of(stream)}
+def labels_in(stream):
+    """The labels of a stream in these logs, which have two epochs, and their epochs."""
+    return {label_of(routing_key_of(HUB_ID), stream_id_of(stream), epoch): epoch for epoch in (0, 1)}
 
 
 def oracle(world, scope=STREAMS):
     """Every event by the plainest of means: all frames, every key, one sort."""
     found = []
     for stream in scope:
-        epochs = labels_in(world, stream)
+        epochs = labels_in(stream)
         for frame in world.frames:
             if frame.label not in epochs:
                 continue
@@ -253,7 +254,7 @@ def test_a_directory_without_a_log_is_named(tmp_path):
 # --- evidence ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("QRY-16", "QRY-19", "SDR-09")
+@pytest.mark.req("QRY-16", "QRY-19")
 def test_full_evidence_names_every_receipt_in_order(log):
     asked = descriptor(query_id="q-1", evidence={"mode": "full"})
     result = ask(log.path, asked, result_id="r-1")
@@ -269,7 +270,7 @@ def test_full_evidence_names_every_receipt_in_order(log):
     assert result.digest.hub_id == hub_id
 
 
-@pytest.mark.req("QRY-18", "QRY-19")
+@pytest.mark.req("QRY-18", "QRY-19", "SDR-09")
 @pytest.mark.parametrize("mode", ["full", "spot"])
 def test_a_receipt_that_does_not_hold_fails_the_query(log, copy, mode):
     """The entry is re-framed so that hashes hold; only the signature tells."""
@@ -290,7 +291,26 @@ def test_a_receipt_that_does_not_hold_fails_the_query(log, copy, mode):
     assert ask(copy).digest.row_count == len(oracle(log))  # without evidence nobody looks
 
 
-@pytest.mark.req("QRY-19")
+@pytest.mark.req("QRY-19", "SDR-09")
+@pytest.mark.parametrize("mode", ["full", "spot"])
+def test_the_receipt_of_the_head_must_hold_though_its_entry_is_no_row(tmp_path, mode):
+    """Every proof ends at the root of the last entry: unless that receipt is the hub's, it proves nothing."""
+    (tmp_path / "hub").mkdir()
+    world = Recorder(tmp_path / "hub")
+    rows = [world.emit() for _ in range(3)]
+    head = world.emit(schema=hashlib.sha256(b"other").digest())  # covered by the result, but no row of it
+    world.done()
+    evidence = {"mode": mode} if mode == "full" else {"mode": "spot", "sample_rate": 1}
+    assert ask(tmp_path / "hub", descriptor(evidence=evidence)).digest.row_count == len(rows)
+    old, forged = world.frames[-1], flipped(head.to_bytes())
+    assert Receipt.from_bytes(forged).mmr_root == head.mmr_root
+    (path,) = [path for path in (tmp_path / "hub" / "log").glob("*.log") if head.to_bytes() in path.read_bytes()]
+    new = framing.encode(old.label, old.stream_seq, old.msg, forged)
+    path.write_bytes(path.read_bytes().replace(old.to_bytes(), new.to_bytes()))
+    with pytest.raises(EvidenceFailed, match="hub_sig"):
+        ask(tmp_path / "hub", descriptor(evidence=evidence))
+
+
 def test_proofs_are_made_from_leaves_where_the_node_file_is_gone_or_wrong(log, copy):
     asked = descriptor(query_id="q-1", evidence={"mode": "full"})
     expected = ask(log.path, asked, result_id="r-1", now=lambda: 0).digest
@@ -303,6 +323,7 @@ def test_proofs_are_made_from_leaves_where_the_node_file_is_gone_or_wrong(log, c
     assert ask(copy, asked, result_id="r-1", now=lambda: 0).digest == expected
 
 
+@pytest.mark.req("SDR-09")
 def test_evidence_needs_to_know_the_hub(log, copy):
     for name in ("hub-identity.json", "hub-identity.sig"):
         (copy / name).unlink(missing_ok=True)
@@ -357,6 +378,7 @@ def test_a_replica_replays_to_the_same_digest(log, copy):
         assert found.compared == ("query_id", "row_count", "rows_hash", "evidence_hash")
 
 
+@pytest.mark.req("SDR-12")
 def test_a_left_out_row_shows(log):
     """Whoever claims a result without one of its rows cannot make the hashes agree."""
     result = ask(log.path)
@@ -367,6 +389,7 @@ def test_a_left_out_row_shows(log):
     assert api.verify(str(log.path), lying, keys=KEYRING).differences == ("row_count", "rows_hash")
 
 
+@pytest.mark.req("SDR-12")
 def test_a_log_that_was_cut_or_rewritten_does_not_verify(log, copy):
     result = ask(log.path)
     label = result.coverage["streams"][0]["labels"][0]
@@ -398,6 +421,7 @@ def test_damage_is_counted_and_takes_no_other_row_with_it(log, copy):
         path.write_bytes(good)
 
 
+@pytest.mark.req("SDR-12")
 def test_a_missing_chunk_is_counted(log, copy):
     expected = ask(log.path)
     label = expected.coverage["streams"][0]["labels"][0]["label"]
@@ -424,17 +448,43 @@ def test_the_first_failure_in_logical_order_is_reported(log, copy):
 
 @pytest.mark.req("QRY-30")
 def test_a_query_about_a_time_reads_the_chunks_of_that_time_only(log):
-    every = make_plan(str(log.path), normalise(descriptor()).descriptor)
+    every = plan_query(str(log.path), normalise(descriptor()).descriptor)
     narrow = {"time": {"from": timestamp(START + 30), "to": timestamp(START + 33)}}
-    some = make_plan(str(log.path), normalise(descriptor(filter=narrow)).descriptor)
-    counts = [sum(len(one.pieces) for one in plan.labels) for plan in (every, some)]
+    some = plan_query(str(log.path), normalise(descriptor(filter=narrow)).descriptor)
+    counts = [len(list(plan.slices)) for plan in (every, some)]
     assert counts[1] * 4 < counts[0]
     assert [one.head for one in some.labels] == [one.head for one in every.labels]  # but covers all of it
 
 
+@pytest.mark.req("QRY-30")
+def test_of_chunks_of_other_times_and_streams_at_most_the_first_entry_is_read(log, copy):
+    """All but their first entry, which tells their time, is destroyed: who read the rest would count it as damaged."""
+    begin, end = START + 30, START + 33
+    given = descriptor(scope=[STREAMS[1]], filter={"time": {"from": timestamp(begin), "to": timestamp(end)}})
+    expected = ask(log.path, given)
+    assert expected.digest.row_count > 0
+    in_scope = {label.hex() for label in labels_in(STREAMS[1])}
+    chunks = sorted((copy / "log").glob("chunk-*.log"))
+    firsts = [next(iter(framing.frames(path.read_bytes())))[1] for path in chunks]
+    times = [Receipt.from_bytes(first.receipt).hub_ts for first in firsts]
+    destroyed = 0
+    for number, (path, first) in enumerate(zip(chunks, firsts, strict=True)):
+        is_last = number + 1 == len(chunks) or firsts[number + 1].label != first.label
+        ends_before = not is_last and times[number + 1] < begin
+        if first.label.hex() in in_scope and times[number] <= end and not ends_before:
+            continue
+        data = path.read_bytes()
+        path.write_bytes(data[: first.size] + bytes(len(data) - first.size))
+        destroyed += 1
+    assert destroyed > 20
+    found = ask(copy, given)
+    assert list(found.rows()) == list(expected.rows())
+    assert "damaged" not in found.skipped
+
+
 def test_no_key_and_no_content_shows_in_values_that_are_logged(log):
     secret = KEYS[STREAMS[0]].secret()
-    shown = repr(readers_of(KEYRING, KEYS[STREAMS[0]].stream_id)) + repr(ask(log.path).digest)
+    shown = repr(reader_of(KEYRING, KEYS[STREAMS[0]].stream_id)) + repr(ask(log.path).digest)
     assert secret.hex() not in shown
     assert str(secret)[2:-1] not in shown
 
@@ -444,7 +494,7 @@ def test_the_reference_engine_does_not_load_spark(log):
     script = (
         "import sys\n"
         "from tests.pipeline.queryworld import KEYRING, descriptor\n"
-        "from veen.pipeline.query import api\n"
+        "from veen.query import api\n"
         f"assert api.run({str(log.path)!r}, descriptor(), keys=KEYRING).digest.row_count\n"
         "assert not [name for name in sys.modules if name.startswith('pyspark')]\n"
     )

@@ -6,16 +6,16 @@ import pytest
 from tests.pipeline.queryworld import KEYRING, KEYS, descriptor, filled
 from tests.pipeline.test_query_cuts import answer, random_query
 
-from veen.pipeline.query import api
-from veen.pipeline.query.coverage import Skips
-from veen.pipeline.query.descriptor import normalise
-from veen.pipeline.query.engine import LocalSource
-from veen.pipeline.query.errors import EvidenceFailed, ExecutionFailed
-from veen.pipeline.query.keys import KeyFile, write_keys
-from veen.pipeline.query.onspark import SparkSource
-from veen.pipeline.query.planning import make_plan
-from veen.pipeline.query.tasks import ITEMS, item_batches
-from veen.pipeline.works import over
+from veen.log.keys import KeyFile, write_keys
+from veen.log.skips import Skips
+from veen.query import api
+from veen.query.descriptor import normalise
+from veen.query.engine import LocalSource
+from veen.query.errors import EvidenceFailed, ExecutionFailed
+from veen.query.on_spark import SparkSource
+from veen.query.planning import plan_query
+from veen.query.tasks import MATCHES, match_batches
+from veen.spark.runner import over
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -38,7 +38,7 @@ def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, pa
     rng = random.Random(parts)
     for number in range(2):
         asked = random_query(rng, number)
-        plan = make_plan(log, asked)
+        plan = plan_query(log, asked)
         expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
         assert answer(plan, asked, SparkSource(spark, plan, asked, keys, parts=parts)) == expected
 
@@ -62,7 +62,7 @@ def test_both_engines_give_one_digest_through_the_api(spark, log, asked):
 
 def test_adaptive_plans_change_nothing(spark, log, keys):
     asked = normalise(descriptor(query_id="q-1")).descriptor
-    plan = make_plan(log, asked)
+    plan = plan_query(log, asked)
     expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "true")
@@ -74,9 +74,9 @@ def test_adaptive_plans_change_nothing(spark, log, keys):
 
 def test_no_key_is_in_a_plan(spark, log, keys):
     asked = normalise(descriptor()).descriptor
-    source = SparkSource(spark, make_plan(log, asked), asked, keys, parts=2)
-    job, tasks, _ = source._prepared()
-    frame = over(spark, len(tasks), lambda number: item_batches(job, tasks[number]), ITEMS)
+    source = SparkSource(spark, plan_query(log, asked), asked, keys, parts=2)
+    job, tasks = source._prepared()
+    frame = over(spark, tasks, lambda slices: match_batches(job, slices), MATCHES)
     shown = frame._jdf.queryExecution().toString() + repr((job, tasks))
     for one in KEYS.values():
         assert one.to_text() not in shown
@@ -85,16 +85,16 @@ def test_no_key_is_in_a_plan(spark, log, keys):
 
 def test_a_task_that_cannot_read_its_keys_ends_the_query_by_name(spark, log, tmp_path):
     asked = normalise(descriptor()).descriptor
-    source = SparkSource(spark, make_plan(log, asked), asked, KeyFile(str(tmp_path / "gone")), parts=2)
+    source = SparkSource(spark, plan_query(log, asked), asked, KeyFile(str(tmp_path / "gone")), parts=2)
     with pytest.raises(ExecutionFailed, match=r"key file .*gone: No such file"):
-        list(source.items(Skips()))
+        list(source.matches(Skips()))
 
 
 def test_evidence_fails_on_spark_as_it_does_in_one_process(spark, tmp_path, keys):
     path = filled(tmp_path, 20).done()
     (tmp_path / "hub-identity.json").unlink()
     asked = normalise(descriptor(evidence={"mode": "full"})).descriptor
-    plan = make_plan(path, asked)
+    plan = plan_query(path, asked)
     words = []
     for source in (LocalSource(plan, asked, KEYRING), SparkSource(spark, plan, asked, keys)):
         with pytest.raises(EvidenceFailed) as caught:

@@ -6,24 +6,25 @@ from typing import Any
 import pytest
 from tests.pipeline.queryworld import CLIENTS_PUBLIC, KEYRING, STREAMS, Recorder, descriptor, filled
 
-from veen.client.keyring import StreamKeys
-from veen.pipeline.query import api, canonical
-from veen.pipeline.query.coverage import Coverage
-from veen.pipeline.query.descriptor import Evidence, normalise
-from veen.pipeline.query.digest import ResultDigest
-from veen.pipeline.query.errors import (
+from veen.client.identity.keyring import StreamKeys
+from veen.query import api, canonical
+from veen.query.coverage import Coverage
+from veen.query.descriptor import EvidencePolicy, normalise
+from veen.query.digest import ResultDigest
+from veen.query.errors import (
     DuplicateQuery,
     EvidenceFailed,
     InvalidDescriptor,
     NotReady,
     QueryError,
     QueryNotFound,
+    ResultDamaged,
 )
-from veen.pipeline.query.recording import REQUESTS, RESULTS, result_event, submitted_event
-from veen.pipeline.query.store import Store
+from veen.query.recording import REQUESTS, RESULTS, result_event, submitted_event
+from veen.query.store import Store
 
 DIGEST = ResultDigest(
-    query_id="q-1", result_id="r-1", row_count=0, evidence_policy=Evidence(mode="none"), rows_hash="a",
+    query_id="q-1", result_id="r-1", row_count=0, evidence_policy=EvidencePolicy(mode="none"), rows_hash="a",
     evidence_hash="b", coverage_hash="c", executed_at="2025-11-19T03:20:00Z", hub_id="d",
 )  # fmt: skip
 EMPTY = Coverage({"streams": []}, {})
@@ -197,8 +198,24 @@ def test_files_of_results_are_for_their_owner(store, log):
     assert not [path.name for path in directory.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("name", ["query", "final.json", "coverage.json", "rows.ndjson"])
+def test_a_stored_result_of_any_size_is_not_read(store, log, name):
+    result = api.run(log, descriptor(), keys=KEYRING, store=store).digest.result_id
+    place = store._results / result / name
+    place.write_bytes(b"")
+    with place.open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ResultDamaged):
+        (store.status(result), store.coverage(result), list(store.rows(result)))
+    place.unlink()
+    place.symlink_to("/dev/zero")
+    with pytest.raises(ResultDamaged):
+        (store.status(result), store.coverage(result), list(store.rows(result)))
+
+
 @pytest.mark.req("QRY-01")
 def test_queries_and_results_are_recorder_events_and_can_be_queried(log, tmp_path):
+    assert (REQUESTS, RESULTS) == ("record/query/requests", "record/query/results")
     result = api.run(log, descriptor(query_id="q-77", scope=list(STREAMS)), keys=KEYRING)
     keys = {name: StreamKeys.create(name) for name in (REQUESTS, RESULTS)}
     world = Recorder(tmp_path)

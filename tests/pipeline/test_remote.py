@@ -10,24 +10,26 @@ from tests.cli.hubprocess import running
 from tests.client.hubs import bodies, connected, pin_of
 from tests.pipeline.hubworld import TRADES, hub_with_entries, restarted, settings, write
 
-from veen.client.transport import Answer
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
-from veen.core.envelopes import ErrorEnvelope, StreamRequest
-from veen.core.tooling import InspectResponse
-from veen.pipeline.checkpoints import CheckpointReader
-from veen.pipeline.columns import CHECKPOINTS, ENTRIES
-from veen.pipeline.cut import Cut
-from veen.pipeline.errors import OptionError, SourceDamaged
-from veen.pipeline.hublink import HubDiverged, HubFailed, HubSaysNo, HubUnreachable
-from veen.pipeline.options import Options
-from veen.pipeline.pages import split_page
-from veen.pipeline.place import Directory
-from veen.pipeline.remote import RemoteHub
+from veen.client.transport.base import Answer
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest
+from veen.core.objects.tooling import IdentityResponse, InspectResponse
+from veen.log.columns import CHECKPOINTS, ENTRIES
+from veen.log.entries import ReadSpec
+from veen.log.errors import OptionError, SourceDamaged
+from veen.log.hub_link import HubDiverged, HubFailed, HubLink, HubSaysNo, HubUnreachable
+from veen.log.options import Options
+from veen.log.pages import split_page
+from veen.log.remote import RemoteHub
+from veen.log.sources import DirectorySource
+from veen.spark.checkpoints import CheckpointReader
+from veen.spark.source import EntryStream
 from veen.testing import hostile
 
 pytestmark = pytest.mark.xdist_group("spark")  # the last tests need the session
 
+OTHER = SigningKey(b"\x66" * 32)
 HERE = ("path", "frame_offset")  # where a file has an entry: a hub does not tell
 
 
@@ -39,11 +41,20 @@ def place_of(url, **given):
 
 def rows_at(place, options, level=None):
     pinned = place.pin(options.selection)
-    cut = Cut(columns=ENTRIES, fail_fast=options.fail_fast, first_ts=options.selection.first_ts,
-              last_ts=options.selection.last_ts)  # fmt: skip
-    pieces = list(place.pieces(pinned, options.selection))
-    found = place.read(pieces, cut, level or options.level, pinned.identity)
-    return sorted((r for b in found for r in b.to_pylist()), key=lambda row: (row["label"], row["stream_seq"]))
+    spec = ReadSpec(
+        columns=ENTRIES,
+        level=level or options.level,
+        identity=pinned.identity,
+        first_ts=options.selection.first_ts,
+        last_ts=options.selection.last_ts,
+        fail_fast=options.fail_fast,
+    )
+    read = place.read(list(place.slices(pinned, options.selection)), spec)
+    return sorted((r for b in read for r in b.to_pylist()), key=lambda row: (row["label"], row["stream_seq"]))
+
+
+def full_spec(pinned, **more):
+    return ReadSpec(columns=ENTRIES, level="full", identity=pinned.identity, **more)
 
 
 def bare(rows):
@@ -66,7 +77,7 @@ def test_the_url_and_the_directory_of_a_hub_give_the_same_rows(tmp_path):
         hub.stop()
     for (level, _), rows in told.items():
         path = str(tmp_path / "hub")
-        there = rows_at(Directory(path), Options.of({"path": path, "verify": level}))
+        there = rows_at(DirectorySource(path), Options.of({"path": path, "verify": level}))
         assert bare(rows) == bare(there)
         assert len(rows) == 61
         assert all(row["ok"] and row["stream_id"] and row["path"] == hub.url for row in rows)
@@ -84,7 +95,7 @@ def test_selections_choose_the_same_rows_as_from_a_directory(tmp_path):
         hub.stop()
     for given, rows in zip(asked, told, strict=True):
         path = str(tmp_path / "hub")
-        assert bare(rows) == bare(rows_at(Directory(path), Options.of({"path": path, **given}))), given
+        assert bare(rows) == bare(rows_at(DirectorySource(path), Options.of({"path": path, **given}))), given
     assert {row["stream_id"] for row in told[0]} == {TRADES.stream_id}
 
 
@@ -110,6 +121,7 @@ def listening(tmp_path, work):
             for number in range(7):
                 await client.send("orders", b"order %d" % number)
             assert len(await bodies(client)) == 7
+            wire.key = hub.identity.held.private[hub.identity.current_pk]
             async with hostile.serve(wire) as url:
                 return await asyncio.to_thread(work, url, pin_of(hub).to_text(), wire)
 
@@ -156,15 +168,15 @@ def test_what_a_hub_makes_up_is_a_row_with_its_reason(tmp_path, name):
         place, options = place_of(url, hubKey=pin, verify="full")
         pinned = place.pin(options.selection)
         wire.lies.append(lie)
-        pieces = list(place.pieces(pinned, options.selection))
-        rows = [r for b in place.read(pieces, Cut(columns=ENTRIES), "full", pinned.identity) for r in b.to_pylist()]
+        slices = list(place.slices(pinned, options.selection))
+        rows = [r for b in place.read(slices, full_spec(pinned)) for r in b.to_pylist()]
         assert [row["stream_seq"] for row in rows] == list(range(1, 8))
         assert {row["stream_seq"] for row in rows if not row["ok"]} == bad
         for row in rows:
             assert row["ok"] == (row["reason"] is None)
             assert row["ok"] or not words or any(word in row["reason"] for word in words.split("|")), row["reason"]
         with pytest.raises(SourceDamaged, match=f"entry {min(bad)}"):
-            list(place.read(pieces, Cut(columns=ENTRIES, fail_fast=True), "full", pinned.identity))
+            list(place.read(slices, full_spec(pinned, fail_fast=True)))
         return rows
 
     rows = listening(tmp_path, work)
@@ -182,6 +194,98 @@ def test_another_hub_is_not_read(tmp_path):
             RemoteHub(place_of(url, hubKey=pin)[1].hub, 1000).pin(options.selection)
 
     listening(tmp_path, work)
+
+
+def test_the_hub_id_of_a_pinned_key_is_not_for_whoever_answers_to_choose(tmp_path):
+    """D-174: an invented older first key would make the planner find an empty log."""
+
+    def work(url, pin, wire):
+        place, options = place_of(url, hubKey=pin)
+        hub_id = place.pin(options.selection).identity.hub_id
+        bound, _ = place_of(url, hubKey=pin, hubId=hub_id.hex())
+        assert bound.pin(options.selection).identity.hub_id == hub_id
+        with HubLink(place.address) as link:
+            assert link.bound() == bound.address  # what a driver hands to the tasks of a write
+        stream = EntryStream(options, ENTRIES)
+        start = stream.initialOffset()
+        offset = stream.latestOffset(start, stream.getDefaultReadLimit())
+        assert start["hub_id"] == offset["hub_id"] == hub_id.hex()
+        wire.lies.append(hostile.InventsFirstKey(OTHER))  # a stranger
+        for planner in (place, bound):
+            with pytest.raises(HubDiverged):
+                planner.pin(options.selection)
+        wire.lies[:] = [hostile.InventsFirstKey(OTHER, wire.key), nothing_there]  # the hub itself
+        with pytest.raises(HubDiverged, match="hub_id"):
+            bound.pin(options.selection)
+        for asked in (
+            lambda: stream.latestOffset(offset, stream.getDefaultReadLimit()),
+            lambda: stream.partitions(start, offset),
+        ):
+            with pytest.raises(HubDiverged, match="answers now"):
+                asked()
+
+    listening(tmp_path, work)
+
+
+def test_a_root_is_pinned_for_the_planner_and_the_hub_id_for_its_tasks(tmp_path):
+    """D-121: hubKey may be a root; what a driver learned binds the tasks and the offsets of a stream."""
+    root, evil = SigningKey(b"\x07" * 32), SigningKey(b"\x66" * 32)
+    signer, moved, wire_key = root, False, root
+
+    def signs(operation, body, answer):
+        if moved:
+            answer = hostile.InventsFirstKey(OTHER, wire_key)(operation, body, answer)
+        if operation != "tooling/identity":
+            return answer
+        identity = IdentityResponse.from_bytes(answer.body).to_identity()
+        return replace(answer, body=IdentityResponse.of(identity, identity.sign(signer)).to_bytes())
+
+    def work(url, pin, wire):
+        nonlocal signer, moved, wire_key
+        wire_key = wire.key
+        wire.lies.append(signs)
+        place, options = place_of(url, hubKey=f"root:ed25519:{root.public.hex()}", verify="full")
+        pinned = place.pin(options.selection)
+        slices = list(place.slices(pinned, options.selection))
+        rows = [r for b in place.read(slices, full_spec(pinned)) for r in b.to_pylist()]
+        assert [row["ok"] for row in rows] == [True] * 7
+        with HubLink(place.address) as link:
+            bound = link.bound()
+        assert (bound.pin, bound.hub_id) == (place.address.pin, pinned.identity.hub_id.hex())
+        stream = EntryStream(options, ENTRIES)
+        start = stream.initialOffset()
+        with pytest.raises(HubDiverged):
+            place_of(url, hubKey=pin)[0].pin(options.selection)
+        moved = True  # another hub of the same root
+        assert place.pin(options.selection).identity.hub_id != pinned.identity.hub_id
+        with pytest.raises(HubDiverged, match="another hub of the pinned root"):
+            RemoteHub(bound, 1000).pin(options.selection)
+        with pytest.raises(HubDiverged, match="answers now"):
+            stream.latestOffset(start, stream.getDefaultReadLimit())
+        moved, signer = False, evil
+        for address in (place.address, bound):
+            with pytest.raises(HubDiverged, match="root key did not sign"):
+                RemoteHub(address, 1000).pin(options.selection)
+
+    listening(tmp_path, work)
+
+
+def nothing_there(operation, _body, answer):
+    if operation != "tooling/inspect":
+        return answer
+    return replace(answer, body=InspectResponse(label_count=0, labels=(), more=False).to_bytes())
+
+
+def test_a_token_stays_here_over_plain_http(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("open-sesame-to-readers")
+    token.chmod(0o600)
+    place, options = place_of("http://hub.invalid", tokenFile=str(token), patience="0")
+    with pytest.raises(HubFailed, match="plain HTTP"):
+        place.pin(options.selection)
+    place, options = place_of("http://hub.invalid", tokenFile=str(token), patience="0", insecureHttp="true")
+    with pytest.raises(HubUnreachable):
+        place.pin(options.selection)
 
 
 @dataclass
@@ -227,7 +331,7 @@ def test_a_restart_in_the_middle_of_a_read_goes_unnoticed(tmp_path):
         write(hub, tmp_path / "home", 40)
         place, asked = place_of(hub.url, partitionBytes="4096")
         pinned = place.pin(asked.selection)
-        reading = place.read(place.pieces(pinned, asked.selection), Cut(columns=ENTRIES), "full", pinned.identity)
+        reading = place.read(place.slices(pinned, asked.selection), full_spec(pinned))
         rows = next(reading).num_rows
         again = restarted(hub, *options)
         hubs.callback(again.stop)
@@ -244,7 +348,7 @@ def test_readers_show_the_token_that_a_file_holds(tmp_path):
     token = tmp_path / "read.token"
     token.write_text("open-sesame-to-readers")
     token.chmod(0o600)
-    with hub_with_entries(tmp_path, 0, f"auth.read_token_files={token}") as hub:
+    with running(tmp_path / "hub", *settings(tmp_path, f"auth.read_token_files={token}")) as hub:
         place, options = place_of(hub.url)
         with pytest.raises(HubSaysNo, match="tokenFile"):
             place.pin(options.selection)
@@ -262,6 +366,8 @@ def test_readers_show_the_token_that_a_file_holds(tmp_path):
         ({"hub": "http://h", "verify": "full"}, "hubKey"),
         ({"hub": "http://user:word@h"}, "credentials"),
         ({"hub": "http://h", "timeout": "soon"}, "not a count"),
+        ({"hub": "http://h", "hubId": "00" * 32}, "hubKey"),
+        ({"hub": "http://h", "insecureHttp": "perhaps"}, "true or false"),
     ],
 )
 def test_options_that_contradict_each_other_are_named(given, words):

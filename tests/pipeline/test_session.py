@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.pipeline.auditworld import dump, log, run, tables
 
-from veen.pipeline.audit.spark import SparkEngine
-from veen.pipeline.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
-from veen.pipeline.fitness import Executor, ask, check, faults
-from veen.pipeline.progress import line, watching
-from veen.pipeline.session import described, doing, spark_session, using_session
-from veen.pipeline.settings import SETTINGS, Settings, reader
+from veen.log.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
+from veen.spark.audit import SparkEngine
+from veen.spark.executor_check import Executor, ask, check, faults
+from veen.spark.progress import line, watching
+from veen.spark.session import described, doing, spark_session, using_session
+from veen.spark.settings import SETTINGS, SparkSettings, reader
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -29,9 +29,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark-cluster.md").read_text("utf-
 def java_of(env):
     """What a process with this environment says about Java."""
     code = (
-        "from veen.pipeline.session import find_java\n"
-        "try: print(find_java())\n"
-        "except Exception as exc: print(repr(exc))"
+        "from veen.spark.session import find_java\ntry: print(find_java())\nexcept Exception as exc: print(repr(exc))"
     )
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **env}
@@ -124,7 +122,7 @@ def test_settings_say_how_work_is_cut_and_change_no_result(spark, settings, tmp_
     expected, whole = tables(run(path)), reader(spark).load(str(path)).rdd.getNumPartitions()
     settings("spark.veen.partitionBytes", "3000")
     settings("spark.veen.openBytes", "77")
-    assert Settings.of(spark) == Settings(partition_bytes=3000, open_bytes=77)
+    assert SparkSettings.of(spark) == SparkSettings(partition_bytes=3000, open_bytes=77)
     assert reader(spark).load(str(path)).rdd.getNumPartitions() > whole
     assert tables(run(path, engine=SparkEngine(spark))) == expected
     settings("spark.veen.verify", "nonsense")
@@ -137,7 +135,7 @@ def test_settings_say_how_work_is_cut_and_change_no_result(spark, settings, tmp_
 def test_a_setting_that_is_no_number_of_bytes_is_named(spark, settings, value):
     settings("spark.veen.partitionBytes", value)
     with pytest.raises(OptionError, match=r"spark\.veen\.partitionBytes"):
-        Settings.of(spark)
+        SparkSettings.of(spark)
 
 
 def test_the_settings_are_the_documented_ones():
@@ -148,7 +146,7 @@ def test_the_settings_are_the_documented_ones():
 def test_what_the_jvm_says_stands_in_a_file_and_not_between_our_lines(tmp_path):
     log = tmp_path / "spark.log"
     code = (
-        "from veen.pipeline.session import spark_session\n"
+        "from veen.spark.session import spark_session\n"
         f"spark = spark_session(master='local[1]', settings={{'spark.veen.log': {str(log)!r}}})\n"
         "print(spark.range(3).mapInArrow(lambda batches: batches, 'id long').count())\n"
         "spark.stop()"
@@ -195,14 +193,28 @@ def test_the_line_names_the_phase_and_counts_tasks():
     assert line(Told({1: failed, 2: OneStage()}), "") == "24 of 80 tasks, 4 running, 1 failed and tried again"
 
 
-def test_work_is_described_and_watched(spark):
+def test_work_is_described_and_watched(spark, tmp_path):
     told: list[str] = []
-    with watching(spark, told.append, every=0.02) as phase, described(spark, "test: slowly"):
+    reported = tmp_path / "reported"
+
+    def report(text):
+        told.append(text)
+        if text.startswith("test: slowly: 0 of 2 tasks"):
+            reported.touch()
+
+    def wait_for_the_report(_):
+        """Runs in an executor, which does not know the modules of the tests."""
+        for _ in range(6000):
+            if reported.exists():
+                return
+            time.sleep(0.01)
+
+    with watching(spark, report, every=0.02) as phase, described(spark, "test: slowly"):
         assert doing() == "test: slowly"
         with described(spark, "test: inside"):
             assert doing() == "test: inside"
         assert spark.sparkContext.getLocalProperty("spark.job.description") == doing() == "test: slowly"
-        spark.sparkContext.parallelize(range(2), 2).map(lambda _: time.sleep(0.7)).collect()
+        spark.sparkContext.parallelize(range(2), 2).map(wait_for_the_report).collect()
         phase("another phase")
     assert doing() == ""
     assert any(text.startswith("test: slowly: 0 of 2 tasks") for text in told)

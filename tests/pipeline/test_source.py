@@ -6,9 +6,9 @@ import pytest
 from tests.storage.driver import STREAMS
 from tests.storage.world import LABELS, World, fill
 
-from veen.core.checkpoint import Checkpoint
-from veen.pipeline.columns import ENTRIES
-from veen.storage.fs import OsFs
+from veen.core.objects.checkpoint import Checkpoint
+from veen.fs.local import OsFs
+from veen.log.columns import ENTRIES
 
 pytestmark = pytest.mark.xdist_group("spark")  # one JVM is enough
 

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from tests.pipeline.auditworld import dump, log
 
 from veen.cli.app import cli
-from veen.cli.output import Exit
-from veen.pipeline.columns import ddl
-from veen.pipeline.schemas import SCHEMAS
+from veen.cli.shared.output import Exit
+from veen.log.columns import ddl
+from veen.log.schemas import SCHEMAS
 
 pytestmark = pytest.mark.xdist_group("spark")
 

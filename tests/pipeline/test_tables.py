@@ -1,9 +1,13 @@
 """Tables: loaded exactly once, restart safe, and readers see nothing but what a manifest names. No Spark here."""
 
+import json
+import os
 import random
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,22 +16,24 @@ from pyarrow import fs as arrow_fs
 from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import DAY, LABELS, copy_of, erase, grow, made, spoil
 
+from veen import folds, tables
 from veen.core.labels import stream_id_of
+from veen.fs.inside import FileRefused
+from veen.fs.local import OsFs
+from veen.fs.stores import ArrowStore, LocalStore, open_store
+from veen.log.events import make_prefix, read_events, rows_of
+from veen.log.keys import write_keys
+from veen.log.prefix import Shortened
 from veen.overlays import kv
-from veen.pipeline import folds, tables
-from veen.pipeline.events import make_prefix, read_events, rows_of, timed_tasks
-from veen.pipeline.prefix import Shortened
-from veen.pipeline.query.keys import write_keys
-from veen.pipeline.tables.errors import LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
-from veen.pipeline.tables.loading import LoadJob, load_task
-from veen.pipeline.tables.log import TableLog, manifest_path
-from veen.pipeline.tables.manifest import Change, manifest_of, read_manifest
-from veen.pipeline.tables.parts import write_part
-from veen.pipeline.tables.schema import day_of, group_of
-from veen.pipeline.tables.store import ArrowStore, LocalStore, open_store
-from veen.pipeline.tables.streaming import load_upto
-from veen.storage import identity
-from veen.storage.fs import OsFs
+from veen.spark.runner import timed_tasks
+from veen.storage.keys import identity
+from veen.tables.errors import LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
+from veen.tables.loading import LoadJob, load_task
+from veen.tables.log import TableLog, manifest_path
+from veen.tables.manifest import Change, Dead, manifest_of, read_manifest
+from veen.tables.parts import write_part
+from veen.tables.schema import day_of, group_of
+from veen.tables.streaming import load_upto
 
 NAMES = {one.stream_id: str(one.name) for one in KEYS.values()}
 
@@ -205,12 +211,12 @@ def test_a_file_that_goes_while_it_is_loaded_is_no_damage(log, keys, to, tmp_pat
     """Rows stay as they were loaded: what cannot be read just now is for the next load."""
     copy = copy_of(log, tmp_path / "copy")
     prefix = make_prefix(str(copy))
-    (work,) = timed_tasks(None, prefix, 1)
-    sealed = next(one for one in work if one.piece.ref.kind == "sealed")
-    (copy / sealed.piece.ref.path).unlink()
+    (task,) = timed_tasks(None, prefix, 1)
+    sealed = next(part.chunk for part in task if part.chunk.kind == "sealed")
+    (copy / sealed.path).unlink()
     job = LoadJob(uri=str(copy), to=open_store(to), keys=keys)
     with pytest.raises(LogMoved, match="a moment ago"):
-        list(load_task(job, work))
+        list(load_task(job, task))
     assert load(copy, to, keys).version == 1  # a new look: it is missing
 
 
@@ -406,6 +412,94 @@ def test_an_attempt_that_does_not_count_leaves_no_row(log, keys, to, tmp_path):
     assert both(to) == both(str(tmp_path / "once"))
 
 
+# --- what others have put there ---------------------------------------------------------------------------------
+
+
+def hostile(to, **change):
+    """A manifest that somebody made by hand: whole, and the next one."""
+    state = TableLog(to).state()
+    value = json.loads(open_store(to).get(manifest_path(state.version), 1 << 20).split(b"\n")[0])
+    value |= {"version": state.version + 1, "prev": state.digest}
+    value["change"] |= {"add": {}, "remove": [], "gone": [], **change}
+    line = json.dumps(value).encode() + b"\n"
+    (Path(to) / manifest_path(state.version + 1)).write_bytes(line + sha256(line).hexdigest().encode() + b"\n")
+
+
+@pytest.mark.parametrize("kind", ["relative", "absolute", "dots", "other", "nested", "link"])
+def test_vacuum_removes_nothing_outside_of_the_tables(log, keys, to, tmp_path, kind):
+    """A manifest names what a vacuum removes, and a manifest may be anybody's."""
+    load(log, to, keys)
+    victim = tmp_path / "victim.parquet"
+    victim.write_bytes(b"dear")
+    (Path(to) / "silver" / "out").symlink_to(tmp_path)
+    paths = {
+        "relative": "../victim.parquet",
+        "absolute": str(victim),
+        "dots": "silver/../../victim.parquet",
+        "other": "manifests/latest",
+        "nested": "silver/./x.parquet",
+        "link": "silver/out/victim.parquet",
+    }
+    path = paths[kind]
+    file = [path, 1, 4, sha256(b"dear").hexdigest(), path.rpartition("/")[0].removeprefix("silver/"), 0, 0, []]
+    hostile(to, add={"silver": [file]})
+    if kind == "link":  # a name like any other, until one looks at the disk
+        hostile(to, remove=[path], at=0)
+        with pytest.raises((TableDamaged, FileRefused), match="is a link"):
+            tables.vacuum(to, keep_sec=0)
+    else:
+        with pytest.raises(TableDamaged, match=r"name of a file|lie in|data file"):
+            tables.vacuum(to, keep_sec=0)
+    assert victim.read_bytes() == b"dear"
+    assert (Path(to) / "manifests" / "latest").exists()
+
+
+@pytest.mark.parametrize("where", ["remove", "gone", "dead"])
+def test_every_list_of_paths_in_a_manifest_is_judged(log, keys, to, where):
+    load(log, to, keys)
+    if where == "dead":
+        state = TableLog(to).state()
+        base = replace(state, version=state.version + 1, dead={"../x.parquet": Dead("compact", 0)})
+        data = manifest_of(Change(kind="vacuum", at=0), version=base.version, prev=state.digest, base=base)
+        (Path(to) / manifest_path(base.version)).write_bytes(data)
+    else:
+        hostile(to, **{where: ["../x.parquet"]})
+    with pytest.raises(TableDamaged, match="no name of a file"):
+        TableLog(to).state()
+
+
+def test_a_file_larger_than_its_manifest_says_is_not_read(log, keys, to):
+    load(log, to, keys)
+    one = TableLog(to).state().of("silver")[0]
+    with (Path(to) / one.path).open("r+b") as file:
+        file.truncate(1 << 40)  # with a hole: nobody has to write it
+    with pytest.raises(TableDamaged, match="not what was written"):
+        both(to)
+
+
+def test_a_manifest_of_any_size_is_not_read(log, keys, to):
+    load(log, to, keys)
+    state = TableLog(to).state()
+    with (Path(to) / manifest_path(state.version + 1)).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TableDamaged, match="no size for it"):
+        TableLog(to).state()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_tables_are_their_owners_alone(log, keys, to, umask):
+    """Silver has the opened bodies."""
+    before = os.umask(umask)
+    try:
+        load(log, to, keys)
+    finally:
+        os.umask(before)
+    tables.compact(to)
+    places = [Path(to), *Path(to).rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in places if path.is_file()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in places if path.is_dir()} == {0o700}
+
+
 # --- manifests -----------------------------------------------------------------------------------------------------
 
 
@@ -438,7 +532,7 @@ def test_half_a_manifest_is_none_and_the_next_writer_takes_its_place(log, keys, 
 def test_a_manifest_that_was_changed_is_named(log, keys, to):
     load(log, to, keys, max_entries=20)
     store = open_store(to)
-    earlier = read_manifest(store.get(manifest_path(2)), "")
+    earlier = read_manifest(store.get(manifest_path(2), 1 << 20), "")
     assert earlier is not None
     store.put(manifest_path(2), manifest_of(earlier.change, version=2, prev="0" * 64))
     with pytest.raises(TableDamaged, match="manifest 2"):
@@ -452,7 +546,7 @@ def test_a_file_that_was_changed_is_named(log, keys, to):
     load(log, to, keys)
     one = TableLog(to).state().of("silver")[0]
     store = open_store(to)
-    data = bytearray(store.get(one.path))
+    data = bytearray(store.get(one.path, one.size))
     data[len(data) // 2] ^= 1
     store.put(one.path, bytes(data))
     with pytest.raises(TableDamaged, match="not what was written"):
@@ -470,9 +564,9 @@ def test_reading_stays_short_and_old_manifests_can_go(log, keys, to):
     class Counting(LocalStore):
         reads = 0
 
-        def get(self, path):
+        def get(self, path, at_most):
             type(self).reads += 1
-            return super().get(path)
+            return super().get(path, at_most)
 
     assert TableLog(Counting(Path(to))).state() == state
     assert Counting.reads < 40

@@ -7,11 +7,11 @@ from tests.pipeline.queryworld import KEYS, Recorder
 from tests.pipeline.tableworld import copy_of, erase
 from tests.pipeline.test_objectstore import store as store
 
-from veen.pipeline import tables
-from veen.pipeline.query.keys import write_keys
-from veen.pipeline.tables.log import TableLog, manifest_path
-from veen.pipeline.tables.manifest import Change
-from veen.pipeline.tables.store import open_store
+from veen import tables
+from veen.fs.stores import open_store
+from veen.log.keys import write_keys
+from veen.tables.log import TableLog, manifest_path
+from veen.tables.manifest import Change
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from veen.pipeline.events import REASONS
-from veen.pipeline.tables import COLUMNS, ddl_of
+from veen.log.events import REASONS
+from veen.tables import COLUMNS, ddl_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
 

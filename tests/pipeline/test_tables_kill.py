@@ -16,15 +16,15 @@ from tests.cli.hubprocess import running
 from tests.client.hubs import QUICK, person, token_for
 from tests.pipeline.hubworld import ORDERS, RING, TRADES, settings
 
+from veen import folds, tables
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.pin import HubPin
-from veen.client.sealing import Draft
-from veen.client.writing import Sent
+from veen.client.send.sealing import Draft
+from veen.client.send.writing import Sent
+from veen.client.verify.pin import HubPin
+from veen.log.keys import write_keys
 from veen.overlays import kv
-from veen.pipeline import folds, tables
-from veen.pipeline.query.keys import write_keys
-from veen.pipeline.tables.log import TableLog
+from veen.tables.log import TableLog
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -85,7 +85,6 @@ def both(to):
     return tables.digest(str(to), "bronze"), tables.digest(str(to), "silver")
 
 
-@pytest.mark.req("OVL-11")
 @pytest.mark.parametrize("engine", ["python", pytest.param("spark", marks=pytest.mark.slow)])
 def test_a_driver_that_is_killed_twice_loses_and_doubles_nothing(tmp_path, engine):
     rng = random.Random(os.urandom(8))

@@ -12,26 +12,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.pipeline.queryworld import KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import DAY, erase, grow, made
 
+from veen import folds, tables
 from veen.core.labels import stream_id_of
+from veen.log.columns import ENTRIES
+from veen.log.events import SILVER, EventJob, event_batches, make_prefix, read_events, rows_of
+from veen.log.keys import KeyFile, write_keys
+from veen.log.options import Options
 from veen.overlays import kv
-from veen.pipeline import folds, tables
-from veen.pipeline.columns import ENTRIES
-from veen.pipeline.events import (
-    SILVER,
-    EventJob,
-    event_batches,
-    events_frame,
-    make_prefix,
-    read_events,
-    rows_of,
-    timed_tasks,
-)
-from veen.pipeline.options import Options
-from veen.pipeline.query.keys import KeyFile, write_keys
-from veen.pipeline.source import EntryStream
-from veen.pipeline.tables.errors import LoadFailed
-from veen.pipeline.tables.log import TableLog
-from veen.pipeline.works import over
+from veen.spark.events import events_frame
+from veen.spark.runner import over, timed_tasks
+from veen.spark.source import EntryStream
+from veen.tables.errors import LoadFailed
+from veen.tables.log import TableLog
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
 
@@ -136,7 +128,7 @@ def test_no_key_is_in_a_plan_a_table_or_a_manifest(spark, log, keys, loaded):
     tasks = timed_tasks(None, make_prefix(log), 3)
     job = EventJob(log, keys)
     plans = [
-        over(spark, len(tasks), lambda number: event_batches(job, tasks[number]), SILVER),
+        over(spark, tasks, lambda slices: event_batches(job, slices), SILVER),
         tables.read(spark, loaded),
     ]
     shown = "".join(plan._jdf.queryExecution().toString() for plan in plans).encode()
@@ -156,7 +148,7 @@ def test_a_task_that_fails_says_so_in_one_line(spark, log, tmp_path):
 
 def store_bytes(to):
     store = TableLog(to).store
-    return [store.get(one.path) for one in store.walk("")]
+    return [store.get(one.path, 1 << 30) for one in store.walk("")]
 
 
 def test_compaction_and_erasure_on_spark(spark, keys, tmp_path):

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from veen.core.errors import FormatError
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
-from veen.pipeline.vector import Departs, decode
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.fs.errors import CorruptError
 from veen.storage import frame
-from veen.storage.errors import CorruptError
+from veen.verify.vectors import Departs, decode
 
 LABEL = b"L" * 32
 MAX = DEFAULT_LIMITS.max_msg_bytes
@@ -101,9 +101,9 @@ def test_a_changed_byte_is_seen_or_is_what_the_core_reads_too(pairs, data):
         vector = decode(bytes(good), LABEL, max_msg_bytes=MAX)
     except Departs:
         return
-    found = list(rows(vector))
+    entries_read = list(rows(vector))
     pos = 0
-    for msg, receipt in found:
+    for msg, receipt in entries_read:
         raw = good[pos + frame.HEADER_BYTES : pos + frame.HEADER_BYTES + len(msg.to_bytes())]
         assert Msg.from_bytes(bytes(raw)) == msg
         start = pos + frame.HEADER_BYTES + len(raw)

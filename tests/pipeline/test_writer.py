@@ -17,15 +17,15 @@ from tests.pipeline.hubworld import ORDERS, RING, identity_at, register, restart
 
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.pin import HubPin
+from veen.client.verify.pin import HubPin
 from veen.core.hashing import H
-from veen.core.receipt import Receipt
-from veen.pipeline.columns import SENT
-from veen.pipeline.errors import OptionError
-from veen.pipeline.options import HUB, WRITING, WriteOptions
-from veen.pipeline.sent import complete
-from veen.pipeline.writer import INPUT, BatchWriter, check_columns, write_rows
-from veen.pipeline.writing import RowRefused, RowsChanged, WritePlan
+from veen.core.objects.receipt import Receipt
+from veen.log.columns import SENT
+from veen.log.errors import OptionError
+from veen.log.options import HUB, WRITING, WriteOptions
+from veen.spark.sent import complete
+from veen.spark.writer import INPUT, BatchWriter, check_columns, write_rows
+from veen.spark.writing import RowRefused, RowsChanged, WritePlan
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -214,6 +214,7 @@ def test_a_hub_that_restarts_in_the_middle_is_waited_for(tmp_path):
 def test_where_the_hub_asks_for_capabilities_the_identity_issues_them(tmp_path):
     identity, who = identity_at(tmp_path / "home", passphrase=PHRASE)
     (tmp_path / "phrase").write_text(f"{PHRASE}\n")
+    (tmp_path / "phrase").chmod(0o600)
     stranger, _ = identity_at(tmp_path / "other", name="stranger")
     with running(tmp_path / "hub", *settings(tmp_path, f"admission.trusted_issuers={who.id_sign_pk.hex()}")) as hub:
         plan = plan_of(hub, identity, "cap", passphraseFile=str(tmp_path / "phrase"))

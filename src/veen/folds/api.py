@@ -1,0 +1,306 @@
+"""Folds over logs for programs and notebooks.
+
+    from veen import folds
+    result = folds.run("./hub", "kv", keys="reader.keys", engine="python")
+    result.state_hash, result.view
+    result.write("./state")                                                    # later: folds.run(…, since="./state")
+
+`engine="spark"` gives the same bytes, on all cores or a cluster.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from veen.client.identity.keyring import Keyring
+from veen.core.labels import stream_id_of
+from veen.core.tree.mmr import Span
+from veen.folds import states
+from veen.folds.coverage import FoldCoverage
+from veen.folds.errors import NoSuchFold, RootDiffers, RowsMissing
+from veen.folds.on_spark import fold_on_spark, fold_typed
+from veen.folds.planning import PlanName, has_native
+from veen.folds.result import FoldResult
+from veen.folds.states import WrittenState
+from veen.folds.transport import check_columns
+from veen.folds.typed import typed_columns
+from veen.log.errors import OptionError
+from veen.log.events import Mark, Prefix, make_prefix, read_events
+from veen.log.keys import KeyFile, keys_for_tasks
+from veen.log.prefix import Shortened, receipts_at
+from veen.log.times import heads_at, marks_at
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.ordered import LateEvent
+from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
+from veen.overlays.framework.stream import fold_events
+from veen.spark.events import events_frame
+from veen.spark.session import using_session
+from veen.storage.pinned import pin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ENGINES", "Engine", "Keys", "Since", "Source", "fold_named", "run"]
+
+Engine = Literal["spark", "python"]
+ENGINES: Final[tuple[Engine, ...]] = ("spark", "python")
+Keys = KeyFile | Keyring | str | Path
+Since = WrittenState | Snapshot | str | Path
+Source = Any  # a path or URL, a Prefix, a DataFrame of SILVER or of `typed_rows`, or LogEntry in any order
+
+
+def fold_named(name: str) -> AnyFold:
+    """The fold of an installed overlay, or all of them as one if it has several; also by the name of a single fold."""
+    registry = BUILTIN.with_installed()
+    chosen = registry.make_fold(name)
+    if chosen is None:
+        why = registry.why_not(name)
+        raise NoSuchFold(f"there is no fold {name!r}" if why is None else f"the overlay {name!r} cannot be used: {why}")
+    return chosen
+
+
+def run(
+    source: Source,
+    fold: str | AnyFold,
+    *,
+    keys: Keys | None = None,
+    engine: Engine = "spark",
+    spark: "SparkSession | None" = None,
+    parts: int | None = None,
+    upto: Mapping[bytes, int] | int | None = None,
+    plan: PlanName = "auto",
+    streams: Iterable[str | bytes] | None = None,
+    since: Since | None = None,
+    cuts: Iterable[Cut] | None = None,
+    as_of: int | None = None,
+) -> FoldResult:
+    """The state that `fold` makes of a log. Equal bytes for every engine, plan and number of parts.
+
+    `source` is a data directory or bucket, of which the streams that `keys` can open are folded, or only `streams`; or
+    rows of SILVER, with the `cuts` that bind them to a log. `upto` ends it earlier: at a position of each label, or at
+    a time of the hub. `since` is an earlier state: only what came after it is read, if the log still has its roots.
+    What expires is judged at `as_of`, by default at the time of the last entry (D-80).
+    """
+    if engine not in ENGINES:
+        raise OptionError(f"there is no engine {engine!r}; known are {', '.join(ENGINES)}")
+    chosen = fold_named(fold) if isinstance(fold, str) else fold
+    if not isinstance(source, (str, Path, Prefix)):
+        if since is not None or upto is not None or streams is not None:
+            raise OptionError("rows are folded as they are: since, upto and streams are for a log")
+        return _rows(source, chosen, plan, parts, cuts, as_of)
+    if keys is None:
+        raise OptionError("a log is sealed: keys= names the file of read keys")
+    key_source = KeyFile(str(keys)) if isinstance(keys, (str, Path)) else keys
+    return _Log(chosen, key_source, engine, spark, parts, plan).run(source, upto, streams, since, as_of)
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _rows(
+    source: Any,  # a DataFrame, or LogEntry
+    fold: AnyFold,
+    plan: PlanName,
+    parts: int | None,
+    cuts: Iterable[Cut] | None,
+    as_of: int | None,
+) -> FoldResult:
+    coverage = FoldCoverage()
+    if hasattr(source, "mapInArrow"):
+        if has_native(fold) and {column.name for column in typed_columns(fold)} <= set(source.columns):
+            (summary, coverage), used = fold_typed(source, fold), "native"  # type: ignore[arg-type]  # has_native
+        else:
+            check_columns(source.columns)
+            summary, coverage, used = fold_on_spark(source, fold, plan, parts=parts)
+    else:
+        events = sorted(coverage.events(source), key=lambda event: event.order)
+        summary, used = fold_events(fold, events), "python"
+    bound = tuple(sorted(cuts or (), key=lambda cut: cut.label))
+    if cuts is not None:
+        _check_rows(coverage, bound)
+    return _result(fold, summary, _Start(), coverage, bound, as_of, used, ())
+
+
+def _check_rows(coverage: FoldCoverage, cuts: tuple[Cut, ...]) -> None:
+    promised = {cut.label: cut.upto_seq for cut in cuts if cut.upto_seq}
+    for label in sorted(promised.keys() | coverage.counts.keys()):
+        have, want = coverage.counts.get(label, 0), promised.get(label, 0)
+        if (have, coverage.heads.get(label, 0)) != (want, want):
+            raise RowsMissing(f"label {label.hex()}: {have} rows, but its cut is at {want}")
+
+
+# --- a log ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Where a fold goes on."""
+
+    base: Any = None
+    cuts: Mapping[bytes, Cut] = field(default_factory=dict)
+    marks: Mapping[bytes, Mark] = field(default_factory=dict)
+    trees: Mapping[bytes, Span] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    fold: AnyFold
+    keys: KeyFile | Keyring
+    engine: Engine
+    spark: "SparkSession | None"
+    parts: int | None
+    plan: PlanName
+
+    def run(
+        self,
+        source: str | Path | Prefix,
+        upto: Mapping[bytes, int] | int | None,
+        streams: Iterable[str | bytes] | None,
+        since: Since | None,
+        as_of: int | None,
+    ) -> FoldResult:
+        if isinstance(source, Prefix):
+            if upto is not None or streams is not None or since is not None:
+                raise OptionError("a prefix is read as it is: upto, streams and since are for a path")
+            if any(label_range.before.upto_seq for label_range in source.labels):
+                raise OptionError("a prefix that begins in the middle of a label has no state: give since= and a path")
+            return self._over(source, _Start(), as_of, tuple(sorted(_ids_of(source))))
+        uri, ids = str(source), self._ids(streams)
+        pinned = pin(uri)  # once: all that follows is about this moment
+        heads = upto if isinstance(upto, Mapping) else None
+        if heads is not None and (gone := sorted(heads.keys() - pinned.labels.keys())):
+            raise Shortened(f"label {gone[0].hex()} is not in the directory")
+        if isinstance(upto, int):
+            now = make_prefix(uri, streams=ids, pinned=pinned)
+            heads, as_of = heads_at(now, upto), upto if as_of is None else as_of
+        whole = make_prefix(uri, streams=ids, upto=heads, pinned=pinned)
+        refused = None
+        if since is not None:
+            try:
+                start = self._start(uri, since, whole.heads)
+                prefix = make_prefix(uri, streams=ids, upto=heads, since=start.marks, pinned=pinned)
+                return self._over(prefix, start, as_of, ids, resumed=True)
+            except (SnapshotRefused, LateEvent) as exc:
+                refused = str(exc)  # an honest log that grew in its past, or another one: its whole tells
+        return self._over(whole, _Start(), as_of, ids, refused=refused)
+
+    def _ids(self, streams: Iterable[str | bytes] | None) -> tuple[bytes, ...]:
+        if streams is None:
+            keyring = self.keys.load() if isinstance(self.keys, KeyFile) else self.keys
+            return tuple(sorted({keys.stream_id for keys in keyring.entries if keys.can_read}))
+        return tuple(sorted({stream_id_of(stream) if isinstance(stream, str) else stream for stream in streams}))
+
+    def _start(self, uri: str, since: Since, heads: Mapping[bytes, int]) -> _Start:
+        """SnapshotRefused if it is not of this log, or goes beyond what is asked for."""
+        written = states.load(str(since)) if isinstance(since, (str, Path)) else since
+        snapshot = written.snapshot if isinstance(written, WrittenState) else written
+        ends = {cut.label: cut.upto_seq for cut in snapshot.cuts}
+        if any(heads.get(label, 0) < seq for label, seq in ends.items()):
+            raise SnapshotRefused("the earlier state has entries or streams that are not there, or not asked for")
+        receipts = receipts_at(uri, ends)
+        base = snapshot.restore(self.fold, lambda label, _: receipts[label].mmr_root if label in receipts else None)
+        marks = written.marks if isinstance(written, WrittenState) else marks_at(uri, ends)
+        trees = written.trees if isinstance(written, WrittenState) else {}
+        return _Start(base=base, cuts={cut.label: cut for cut in snapshot.cuts}, marks=marks, trees=trees)
+
+    def _over(
+        self,
+        prefix: Prefix,
+        start: _Start,
+        as_of: int | None,
+        ids: tuple[bytes, ...],
+        *,
+        resumed: bool = False,
+        refused: str | None = None,
+    ) -> FoldResult:
+        if self.engine == "python":
+            coverage = FoldCoverage()
+            summary, used = self._in_one_process(prefix, start.base, coverage), "python"
+        else:
+            summary, coverage, used = self._on_spark(prefix, start.base)
+        new = {cut.label: cut for cut in prefix.cuts}
+        bound = tuple(cut for _, cut in sorted({**start.cuts, **new}.items()))
+        return _result(
+            self.fold,
+            summary,
+            start,
+            coverage,
+            bound,
+            as_of,
+            used,
+            ids,
+            rootless=prefix.rootless,
+            resumed=resumed,
+            refused=refused,
+        )
+
+    def _in_one_process(self, prefix: Prefix, base: Any, coverage: FoldCoverage) -> Any:
+        if not isinstance(self.fold, Joined):
+            return fold_events(self.fold, coverage.events(read_events(prefix, self.keys)), base)
+        summaries = []
+        for at, member in enumerate(self.fold.folds):  # each reads for itself: no log has to fit into memory
+            events = (coverage if at == 0 else FoldCoverage()).events(read_events(prefix, self.keys))
+            summaries.append(fold_events(member, events, None if base is None else base[at]))
+        return tuple(summaries)
+
+    def _on_spark(self, prefix: Prefix, base: Any) -> tuple[Any, FoldCoverage, str]:
+        if not prefix.entries:
+            return self.fold.identity() if base is None else base, FoldCoverage(), "nothing to read"
+        with ExitStack() as closing:
+            keys = closing.enter_context(keys_for_tasks(self.keys))
+            session = closing.enter_context(using_session(self.spark, "veen fold"))
+            frame = events_frame(session, prefix, keys, parts=self.parts)
+            return fold_on_spark(frame, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
+
+
+def _ids_of(prefix: Prefix) -> set[bytes]:
+    return {label_range.stream.stream_id for label_range in prefix.labels if label_range.stream.stream_id is not None}
+
+
+def _result(
+    fold: AnyFold,
+    summary: Any,
+    start: _Start,
+    coverage: FoldCoverage,
+    cuts: tuple[Cut, ...],
+    as_of: int | None,
+    plan: str,
+    streams: tuple[bytes, ...],
+    *,
+    rootless: Iterable[bytes] = (),
+    resumed: bool = False,
+    refused: str | None = None,
+) -> FoldResult:
+    """RootDiffers if the leaves that were folded have another root than the log says."""
+    trees: dict[bytes, Span] = {}
+    for cut in cuts:
+        tree = coverage.peaks(cut.label, cut.upto_seq, start.trees.get(cut.label))
+        if tree is not None:
+            if tree.root() != cut.mmr_root:
+                what = f"label {cut.label.hex()}: the {cut.upto_seq} entries have root {tree.root().hex()}"
+                raise RootDiffers(f"{what}, the receipt of the last says {cut.mmr_root.hex()}")
+            trees[cut.label] = tree
+    times = {label: mark.ts for label, mark in start.marks.items()}
+    for label, ts in coverage.times.items():
+        times[label] = max(ts, times.get(label, 0))
+    ts = max(times.values(), default=0)
+    return FoldResult(
+        fold=fold,
+        summary=fold.seal(summary),
+        ts=ts,
+        as_of=ts if as_of is None else as_of,
+        cuts=cuts,
+        unproven=tuple(sorted({*rootless, *(cut.label for cut in cuts if cut.label not in trees)})),
+        unopened=coverage.unopened(),
+        entries=coverage.rows,
+        plan=plan,
+        streams=streams,
+        resumed=resumed,
+        refused=refused,
+        times=times,
+        trees=trees,
+    )

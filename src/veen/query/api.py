@@ -1,0 +1,300 @@
+"""Queries for programs and notebooks: run, verify, replay.
+
+    from veen.query import api
+    result = api.run("./hub", {"scope": ["record/app/http"], "filter": {}, "projection": ["*"],
+                               "evidence": {"mode": "full"}}, keys=keyring)
+    result.digest.rows_hash, list(result.rows())
+    api.verify("./hub", result, keys=keyring).ok
+
+`engine="spark"` gives the same bytes. With a `store`, results stay and can be fetched again by their result_id.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from veen.client.errors import UnknownStream
+from veen.client.identity.keyring import Keyring
+from veen.core.errors import VeenError
+from veen.core.labels import stream_id_of
+from veen.core.objects.identity import HubIdentity
+from veen.log.decryption import reader_of
+from veen.log.keys import KeyFile, keys_for_tasks
+from veen.log.prefix import Prefix
+from veen.query import canonical
+from veen.query.canonical import Json
+from veen.query.coverage import heads_of
+from veen.query.descriptor import QueryDescriptor, new_result_id, normalise
+from veen.query.digest import ResultDigest
+from veen.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute
+from veen.query.errors import ForbiddenScope, InvalidDescriptor, QueryError
+from veen.query.evidence import Leaves
+from veen.query.planning import plan_query
+from veen.query.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "ENGINES",
+    "Comparison",
+    "Engine",
+    "Keys",
+    "Recorded",
+    "Result",
+    "recorded_as",
+    "replay",
+    "replay_over",
+    "run",
+    "stored",
+    "verify",
+]
+
+Engine = Literal["python", "spark"]
+ENGINES: Final[tuple[Engine, ...]] = ("python", "spark")
+Keys = Keyring | KeyFile
+
+_SAME: Final = ("query_id", "row_count", "rows_hash", "evidence_hash")  # what replays agree on (QRY-28)
+
+
+class Recorded(Protocol):
+    """What an execution left: enough to do it again."""
+
+    @property
+    def descriptor(self) -> QueryDescriptor: ...
+    @property
+    def digest(self) -> ResultDigest: ...
+    @property
+    def coverage(self) -> Json: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A completed query. Rows are read from where they were put."""
+
+    descriptor: QueryDescriptor
+    digest: ResultDigest
+    coverage: Json
+    skipped: Mapping[str, int]  # entries in range that could be no row, by reason
+    ignored_filters: tuple[str, ...]
+    _rows: Callable[[], Iterator[bytes]]
+
+    def rows(self) -> Iterator[dict[str, Json]]:
+        """In the one order of the result; numbers are int or Decimal."""
+        return (canonical.parse(row) for row in self._rows())
+
+
+class _Memory:
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+
+    def row(self, row: bytes) -> None:
+        self.rows.append(row)
+
+    def verified(self, entry: bytes) -> None:
+        """Only its hash is of interest."""
+
+
+class _Nowhere:
+    def row(self, row: bytes) -> None:
+        """Only its hash is of interest."""
+
+    verified = row
+
+
+def run(
+    data_dir: str,
+    given: bytes | str | Mapping[str, Any],
+    *,
+    keys: Keys,
+    engine: Engine = "python",
+    store: Store | None = None,
+    identity: HubIdentity | None = None,
+    result_id: str | None = None,
+    spark: "SparkSession | None" = None,
+    now: Callable[[], int] = lambda: int(time.time()),
+) -> Result:
+    """Answer a query over a data directory. Without a store, rows are held in memory.
+
+    `keys` open the streams of the scope; a stream without a read key is ForbiddenScope. `identity` is the hub's, where
+    it is pinned; without it the directory's own is believed.
+    """
+    descriptor, ignored = normalise(given)
+    result_id = result_id or new_result_id()
+    _check_scope(descriptor, keys)
+
+    def answered(sink: ResultSink) -> QueryOutcome:
+        prefix = plan_query(data_dir, descriptor, identity=identity)
+        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+
+    rows: Callable[[], Iterator[bytes]]
+    if store is None:
+        memory = _Memory()
+        outcome = answered(memory)
+        rows = lambda: iter(memory.rows)  # noqa: E731 - one of two ways to the rows
+    else:
+        store.submit(descriptor, result_id)
+        try:
+            with store.start(result_id) as writer:
+                outcome = answered(writer)
+            store.complete(result_id, outcome.digest, outcome.coverage)
+        except Exception as exc:
+            _fail(store, result_id, exc)
+            raise
+        rows = lambda: store.rows(result_id)  # noqa: E731 - as above
+    return Result(
+        descriptor=descriptor,
+        digest=outcome.digest,
+        coverage=outcome.coverage.value,
+        skipped=outcome.coverage.skipped,
+        ignored_filters=ignored,
+        _rows=rows,
+    )
+
+
+def _fail(store: Store, result_id: str, exc: Exception) -> None:
+    if isinstance(exc, QueryError):
+        store.fail(result_id, exc.error_code, str(exc))
+    elif isinstance(exc, VeenError):
+        store.fail(result_id, "execution_failed", str(exc))
+    else:
+        store.fail(result_id, "internal_error", type(exc).__name__)  # foreign words may quote anything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    descriptor: QueryDescriptor
+    digest: ResultDigest
+    coverage: Json
+
+
+def stored(store: Store, result_id: str) -> Recorded:
+    """A result from a store, to verify or replay."""
+    digest = store.digest(result_id)
+    return _Stored(descriptor=store.descriptor(digest.query_id), digest=digest, coverage=store.coverage(result_id))
+
+
+def recorded_as(descriptor: QueryDescriptor, digest: ResultDigest) -> Recorded:
+    """A query of another zone, by its two recorded events: enough to replay it, not to verify it (QRY-28)."""
+    if descriptor.query_id != digest.query_id:
+        raise InvalidDescriptor("query_id", "descriptor and digest are of two queries")
+    return _Stored(descriptor=descriptor, digest=digest, coverage=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two executions of one query."""
+
+    before: ResultDigest
+    after: ResultDigest
+    compared: tuple[str, ...]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        return tuple(name for name in self.compared if getattr(self.before, name) != getattr(self.after, name))
+
+    @property
+    def ok(self) -> bool:
+        return not self.differences
+
+
+def verify(
+    data_dir: str,
+    recorded: Recorded,
+    *,
+    keys: Keys,
+    engine: Engine = "python",
+    identity: HubIdentity | None = None,
+    spark: "SparkSession | None" = None,
+) -> Comparison:
+    """Execute again over exactly what the result says it covers; an omitted, added or changed row shows.
+
+    The roots of the coverage are part of what is compared: a log that was rewritten since does not pass.
+    """
+    heads = heads_of(recorded.coverage)
+    after = _again(data_dir, recorded, keys, engine, identity, spark, heads)
+    return Comparison(before=recorded.digest, after=after, compared=(*_SAME, "coverage_hash"))
+
+
+def replay(
+    data_dir: str,
+    recorded: Recorded,
+    *,
+    keys: Keys,
+    engine: Engine = "python",
+    identity: HubIdentity | None = None,
+    spark: "SparkSession | None" = None,
+) -> Comparison:
+    """Execute the same descriptor over all that this directory has now, as another zone does (QRY-28, D-110)."""
+    after = _again(data_dir, recorded, keys, engine, identity, spark, None)
+    return Comparison(before=recorded.digest, after=after, compared=_SAME)
+
+
+def replay_over(prefix: Prefix, source: MatchSource, recorded: Recorded, *, leaves: Leaves) -> Comparison:
+    """Execute the same descriptor over events that were read elsewhere: those of another zone, in this one (D-110)."""
+    descriptor, result_id = recorded.descriptor, recorded.digest.result_id
+    outcome = execute(prefix, descriptor, result_id, source, _Nowhere(), now=lambda: int(time.time()), leaves=leaves)
+    return Comparison(before=recorded.digest, after=outcome.digest, compared=_SAME)
+
+
+def _again(
+    data_dir: str,
+    recorded: Recorded,
+    keys: Keys,
+    engine: Engine,
+    identity: HubIdentity | None,
+    spark: "SparkSession | None",
+    heads: Mapping[bytes, int] | None,
+) -> ResultDigest:
+    descriptor, digest = recorded.descriptor, recorded.digest
+    _check_scope(descriptor, keys)
+    prefix = plan_query(data_dir, descriptor, heads=heads, identity=identity)
+    outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), lambda: int(time.time()))
+    return outcome.digest
+
+
+def _check_scope(descriptor: QueryDescriptor, keys: Keys) -> None:
+    keyring = keys.load() if isinstance(keys, KeyFile) else keys
+    for name in descriptor.scope:
+        try:
+            reader = reader_of(keyring, stream_id_of(name))
+        except UnknownStream as exc:
+            raise ForbiddenScope(f"stream {name!r} is not known or may not be read") from exc
+        if not reader.keys:
+            raise ForbiddenScope(f"stream {name!r} is not known or may not be read")
+
+
+def _executed(
+    prefix: Prefix,
+    descriptor: QueryDescriptor,
+    result_id: str,
+    keys: Keys,
+    engine: Engine,
+    spark: "SparkSession | None",
+    sink: ResultSink,
+    now: Callable[[], int],
+) -> QueryOutcome:
+    with _source(prefix, descriptor, keys, engine, spark) as source:
+        return execute(prefix, descriptor, result_id, source, sink, now=now)
+
+
+@contextmanager
+def _source(
+    prefix: Prefix, descriptor: QueryDescriptor, keys: Keys, engine: Engine, spark: "SparkSession | None"
+) -> Iterator[MatchSource]:
+    if engine == "python":
+        yield LocalSource(prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
+        return
+    from veen.query.on_spark import SparkSource
+    from veen.spark.session import spark_session
+
+    session = spark or spark_session("veen query")
+    if isinstance(keys, KeyFile):
+        yield SparkSource(session, prefix, descriptor, keys)
+        return
+    # Executors of this machine read the keys of the scope; a cluster is given a KeyFile that its machines can reach.
+    wanted = [key for name in descriptor.scope for key in keys.readers(stream_id_of(name))]
+    with keys_for_tasks(wanted) as key_file:
+        yield SparkSource(session, prefix, descriptor, key_file)

@@ -1,0 +1,192 @@
+"""Execution: matches in logical order become rows, hashes, evidence and a digest.
+
+`execute` is the same for every engine; an engine is only a `MatchSource`. `LocalSource` is the reference: one process,
+one entry after another, no Spark.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from veen.client.identity.keyring import Keyring
+from veen.fs.places import open_fs
+from veen.log.decryption import in_order
+from veen.log.prefix import LabelRange, Prefix
+from veen.log.skips import Skips
+from veen.log.slices import Slice
+from veen.query import canonical
+from veen.query.aggregate import GroupReceipts, Partial, row_of, total_ignored
+from veen.query.coverage import Coverage
+from veen.query.descriptor import Aggregate, QueryDescriptor
+from veen.query.digest import EvidenceHash, ResultDigest, RowsHash
+from veen.query.errors import EvidenceFailed
+from veen.query.evidence import Leaves, Prover
+from veen.query.matches import Match, Matcher
+from veen.query.sampling import sampler
+from veen.query.times import timestamp
+from veen.storage.pinned import first_ts
+
+__all__ = ["LocalSource", "MatchSource", "QueryOutcome", "ResultSink", "execute", "present"]
+
+NO_HUB: Final = "unidentified"
+
+
+class ResultSink(Protocol):
+    """Where rows and evidence go, one by one."""
+
+    def row(self, row: bytes) -> None: ...
+    def verified(self, entry: bytes) -> None: ...
+
+
+class MatchSource(Protocol):
+    """Matching events of one plan."""
+
+    def matches(self, skips: Skips) -> Iterator[Match]:
+        """In logical order (D-27); what can be no row is counted in `skips`."""
+
+    def groups(self, skips: Skips) -> Iterator[tuple[bytes, Partial]] | None:
+        """The groups of an aggregate by key, if the source can make them without the order of events; else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOutcome:
+    digest: ResultDigest
+    coverage: Coverage
+
+
+def execute(
+    prefix: Prefix,
+    descriptor: QueryDescriptor,
+    result_id: str,
+    source: MatchSource,
+    sink: ResultSink,
+    *,
+    now: Callable[[], int],
+    profile_id: str | None = None,
+    leaves: Leaves | None = None,
+) -> QueryOutcome:
+    """Run a query to its end. EvidenceFailed if a receipt or proof does not hold: then there is no result."""
+    rows, evidence, skips = RowsHash(), EvidenceHash(descriptor, result_id), Skips()
+    ignored: dict[str, int] = {}
+
+    def emit(row: bytes) -> None:
+        rows.add(row)
+        sink.row(row)
+
+    with Prover(prefix, descriptor, leaves) as prover:
+
+        def verify(match: Match) -> None:
+            if match.fault is not None:
+                raise EvidenceFailed(f"label {match.label.hex()}, entry {match.stream_seq}: {match.fault}")
+            signed = descriptor.evidence.mode == "full"  # then whoever opened it has verified its signatures
+            verified = prover.verify(match, signed=signed).to_bytes()
+            evidence.add(verified)
+            sink.verified(verified)
+
+        if descriptor.aggregate is None:
+            is_sampled = sampler(descriptor.evidence, descriptor.query_id)
+            for match in source.matches(skips):
+                if is_sampled(rows.count):
+                    verify(match)
+                emit(match.row)
+        else:
+            ignored = _aggregate(descriptor, descriptor.aggregate, source, skips, emit, verify)
+    for part in prefix.slices:
+        if part.is_missing:
+            skips.add(part.label, "missing", part.first, part.entries)
+    coverage = Coverage.of(prefix, descriptor, skips, ignored)
+    digest = ResultDigest(
+        query_id=descriptor.query_id,
+        result_id=result_id,
+        row_count=rows.count,
+        evidence_policy=descriptor.evidence,
+        rows_hash=rows.hexdigest(),
+        evidence_hash=evidence.hexdigest(),
+        coverage_hash=coverage.hexdigest(),
+        executed_at=timestamp(now()),
+        hub_id=prefix.hub_id or NO_HUB,
+        profile_id=profile_id,
+    )
+    return QueryOutcome(digest, coverage)
+
+
+def _aggregate(
+    descriptor: QueryDescriptor,
+    aggregate: Aggregate,
+    source: MatchSource,
+    skips: Skips,
+    emit: Callable[[bytes], None],
+    verify: Callable[[Match], None],
+) -> dict[str, int]:
+    """Rows by canonical group key. Memory grows with the number of groups only."""
+    mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
+    if mode == "none" and receipts is None and (merged := source.groups(skips)) is not None:
+        return _grouped(aggregate, merged, emit)
+    groups: dict[bytes, Partial] = {}
+    for match in source.matches(skips):
+        assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
+        group = groups.setdefault(match.row, match.partial)
+        if group is not match.partial:
+            group.absorb(aggregate, match.partial)
+        if receipts is not None:
+            receipts.add(match.row, match.leaf_hash)
+        if mode == "full":
+            verify(match)
+    if not aggregate.group_by and not groups:
+        groups[canonical.encode([])] = Partial.empty(aggregate)
+    keys = sorted(groups)
+    if mode == "spot":  # which rows are sampled is known only now: look at their events again (D-109)
+        is_sampled = sampler(descriptor.evidence, descriptor.query_id)
+        chosen = {key for number, key in enumerate(keys) if is_sampled(number)}
+        for match in source.matches(Skips()):
+            if match.row in chosen:
+                verify(match)
+    for key in keys:
+        emit(canonical.encode(row_of(aggregate, key, groups[key], receipts.receipt_id(key) if receipts else None)))
+    return total_ignored(aggregate, groups)
+
+
+def _grouped(
+    aggregate: Aggregate, merged: Iterator[tuple[bytes, Partial]], emit: Callable[[bytes], None]
+) -> dict[str, int]:
+    """Rows of groups that a source has merged already; memory does not grow with them."""
+    ignored: dict[str, int] = {}
+    rows = 0
+    for key, partial in merged:
+        emit(canonical.encode(row_of(aggregate, key, partial, None)))
+        rows += 1
+        for name, more in partial.ignored(aggregate).items():
+            ignored[name] = ignored.get(name, 0) + more
+    if not aggregate.group_by and not rows:
+        emit(canonical.encode(row_of(aggregate, canonical.encode([]), Partial.empty(aggregate), None)))
+    return ignored
+
+
+# --- one process -----------------------------------------------------------------------------------------------
+
+
+class LocalSource:
+    """The reference engine: labels merged by logical order, each opened when its first entry can be the next."""
+
+    def __init__(self, prefix: Prefix, descriptor: QueryDescriptor, keyring: Keyring) -> None:
+        self._prefix, self._fs = prefix, open_fs(prefix.uri)
+        self._matcher = Matcher(descriptor, keyring, prefix.identity)
+
+    def groups(self, skips: Skips) -> None:
+        return None
+
+    def matches(self, skips: Skips) -> Iterator[Match]:
+        return in_order(
+            (self._begin(label_range), self._matcher.matches(self._fs, present(label_range.slices), skips))
+            for label_range in self._prefix.labels
+        )
+
+    def _begin(self, label_range: LabelRange) -> int:
+        """A time not after the first match of the label, so that labels far ahead stay closed."""
+        part = next(present(label_range.slices), None)
+        return (first_ts(self._fs, part.chunk) if part is not None else None) or 0
+
+
+def present(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Without those that no file has: `execute` counts their entries, however many a file name claims."""
+    return (part for part in slices if not part.is_missing)

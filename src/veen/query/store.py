@@ -1,0 +1,282 @@
+"""Results on disk: stored once, fetched any number of times, page by page (QRY-23, QRY-26).
+
+    queries/QUERY_ID.json       the descriptor, canonical; made exclusively, so a query_id is used once (QRY-02)
+    results/RESULT_ID/          pending from when it is there
+        query                   the query_id
+        running                 made when execution begins
+        rows.ndjson, rows.idx   canonical rows, one per line, and where each begins (u64be)
+        evidence.ndjson         the verified entries
+        coverage.json           what the result covers
+        final.json              completed with its digest, or failed with the reason; made exclusively, never changed
+
+Files that decide something are linked into place whole: a crash leaves the state before or the state after, and of
+two who would end an execution one finds it ended.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Literal, Self
+
+from veen.fs.inside import FileRefused, check_inside, read_path
+from veen.query import canonical
+from veen.query.canonical import Json
+from veen.query.coverage import Coverage
+from veen.query.descriptor import QueryDescriptor, check_id
+from veen.query.digest import ResultDigest
+from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, QueryNotFound, ResultDamaged
+
+__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "ResultPage", "State", "Status", "Store"]
+
+State = Literal["pending", "running", "completed", "failed"]
+DEFAULT_LIMIT: Final = 1000
+MAX_LIMIT: Final = 10_000
+_OFFSET_BYTES: Final = 8
+_MAX_ID_BYTES: Final = 256
+_MAX_JSON_BYTES: Final = 256 << 20  # a coverage lists the labels of a query
+_MAX_LINE_BYTES: Final = 16 << 20  # a body has at most a sixteenth of that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    query_id: str
+    result_id: str
+    state: State
+    error_code: str | None = None
+    message: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "query_id": self.query_id,
+            "result_id": self.result_id,
+            "status": self.state,
+            "error_code": self.error_code,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPage:
+    """Some rows of a result, in its one order; the digest is always that of all rows."""
+
+    digest: ResultDigest
+    rows: tuple[Json, ...]
+    offset: int
+    limit: int
+
+    @property
+    def has_more(self) -> bool:
+        return self.offset + len(self.rows) < self.digest.row_count
+
+    def to_json(self) -> dict[str, Json]:
+        page = {"offset": self.offset, "limit": self.limit, "total": self.digest.row_count, "has_more": self.has_more}
+        return {"result_digest": self.digest.to_json(), "rows": list(self.rows), "page": page}
+
+
+class Store:
+    """A directory of queries and results."""
+
+    def __init__(self, root: Path) -> None:
+        self._queries, self._results = root / "queries", root / "results"
+
+    # --- the way of an execution -------------------------------------------------------------------------
+
+    def submit(self, descriptor: QueryDescriptor, result_id: str) -> None:
+        """Pending. DuplicateQuery if the query_id or the result_id was used before."""
+        for directory in (self._queries, self._results):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes()):
+            raise DuplicateQuery(f"query_id {descriptor.query_id} was used before")
+        directory = self._results / check_id(result_id, "result_id")
+        try:
+            directory.mkdir(mode=0o700)
+        except FileExistsError as exc:
+            raise DuplicateQuery(f"result_id {result_id} was used before") from exc
+        _put_once(directory / "query", descriptor.query_id.encode())
+
+    def start(self, result_id: str) -> "RowsWriter":
+        """Running, from pending only."""
+        directory = self._directory(result_id)
+        if self._final(result_id) is not None or not _put_once(directory / "running", b""):
+            raise NotReady(f"result {result_id} is {self.status(result_id).state}: it cannot be started")
+        return RowsWriter(directory)
+
+    def complete(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
+        """Completed, from running only, and for good."""
+        directory = self._directory(result_id)
+        if not (directory / "running").exists():
+            raise NotReady(f"result {result_id} is pending: it cannot be completed")
+        _put_once(directory / "coverage.json", canonical.encode(coverage.value))
+        self._end(result_id, {"state": "completed", "digest": digest.to_json()})
+
+    def fail(self, result_id: str, error_code: str, message: str) -> None:
+        """Failed, from pending or running, and for good: no digest (QRY-26)."""
+        self._end(result_id, {"state": "failed", "error_code": error_code, "message": message})
+
+    def _end(self, result_id: str, final: Json) -> None:
+        if not _put_once(self._directory(result_id) / "final.json", canonical.encode(final)):
+            raise NotReady(f"result {result_id} is {self.status(result_id).state}: that does not change any more")
+
+    # --- what there is -------------------------------------------------------------------------------------
+
+    def status(self, result_id: str) -> Status:
+        directory = self._directory(result_id)
+        query_id = _stored(directory / "query", _MAX_ID_BYTES).decode("ascii", "replace")
+        final = self._final(result_id)
+        if final is None:
+            state: State = "running" if (directory / "running").exists() else "pending"
+            return Status(query_id=query_id, result_id=result_id, state=state)
+        return Status(
+            query_id=query_id,
+            result_id=result_id,
+            state=final["state"],
+            error_code=final.get("error_code"),
+            message=final.get("message"),
+        )
+
+    def descriptor(self, query_id: str) -> QueryDescriptor:
+        path = self._queries / f"{check_id(query_id, 'query_id')}.json"
+        try:
+            return QueryDescriptor.from_bytes(_stored(path, _MAX_JSON_BYTES))
+        except FileNotFoundError as exc:
+            raise QueryNotFound(f"there is no query {query_id}") from exc
+
+    def digest(self, result_id: str) -> ResultDigest:
+        """NotReady unless the result is completed."""
+        final = self._final(result_id)
+        if final is None or final["state"] != "completed":
+            status = self.status(result_id)
+            why = f": {status.message}" if status.message else ""
+            raise NotReady(f"result {result_id} is {status.state}{why}")
+        return ResultDigest.from_bytes(canonical.encode(final["digest"]))
+
+    def coverage(self, result_id: str) -> Json:
+        self.digest(result_id)
+        return canonical.parse(_stored(self._directory(result_id) / "coverage.json", _MAX_JSON_BYTES))
+
+    def page(self, result_id: str, offset: int = 0, limit: int = DEFAULT_LIMIT) -> ResultPage:
+        """Rows offset … offset + limit - 1; reads no others."""
+        if offset < 0 or not 1 <= limit <= MAX_LIMIT:
+            raise InvalidDescriptor("page", f"offset is 0 or more, limit 1 to {MAX_LIMIT}")
+        digest, directory = self.digest(result_id), self._directory(result_id)
+        rows: list[Json] = []
+        if offset < digest.row_count:
+            with _opened(directory / "rows.idx") as index, _opened(directory / "rows.ndjson") as data:
+                index.seek(offset * _OFFSET_BYTES)
+                data.seek(int.from_bytes(index.read(_OFFSET_BYTES), "big"))
+                for line, _ in zip(_lines_of(data), range(limit), strict=False):
+                    rows.append(canonical.parse(line))
+        return ResultPage(digest=digest, rows=tuple(rows), offset=offset, limit=limit)
+
+    def rows(self, result_id: str) -> Iterator[bytes]:
+        """All rows in canonical JSON."""
+        self.digest(result_id)
+        return self._lines(result_id, "rows.ndjson")
+
+    def verified(self, result_id: str) -> Iterator[bytes]:
+        """The entries of the evidence summary in canonical JSON."""
+        self.digest(result_id)
+        return self._lines(result_id, "evidence.ndjson")
+
+    def _lines(self, result_id: str, name: str) -> Iterator[bytes]:
+        with _opened(self._directory(result_id) / name) as file:
+            yield from _lines_of(file)
+
+    def _directory(self, result_id: str) -> Path:
+        directory = self._results / check_id(result_id, "result_id")
+        if not (directory / "query").exists():
+            raise QueryNotFound(f"there is no result {result_id}")
+        return directory
+
+    def _final(self, result_id: str) -> Json:
+        try:
+            return canonical.parse(_stored(self._directory(result_id) / "final.json", _MAX_JSON_BYTES))
+        except FileNotFoundError:
+            return None
+
+
+class RowsWriter:
+    """The files of a result while it is made; a `Sink`. Durable when the context ends well."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._rows, self._index, self._evidence = (
+            _private(directory / name) for name in ("rows.ndjson", "rows.idx", "evidence.ndjson")
+        )
+        self._at = 0
+
+    def row(self, row: bytes) -> None:
+        self._index.write(self._at.to_bytes(_OFFSET_BYTES, "big"))
+        self._rows.write(row + b"\n")
+        self._at += len(row) + 1
+
+    def verified(self, entry: bytes) -> None:
+        self._evidence.write(entry + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for file in (self._rows, self._index, self._evidence):
+            if kind is None:
+                file.flush()
+                os.fsync(file.fileno())
+            file.close()
+        if kind is None:
+            _sync(self._directory)
+
+
+def _stored(path: Path, at_most: int) -> bytes:
+    """A small file of the store. ResultDamaged if it is a link, a device, or larger than such a file can be."""
+    try:
+        check_inside(path.parent, path.name)
+        return read_path(path, at_most)
+    except FileRefused as exc:
+        raise ResultDamaged(str(exc)) from exc
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A file of the store that is read piece by piece."""
+    try:
+        return check_inside(path.parent, path.name).open("rb")
+    except FileRefused as exc:
+        raise ResultDamaged(str(exc)) from exc
+
+
+def _lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines without their ends; ResultDamaged if one is longer than a row can be."""
+    while line := file.readline(_MAX_LINE_BYTES + 1):
+        if len(line) > _MAX_LINE_BYTES:
+            raise ResultDamaged(f"{file.name}: a line has more than {_MAX_LINE_BYTES} bytes")
+        yield line.removesuffix(b"\n")
+
+
+def _private(path: Path) -> IO[bytes]:
+    """A new file; what lies under its name already, a link say, is never written to."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _put_once(path: Path, data: bytes) -> bool:
+    """Make a file with all of `data`, durably; False if there is one already."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    with _private(temporary) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    _sync(path.parent)
+    return True
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

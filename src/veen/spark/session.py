@@ -1,0 +1,213 @@
+"""The one place that makes a SparkSession.
+
+A session that already runs is used as it is, as on a notebook server or a managed cluster: nothing static is set on it,
+it is never stopped by us, and only what our results depend on is set. Under spark-submit it is the submitter who says
+where to run. Otherwise a new session is made: quiet, in UTC, finding our data source in its Python workers, and on
+loopback unless a cluster is named.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from veen.log.errors import ConnectUnsupported, JavaMissing, SparkFailed, SparkMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["MIN_JAVA", "OWN", "described", "doing", "find_java", "spark_session", "using_session"]
+
+MIN_JAVA: Final = 17
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+
+# What our results and our source depend on: set on any session, also on one we did not make. None of them is static.
+_REQUIRED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error, never a wrong sum
+    "spark.sql.python.filterPushdown.enabled": "true",  # without it Spark refuses a source that can take filters
+}
+# For a session of our own, wherever it runs.
+OWN: Final = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",  # bars of Spark's own among our lines
+    "spark.sql.adaptive.enabled": "false",  # plans that do not depend on how the data happened to be cut
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOG4J} -XX:+UseSerialGC",
+}
+# And where it runs on this machine alone.
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+}
+
+_LOG: Final = "spark.veen.log"
+_REGISTERED: Final = "spark.veen.registered"  # a mark of our own on the session, not a setting
+
+
+@cache
+def find_java() -> str:
+    """The java that Spark will start; JavaMissing names what was found instead."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise JavaMissing("there is no Java: Spark needs one" if java is None else f"{java}: JAVA_HOME has no Java")
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - as Spark would
+    except OSError as exc:
+        raise JavaMissing(f"{java}: {exc.strerror}") from exc
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', asked.stderr)
+    version = 0 if match is None else int(match[2] or 0) if match[1] == "1" else int(match[1])  # 8 calls itself 1.8
+    if version < MIN_JAVA:
+        raise JavaMissing(f"{java} has version {version or 'unknown'}; Spark needs {MIN_JAVA} or newer")
+    return java
+
+
+def spark_session(
+    app: str = "veen", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """The session that runs, or a new one: on `master` if given, else on all cores of this machine.
+
+    `app`, `master` and `settings` are for a new session; one that runs keeps what it has.
+    """
+    session = _running() or _started(app, master, settings or {})
+    for name, value in _REQUIRED.items():
+        session.conf.set(name, value)
+    _register(session)
+    return session
+
+
+def _register(session: "SparkSession") -> None:
+    """Spark finds `veen` by itself, but only one format per module; and it warns about one that it is told twice."""
+    if session.conf.get(_REGISTERED, None) is None:
+        from veen.spark.source import CheckpointSource, ReceiptSource
+
+        for source in (ReceiptSource, CheckpointSource):
+            session.dataSource.register(source)
+        session.conf.set(_REGISTERED, "true")
+
+
+@contextmanager
+def using_session(
+    given: "SparkSession | None" = None,
+    app: str = "veen",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator["SparkSession"]:
+    """The session that was given or runs; or one that is stopped afterwards, because it was made for this."""
+    if given is not None:
+        _refuse_connect(given)
+        yield given
+        return
+    ours = _running() is None
+    session = spark_session(app, master=master, settings=settings)
+    try:
+        yield session
+    finally:
+        if ours:
+            session.stop()
+
+
+def _running() -> "SparkSession | None":
+    """Also one that another thread made: its settings stay as they are."""
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as exc:
+        raise SparkMissing("pyspark is not installed") from exc
+    if {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & set(os.environ) or os.environ.get(
+        "SPARK_API_MODE"
+    ) == "connect":
+        raise ConnectUnsupported("the environment asks for Spark Connect")
+    session = SparkSession.getActiveSession()
+    # Of another thread's, Spark tells only by a name that is not public.
+    if session is None and getattr(SparkContext, "_active_spark_context", None) is not None:
+        session = SparkSession.builder.getOrCreate()
+    if session is not None:
+        _refuse_connect(session)
+    return session
+
+
+def _refuse_connect(session: "SparkSession") -> None:
+    if ".connect." in type(session).__module__:
+        raise ConnectUnsupported("this session speaks Spark Connect")
+
+
+def _started(app: str, master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    chosen = {"spark.app.name": app}
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # its JVM runs, and has been told everything
+    if not submitted:
+        master = master or os.environ.get("MASTER") or "local[*]"
+        chosen |= {"spark.master": master, **OWN}
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark asks for it before it reads its settings
+            chosen |= _LOCAL
+    chosen |= {**_REQUIRED, **settings}
+    if not submitted and getattr(SparkContext, "_gateway", None) is None:  # a JVM outlives the session it was for
+        conf = SparkConf().setAll(list(chosen.items()))
+        SparkContext(conf=conf, gateway=_launched(conf, chosen.get(_LOG)))
+    builder = SparkSession.builder
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _launched(conf: Any, log: str | None) -> Any:
+    """A JVM whose mutterings, and those of its Python workers, do not stand between our lines: to `log`, or nowhere."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    with Path(log).open("a+b") if log else tempfile.TemporaryFile() as said:
+        try:
+            return launch_gateway(conf, {"stderr": said})
+        except PySparkRuntimeError as exc:
+            said.seek(0)
+            lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+            raise SparkFailed(f"Spark did not start: {lines[-1] if lines else exc}") from exc
+
+
+# --- what is being done -------------------------------------------------------------------------------------------
+
+_doing: list[str] = []
+_lock: Final = threading.Lock()
+
+
+@contextmanager
+def described(session: "SparkSession", what: str) -> Iterator[None]:
+    """Name the jobs inside for the Spark UI and for whoever shows progress."""
+    context: Any = session.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(what)
+    with _lock:
+        _doing.append(what)
+    try:
+        yield
+    finally:
+        with _lock:
+            _doing.remove(what)
+        with suppress(Exception):  # a generator that nobody finished may end after the JVM did
+            context.setJobDescription(before)
+
+
+def doing() -> str:
+    """The latest description that is still true, or nothing. Spark's own tracker does not know descriptions."""
+    with _lock:
+        return _doing[-1] if _doing else ""

@@ -1,0 +1,277 @@
+"""Loading: entries of a log become rows of bronze and silver, each exactly once.
+
+The manifest knows how far each label was loaded. A load reads what lies behind that, writes files, and commits them
+together with the new heads; so whatever is repeated, interrupted or run twice, a row is there once. Tasks are pure
+functions of a job and a part of the log: Spark runs them, or one process does.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from veen.core.objects.identity import HubIdentity
+from veen.fs.local import Fs
+from veen.fs.places import absolute, open_fs
+from veen.fs.stores import TableStore
+from veen.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
+from veen.log.entries import Level, ReadSpec, batches
+from veen.log.events import EventJob, event_batches
+from veen.log.keys import KeyFile
+from veen.log.prefix import Prefix, make_prefix
+from veen.log.slices import Slice, budget
+from veen.log.times import Clock
+from veen.spark.runner import collected, timed_tasks
+from veen.storage.pinned import pin
+from veen.tables.errors import LoadFailed, LogMoved, OtherHub
+from veen.tables.log import TableLog
+from veen.tables.manifest import Change, DataFile, TableHead, TableState
+from veen.tables.parts import TARGET_BYTES, PartWriter
+from veen.tables.schema import BRONZE, arrow_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Engine", "LoadJob", "LoadReport", "commit_prefix", "load", "load_task"]
+
+Engine = Literal["python", "spark"]
+
+LOADED: Final = ("bronze", "silver")
+MAX_ENTRIES: Final = 5_000_000  # of one commit: what a crash can cost
+RESULTS: Final = (
+    Column("kind", "STRING", pa.string(), "file, or head"),
+    Column("name", "STRING", pa.string(), "the table, or the label"),
+    Column("value", "STRING", pa.string(), "JSON"),
+)
+_DERIVED: Final = ("ts", "ok", "reason")
+_READ: Final = (
+    *chosen([column.name for column in BRONZE if column.name not in _DERIVED], ENTRIES),
+    *chosen(["ok"], ENTRIES),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    """What every task knows. A path of keys, and no key (D-120)."""
+
+    uri: str
+    to: TableStore
+    keys: KeyFile
+    level: Level = "hash"
+    identity: HubIdentity | None = None
+    target_bytes: int = TARGET_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What a load has done."""
+
+    version: int
+    entries: int = 0
+    commits: int = 0
+    files: int = 0
+    heads: Mapping[str, TableHead] = field(default_factory=dict)
+
+
+# --- tasks -------------------------------------------------------------------------------------------------------
+
+
+def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of some slices; what comes out says which files, and how far the time of labels went."""
+    store = job.to
+    heads: dict[str, TableHead] = {}
+    results: list[dict[str, str]] = []
+    for table, rows in (("bronze", _bronze(job, slices)), ("silver", _silver(job, slices))):
+        writer = PartWriter(store, table, target_bytes=job.target_bytes)
+        for batch in rows:
+            writer.add(batch)
+            if table == "bronze" and batch.num_rows:
+                label, head = _head_of(batch)
+                heads[label] = heads.get(label, head).later(head)
+        results += ({"kind": "file", "name": table, "value": json.dumps(file.to_json())} for file in writer.done())
+    results += ({"kind": "head", "name": label, "value": json.dumps(head)} for label, head in heads.items())
+    yield pa.RecordBatch.from_pylist(results, schema=arrow_schema(RESULTS))
+
+
+def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
+    """How far a batch goes; it is of one label and in its order."""
+    seqs, roots = batch.column("stream_seq"), batch.column("mmr_root")
+    rooted = np.flatnonzero(roots.is_valid().to_numpy(zero_copy_only=False))
+    head = TableHead(seqs[-1].as_py(), batch.column("ts")[-1].as_py())
+    if rooted.size:
+        last = int(rooted[-1])
+        head = head._replace(root_seq=seqs[last].as_py(), mmr_root=roots[last].as_py().hex())
+    return batch.column("label")[0].as_py().hex(), head
+
+
+def _bronze(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    fs = open_fs(job.uri)
+    return bronze_batches(
+        fs, (_checked(fs, part) for part in slices), ReadSpec(columns=_READ, level=job.level, identity=job.identity)
+    )
+
+
+def _checked(fs: Fs, part: Slice) -> Slice:
+    """Rows stay as they were loaded, so a file that cannot be read just now must not become damage for good."""
+    if part.chunk.kind in ("missing", "active"):  # an active chunk is found again under its sealed name
+        return part
+    try:
+        file = fs.open(part.chunk.path)
+    except FileNotFoundError as exc:
+        raise LogMoved(f"{part.chunk.path}: was there a moment ago") from exc
+    try:
+        file.read_at(0, 1)
+    finally:
+        file.close()
+    return part
+
+
+def _silver(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    return event_batches(EventJob(job.uri, job.keys, job.level, job.identity), slices)
+
+
+def bronze_batches(fs: Fs, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    """Rows of BRONZE: what the frames say, as far as they can be believed."""
+    clock = Clock()
+    for part in slices:
+        clock.enter(part)
+        yield from _missing(part, clock) if part.is_missing else _present(fs, part, clock, spec)
+
+
+def _missing(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
+    stream = part.stream
+    position = {"label": stream.label, "epoch": stream.epoch, "stream_id": _stream_id(part), "ts": clock.ts}
+    rows = (
+        position | {"stream_seq": seq, "ok": False, "reason": "missing"} for seq in range(part.first, part.last + 1)
+    )
+    return batched(rows, arrow_of("bronze"))
+
+
+def _present(fs: Fs, part: Slice, clock: Clock, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    schema = arrow_of("bronze")
+    for batch in batches(fs, part, spec):
+        seqs = batch.column("stream_seq").to_numpy()
+        inside = (seqs >= part.first) & (seqs <= part.last)
+        if not inside.all():  # bytes behind the last entry, which are none
+            batch = batch.filter(pa.array(inside))
+        if not batch.num_rows:
+            continue
+        times = batch.column("hub_ts").fill_null(0).to_numpy()
+        ts = np.maximum.accumulate(np.maximum(times, clock.ts))
+        clock.tick(int(ts[-1]))
+        has_leaf = batch.column("leaf_hash").is_valid().to_pylist()
+        reasons = [
+            None if ok else "erased" if part.is_erased and leaf else "damaged"
+            for ok, leaf in zip(batch.column("ok").to_pylist(), has_leaf, strict=True)
+        ]
+        columns = {name: batch.column(name) for name in batch.schema.names} | {
+            "ts": pa.array(ts, pa.int64()),
+            "reason": pa.array(reasons, pa.string()),
+            "stream_id": pa.array([_stream_id(part)] * batch.num_rows, pa.binary()),
+            "epoch": pa.array([part.stream.epoch] * batch.num_rows, pa.int64()),
+        }
+        yield pa.record_batch({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _stream_id(part: Slice) -> bytes | None:
+    return None if part.stream.is_foreign else part.stream.stream_id
+
+
+# --- driving -----------------------------------------------------------------------------------------------------
+
+
+def commit_prefix(
+    log: TableLog,
+    state: TableState,
+    prefix: Prefix,
+    job: LoadJob,
+    *,
+    spark: "SparkSession | None" = None,
+    parts: int | None = None,
+    kind: str = "load",
+    batch: tuple[str, int] | None = None,
+) -> TableState:
+    """Load one prefix and commit it."""
+    tasks = timed_tasks(spark, prefix, parts, failure=LoadFailed)
+    results = collected(
+        spark, tasks, lambda slices: load_task(job, slices), RESULTS, what=f"tables: {kind}", failure=LoadFailed
+    )
+    add: dict[str, list[DataFile]] = {table: [] for table in LOADED}
+    heads: dict[str, TableHead] = {}
+    for row in results:
+        if row["kind"] == "file":
+            add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
+        else:
+            head = TableHead(*json.loads(row["value"]))
+            heads[row["name"]] = heads.get(row["name"], state.heads.get(row["name"], head)).later(head)
+    change = Change(
+        kind=kind,
+        at=log.now,
+        hub=prefix.identity.hub_id.hex() if prefix.identity else None,
+        batch=batch,
+        heads=heads,
+        add={table: tuple(files) for table, files in add.items()},
+    )
+    return log.commit(state, change)
+
+
+def load(
+    path: str,
+    to: str | TableStore,
+    *,
+    keys: KeyFile,
+    engine: Engine = "spark",
+    spark: "SparkSession | None" = None,
+    parts: int | None = None,
+    streams: Collection[bytes] | None = None,
+    verify: Level = "hash",
+    max_entries: int = MAX_ENTRIES,
+    target_bytes: int = TARGET_BYTES,
+) -> LoadReport:
+    """Bring the tables at `to` up to the log at `path`; with nothing new, nothing is written.
+
+    What was loaded stays as it is: entries that no key opened are rows with the reason `sealed`, also when a later load
+    comes with more keys.
+    """
+    if engine == "spark" and spark is None:
+        from veen.spark.session import spark_session
+
+        spark = spark_session("veen-tables")
+    used = spark if engine == "spark" else None
+    log = TableLog(to)
+    first = state = log.state()
+    pinned = pin(path)
+    check_hub(state, pinned.identity)
+    whole = make_prefix(path, streams=streams, since=state.marks, pinned=pinned, roots=False)
+    heads = {label.hex(): head for label, head in whole.heads.items()}
+    job = LoadJob(
+        uri=absolute(path),
+        to=log.store,
+        keys=keys.absolute(),
+        level=verify,
+        identity=pinned.identity,
+        target_bytes=target_bytes,
+    )
+    while True:
+        start = {label: state.heads[label].upto_seq for label in heads if label in state.heads}
+        upto = {bytes.fromhex(label): head for label, head in budget(start, heads, max_entries).items()}
+        prefix = make_prefix(path, streams=streams, since=state.marks, upto=upto, pinned=pinned, roots=False)
+        if not prefix.labels:
+            break
+        state = commit_prefix(log, state, prefix, job, spark=used, parts=parts)
+    state = log.made(state)
+    return LoadReport(
+        version=state.version,
+        entries=whole.entries,
+        commits=state.version - first.version,
+        files=sum(len(state.of(table)) - len(first.of(table)) for table in LOADED),
+        heads=state.heads,
+    )
+
+
+def check_hub(state: TableState, identity: HubIdentity | None) -> None:
+    if state.hub is not None and identity is not None and state.hub != identity.hub_id.hex():
+        raise OtherHub(f"the tables are of hub {state.hub}, the log is of {identity.hub_id.hex()}")

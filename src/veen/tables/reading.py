@@ -1,0 +1,150 @@
+"""Reading tables: what the manifest names, and nothing else.
+
+A DataFrame, or an iteration, is one version of a table: changes that come later do not reach it. Files that `compact`
+replaces stay until `vacuum`; files that `erase` replaces are gone at once, and a reader of an older version is told so.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import date
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from veen.core import cbor
+from veen.core.event import Order
+from veen.fs.inside import check_inside
+from veen.fs.stores import LocalStore, TableStore
+from veen.spark.runner import over
+from veen.tables.log import TableLog
+from veen.tables.manifest import DataFile, TableState
+from veen.tables.parts import read_part
+from veen.tables.schema import DAY, HOUR, PARTITIONS, SORT, arrow_of, columns_of, ddl_of, sid_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["chosen_files", "digest", "read", "rows"]
+
+
+def chosen_files(
+    state: TableState,
+    table: str,
+    *,
+    streams: Collection[bytes] | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
+) -> tuple[DataFile, ...]:
+    """The files that can hold rows of these streams and this time (of ts, both ends included)."""
+    columns_of(table)
+    sids = None if streams is None else {sid_of(stream_id) for stream_id in streams}
+    return tuple(
+        file
+        for file in state.of(table)
+        if (sids is None or _part(file.group, "sid") in sids)
+        and (first_ts is None or file.last_ts >= first_ts)
+        and (last_ts is None or file.first_ts <= last_ts)
+    )
+
+
+def read(
+    spark: "SparkSession",
+    to: str | TableStore,
+    table: str = "silver",
+    *,
+    version: int | None = None,
+    streams: Collection[bytes] | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
+) -> "DataFrame":
+    """One version of a table. The bounds choose files, not rows: `where` does the rest, and prunes by `sid` and `day`.
+
+    Where Spark itself has no way to the files (an object store without its Hadoop packages), tasks read them by Arrow.
+    """
+    log = TableLog(to)
+    files = chosen_files(log.existing(version), table, streams=streams, first_ts=first_ts, last_ts=last_ts)
+    schema = ddl_of(table)
+    if not files:
+        return spark.createDataFrame([], schema)
+    if isinstance(log.store, LocalStore):
+        for file in files:
+            check_inside(Path(log.store.uri), file.path)
+        root = f"file://{log.store.uri}"  # whatever the cluster takes a bare path for
+        frame = spark.read.schema(schema).option("basePath", f"{root}/{table}")
+        return frame.parquet(*(f"{root}/{file.path}" for file in files))
+    store = log.store
+    columns = (*columns_of(table), *PARTITIONS) if table in SORT else columns_of(table)
+
+    def batches(file: DataFile) -> Iterator[pa.RecordBatch]:
+        yield from _with_partitions(table, file, read_part(store, table, file)).to_batches()
+
+    return over(spark, files, batches, columns)
+
+
+def _with_partitions(table: str, file: DataFile, content: pa.Table) -> pa.Table:
+    if table not in SORT:
+        return content
+    day = date.fromisoformat(_part(file.group, "day"))
+    content = content.append_column(
+        "sid", pa.repeat(pa.scalar(_part(file.group, "sid"), pa.string()), content.num_rows)
+    )
+    return content.append_column("day", pa.repeat(pa.scalar(day, pa.date32()), content.num_rows))
+
+
+def _part(group: str, name: str) -> str:
+    return next((member.partition("=")[2] for member in group.split("/") if member.startswith(f"{name}=")), "")
+
+
+# --- the canonical row stream -------------------------------------------------------------------------------------
+
+
+def rows(
+    to: str | TableStore | TableLog, table: str = "silver", *, version: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Every row, in logical order (D-27); the files of a day are held at a time. Needs no Spark."""
+    log = to if isinstance(to, TableLog) else TableLog(to)
+    state = log.existing(version)
+    files = chosen_files(state, table)
+    if table not in SORT:
+        for file in files:
+            yield from read_part(log.store, table, file).to_pylist()
+        return
+    open_files: dict[str, pa.Table] = {}  # files that reach into the hour
+    for first, last in _hours(files):
+        inside = {file.path: file for file in files if file.first_ts <= last and file.last_ts >= first}
+        open_files = {path: content for path, content in open_files.items() if path in inside}
+        hour_rows: list[dict[str, Any]] = []
+        for path, file in inside.items():
+            if path not in open_files:
+                open_files[path] = read_part(log.store, table, file)
+            times = open_files[path].column("ts").to_numpy()
+            hour_rows += open_files[path].filter(pa.array((times >= first) & (times <= last))).to_pylist()
+        hour_rows.sort(key=_order)
+        yield from hour_rows
+
+
+def _hours(files: Iterable[DataFile]) -> Iterator[tuple[int, int]]:
+    """The hours in which there can be rows; no file spans more than a day, unless beyond all calendars."""
+    ends = {(file.first_ts // HOUR, file.last_ts // HOUR) for file in files}
+    begun = -1
+    for first, last in sorted(ends):
+        first = max(first, begun + 1)
+        if last - first > 2 * DAY // HOUR:
+            yield first * HOUR, last * HOUR + HOUR - 1
+        else:
+            for hour in range(first, last + 1):
+                yield hour * HOUR, hour * HOUR + HOUR - 1
+        begun = max(begun, last)
+
+
+def _order(row: dict[str, Any]) -> Order:
+    return row["ts"], row["stream_id"] or b"", row["epoch"], row["stream_seq"], row["leaf_hash"] or b""
+
+
+def digest(to: str | TableStore | TableLog, table: str = "silver", *, version: int | None = None) -> str:
+    """SHA-256 of the canonical row stream: equal tables have equal digests, whatever files they are in."""
+    names, hasher = arrow_of(table).names, sha256()
+    for row in rows(to, table, version=version):
+        hasher.update(cbor.encode([row[name] for name in names]))
+    return hasher.hexdigest()
