@@ -1,0 +1,451 @@
+"""The bundle, what crosses from zone to zone: a CBOR sequence of a header, events and a trailer (docs/bridge.md).
+
+Both sides stream: a writer spools events to a file, because the header names the last of them; a reader holds one item
+at a time. Every item is judged strictly, so a bundle has one encoding. zlib may wrap the file, never what is hashed.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import IO, Any, ClassVar, Final, Self
+
+from veen.core import cbor
+from veen.core.crypto.ed25519 import SIGNATURE_BYTES, SigningKey, verify
+from veen.core.errors import FormatError, MalformedError, VersionError
+from veen.core.hashing import Ht, tag_prefix
+from veen.core.wire import Fields, Form, Wire
+from veen.products.airgap.errors import Rejected
+
+__all__ = [
+    "MAX_BUNDLE_BYTES",
+    "MAX_ITEM_BYTES",
+    "SUFFIX",
+    "BundleEvent",
+    "BundleReader",
+    "BundleWriter",
+    "ExportCheckpoint",
+    "Header",
+    "Trailer",
+    "WrittenBundle",
+    "bridge_id_of",
+]
+
+KIND: Final = "veen.bundle"
+SUFFIX: Final = ".veenb"
+MAX_ITEM_BYTES: Final = 2 << 20  # a MSG of 1 MiB, its receipt, and room
+MAX_BUNDLE_BYTES: Final = 1 << 30  # of items; a compressed file must not become more
+MAX_EVENTS: Final = 1 << 24
+_MAX_ITEMS: Final = 4_096  # CBOR items inside one item: a header with rotations has the most
+_MAX_PEAKS: Final = 64
+_MAX_ROTATIONS: Final = 1_024
+_WINDOW: Final = 4 << 20
+_ZLIB: Final = 0x78  # a bundle begins with a map, which no zlib stream does
+_ID_TAG: Final = tag_prefix("veen/bundle")
+_SIG_TAG: Final = "veen/bundle-sig"
+_REASON_BYTES: Final = 256
+
+
+def bridge_id_of(name: str) -> bytes:
+    """The id of a bridge: both zones configure the same name."""
+    return Ht("veen/bridge-id", name.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header(Wire):
+    """What the bundle is about, and the tree before its first event."""
+
+    KIND: ClassVar[str] = "bundle header"
+    FORM: ClassVar[Form] = "body"
+    MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
+    MAX_ITEMS: ClassVar[int] = _MAX_ITEMS
+
+    source_hub_id: bytes
+    source_hub_pk: bytes  # that signs when the bundle is made
+    identity: bytes  # hub-identity.json
+    identity_sig: bytes
+    rotations: tuple[bytes, ...] = ()  # key.rotate records that lead from an older key to the present one
+    source_profile_id: bytes
+    source_sdr_profile_id: bytes | None = None
+    export_stream_id: bytes
+    stream_name: str | None = None
+    label: bytes
+    epoch: int
+    export_seq_from: int
+    export_seq_to: int  # export_seq_from - 1 in a heartbeat
+    export_time_from: int
+    export_time_to: int
+    size_before: int
+    peaks_before: tuple[bytes, ...]
+    bridge_id: bytes
+    bundle_seq: int  # of this bridge and label, from 1
+    prev_bundle_id: bytes | None = None
+    created_at: int
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        f.version()
+        if f.text("kind") != KIND:
+            raise MalformedError(f"kind is not {KIND}", "bundle header")
+        return cls(
+            source_hub_id=f.bstr("source_hub_id", 32),
+            source_hub_pk=f.bstr("source_hub_pk", 32),
+            identity=f.blob("identity"),
+            identity_sig=f.bstr("identity_sig", SIGNATURE_BYTES),
+            rotations=_blobs(f.anything("rotations"), _MAX_ROTATIONS),
+            source_profile_id=f.bstr("source_profile_id", 32),
+            source_sdr_profile_id=f.optional(f.bstr, "source_sdr_profile_id", 32),
+            export_stream_id=f.bstr("export_stream_id", 32),
+            stream_name=f.optional(f.text, "stream_name"),
+            label=f.bstr("label", 32),
+            epoch=f.uint("epoch"),
+            export_seq_from=f.uint("export_seq_from"),
+            export_seq_to=f.uint("export_seq_to"),
+            export_time_from=f.uint("export_time_from"),
+            export_time_to=f.uint("export_time_to"),
+            size_before=f.uint("size_before"),
+            peaks_before=f.bstrs("peaks_before", 32, at_most=_MAX_PEAKS),
+            bridge_id=f.bstr("bridge_id", 32),
+            bundle_seq=f.uint("bundle_seq"),
+            prev_bundle_id=f.optional(f.bstr, "prev_bundle_id", 32),
+            created_at=f.uint("created_at"),
+        )
+
+    def _write(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
+        return {"ver": 1, "kind": KIND, **fields}
+
+
+_HEADER_FIELDS: Final = (
+    "source_hub_id", "source_hub_pk", "identity", "identity_sig", "rotations", "source_profile_id",
+    "source_sdr_profile_id", "export_stream_id", "stream_name", "label", "epoch", "export_seq_from", "export_seq_to",
+    "export_time_from", "export_time_to", "size_before", "peaks_before", "bridge_id", "bundle_seq", "prev_bundle_id",
+    "created_at",
+)  # fmt: skip
+
+
+def _blobs(value: Any, at_most: int) -> tuple[bytes, ...]:
+    if type(value) is not list or len(value) > at_most or any(type(element) is not bytes for element in value):
+        raise MalformedError("expected a list of byte strings", "bundle header.rotations")
+    return tuple(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BundleEvent(Wire):
+    """One entry of the label. Without `msg` it is withheld: its receipt alone keeps the tree whole."""
+
+    KIND: ClassVar[str] = "bundle event"
+    FORM: ClassVar[Form] = "body"
+    MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
+    MAX_ITEMS: ClassVar[int] = _MAX_ITEMS
+
+    seq: int
+    receipt: bytes
+    msg: bytes | None = None
+    withheld_reason: str | None = None
+    opening: bytes | None = None
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        event = cls(
+            seq=f.uint("seq"),
+            receipt=f.blob("receipt"),
+            msg=f.optional(f.blob, "msg"),
+            withheld_reason=f.optional(f.text, "withheld_reason"),
+            opening=f.optional(f.bstr, "opening", 32),
+        )
+        if (event.msg is None) != (event.withheld_reason is not None) or (event.opening and event.msg is None):
+            raise MalformedError("an event has a message, or a reason why it is withheld", cls.KIND)
+        if len(event.withheld_reason or "") > _REASON_BYTES:
+            raise MalformedError(f"a reason has at most {_REASON_BYTES} characters", cls.KIND)
+        return event
+
+    def _write(self) -> dict[str, Any]:
+        return {
+            "seq": self.seq,
+            "receipt": self.receipt,
+            "msg": self.msg,
+            "withheld_reason": self.withheld_reason,
+            "opening": self.opening,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportCheckpoint(Wire):
+    """What the source hub signed about the log up to the last event."""
+
+    KIND: ClassVar[str] = "export checkpoint"
+    FORM: ClassVar[Form] = "body"
+
+    checkpoint: bytes
+    sdr_checkpoint: bytes | None = None
+    timestamp: int  # hub_ts of the last entry that the checkpoint covers
+    hub_public: bytes  # the key that signed it
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        return cls(
+            checkpoint=f.blob("checkpoint"),
+            sdr_checkpoint=f.optional(f.blob, "sdr_checkpoint"),
+            timestamp=f.uint("timestamp"),
+            hub_public=f.bstr("hub_public", 32),
+        )
+
+    def _write(self) -> dict[str, Any]:
+        return {
+            "checkpoint": self.checkpoint,
+            "sdr_checkpoint": self.sdr_checkpoint,
+            "timestamp": self.timestamp,
+            "hub_public": self.hub_public,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trailer(Wire):
+    """The checkpoint, the counts, and what binds the bundle: its id, and the exporter's signature over the id."""
+
+    KIND: ClassVar[str] = "bundle trailer"
+    FORM: ClassVar[Form] = "body"
+    MAX_BYTES: ClassVar[int] = 1 << 16
+    MAX_ITEMS: ClassVar[int] = _MAX_ITEMS
+
+    export_checkpoint: ExportCheckpoint
+    count: int
+    withheld: int
+    bundle_id: bytes = b""
+    exporter_pk: bytes = b""
+    signature: bytes = b""
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        return cls(
+            export_checkpoint=f.object("export_checkpoint", ExportCheckpoint),
+            count=f.uint("count"),
+            withheld=f.uint("withheld"),
+            bundle_id=f.bstr("bundle_id", 32),
+            exporter_pk=f.bstr("exporter_pk", 32),
+            signature=f.bstr("signature", SIGNATURE_BYTES),
+        )
+
+    def _write(self) -> dict[str, Any]:
+        return {
+            **self._hashed(),
+            "bundle_id": self.bundle_id,
+            "exporter_pk": self.exporter_pk,
+            "signature": self.signature,
+        }
+
+    def _hashed(self) -> dict[str, Any]:
+        return {"export_checkpoint": self.export_checkpoint, "count": self.count, "withheld": self.withheld}
+
+    def hashed_bytes(self) -> bytes:
+        """What bundle_id covers of the trailer: its first three members."""
+        return cbor.encode({**self._hashed(), "export_checkpoint": self.export_checkpoint.to_tree()})
+
+    def signed(self, bundle_id: bytes, key: SigningKey) -> "Trailer":
+        return replace(self, bundle_id=bundle_id, exporter_pk=key.public, signature=key.sign(Ht(_SIG_TAG, bundle_id)))
+
+    def is_signed(self) -> bool:
+        """Whether exporter_pk signed bundle_id; whether that key is trusted is another question."""
+        return verify(self.exporter_pk, Ht(_SIG_TAG, self.bundle_id), self.signature)
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBundle:
+    """A finished bundle."""
+
+    header: Header
+    trailer: Trailer
+    bundle_hash: bytes  # SHA-256 of the file
+    file_bytes: int
+
+
+class BundleWriter:
+    """Collects events in a file of its own; `finish` writes header, events and trailer to the target.
+
+    Owned by one thread. `count`, `withheld` and `item_bytes` only grow; after `finish` the object is used up.
+    """
+
+    def __init__(self, spool: IO[bytes]) -> None:
+        self._spool = spool
+        self.count = 0
+        self.withheld = 0
+        self.item_bytes = 0
+
+    def add(self, event: BundleEvent) -> None:
+        data = event.to_bytes()
+        self._spool.write(data)
+        self.item_bytes += len(data)
+        self.count += 1
+        self.withheld += event.msg is None
+
+    def finish(
+        self,
+        header: Header,
+        checkpoint: ExportCheckpoint,
+        key: SigningKey,
+        target: IO[bytes],
+        *,
+        compress: bool = False,
+    ) -> WrittenBundle:
+        """The file is complete and on disk when this returns."""
+        digest, out = sha256(_ID_TAG), _Output(target, compress=compress)
+
+        def put(data: bytes) -> None:
+            digest.update(data)
+            out.write(data)
+
+        put(header.to_bytes())
+        self._spool.flush()
+        self._spool.seek(0)
+        while piece := self._spool.read(_WINDOW):
+            put(piece)
+        trailer = Trailer(export_checkpoint=checkpoint, count=self.count, withheld=self.withheld)
+        digest.update(trailer.hashed_bytes())
+        trailer = trailer.signed(digest.digest(), key)
+        out.write(trailer.to_bytes())
+        out.close()
+        target.flush()
+        os.fsync(target.fileno())
+        return WrittenBundle(header=header, trailer=trailer, bundle_hash=out.digest.digest(), file_bytes=out.size)
+
+
+class _Output:
+    """The file, with its hash; through zlib if wanted."""
+
+    def __init__(self, target: IO[bytes], *, compress: bool) -> None:
+        self._target = target
+        self._packer = zlib.compressobj(6) if compress else None
+        self.digest = sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        self._put(data if self._packer is None else self._packer.compress(data))
+
+    def close(self) -> None:
+        if self._packer is not None:
+            self._put(self._packer.flush())
+
+    def _put(self, data: bytes) -> None:
+        self.digest.update(data)
+        self.size += len(data)
+        self._target.write(data)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+class BundleReader:
+    """Reads a bundle once from its beginning; `Rejected` with AGB.FORMAT or AGB.VERSION names the first fault.
+
+    Owned by one thread. `header` is there from the start; `trailer`, `bundle_id` and `file_hash` once `events` has
+    ended. `bundle_id` is computed, `trailer.bundle_id` is what the bundle claims.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        file.seek(0)
+        self._items = _items(_Input(file))
+        self._digest = sha256(_ID_TAG)
+        self.trailer: Trailer | None = None
+        self.bundle_id = b""
+        raw = next(self._items, b"")
+        if not raw:
+            raise Rejected("AGB.FORMAT", "the file is empty")
+        try:
+            self.header = Header.from_bytes(raw)
+        except VersionError as exc:
+            raise Rejected("AGB.VERSION", str(exc)) from exc
+        except FormatError as exc:
+            raise Rejected("AGB.FORMAT", str(exc)) from exc
+        self._digest.update(raw)
+
+    def events(self) -> Iterator[BundleEvent]:
+        """Every event; then the trailer is read, behind which nothing may stand."""
+        count = withheld = 0
+        for raw in self._items:
+            event = _event_or_trailer(raw, count)
+            if isinstance(event, Trailer):
+                if (event.count, event.withheld) != (count, withheld):
+                    raise Rejected("AGB.FORMAT", f"the trailer counts {event.count} events, found {count}")
+                self._digest.update(event.hashed_bytes())
+                self.bundle_id, self.trailer = self._digest.digest(), event
+                break
+            self._digest.update(raw)
+            count, withheld = count + 1, withheld + (event.msg is None)
+            if count > MAX_EVENTS:
+                raise Rejected("AGB.FORMAT", f"more than {MAX_EVENTS} events")
+            yield event
+        if self.trailer is None:
+            raise Rejected("AGB.FORMAT", "the bundle ends without a trailer: it is truncated")
+        if next(self._items, None) is not None:
+            raise Rejected("AGB.FORMAT", "bytes follow the trailer")
+
+
+def _event_or_trailer(raw: bytes, position: int) -> BundleEvent | Trailer:
+    # The first key tells them apart: a map whose first key is the text "seq" of three bytes is an event.
+    try:
+        return BundleEvent.from_bytes(raw) if raw[1:5] == b"\x63seq" else Trailer.from_bytes(raw)
+    except FormatError as exc:
+        raise Rejected("AGB.FORMAT", str(exc), position) from exc
+
+
+class _Input:
+    """The bytes of the items, a window at a time; unpacked if the file is packed, and never more than allowed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._room = MAX_BUNDLE_BYTES
+        first = file.read(1)
+        file.seek(0)
+        self._unpacker = zlib.decompressobj() if first[:1] == bytes((_ZLIB,)) else None
+        self._packed = b""
+
+    def read(self, size: int) -> bytes:
+        """About `size` bytes; none at the end."""
+        data = self._file.read(size) if self._unpacker is None else self._unpack(size)
+        self._room -= len(data)
+        if self._room < 0:
+            raise Rejected("AGB.FORMAT", f"the bundle has more than {MAX_BUNDLE_BYTES} bytes")
+        return data
+
+    def _unpack(self, size: int) -> bytes:
+        assert self._unpacker is not None  # noqa: S101 - the caller looked
+        while not self._unpacker.eof:
+            packed = self._packed or self._file.read(1 << 16)
+            if not packed:
+                raise Rejected("AGB.FORMAT", "the compressed file is truncated")
+            try:
+                data = self._unpacker.decompress(packed, size)
+            except zlib.error as exc:
+                raise Rejected("AGB.FORMAT", f"the compressed file is damaged: {exc}") from exc
+            self._packed = self._unpacker.unconsumed_tail
+            if data:
+                return data
+        if self._unpacker.unused_data or self._file.read(1):
+            raise Rejected("AGB.FORMAT", "bytes follow the compressed bundle")
+        return b""
+
+
+def _items(source: _Input) -> Iterator[bytes]:
+    """The raw items of the sequence; of the file no more than a window and one item is in memory."""
+    window, pos, ended, number = b"", 0, False, 0
+    while True:
+        while not ended and len(window) - pos < MAX_ITEM_BYTES:
+            data = source.read(_WINDOW)
+            ended = not data
+            window, pos = window[pos:] + data, 0
+        if pos >= len(window):
+            return
+        try:
+            end = cbor.item_end(window, pos, what="bundle", max_items=_MAX_ITEMS)
+        except FormatError as exc:
+            raise Rejected("AGB.FORMAT", str(exc), max(number - 1, 0) if number else None) from exc
+        if end - pos > MAX_ITEM_BYTES:
+            raise Rejected("AGB.FORMAT", f"an item of more than {MAX_ITEM_BYTES} bytes", max(number - 1, 0))
+        yield window[pos:end]
+        pos = end
+        number += 1

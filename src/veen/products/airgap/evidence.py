@@ -1,0 +1,177 @@
+"""Evidence of one event that crossed: seven links from its author to its place in the other zone (K1, AGB-15)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from veen.client.identity.keyring import Keyring
+from veen.core.errors import FormatError, VerifyError
+from veen.core.event import Event
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr
+from veen.fs.local import Fs
+from veen.fs.places import open_fs
+from veen.log.columns import ENTRIES, chosen
+from veen.log.decryption import Opener
+from veen.log.entries import ReadSpec, batches
+from veen.log.prefix import LabelRange
+from veen.log.slices import Slice
+from veen.overlays.airgap.bodies import OfflineRecord, OnlineRecord, read_crossed
+from veen.overlays.framework.decode import Typed
+from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
+from veen.products.airgap.bundle import BundleEvent, BundleReader
+from veen.products.airgap.errors import BridgeError, Rejected
+from veen.products.airgap.judging import judge_alone
+from veen.products.airgap.reconciling import audit_records, import_prefix
+from veen.products.airgap.trust import TrustList
+from veen.products.airgap.verify import BundleVerdict
+from veen.query.engine import present
+
+__all__ = ["LINKS", "EvidenceLink", "links_of"]
+
+LINKS: Final = ("author", "receipt", "checkpoint", "bundle", "online log", "offline log", "import")
+_LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceLink:
+    """One link: what it shows, whether it holds (None: what it needs was not given), and its particulars."""
+
+    name: str
+    holds: bool | None
+    what: str
+    facts: dict[str, Any]
+
+
+def links_of(
+    msg_id: bytes,
+    *,
+    bundles: Iterable[Path],
+    trust: TrustList,
+    offline: str,
+    online: str | None,
+    keyring: Keyring,
+) -> list[EvidenceLink]:
+    """The seven links in the order of LINKS. BridgeError if no bundle has the event, Rejected if its bundle is bad."""
+    path, event, verdict = _bundle_of(msg_id, bundles, trust)
+    bundle_id = verdict.trailer.bundle_id
+    receipt = Receipt.from_bytes(event.receipt)
+    links = [*_origin(event, receipt, verdict), _bundle(path, verdict)]
+    links.append(_logged("online log", ONLINE_LOG, online, keyring, OnlineRecord, bundle_id))
+    links.append(_logged("offline log", OFFLINE_LOG, offline, keyring, OfflineRecord, bundle_id))
+    links.append(_imported(msg_id, offline, keyring))
+    return links
+
+
+def _bundle_of(msg_id: bytes, bundles: Iterable[Path], trust: TrustList) -> tuple[Path, BundleEvent, BundleVerdict]:
+    for path in bundles:
+        with path.open("rb") as file:
+            try:
+                event = next((event for event in BundleReader(file).events() if _leaf(event) == msg_id), None)
+            except Rejected:
+                continue  # not a bundle, or a damaged one: another may have the event
+            if event is not None:
+                return path, event, judge_alone(file, trust)
+    raise BridgeError(f"no bundle has the event {msg_id.hex()}: name the folder that has its bundle")
+
+
+def _leaf(event: BundleEvent) -> bytes | None:
+    try:
+        return Receipt.from_bytes(event.receipt).leaf_hash
+    except FormatError:
+        return None
+
+
+def _origin(event: BundleEvent, receipt: Receipt, verdict: BundleVerdict) -> list[EvidenceLink]:
+    """The first three; `judge_alone` has verified all of it."""
+    place = {"label": receipt.label.hex(), "stream_seq": receipt.stream_seq}
+    if event.msg is None:
+        author = EvidenceLink(
+            name="author", holds=None, what="the event is withheld: its author stays in its zone", facts={}
+        )
+    else:
+        msg = Msg.from_bytes(event.msg)
+        facts = {"client_id": msg.client_id.hex(), "client_seq": msg.client_seq, "sig": msg.sig.hex()}
+        author = EvidenceLink(name="author", holds=True, what="the author signed the message", facts=facts)
+    signed = {
+        **place,
+        "hub_id": verdict.header.source_hub_id.hex(),
+        "hub_ts": receipt.hub_ts,
+        "root": receipt.mmr_root.hex(),
+    }
+    upto = {"upto_seq": verdict.header.export_seq_to, "root": verdict.root.hex()}
+    return [
+        author,
+        EvidenceLink(name="receipt", holds=True, what="the source hub signed its place", facts=signed),
+        EvidenceLink(
+            name="checkpoint", holds=True, what="its place leads to the root of the export checkpoint", facts=upto
+        ),
+    ]
+
+
+def _bundle(path: Path, verdict: BundleVerdict) -> EvidenceLink:
+    facts = {
+        "file": path.name,
+        "bundle_id": verdict.trailer.bundle_id.hex(),
+        "bundle_seq": verdict.header.bundle_seq,
+        "exporter_pk": verdict.trailer.exporter_pk.hex(),
+    }
+    return EvidenceLink(name="bundle", holds=True, what="a trusted exporter signed the bundle that has it", facts=facts)
+
+
+def _logged(name: str, stream: str, uri: str | None, keyring: Keyring, body: Any, bundle_id: bytes) -> EvidenceLink:
+    if uri is None:
+        return EvidenceLink(name=name, holds=None, what=f"{stream} was not given", facts={})
+    for client_id, record in audit_records(uri, stream, keyring, body):
+        if record.bundle_id == bundle_id and getattr(record, "result", "imported") in ("imported", "resumed"):
+            facts = {"client_id": client_id.hex(), "operator": record.operator, "ts": record.ts, "count": record.count}
+            return EvidenceLink(name=name, holds=True, what=f"{stream} has the bundle", facts=facts)
+    return EvidenceLink(name=name, holds=False, what=f"{stream} does not have the bundle", facts={})
+
+
+def _imported(msg_id: bytes, uri: str, keyring: Keyring) -> EvidenceLink:
+    fs, opener = open_fs(uri), Opener(keyring)
+    prefix = import_prefix(uri, keyring)
+    for label_range in prefix.labels:
+        for event in opener.events(fs, present(label_range.slices)):
+            if not isinstance(event, Event) or event.hdr.parent_id != msg_id:
+                continue
+            if isinstance(read_crossed(event), Typed):
+                return _placed(fs, label_range, event.stream_seq, prefix.identity)
+    return EvidenceLink(name="import", holds=False, what="no import stream has the event", facts={})
+
+
+def _placed(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | None) -> EvidenceLink:
+    """The leaves of the label, folded to its head: the entry and the head have the roots that the hub signed."""
+    head = label_range.head
+    mmr, holds = Mmr(), identity is not None
+    facts: dict[str, Any] = {"label": label_range.label.hex(), "stream_seq": seq}
+    for chunk in label_range.chunks:
+        for batch in batches(fs, Slice.whole(chunk), _LEAVES):
+            for row in batch.to_pylist():
+                if row["stream_seq"] > head:
+                    continue
+                if row["leaf_hash"] is None or row["stream_seq"] != mmr.size + 1:
+                    return EvidenceLink(
+                        name="import", holds=False, what=f"entry {mmr.size + 1} is damaged or missing", facts=facts
+                    )
+                mmr.append(row["leaf_hash"])
+                if mmr.size in (seq, head):
+                    holds = holds and _is_signed(row["receipt"], mmr, identity)
+    receipt = label_range.head_receipt
+    facts |= {"head": head, "root": receipt.mmr_root.hex() if receipt else None}
+    holds = holds and receipt is not None and mmr.size == head
+    return EvidenceLink(name="import", holds=holds, what="the other zone's hub signed its place", facts=facts)
+
+
+def _is_signed(raw: bytes | None, mmr: Mmr, identity: HubIdentity | None) -> bool:
+    try:
+        receipt = Receipt.from_bytes(raw or b"")
+        if identity is not None:
+            identity.verify_receipt(receipt)
+    except (FormatError, VerifyError):
+        return False
+    return receipt.stream_seq == mmr.size and receipt.mmr_root == mmr.root()

@@ -1,0 +1,418 @@
+"""Is a bundle good? Pure judgement over a file, in the order of PRODUCTS 3.4; the first failure decides.
+
+The file is read twice. The first reading judges form, version, id, signature, source, chain and range; only then is
+anything believed that stands in it. The second judges every event and checks that it reads the same bytes as the
+first. Memory holds one batch of events, whatever the size of the bundle. No key, no clock, no network.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Final
+
+from veen.client.errors import ClientError
+from veen.core import cbor
+from veen.core.crypto import ed25519
+from veen.core.errors import FormatError, OpenError, ProofError, VeenError, VerifyError
+from veen.core.labels import label_of, routing_key_of, stream_id_of
+from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import IdentityResponse
+from veen.core.sealing.ciphertext import TAG_BYTES, Opened, open_with_opening
+from veen.core.tree.mmr import Mmr
+from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent
+from veen.overlays.recorder import events as sdr
+from veen.products.airgap.bundle import BundleEvent, BundleReader, Header, Trailer
+from veen.products.airgap.errors import Rejected
+from veen.products.airgap.trust import TrustedSource, TrustList
+
+__all__ = [
+    "MAX_CARRIED_BYTES",
+    "BundleVerdict",
+    "ChainHead",
+    "Chains",
+    "Crossing",
+    "OutOfOrder",
+    "identity_of",
+    "verify",
+]
+
+_BATCH: Final = 256  # events whose signatures are verified together
+_BATCH_BYTES: Final = 8 << 20
+# What of an event may be carried: an imported event has some hundred bytes around it and must fit into a body.
+MAX_CARRIED_BYTES: Final = DEFAULT_LIMITS.max_body_bytes - TAG_BYTES - 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainHead:
+    """The last bundle of a bridge and a label that was imported."""
+
+    bundle_seq: int
+    bundle_id: bytes
+    seq: int
+    root: bytes
+
+
+Chains = Mapping[tuple[bytes, bytes], ChainHead]  # by bridge_id and label
+
+Crossing = ImportedEvent | WithheldEvent
+
+
+class OutOfOrder(Rejected):
+    """A good bundle that is not the next: `is_early` if others must come first, else it was imported before."""
+
+    def __init__(self, detail: str, *, is_early: bool) -> None:
+        super().__init__("AGB.CHAIN", detail)
+        self.args = (detail,)
+        self.is_early = is_early
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleVerdict:
+    """A bundle that is good in every respect."""
+
+    header: Header
+    trailer: Trailer
+    target: str  # the import stream
+    root: bytes  # after the last event
+
+    @property
+    def head(self) -> ChainHead:
+        return ChainHead(
+            bundle_seq=self.header.bundle_seq,
+            bundle_id=self.trailer.bundle_id,
+            seq=self.header.export_seq_to,
+            root=self.root,
+        )
+
+
+def verify(
+    file: IO[bytes], trust: TrustList, chains: Chains, emit: Callable[[Crossing], None] = lambda crossing: None
+) -> BundleVerdict:
+    """The verdict, or `Rejected`. `emit` gets each event as it will be imported; what it got is void if this raises."""
+    header, trailer = _whole(file)
+    source, identity = _source(header, trailer, trust)
+    _check_chain(header, chains.get((header.bridge_id, header.label)))
+    _check_range(header, trailer, chains.get((header.bridge_id, header.label)))
+    reader = BundleReader(file)
+    events = _Events(header, identity, trailer.bundle_id)
+    for batch in _batches(reader.events()):
+        for crossing in events.judge(batch):
+            emit(crossing)
+    if reader.header != header or reader.trailer != trailer or reader.bundle_id != trailer.bundle_id:
+        raise Rejected("AGB.ID", "the file changed while it was verified")
+    _check_checkpoint(header, trailer, identity, events)
+    if events.fault is not None:
+        raise events.fault
+    return BundleVerdict(header=header, trailer=trailer, target=_target(header, source), root=events.root)
+
+
+def _whole(file: IO[bytes]) -> tuple[Header, Trailer]:
+    """FORMAT, VERSION, ID: the bundle reads to its end, and is the one that its id names."""
+    reader = BundleReader(file)
+    for _ in reader.events():
+        pass
+    trailer = reader.trailer
+    assert trailer is not None  # noqa: S101 - `events` ends with it
+    if reader.bundle_id != trailer.bundle_id:
+        raise Rejected(
+            "AGB.ID", f"bundle_id is {trailer.bundle_id.hex()}, the contents hash to {reader.bundle_id.hex()}"
+        )
+    return reader.header, trailer
+
+
+def _source(header: Header, trailer: Trailer, trust: TrustList) -> tuple[TrustedSource, HubIdentity]:
+    source = trust.source_of(header.bridge_id)
+    exporter = trailer.exporter_pk
+    if not any(source.trusts(exporter) for source in trust.sources):
+        raise Rejected("AGB.SIG_EXPORTER", f"exporter {exporter.hex()} is not in the trust list")
+    if not trailer.is_signed():
+        raise Rejected("AGB.SIG_EXPORTER", "the signature is not by exporter_pk over this bundle_id")
+    if source is None:
+        raise Rejected("AGB.SOURCE", f"bridge {header.bridge_id.hex()} is not in the trust list")
+    if not source.trusts(exporter):
+        raise Rejected("AGB.SIG_EXPORTER", f"exporter {exporter.hex()} may not sign for bridge {source.bridge}")
+    identity = identity_of(header, source)
+    if header.label != label_of(routing_key_of(identity.hub_id), header.export_stream_id, header.epoch):
+        raise Rejected("AGB.SOURCE", "label is not that of the stream and epoch at this hub")
+    return source, identity
+
+
+def identity_of(header: Header, source: TrustedSource) -> HubIdentity:
+    """The keys of the source hub, as far as they follow from the pin of the trust list."""
+    try:
+        identity = HubIdentity.from_bytes(header.identity)
+        rotations = tuple(ControlRecord.from_bytes(record) for record in header.rotations)
+        pin = source.pin.learn(IdentityResponse.of(identity, header.identity_sig), rotations)
+    except (ClientError, VeenError) as exc:
+        raise Rejected("AGB.SOURCE", f"the identity of the source hub is not trusted: {exc}") from exc
+    if pin.hub_id != header.source_hub_id:
+        raise Rejected("AGB.SOURCE", "source_hub_id is not that of the trusted hub")
+    if header.source_hub_pk not in {key.hub_pk for key in pin.keys}:
+        raise Rejected("AGB.SOURCE", "source_hub_pk is no key of the trusted hub")
+    return pin.identity
+
+
+def _check_chain(header: Header, head: ChainHead | None) -> None:
+    expected = 1 if head is None else head.bundle_seq + 1
+    if header.bundle_seq > expected:
+        what = f"bundle {header.bundle_seq} of this chain, but bundle {expected} is not imported yet"
+        raise OutOfOrder(what, is_early=True)
+    if header.bundle_seq < expected:
+        raise OutOfOrder(f"bundle {header.bundle_seq} of this chain was imported before", is_early=False)
+    if header.prev_bundle_id != (None if head is None else head.bundle_id):
+        raise Rejected("AGB.CHAIN", "prev_bundle_id is not the bundle that was imported before it")
+
+
+def _check_range(header: Header, trailer: Trailer, head: ChainHead | None) -> None:
+    first = 1 if head is None else head.seq + 1
+    if header.export_seq_from != first:
+        raise Rejected("AGB.RANGE", f"begins at {header.export_seq_from}, expected {first}")
+    if header.export_seq_to != first + trailer.count - 1:
+        raise Rejected("AGB.RANGE", f"{first} to {header.export_seq_to} are not {trailer.count} events")
+    if header.size_before != first - 1:
+        raise Rejected("AGB.RANGE", "size_before is not the number of entries before the first")
+    if header.export_seq_to == 0:
+        raise Rejected("AGB.RANGE", "a bundle about an empty label")
+    try:
+        before = Mmr(header.size_before, header.peaks_before)
+    except ProofError as exc:
+        raise Rejected("AGB.RANGE", f"peaks_before: {exc}") from exc
+    if head is not None and before.root() != head.root:
+        raise Rejected("AGB.RANGE", "peaks_before do not lead to the root of what was imported before")
+
+
+def _check_checkpoint(header: Header, trailer: Trailer, identity: HubIdentity, events: "_Events") -> None:
+    export = trailer.export_checkpoint
+    try:
+        checkpoint = Checkpoint.from_bytes(export.checkpoint)
+        signer = identity.verify_checkpoint(checkpoint, 0)
+        checkpoint.check_labels(routing_key_of(identity.hub_id), header.export_stream_id)
+    except (FormatError, VerifyError) as exc:
+        raise Rejected("AGB.CHECKPOINT", str(exc)) from exc
+    if signer.hub_pk != export.hub_public:
+        raise Rejected("AGB.CHECKPOINT", "hub_public is not the key that signed the checkpoint")
+    if (checkpoint.label_curr, checkpoint.epoch) != (header.label, header.epoch):
+        raise Rejected("AGB.CHECKPOINT", "the checkpoint is about another label")
+    if checkpoint.upto_seq != header.export_seq_to:
+        raise Rejected("AGB.CHECKPOINT", f"the checkpoint ends at {checkpoint.upto_seq}, not {header.export_seq_to}")
+    if checkpoint.mmr_root != events.root:
+        raise Rejected("AGB.CHECKPOINT", "the checkpoint has another root than the events")
+    if trailer.count and (header.export_time_from, header.export_time_to) != (events.first_ts, events.last_ts):
+        raise Rejected("AGB.CHECKPOINT", "the times of the header are not those of the first and last receipt")
+    if trailer.count and export.timestamp != events.last_ts:
+        raise Rejected("AGB.CHECKPOINT", "timestamp is not that of the last receipt")
+
+
+def _target(header: Header, source: TrustedSource) -> str:
+    name = header.stream_name
+    if name is None:
+        raise Rejected("AGB.MAPPING", "the bundle does not name its stream, so no rule can fit")
+    try:
+        is_named = stream_id_of(name) == header.export_stream_id
+    except FormatError as exc:
+        raise Rejected("AGB.MAPPING", f"stream_name: {exc}") from exc
+    if not is_named:
+        raise Rejected("AGB.MAPPING", "stream_name is not the name of export_stream_id")
+    target = source.target_of(name)
+    if target is None:
+        raise Rejected("AGB.MAPPING", f"no rule of the trust list says where {name[:80]!r} goes")
+    return target
+
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """One event, its parts read; `receipt_ok` and `msg_ok` say whether the signatures are good."""
+
+    event: BundleEvent
+    receipt: Receipt | None
+    msg: Msg | None
+    fault: str | None  # why receipt or msg cannot be read
+    receipt_ok: bool
+    msg_ok: bool
+
+
+class _Events:
+    """Judges the events of a bundle in order. Owned by one thread.
+
+    `fault` is the first failure of a later rank (OPENING, SCHEMA, MAPPING): it counts only if nothing of an earlier
+    rank fails anywhere.
+    """
+
+    def __init__(self, header: Header, identity: HubIdentity, bundle_id: bytes) -> None:
+        self._header, self._identity, self._bundle_id = header, identity, bundle_id
+        self._mmr = Mmr(header.size_before, header.peaks_before)
+        self._position = 0
+        self.first_ts = self.last_ts = 0
+        self.fault: Rejected | None = None
+
+    @property
+    def root(self) -> bytes:
+        return self._mmr.root()
+
+    def judge(self, batch: Sequence[BundleEvent]) -> Iterator[Crossing]:
+        for parsed in self._parsed(batch):
+            crossing = self._judged(parsed)
+            self._position += 1
+            if crossing is not None:
+                yield crossing
+
+    def _parsed(self, batch: Sequence[BundleEvent]) -> list[_Parsed]:
+        """Receipts and messages, and all signatures of the batch at once."""
+        receipts, messages, faults = [], [], []
+        for event in batch:
+            receipt, msg, fault = None, None, None
+            try:
+                receipt = Receipt.from_bytes(event.receipt)
+                msg = None if event.msg is None else Msg.from_bytes(event.msg)
+            except FormatError as exc:
+                fault = str(exc)
+            receipts.append(receipt)
+            messages.append(msg)
+            faults.append(fault)
+        receipt_ok = self._receipts_signed(receipts)
+        msg_ok = _messages_signed(messages)
+        return [_Parsed(*row) for row in zip(batch, receipts, messages, faults, receipt_ok, msg_ok, strict=True)]
+
+    def _receipts_signed(self, receipts: Sequence[Receipt | None]) -> list[bool]:
+        jobs, at = [], []
+        for number, receipt in enumerate(receipts):
+            keys = self._identity.keys_valid_at(receipt.hub_ts) if receipt is not None else ()
+            if receipt is not None and keys:
+                jobs.append(receipt.hub_sig + receipt.signing_digest() + keys[-1].hub_pk)
+                at.append(number)
+        signed = [False] * len(receipts)
+        for number, good in zip(at, ed25519.verify_many(b"".join(jobs)), strict=True):
+            signed[number] = bool(good)
+        for number, receipt in enumerate(receipts):
+            if receipt is not None and not signed[number]:  # another key may be valid then, too
+                signed[number] = _is_by_hub(self._identity, receipt)
+        return signed
+
+    def _judged(self, parsed: _Parsed) -> Crossing | None:
+        event, receipt, msg, header = parsed.event, parsed.receipt, parsed.msg, self._header
+        if receipt is None:
+            raise self._rejected("AGB.RECEIPT_SIG", f"the receipt cannot be read: {parsed.fault}")
+        if not parsed.receipt_ok:
+            raise self._rejected("AGB.RECEIPT_SIG", "the receipt is by no key of the source hub that was valid then")
+        seq = header.export_seq_from + self._position
+        if (event.seq, receipt.stream_seq, receipt.label) != (seq, seq, header.label):
+            raise self._rejected("AGB.LABEL_SEQ", f"expected entry {seq} of the label, found {receipt.stream_seq}")
+        if receipt.hub_ts < self.last_ts:
+            raise self._rejected("AGB.LABEL_SEQ", "hub_ts is before that of the entry before (D-28)")
+        if parsed.fault is not None:
+            raise self._rejected("AGB.MSG_SIG", f"the message cannot be read: {parsed.fault}")
+        if msg is not None:
+            self._check_msg(msg, receipt, msg_ok=parsed.msg_ok)
+        self._mmr.append(receipt.leaf_hash)
+        if self._mmr.root() != receipt.mmr_root:
+            raise self._rejected("AGB.ROOT", "the entries before it do not lead to the root of its receipt")
+        self.first_ts = self.first_ts or receipt.hub_ts
+        self.last_ts = receipt.hub_ts
+        return self._crossing(event, receipt, msg)
+
+    def _check_msg(self, msg: Msg, receipt: Receipt, *, msg_ok: bool) -> None:
+        if not msg_ok:
+            raise self._rejected("AGB.MSG_SIG", "the message is not signed by its client_id")
+        try:
+            msg.check_ct_hash()
+        except VerifyError as exc:
+            raise self._rejected("AGB.CT_HASH", str(exc)) from exc
+        if msg.label != receipt.label or msg.leaf_hash() != receipt.leaf_hash:
+            raise self._rejected("AGB.LEAF", "the receipt is for another message")
+
+    def _crossing(self, event: BundleEvent, receipt: Receipt, msg: Msg | None) -> Crossing | None:
+        """The event as it will be imported; None once a fault of a later rank was noted."""
+        header = self._header
+        if self.fault is not None:
+            return None
+        if msg is None:
+            return WithheldEvent(
+                origin_stream_id=header.export_stream_id,
+                origin_epoch=header.epoch,
+                origin_receipt=event.receipt,
+                origin_hub_id=header.source_hub_id,
+                reason=event.withheld_reason or "",
+                bundle_id=self._bundle_id,
+                position=self._position,
+                import_time=0,
+                bridge_id=header.bridge_id,
+            )
+        opened = None
+        if event.opening is not None and (opened := self._opened(event.opening, msg)) is None:
+            return None
+        carried = len(event.msg or b"") if opened is None else len(opened.body)
+        if carried > MAX_CARRIED_BYTES:
+            self.fault = self._rejected("AGB.MAPPING", f"{carried} bytes do not fit into an imported event")
+            return None
+        return ImportedEvent(
+            origin_stream_id=header.export_stream_id,
+            origin_epoch=header.epoch,
+            origin_schema=None if opened is None else opened.hdr.schema,
+            origin_header=None if opened is None else cbor.encode(opened.hdr.to_tree()),
+            origin_body=None if opened is None else opened.body,
+            origin_msg=event.msg if opened is None else None,
+            origin_digest=Msg.digest_of(event.msg or b""),
+            origin_sig=msg.sig,
+            origin_msg_id=receipt.leaf_hash,
+            origin_client=msg.client_id,
+            origin_receipt=event.receipt,
+            origin_hub_id=header.source_hub_id,
+            bundle_id=self._bundle_id,
+            position=self._position,
+            import_time=0,
+            bridge_id=header.bridge_id,
+        )
+
+    def _opened(self, opening: bytes, msg: Msg) -> Opened | None:
+        try:
+            opened = open_with_opening(opening, msg)
+        except OpenError:
+            self.fault = self._rejected("AGB.OPENING", "the opening does not open the message")
+            return None
+        except VeenError as exc:
+            self.fault = self._rejected("AGB.SCHEMA", f"what was sealed breaks the form: {exc}")
+            return None
+        if opened.hdr.schema == sdr.EVENT.id:
+            try:
+                sdr.RecorderEvent.from_bytes(opened.body)
+            except FormatError as exc:
+                self.fault = self._rejected("AGB.SCHEMA", f"the body is no recorder event: {exc}")
+                return None
+        return opened
+
+    def _rejected(self, code: str, detail: str) -> Rejected:
+        return Rejected(code, detail, self._position)
+
+
+def _is_by_hub(identity: HubIdentity, receipt: Receipt) -> bool:
+    try:
+        identity.verify_receipt(receipt)
+    except VerifyError:
+        return False
+    return True
+
+
+def _messages_signed(messages: Sequence[Msg | None]) -> list[bool]:
+    jobs = b"".join(msg.sig + msg.signing_digest() + msg.client_id for msg in messages if msg is not None)
+    verdicts = iter(ed25519.verify_many(jobs))
+    return [msg is not None and bool(next(verdicts)) for msg in messages]
+
+
+def _batches(events: Iterator[BundleEvent]) -> Iterator[list[BundleEvent]]:
+    batch: list[BundleEvent] = []
+    size = 0
+    for event in events:
+        batch.append(event)
+        size += len(event.msg or b"")
+        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,191 @@
+"""Which adapters there are, and how a source is described: built-in ones, and those of other packages.
+
+A package adds an adapter by an entry point of the group `veen.recorder.adapters`: its name is the kind, its value a
+function (SourceConfig) -> Adapter. A source is a table of the agent's configuration:
+
+    [[source]]
+    id = "access-log"            # unique in the agent, and stable: positions are kept under it
+    kind = "file"
+    stream = "record/app/http"
+    path = "/var/log/nginx/access.log"
+"""
+
+import ssl
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from veen.client.errors import LocalError
+from veen.client.home import read_secret
+from veen.products.recorder.fields import Selectors
+from veen.products.recorder.sink import Adapter
+
+__all__ = ["BUILTIN", "GROUP", "SourceConfig", "SourceInvalid", "adapter_of", "kinds"]
+
+GROUP: Final = "veen.recorder.adapters"
+_MAX_TOKEN: Final = 4096
+
+
+class SourceInvalid(LocalError):
+    """A source that the configuration describes wrongly."""
+
+    code = "SDR.SOURCE"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """The table of one source. Every key that an adapter does not take is refused, so that a slip is noticed."""
+
+    id: str
+    kind: str
+    options: Mapping[str, Any]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.options.get(name, default)
+        if not isinstance(value, str):
+            raise SourceInvalid(f"source {self.id!r}: {name} is {'missing' if value is None else 'no text'}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.options.get(name, default)
+        if not isinstance(value, bool):
+            raise SourceInvalid(f"source {self.id!r}: {name} is true or false")
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        value = self.options.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise SourceInvalid(f"source {self.id!r}: {name} is a list of texts")
+        return tuple(value)
+
+    def address(self, default_port: int) -> tuple[str, int]:
+        """`listen = "127.0.0.1:4318"`."""
+        host, _, port = self.text("listen", f"127.0.0.1:{default_port}").rpartition(":")
+        if not port.isdecimal() or int(port) > 65_535:
+            raise SourceInvalid(f"source {self.id!r}: listen is HOST:PORT")
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+    def selectors(self, defaults: Selectors | None = None) -> Selectors:
+        base = defaults or Selectors()
+        return Selectors(
+            subject=self.text("subject", base.subject),
+            event_type=self.text("type", base.event_type),
+            origin=self.text("origin", base.origin),
+            time=self.text("time", base.time),
+        )
+
+    def token(self) -> str | None:
+        """The bearer token that senders must show, from a file that is the owner's alone."""
+        if "token_file" not in self.options:
+            return None
+        return read_secret(Path(self.text("token_file")), _MAX_TOKEN).decode(errors="replace").strip()
+
+    def tls(self) -> ssl.SSLContext | None:
+        """`cert` and `key` make the listener speak TLS; with `client_ca` senders need a certificate of that CA."""
+        if "cert" not in self.options:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.text("cert"), self.text("key", self.text("cert")))
+        if "client_ca" in self.options:
+            context.load_verify_locations(self.text("client_ca"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _lines(config: SourceConfig) -> Adapter:
+    from veen.products.recorder.adapters.lines import Lines
+
+    return Lines(config.id, sys.stdin.buffer, config.selectors())
+
+
+def _file(config: SourceConfig) -> Adapter:
+    from veen.products.recorder.adapters.tail import Tail
+
+    path = Path(config.text("path"))
+    selectors = config.selectors(Selectors(origin=f".origin|{path}"))
+    return Tail(config.id, path, selectors, follow=config.flag("follow", True))
+
+
+def _syslog(config: SourceConfig) -> Adapter:
+    from veen.products.recorder.adapters.syslog import SyslogTcp, SyslogUdp
+
+    if config.text("transport", "tcp") == "udp":
+        return SyslogUdp(config.id, *config.address(5514))
+    return SyslogTcp(config.id, *config.address(5514), tls=config.tls())
+
+
+def _journald(config: SourceConfig) -> Adapter:
+    from veen.products.recorder.adapters.journald import Journal
+
+    return Journal(config.id, options=config.words("options"), follow=config.flag("follow", True))
+
+
+def _otlp(config: SourceConfig) -> Adapter:
+    from veen.products.recorder.adapters.otlp import Otlp
+
+    host, port = config.address(4318)
+    path, wait = config.text("path", "/v1/logs"), config.flag("wait_receipt", True)
+    return Otlp(config.id, host, port, path=path, token=config.token(), tls=config.tls(), wait_receipt=wait)
+
+
+def _webhook(config: SourceConfig) -> Adapter:
+    from veen.products.recorder.adapters.webhook import Webhook
+
+    host, port = config.address(8088)
+    form = config.kind
+    if form not in ("cloudevents", "webhook", "kubernetes"):
+        raise SourceInvalid(f"source {config.id!r}: there is no webhook {form!r}")
+    selectors = config.selectors(
+        Selectors(subject=".user|.actor|.sender.login|unknown", event_type=".event|.rule|webhook")
+    )
+    return Webhook(config.id, host, port, form, selectors, token=config.token(), tls=config.tls())  # type: ignore[arg-type]  # judged above
+
+
+_FIELDS: Final = ("subject", "type", "origin", "time")
+_HTTP: Final = ("listen", "token_file", "cert", "key", "client_ca")
+# kind -> how it is made, and the keys that it takes besides id, kind, stream and redact
+BUILTIN: Final[Mapping[str, tuple[Callable[[SourceConfig], Adapter], tuple[str, ...]]]] = {
+    "lines": (_lines, _FIELDS),
+    "file": (_file, ("path", "follow", *_FIELDS)),
+    "syslog": (_syslog, ("listen", "transport", "cert", "key", "client_ca")),
+    "journald": (_journald, ("options", "follow")),
+    "otlp": (_otlp, ("path", "wait_receipt", *_HTTP)),
+    "cloudevents": (_webhook, _HTTP),
+    "webhook": (_webhook, (*_HTTP, *_FIELDS)),
+    "kubernetes": (_webhook, _HTTP),
+}
+
+
+def kinds(points: Iterable[EntryPoint] | None = None) -> list[str]:
+    """Every kind of source that can be configured here."""
+    return sorted({*BUILTIN, *(point.name for point in _points(points))})
+
+
+def adapter_of(config: SourceConfig, points: Iterable[EntryPoint] | None = None) -> Adapter:
+    """The adapter of a source; SourceInvalid names what is wrong."""
+    if config.kind in BUILTIN:
+        make, allowed = BUILTIN[config.kind]
+        for name in config.options:
+            if name not in allowed:
+                raise SourceInvalid(
+                    f"source {config.id!r}: a {config.kind} source has no {name!r}, but {', '.join(allowed)}"
+                )
+        return make(config)
+    for point in _points(points):
+        if point.name == config.kind:
+            try:
+                adapter: Adapter = point.load()(config)
+            except LocalError:
+                raise
+            except Exception as exc:  # foreign code may raise anything
+                raise SourceInvalid(f"source {config.id!r}: {point.value}: {type(exc).__name__}: {exc}") from exc
+            return adapter
+    raise SourceInvalid(f"source {config.id!r}: there is no kind {config.kind!r}; there are {', '.join(kinds(points))}")
+
+
+def _points(points: Iterable[EntryPoint] | None) -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP) if points is None else points, key=lambda point: point.name)

@@ -1,0 +1,370 @@
+"""The agent: sources to spool, spool to hub, each record exactly once.
+
+    read -> sealed in the spool -> MSG written down -> sent -> committed by the hub -> receipt verified -> gone
+
+A crash between any two steps loses nothing and doubles nothing: a record and its source's position reach the disk in
+one transaction, and a MSG is written down before it is sent, so that after a crash its identical bytes are sent again
+and the hub says where they stand (D-09, D-56, D-161, D-162).
+
+Sources run whether or not the hub can be reached. What can wait, waits while the spool is full; what cannot is counted,
+and the count becomes a recorder.loss event. recorder.heartbeat says every minute how many records came in, were sent
+and were lost: silence is visible.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from veen import __version__
+from veen.client.client import Client
+from veen.client.errors import HubRefused, LocalError, NetworkError, TokenExpired, TokenMissing
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.keystore import Keystore
+from veen.client.identity.rotation import RotationBounds, needs_rotation
+from veen.client.send.captokens import TokenStore
+from veen.client.send.sealing import Draft, Prepared
+from veen.client.send.writing import Outcome, Sent
+from veen.client.transport.calls import is_transient, refusal_of
+from veen.core.errors import LimitError, Refusal
+from veen.products.recorder.authority import Authority
+from veen.products.recorder.events import HEARTBEAT, LOSS, ROTATE, START, STOP, draft_of
+from veen.products.recorder.redaction import Redactor
+from veen.products.recorder.sink import Adapter, Sink, Sinks
+from veen.products.recorder.spool import Flight, InFlight, Loss, Pending
+
+__all__ = ["Agent", "KeyShared", "Pace", "Source"]
+
+_BATCH: Final = 64  # messages in one flight
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+_ORDER: Final = frozenset((Refusal.DUPLICATE, Refusal.CLIENT_SEQ, Refusal.PREV_ACK))
+_MAX_RESYNCS: Final = 3  # in a row, before another process must be using the key
+
+AnyTask = asyncio.Task[Any]
+Connect = Callable[[Identity, Keyring], AbstractAsyncContextManager[Client]]
+
+
+class KeyShared(LocalError):
+    """Another process sends under the producer's client key."""
+
+    code = "SDR.KEY_SHARED"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An adapter and where its records go."""
+
+    adapter: Adapter
+    stream_id: bytes
+    redactor: Redactor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often and how long, in seconds."""
+
+    heartbeat: float = 60.0
+    losses: float = 1.0  # between two looks at the counts of losses
+    first_pause: float = 0.2  # before the hub is tried again
+    longest_pause: float = 15.0
+    drain: float = 30.0  # for what is in the spool when the agent is told to stop
+    bounds: RotationBounds = field(default_factory=RotationBounds)
+
+
+class Agent:
+    """One producer's agent. All fields belong to the event loop that runs `run`."""
+
+    def __init__(
+        self,
+        keystore: Keystore,
+        tokens: TokenStore,
+        shared: Sinks,
+        sources: Sequence[Source],
+        connect: Connect,
+        *,
+        pace: Pace | None = None,
+    ) -> None:
+        self._keystore, self._tokens, self._shared, self._sources = keystore, tokens, shared, sources
+        self._connect, self._pace = connect, pace or Pace()
+        self._spool = shared.spool
+        self._counts: dict[bytes, int] = {}  # label -> messages that the present client key has signed
+        self._ending = False  # no more records come: the sender ends when the spool is empty
+        self._batch = _BATCH  # records in the next flight
+        self._resyncs = 0  # in a row
+        self.trouble: str | None = None  # why the hub takes nothing at present
+        self.rotation_due = False  # the client key is past its bounds, and there is no token for another
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Until every source has ended, or `stop` is set; then until the spool is empty or the drain time is over."""
+        stop = stop or asyncio.Event()
+        await self._started()
+        background: list[AnyTask] = [
+            asyncio.create_task(work) for work in (self._deliver(), self._watch(), self._beat())
+        ]
+        sources: list[AnyTask] = [asyncio.create_task(self._read(source)) for source in self._sources]
+        stopped: AnyTask = asyncio.create_task(stop.wait())
+        try:
+            await self._until_over(sources, background, stopped)
+            await _cancelled(*sources)
+            await self._stopped()
+            self._ending = True
+            self._shared.changed.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.drain):
+                    await asyncio.shield(background[0])
+            await asyncio.to_thread(self._spool.set_note, "running", "no")
+        finally:
+            await _cancelled(stopped, *sources, *background)
+
+    @staticmethod
+    async def _until_over(sources: list[AnyTask], background: list[AnyTask], stopped: AnyTask) -> None:
+        """Return when all sources have ended or the agent is told to stop; raise what a source or the sender raised."""
+        left: set[AnyTask] = set(sources)
+        while left and not stopped.done():
+            waiting = [*left, *background, stopped]
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                task.result()
+            left -= done
+
+    # --- what the agent says about itself --------------------------------------------------------------------
+
+    async def _started(self) -> None:
+        was = await asyncio.to_thread(self._spool.note, "running")
+        await asyncio.to_thread(self._spool.set_note, "running", "yes")
+        await self._shared.add_own(
+            START,
+            {
+                "version": __version__,
+                "previous": {None: "first", "yes": "killed"}.get(was, "stopped"),
+                "waiting": self._spool.counts()["waiting"],
+                "sources": [source.adapter.id for source in self._sources],
+            },
+        )
+
+    async def _stopped(self) -> None:
+        await self._report_losses()
+        await self._shared.add_own(STOP, dict(self._spool.counts()))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.heartbeat)
+            await self.heartbeat()
+
+    async def heartbeat(self) -> None:
+        counts: dict[str, object] = dict(await asyncio.to_thread(self._spool.counts))
+        counts["every"] = int(self._pace.heartbeat)
+        counts["positions"] = await asyncio.to_thread(self._spool.positions)
+        if self.trouble:
+            counts["trouble"] = self.trouble
+        if self.rotation_due:
+            counts["rotation_due"] = True
+        await self._shared.add_own(HEARTBEAT, counts)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.losses)
+            await self._report_losses()
+
+    async def _report_losses(self) -> int:
+        def event_of(loss: Loss) -> Pending:
+            payload = {"source": loss.source, "reason": loss.reason, "count": loss.count}
+            return self._shared.own_record(LOSS, {**payload, "first": loss.first, "last": loss.last})
+
+        count = await asyncio.to_thread(self._spool.report, event_of)
+        if count:
+            self._shared.changed.set()
+        return count
+
+    # --- in --------------------------------------------------------------------------------------------------
+
+    async def _read(self, source: Source) -> None:
+        await source.adapter.run(Sink(self._shared, source.adapter, source.stream_id, source.redactor))
+
+    # --- out -------------------------------------------------------------------------------------------------
+
+    async def _deliver(self) -> None:
+        """Send until the agent ends; a hub that cannot be reached, or takes nothing now, is tried again."""
+        pause = self._pace.first_pause
+        while True:
+            try:
+                async with self._client() as authority:
+                    while await self._send_next(authority):
+                        self.trouble, pause = None, self._pace.first_pause
+                if self._ending and not (await asyncio.to_thread(self._spool.counts))["waiting"]:
+                    return
+                continue  # the client key was replaced
+            except (NetworkError, TokenMissing, TokenExpired) as exc:
+                self.trouble = str(exc)
+            except HubRefused as exc:
+                self.trouble = str(exc)
+                if not is_transient(exc) and not exc.code.startswith(("E.CAP", "E.TIME", "E.RATE", "E.AUTH")):
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._pace.longest_pause)
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> AsyncIterator[Authority]:
+        """A client with the present key; before that, whatever an earlier key left open is settled with that key."""
+        identity, ring = self._keystore.identity, self._keystore.secrets.keyring
+        last = await asyncio.to_thread(self._spool.note, "principal")
+        is_new = last is not None and last != identity.client_id.hex()
+        record = self._shared.own_record(ROTATE, {"previous": last, "next": identity.client_id.hex()})
+        if last is not None and is_new:
+            await self._close_key(identity, ring, bytes.fromhex(last), record)
+        self._counts.clear()
+        async with self._connect(identity, ring) as client:
+            authority = Authority(client, self._tokens, clock=self._shared.clock)
+            if is_new:
+                await authority.send(record.stream_id, draft_of(record.data, client.client_id))
+            await asyncio.to_thread(self._spool.set_note, "principal", identity.client_id.hex())
+            yield authority
+
+    async def _close_key(self, identity: Identity, ring: Keyring, last: bytes, record: Pending) -> None:
+        """Settle the flight of the earlier key and let it name its successor, which names it in turn (I3).
+
+        A crash before the successor is noted repeats this: the names may stand in the log twice, the records do not.
+        """
+        cut = next((at for at, key in enumerate(identity.client_keys, start=1) if key.client_id == last), None)
+        if cut is not None:
+            earlier = replace(identity, client_keys=identity.client_keys[:cut])
+            async with self._connect(earlier, ring) as client:
+                authority = Authority(client, self._tokens, clock=self._shared.clock)
+                if (flight := await asyncio.to_thread(self._spool.flight)) is not None:
+                    await self._finish(authority, flight)
+                await authority.send(record.stream_id, draft_of(record.data, client.client_id))
+        await asyncio.to_thread(self._spool.ground)
+
+    async def _send_next(self, authority: Authority) -> bool:
+        """One flight; False if the agent ends or the client key is due. Waits while there is nothing to send."""
+        flight = await asyncio.to_thread(self._spool.flight)
+        if flight is None:
+            if await self._rotated(authority):
+                return False
+            flight = await self._prepared(authority)
+        if flight is not None:
+            await self._finish(authority, flight)
+            return True
+        if self._ending:  # what was refused meanwhile is reported before the end
+            return await self._report_losses() > 0
+        self._shared.changed.clear()
+        if (await asyncio.to_thread(self._spool.counts))["waiting"] == 0 and not self._ending:
+            await self._shared.changed.wait()
+        return True
+
+    async def _prepared(self, authority: Authority) -> Flight | None:
+        """Seal what waits longest and write the MSGs down."""
+        batch = await asyncio.to_thread(self._spool.next_batch, self._batch, _BATCH_BYTES)
+        if batch is None:
+            return None
+        stream_id, records = batch
+        client, keys = authority.client, self._keys(stream_id)
+        drafts = [draft_of(record.data, client.client_id) for record in records]
+        capability = await authority.capability(stream_id)
+        try:
+            sealed = await client.prepare(
+                keys, [Draft(body=draft.body, schema=draft.schema) for draft in drafts], capability=capability
+            )
+        except LimitError as exc:  # of the hub: lower than what the agent was told
+            await client.withdraw_prepared(keys)
+            if len(records) == 1:
+                await asyncio.to_thread(self._spool.refuse, records[0].n, exc.code, int(self._shared.clock()))
+            self._batch = 1  # one by one until the record that is too large is found
+            return await self._prepared(authority)
+        self._batch = _BATCH
+        messages = tuple(
+            InFlight(record.n, message.client_seq, message.raw) for record, message in zip(records, sealed, strict=True)
+        )
+        flight = Flight(stream_id, await self._epoch(client, keys, sealed[0].label), messages)
+        self._counts[sealed[0].label] = sealed[-1].client_seq
+        await asyncio.to_thread(self._spool.fly, flight)
+        return flight
+
+    def _keys(self, stream_id: bytes) -> StreamKeys:
+        return self._keystore.secrets.keyring.for_stream(stream_id)
+
+    @staticmethod
+    async def _epoch(client: Client, keys: StreamKeys, label: bytes) -> int:
+        if client.label(keys, 0) == label:
+            return 0
+        now = (await client.status()).epoch
+        return next((epoch for epoch in (now, now - 1, now + 1) if client.label(keys, epoch) == label), now)
+
+    async def _finish(self, authority: Authority, flight: Flight) -> None:
+        """Send the identical bytes until each message has a receipt or is known not to be in the log."""
+        client, keys = authority.client, self._keys(flight.stream_id)
+        prepared = [Prepared.of(message.msg) for message in flight.messages]
+        try:
+            outcomes: list[Outcome] = await client.submit_prepared(keys, prepared, batch=_BATCH)
+        except NetworkError:
+            raise
+        except LocalError as exc:  # its label is of an epoch that has passed: the hub would refuse it
+            outcomes = [exc] * len(prepared)
+        landed, refusal = [], None
+        for message, ready, outcome in zip(flight.messages, prepared, outcomes, strict=True):
+            if isinstance(outcome, Sent) or await self._stands(client, keys, flight.epoch, ready):
+                landed.append(message.n)
+            elif refusal is None:
+                refusal = (message, outcome)
+        await asyncio.to_thread(self._spool.landed, landed)
+        async with self._shared.freed:
+            self._shared.freed.notify_all()
+        if refusal is None:
+            self._resyncs = 0
+            return
+        await self._refused(client, keys, *refusal)
+
+    @staticmethod
+    async def _stands(client: Client, keys: StreamKeys, epoch: int, message: Prepared) -> bool:
+        """Whether a refused message is in the log after all: an earlier answer may have been lost (D-162)."""
+        place = await client.cursor(keys, message.client_seq, epoch=epoch)
+        if place is None or place.stream_seq is None or place.leaf != message.leaf_hash:
+            return False
+        receipt = await client.receipt(keys, place.stream_seq, epoch=epoch)
+        return receipt.leaf_hash == message.leaf_hash
+
+    async def _refused(self, client: Client, keys: StreamKeys, message: InFlight, outcome: Outcome) -> None:
+        """The message is not in the log: its record is sealed again, or put aside if no hub would ever take it."""
+        await asyncio.to_thread(self._spool.ground)
+        await client.withdraw_prepared(keys)
+        reason = refusal_of(outcome) if isinstance(outcome, HubRefused) else None
+        if reason in _ORDER:
+            self._resyncs += 1
+            if self._resyncs > _MAX_RESYNCS:
+                raise KeyShared(
+                    f"another process sends under the client key {client.client_id.hex()[:16]}…: stop it, or give it an"
+                    " identity of its own"
+                )
+            await client.resync(keys)
+        elif isinstance(outcome, HubRefused) and outcome.code in ("E.SIZE", "E.FORMAT", "E.SIG"):
+            await asyncio.to_thread(self._spool.refuse, message.n, outcome.code, int(self._shared.clock()))
+        elif isinstance(outcome, HubRefused) and reason is not Refusal.EPOCH:
+            raise outcome  # the token, the role of the hub: it may be mended, so the record waits
+
+    # --- keys ------------------------------------------------------------------------------------------------
+
+    async def _rotated(self, authority: Authority) -> bool:
+        """Replace the client key if it is past its bounds (KEX1+) and nothing is in flight; whether it was replaced.
+
+        A token names one client key, so at a hub that asks for tokens only the admin can let a new key write. The agent
+        then keeps the old one and says so in every heartbeat: evidence is worth more than a fresh key (decision 121).
+        """
+        identity = self._keystore.identity
+        due = needs_rotation(identity, self._counts, int(self._shared.clock()), self._pace.bounds)
+        if due is None:
+            self.rotation_due = False
+            return False
+        if await authority.is_gated():
+            self.rotation_due = True
+            return False
+        await asyncio.to_thread(self._keystore.rotate, int(self._shared.clock()))
+        return True
+
+
+async def _cancelled(*tasks: AnyTask) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

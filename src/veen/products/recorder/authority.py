@@ -1,0 +1,55 @@
+"""Which capability token a role writes with at a hub, found once per stream and shown to the hub when first used."""
+
+import time
+from collections.abc import Callable
+
+from veen.client.client import Client
+from veen.client.send.captokens import TokenStore
+from veen.client.send.grants import TokenGrant
+from veen.client.send.writing import Sent
+from veen.core.objects.captoken import CapToken
+from veen.overlays.framework.body import Draft
+
+__all__ = ["Authority"]
+
+
+class Authority:
+    """One client and the tokens of its identity. Used by one task at a time."""
+
+    def __init__(self, client: Client, tokens: TokenStore, *, clock: Callable[[], float] = time.time) -> None:
+        self.client = client
+        self._tokens, self._clock = tokens, clock
+        self._gated: bool | None = None  # None: the hub was not asked yet
+
+    async def is_gated(self) -> bool:
+        """Whether the hub refuses messages without a capability."""
+        if self._gated is None:
+            self._gated = (await self.client.status()).capability_gating
+        return self._gated
+
+    async def capability(self, stream_id: bytes) -> CapToken | None:
+        """The token for a stream; None where the hub asks for none; TokenMissing or TokenExpired if there is none."""
+        if not await self.is_gated():
+            return None
+        client = self.client
+        token = self._tokens.usable(client.hub_id, client.client_id, stream_id, int(self._clock()))
+        issued_at = token.issued_at(client.hub_id)
+        if issued_at is None:
+            grant = await client.authorize(token.token)
+            self._tokens.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+        else:
+            expires_at = issued_at + token.token.allow.ttl
+            grant = TokenGrant(token=token.token, auth_ref=token.auth_ref, issued_at=issued_at, expires_at=expires_at)
+            client.grants.remember(grant)
+        return token.token
+
+    async def send(self, stream_id: bytes, draft: Draft) -> Sent:
+        """Send one record and return with its verified receipt."""
+        return await self.client.send(
+            stream_id,
+            draft.body,
+            schema=draft.schema,
+            parent=draft.parent_id,
+            expires_at=draft.expires_at,
+            capability=await self.capability(stream_id),
+        )

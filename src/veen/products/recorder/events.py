@@ -1,0 +1,196 @@
+"""What a source says, in the shape of a recorder event: Record, its bounds, and the events of the recorder itself.
+
+The payload of an event is canonical JSON, so that `veen query` reads it field by field and any number survives exactly.
+Its member `_src` says where the record comes from: adapter, source, position in the source, and the time as the source
+wrote it (`event_time` is whole seconds, D-125). Nothing that a source says is dropped for its form: text that is not
+UTF-8 is kept as base64, and a payload above the bound is replaced by its beginning, its size and its hash
+(`_cut`, SDR.OVERSIZE).
+"""
+
+import base64
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from veen.core import cbor
+from veen.core.errors import FormatError
+from veen.overlays.framework.body import Draft
+from veen.overlays.recorder import events as sdr
+from veen.query.canonical import Json, encode, parse
+from veen.query.errors import InvalidJson
+
+__all__ = [
+    "CHANGES_STREAM",
+    "CHECKPOINTS_STREAM",
+    "HEARTBEAT",
+    "LOSS",
+    "MAX_PAYLOAD",
+    "OPENINGS_STREAM",
+    "OWN_STREAM",
+    "ROTATE",
+    "START",
+    "STOP",
+    "Record",
+    "draft_of",
+    "json_line",
+    "own",
+    "payload_json",
+    "shaped",
+    "text_of",
+    "to_bytes",
+]
+
+OWN_STREAM: Final = "record/infrastructure/recorder"  # heartbeats, losses, starts and stops of all agents
+CHANGES_STREAM: Final = "record/infrastructure/changes"
+CHECKPOINTS_STREAM: Final = "record/infrastructure/checkpoints"
+OPENINGS_STREAM: Final = "record/security/openings"  # redacted values, sealed for another reader
+
+START: Final = "recorder.start"
+STOP: Final = "recorder.stop"
+HEARTBEAT: Final = "recorder.heartbeat"
+LOSS: Final = "recorder.loss"
+ROTATE: Final = "recorder.rotate"
+
+MAX_PAYLOAD: Final = 262_144  # bytes of canonical JSON; an event must fit into one MSG
+_MAX_NAME: Final = 512  # characters of subject, type and origin
+_MAX_HEAD: Final = 4_096  # bytes that are kept of a payload above the bound
+_DEPTH: Final = 60  # veen query reads payloads up to 64
+_DIGITS: Final = 100
+_UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Record:
+    """One record of a source. `position` is where the source continues after it; `key` tells a repetition."""
+
+    subject: str
+    event_type: str
+    origin: str
+    time: int  # seconds
+    payload: Json
+    position: str
+    key: str | None = None
+    source_time: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Record({self.event_type!r} at {self.position!r})"
+
+
+def text_of(data: bytes) -> Json:
+    """Bytes as text, or, if they are not UTF-8, as {"base64": …, "text": …} with the odd bytes spelled out."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode(), "text": data.decode(errors="backslashreplace")}
+
+
+def json_line(data: bytes) -> Json:
+    """A line as JSON if it is an object, else {"message": text}."""
+    if data[:1] == b"{":
+        try:
+            value = parse(data, max_depth=_DEPTH, max_digits=_DIGITS)
+        except InvalidJson:
+            pass
+        else:
+            if type(value) is dict:
+                return value
+    return {"message": text_of(data)}
+
+
+def shaped(record: Record, *, adapter: str, source: str, max_payload: int = MAX_PAYLOAD) -> Record:
+    """The record within the bounds of an event, with `_src` inside its payload as canonical JSON bytes."""
+    payload = record.payload if type(record.payload) is dict else {"value": record.payload}
+    src: dict[str, Json] = {"adapter": adapter, "id": source, "pos": record.position}
+    if record.source_time is not None:
+        src["time"] = _clean(record.source_time)[:_MAX_NAME]
+    try:
+        data = encode({**_clean(payload), "_src": src})
+        parse(data, max_depth=_DEPTH, max_digits=_DIGITS)
+    except (InvalidJson, RecursionError) as exc:
+        raw = repr(payload).encode(errors="backslashreplace")
+        data = encode({"_cut": _cut("SDR.PAYLOAD", raw, str(exc)), "_src": src})
+    if len(data) > max_payload:
+        raw = encode(_clean(payload))
+        data = encode({"_cut": _cut("SDR.OVERSIZE", raw, f"at most {max_payload} bytes"), "_src": src})
+    return replace(
+        record,
+        subject=_name(record.subject),
+        event_type=_name(record.event_type),
+        origin=_name(record.origin),
+        time=min(max(record.time, 0), sdr.MAX_TIME),
+        payload=data,
+    )
+
+
+def _cut(code: str, raw: bytes, why: str) -> dict[str, Json]:
+    return {
+        "code": code,
+        "why": why,
+        "bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "head": text_of(raw[:_MAX_HEAD]),
+    }
+
+
+def _name(text: str) -> str:
+    return str(_clean(text))[:_MAX_NAME] or _UNKNOWN
+
+
+def _clean(value: Any) -> Any:
+    """Without half surrogate pairs, which have no UTF-8; they are spelled out instead."""
+    if type(value) is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode(errors="backslashreplace").decode()
+        return value
+    if type(value) is dict:
+        return {str(_clean(str(key))): _clean(element) for key, element in value.items()}
+    if type(value) in (list, tuple):
+        return [_clean(element) for element in value]
+    return value
+
+
+def payload_json(event: sdr.RecorderEvent) -> Json:
+    """The payload of an event as JSON; bytes that are none come back as hex, as `veen query` shows them."""
+    from veen.query.fields import payload_of
+
+    return payload_of(event.payload)
+
+
+def own(event_type: str, payload: Mapping[str, Json], *, origin: str, position: str, now: int | None = None) -> Record:
+    """An event of the recorder about itself."""
+    return Record(
+        subject="recorder",
+        event_type=event_type,
+        origin=origin,
+        time=int(time.time()) if now is None else now,
+        payload=dict(payload),
+        position=position,
+    )
+
+
+def to_bytes(record: Record) -> bytes:
+    """A shaped record, as the spool keeps it."""
+    return cbor.encode([record.subject, record.event_type, record.origin, record.time, record.payload])
+
+
+def draft_of(data: bytes, principal_id: bytes) -> Draft:
+    """The event of a record that the spool kept, under the client key that will sign it (I3)."""
+    subject, event_type, origin, when, payload = _fields(cbor.decode(data))
+    return sdr.event(
+        subject_id=subject,
+        principal_id=principal_id,
+        event_type=event_type,
+        event_time=when,
+        origin=origin,
+        payload=payload,
+    )
+
+
+def _fields(tree: Any) -> tuple[str, str, str, int, bytes]:
+    if type(tree) is not list or [type(item) for item in tree] != [str, str, str, int, bytes]:
+        raise FormatError("not a record of the spool")
+    return tree[0], tree[1], tree[2], tree[3], tree[4]

@@ -1,0 +1,141 @@
+"""The heads of all streams of a recorder: where each label ends, under the hub's signature; and checkpoints of them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from veen.client.client import Client
+from veen.client.errors import HubRefused
+from veen.client.identity.keyring import StreamKeys
+from veen.client.transport.calls import is_not_found
+from veen.core.labels import stream_id_of
+from veen.core.objects.checkpoint import Checkpoint
+from veen.overlays.framework.decode import Issue, Typed, decode
+from veen.overlays.recorder.checkpoint import CHECKPOINT, EMPTY_ROOT, RecorderCheckpoint, StreamHead, checkpoint
+from veen.overlays.recorder.config import Configuration
+from veen.products.recorder.authority import Authority
+from veen.products.recorder.events import CHECKPOINTS_STREAM
+
+__all__ = ["Chain", "Recorded", "covered", "heads_of", "is_due", "read_chain", "take"]
+
+
+def covered(streams: Sequence[StreamKeys]) -> list[StreamKeys]:
+    """The streams that a checkpoint covers: all but its own (D-123)."""
+    own = stream_id_of(CHECKPOINTS_STREAM)
+    return [keys for keys in streams if keys.stream_id != own]
+
+
+async def heads_of(client: Client, streams: Sequence[StreamKeys]) -> list[StreamHead]:
+    """Every label of every stream, each with the hub's CHECKPOINT, verified against what was proven before."""
+    heads = []
+    for keys in streams:
+        signed = await _checkpoints(client, keys)
+        heads += [
+            StreamHead(
+                stream_id=keys.stream_id,
+                label=entry.label_curr,
+                epoch=entry.epoch,
+                last_seq=entry.upto_seq,
+                mmr_root=entry.mmr_root,
+                checkpoint=entry.to_bytes(),
+            )
+            for entry in signed
+        ]
+        if not signed:
+            epoch = (await client.status()).epoch
+            label = client.label(keys, epoch)
+            heads.append(
+                StreamHead(
+                    stream_id=keys.stream_id, label=label, epoch=epoch, last_seq=0, mmr_root=EMPTY_ROOT, checkpoint=b""
+                )
+            )
+    return heads
+
+
+async def _checkpoints(client: Client, keys: StreamKeys) -> list[Checkpoint]:
+    try:
+        return await client.checkpoints(keys)
+    except HubRefused as exc:
+        if is_not_found(exc):
+            return []
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A checkpoint in the log, and where it stands."""
+
+    body: RecorderCheckpoint
+    msg_id: bytes
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The checkpoints of a recorder in their order, and what is wrong with the stream of them."""
+
+    records: tuple[Recorded, ...]
+    issues: tuple[Issue, ...]
+
+    @property
+    def last(self) -> Recorded | None:
+        return self.records[-1] if self.records else None
+
+
+async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
+    """Read and judge the stream of checkpoints: form, author, and the chain of `prev`."""
+    records: list[Recorded] = []
+    issues: list[Issue] = []
+    async for entry in client.read(CHECKPOINTS_STREAM):
+        label, seq = entry.receipt.label, entry.seq
+        if entry.event is None:
+            issues.append(Issue(label, seq, "SDR.UNREADABLE", entry.error or "it cannot be opened"))
+            continue
+        if entry.event.hdr.schema != CHECKPOINT.id:
+            issues.append(Issue(label, seq, "SDR.FOREIGN_SCHEMA", "not a checkpoint of a recorder"))
+            continue
+        typed = decode(entry.event, CHECKPOINT)
+        if not isinstance(typed, Typed):
+            issues.append(typed)
+            continue
+        if admins is not None and entry.event.client_id not in admins:
+            issues.append(Issue(label, seq, "SDR.ADMIN", "a checkpoint by another client than the admin"))
+            continue
+        expected = records[-1].msg_id if records else None
+        if typed.body.prev != expected:
+            issues.append(Issue(label, seq, "SDR.CHAIN", "prev does not name the checkpoint before it"))
+        records.append(Recorded(typed.body, entry.msg_id, seq))
+    return Chain(tuple(records), tuple(issues))
+
+
+def is_due(last: Recorded | None, events: int, now: int, configuration: Configuration) -> bool:
+    """Whether a checkpoint is due by time or by volume. Streams without new entries need none."""
+    if last is None:
+        return True
+    grown = events - last.body.events
+    by_time = bool(configuration.every_sec) and now - last.body.ts >= configuration.every_sec
+    by_volume = bool(configuration.every_events) and grown >= configuration.every_events
+    return grown > 0 and (by_time or by_volume)
+
+
+async def take(
+    authority: Authority,
+    streams: Sequence[StreamKeys],
+    configuration: Configuration,
+    last: Recorded | None,
+    *,
+    now: int,
+) -> Recorded:
+    """Write a checkpoint of all streams, chained to the last one."""
+    client = authority.client
+    status = await client.status()
+    draft = checkpoint(
+        await heads_of(client, covered(streams)),
+        hub_id=client.hub_id,
+        hub_pk=status.hub_pk,
+        profile_id=status.profiles[0].profile_id(),
+        sdr_profile_id=configuration.profile_id(),
+        ts=now,
+        prev=None if last is None else last.msg_id,
+    )
+    sent = await authority.send(stream_id_of(CHECKPOINTS_STREAM), draft)
+    return Recorded(RecorderCheckpoint.from_bytes(draft.body), sent.msg_id, sent.seq)

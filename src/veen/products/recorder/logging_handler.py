@@ -1,0 +1,178 @@
+"""A handler for Python's `logging`: a log call returns when its event is on disk; the hub gets it in the background.
+
+    handler = RecorderHandler("record/app/web", identity="web", url="http://127.0.0.1:8080", pin="ed25519:…")
+    logging.getLogger().addHandler(handler)
+
+Each event costs one write to disk. A program that logs more than that allows puts `logging.handlers.QueueHandler`
+before it. `when_full` decides about a full spool: "block" waits, "drop" counts the event as lost, "raise" lets logging
+report the error.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final, Literal
+
+from veen.client.client import Client
+from veen.client.errors import LocalError
+from veen.client.home import Home, PrivateFs
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import Keyring
+from veen.client.identity.keystore import open_identity
+from veen.client.send.captokens import TokenStore
+from veen.client.transport.calls import Retry
+from veen.products.recorder.agent import Agent, Pace, Source
+from veen.products.recorder.events import Record, shaped, to_bytes
+from veen.products.recorder.fields import words_of
+from veen.products.recorder.sink import Sink, Sinks
+from veen.products.recorder.spool import Pending, Spool, SpoolFull, spool_key
+from veen.query.canonical import Json
+
+__all__ = ["RecorderHandler", "record_of_log"]
+
+WhenFull = Literal["block", "drop", "raise"]
+
+_SPOOL_BYTES: Final = 64 * 1024 * 1024
+_PAUSE_SECONDS: Final = 0.02
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> Record:
+    """A record of `logging`: `extra` becomes members of the payload; `subject` and `event` in it name the event."""
+    payload: dict[str, Json] = {
+        "message": entry.getMessage(),
+        "level": entry.levelname,
+        "logger": entry.name,
+        "file": f"{entry.pathname}:{entry.lineno}",
+        "thread": entry.threadName,
+    }
+    if entry.exc_info:
+        payload["exception"] = "".join(traceback.format_exception(*entry.exc_info))
+    for name, value in vars(entry).items():
+        if name not in _STANDARD:
+            payload[name] = value if isinstance(value, (str, int, float, bool, dict, list, type(None))) else repr(value)
+    return Record(
+        subject=words_of(payload.get("subject")) or str(entry.name),
+        event_type=words_of(payload.get("event")) or str(entry.levelname).lower(),
+        origin=f"{host}/{entry.processName}" if entry.processName else host,
+        time=int(entry.created),
+        payload=payload,
+        position=position,
+        source_time=repr(entry.created),
+    )
+
+
+class RecorderHandler(logging.Handler):
+    """One producer of one stream. The agent runs in a thread of its own, which owns the event loop and the client."""
+
+    kind = "logging"
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        identity: str | None = None,
+        url: str | None = None,
+        pin: str | None = None,
+        passphrase: str | None = None,
+        home: Home | None = None,
+        ca_file: Path | None = None,
+        token_file: Path | None = None,
+        when_full: WhenFull = "block",
+        spool_bytes: int = _SPOOL_BYTES,
+        pace: Pace | None = None,
+    ) -> None:
+        """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN."""
+        super().__init__()
+        name = identity or os.environ.get("VEEN_IDENTITY")
+        address, pinned = url or os.environ.get("VEEN_HUB"), pin or os.environ.get("VEEN_PIN")
+        if not (name and address and pinned):
+            raise LocalError("RecorderHandler needs identity, url and pin, or VEEN_IDENTITY, VEEN_HUB and VEEN_PIN")
+        self.id, self._when_full, self._host = "logging", when_full, socket.gethostname()
+        place = home or Home.default()
+        keystore = open_identity(place, name, passphrase)
+        self._stream_id = keystore.secrets.keyring.for_stream(stream).stream_id
+        fs = PrivateFs(place.state / "recorder" / name)
+        self._spool = Spool(fs, spool_key(keystore.identity), max_bytes=spool_bytes)
+        self._began, self._count = int(time.time()), 0  # guarded by the handler's lock
+        self._loop = asyncio.new_event_loop()
+
+        @contextlib.asynccontextmanager
+        async def connect(who: Identity, ring: Keyring) -> AsyncIterator[Client]:
+            client = await Client.connect(
+                address, pin=pinned, identity=who, keyring=ring, home=place, ca_file=ca_file, token_file=token_file,
+                bounds=None, retry=Retry(seconds=5.0),
+            )  # fmt: skip
+            async with client:
+                yield client
+
+        tokens = TokenStore(place.tokens_fs(name))
+        self._shared = Sinks(self._spool, self._host)
+        self._agent = Agent(keystore, tokens, self._shared, [Source(_Forever(), self._stream_id)], connect, pace=pace)
+        self._stop = asyncio.Event()
+        self.error: BaseException | None = None  # why the agent ended before `close`
+        self._thread = threading.Thread(target=self._run, name="veen-recorder", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._agent.run(self._stop))
+        except BaseException as exc:
+            self.error = exc
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Return when the event is on disk. What the recorder itself logs is not recorded."""
+        if record.thread == self._thread.ident or str(record.name).partition(".")[0] == "veen":
+            return
+        try:
+            self._count += 1
+            event = record_of_log(record, host=self._host, position=f"{os.getpid()}:{self._began}:{self._count}")
+            data = to_bytes(shaped(event, adapter=self.kind, source=self.id))
+            self._put(Pending(self._stream_id, data, self.id, event.position))
+        except Exception:
+            self.handleError(record)
+
+    def _put(self, pending: Pending) -> None:
+        while True:
+            try:
+                self._spool.append([pending])
+                break
+            except SpoolFull:
+                if self._when_full == "raise" or (self.error is not None and self._when_full == "block"):
+                    raise
+                if self._when_full == "drop":
+                    self._spool.lose(self.id, "spool full", 1, int(time.time()))
+                    return
+                time.sleep(_PAUSE_SECONDS)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._shared.changed.set)
+
+    def flush(self) -> None:
+        """Events are on disk already."""
+
+    def close(self) -> None:
+        """Send what is in the spool, for at most the drain time; the rest is sent by the next run."""
+        super().close()
+        if self._loop.is_closed():
+            return
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+        self._loop.close()
+        self._spool.close()
+
+
+class _Forever:
+    """A source that says nothing and never ends: the handler writes to the spool from whichever thread logs."""
+
+    kind, id = "logging", "logging"
+
+    async def run(self, sink: Sink) -> None:
+        await asyncio.Event().wait()

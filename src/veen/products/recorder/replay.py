@@ -1,0 +1,213 @@
+"""Replay: the events of a range of numbers or of a window of time, with receipts and proven edges (SDR-07 … SDR-09).
+
+Ranges are inclusive at both ends (D-126). Within a label hub_ts never decreases (D-28), so the first and the last entry
+of a window are found by binary search over receipts, and the receipts of their neighbours prove that nothing of the
+window lies outside the answer. An entry that cannot be opened, or whose payload was erased, is a row of its own.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from veen.client.client import Client
+from veen.client.errors import HubRefused, LocalError
+from veen.client.identity.keyring import StreamKeys
+from veen.client.read.reading import Entry
+from veen.client.transport.calls import is_not_found
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.receipt import Receipt
+from veen.overlays.framework.decode import Issue
+from veen.overlays.recorder import events as sdr
+from veen.products.recorder.events import payload_json
+
+__all__ = ["Coverage", "EdgeUnproven", "Row", "check_edges", "replay_range", "replay_window", "row_of"]
+
+
+class EdgeUnproven(LocalError):
+    """The receipts beside a window do not prove where it begins or ends."""
+
+    code = "SDR.EDGE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One entry of the answer: its receipt, and what it says or why that cannot be shown."""
+
+    stream: str
+    epoch: int
+    receipt: Receipt
+    client_id: bytes | None = None
+    event: sdr.RecorderEvent | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        event = self.event
+        return {
+            "stream": self.stream,
+            "label": self.receipt.label.hex(),
+            "epoch": self.epoch,
+            "hub_commit_seq": self.receipt.stream_seq,
+            "hub_commit_time": self.receipt.hub_ts,
+            "msg_id": self.receipt.leaf_hash.hex(),
+            "subject_id": event and event.subject_id,
+            "principal_id": event and event.principal_id.hex(),
+            "event_type": event and event.event_type,
+            "event_time": event and event.event_time,
+            "origin": event and event.origin,
+            "payload": None if event is None else _plain(payload_json(event)),
+            "error": self.error,
+            "receipt": self.receipt.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What an answer covers of one label, and the evidence that it is all of it.
+
+    `before` and `after` are the receipts beside the range; None where the log begins, or ends under `signed`.
+    """
+
+    stream: str
+    label: bytes
+    epoch: int
+    from_seq: int
+    to_seq: int  # from_seq - 1 if nothing lies in the window
+    before: Receipt | None
+    after: Receipt | None
+    signed: Checkpoint  # of the hub, over the whole label at the time of the answer
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream,
+            "label": self.label.hex(),
+            "epoch": self.epoch,
+            "from": self.from_seq,
+            "to": self.to_seq,
+            "last_seq": self.signed.upto_seq,
+            "root": self.signed.mmr_root.hex(),
+            "before": self.before and self.before.to_json(),
+            "after": self.after and self.after.to_json(),
+            "checkpoint": self.signed.to_json(),
+        }
+
+
+def check_edges(coverage: Coverage, since: int, until: int) -> None:
+    """EdgeUnproven unless the neighbours show that the whole window lies in the range. Signatures are not judged."""
+    before, after = coverage.before, coverage.after
+    if before is None:
+        begins = coverage.from_seq == 1
+    else:
+        begins = before.stream_seq == coverage.from_seq - 1 and before.hub_ts < since and before.label == coverage.label
+    if after is None:
+        ends = coverage.to_seq == coverage.signed.upto_seq
+    else:
+        ends = after.stream_seq == coverage.to_seq + 1 and after.hub_ts > until and after.label == coverage.label
+    if not (begins and ends and coverage.signed.label_curr == coverage.label):
+        raise EdgeUnproven(
+            f"{coverage.stream}: the receipts beside the window do not prove its {'end' if begins else 'beginning'}"
+        )
+
+
+async def replay_range(
+    client: Client, keys: StreamKeys, first: int, last: int, *, epoch: int | None = None
+) -> tuple[AsyncIterator[Row], Coverage]:
+    """The entries first … last of one label. LocalError if the log has fewer."""
+    signed = await client.checkpoint(keys, epoch=epoch)
+    if not 1 <= first <= last <= signed.upto_seq:
+        raise LocalError(f"{keys}: the log has entries 1 to {signed.upto_seq}, and {first} to {last} was asked for")
+    coverage = Coverage(
+        stream=str(keys),
+        label=signed.label_curr,
+        epoch=signed.epoch,
+        from_seq=first,
+        to_seq=last,
+        before=await client.receipt(keys, first - 1, epoch=signed.epoch) if first > 1 else None,
+        after=await client.receipt(keys, last + 1, epoch=signed.epoch) if last < signed.upto_seq else None,
+        signed=signed,
+    )
+    return _rows(client, keys, coverage), coverage
+
+
+async def replay_window(
+    client: Client, keys: StreamKeys, since: int, until: int
+) -> AsyncIterator[tuple[AsyncIterator[Row], Coverage]]:
+    """For every label of a stream: its entries with hub_ts in since … until, and the proof that these are all."""
+    try:
+        signed = await client.checkpoints(keys)
+    except HubRefused as exc:
+        if not is_not_found(exc):
+            raise
+        return  # nothing was written to it yet
+    for entry in signed:
+        first = await _first_at(client, keys, entry, since)
+        last = await _first_at(client, keys, entry, until + 1) - 1
+        coverage = Coverage(
+            stream=str(keys),
+            label=entry.label_curr,
+            epoch=entry.epoch,
+            from_seq=first,
+            to_seq=last,
+            before=await client.receipt(keys, first - 1, epoch=entry.epoch) if first > 1 else None,
+            after=await client.receipt(keys, last + 1, epoch=entry.epoch) if last < entry.upto_seq else None,
+            signed=entry,
+        )
+        check_edges(coverage, since, until)
+        yield _rows(client, keys, coverage), coverage
+
+
+async def _first_at(client: Client, keys: StreamKeys, signed: Checkpoint, ts: int) -> int:
+    """The first entry whose hub_ts is at least `ts`; one behind the last if there is none."""
+    low, high = 1, signed.upto_seq + 1
+    while low < high:
+        middle = (low + high) // 2
+        receipt = await client.receipt(keys, middle, epoch=signed.epoch)
+        low, high = (middle + 1, high) if receipt.hub_ts < ts else (low, middle)
+    return low
+
+
+async def _rows(client: Client, keys: StreamKeys, coverage: Coverage) -> AsyncIterator[Row]:
+    """Every entry of the range, in order."""
+    at = coverage.from_seq
+    while at <= coverage.to_seq:
+        try:
+            async for entry in client.read(keys, from_seq=at, to_seq=coverage.to_seq, epoch=coverage.epoch):
+                yield row_of(str(keys), entry)
+                at = entry.seq + 1
+            return
+        except HubRefused as exc:
+            if _reason(exc.detail) != "pruned":
+                raise
+            receipt = await client.receipt(keys, at, epoch=coverage.epoch)
+            yield Row(
+                stream=str(keys), epoch=coverage.epoch, receipt=receipt, error="the payload was erased (retention)"
+            )
+            at += 1
+
+
+def _plain(value: Any) -> Any:
+    """Decimal numbers as floats, for encoders of JSON that know no other."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _plain(element) for key, element in value.items()}
+    return [_plain(element) for element in value] if isinstance(value, list) else value
+
+
+def _reason(detail: Mapping[str, Any]) -> object:
+    return detail.get("reason")
+
+
+def row_of(stream: str, entry: Entry) -> Row:
+    """An entry as a row; whatever is no event of a recorder says why."""
+    client_id, event, error = entry.msg.client_id, None, entry.error
+    if entry.event is not None:
+        if entry.event.hdr.schema != sdr.EVENT.id:
+            error = "SDR.FOREIGN_SCHEMA: not a recorder event"
+        else:
+            typed = sdr.read(entry.event)
+            if isinstance(typed, Issue):
+                error = f"{typed.code}: {typed.what}"
+            else:
+                event = typed.body
+    return Row(stream=stream, epoch=entry.epoch, receipt=entry.receipt, client_id=client_id, event=event, error=error)

@@ -1,0 +1,158 @@
+"""The roles of a recorder: separate identities, keys and tokens (SDR-05, 001 products §2.3).
+
+    admin       reads all streams of record/* but the openings; writes configuration and checkpoints; signs the tokens
+    producer    one identity per emitting service; may seal for its own streams and the recorder's own, and read nothing
+    disclosure  the only reader of redacted values (record/security/openings)
+
+`equip` gives the identities what their roles need and takes nothing away, so it may run again: for a further producer,
+for a further stream, or because a producer has a new client key.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from veen.client.errors import LocalError, UnknownStream
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.keystore import Keystore
+from veen.client.send.captokens import TokenStore, issue
+from veen.core.labels import stream_id_of
+from veen.core.objects.captoken import CapToken
+from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
+from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM, OPENINGS_STREAM, OWN_STREAM
+
+__all__ = [
+    "ADMIN_STREAMS",
+    "CLASSES_STREAM",
+    "Equipped",
+    "Role",
+    "RoleConflict",
+    "check_roles",
+    "equip",
+    "record_streams",
+]
+
+CLASSES_STREAM: Final = f"hex:{admin_streams(DEFAULT_REALM).label_class.hex()}"  # label classes of the default realm
+ADMIN_STREAMS: Final = (CHANGES_STREAM, CHECKPOINTS_STREAM)
+_RECORD: Final = ("record/app/*", "record/security/*", "record/infrastructure/*")
+
+
+class RoleConflict(LocalError):
+    """One identity would hold two roles, or a stream is none of record/*."""
+
+    code = "SDR.ROLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """An identity on this machine: its keystore, its tokens, and the right to change both."""
+
+    keystore: Keystore
+    tokens: TokenStore
+    lock: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def name(self) -> str:
+        return self.keystore.identity.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipped:
+    """The tokens that were issued now, by the name of their subject, and the streams whose keys are new."""
+
+    tokens: Mapping[str, CapToken]
+    new_streams: tuple[str, ...]
+
+
+def check_roles(admin: str, disclosure: str | None, producers: Mapping[str, Sequence[str]]) -> None:
+    """RoleConflict unless every role is an identity of its own and every producer has streams of record/*."""
+    for name, streams in producers.items():
+        if name in (admin, disclosure):
+            raise RoleConflict(f"{name!r} cannot be a producer and the {'admin' if name == admin else 'disclosure'}")
+        if not streams:
+            raise RoleConflict(f"the producer {name!r} has no stream to record to")
+        for stream in streams:
+            reserved = stream in (*ADMIN_STREAMS, OWN_STREAM, OPENINGS_STREAM)
+            if reserved or not any(fnmatchcase(stream, pattern) for pattern in _RECORD):
+                raise RoleConflict(
+                    f"{stream!r} is not for producers: they record to record/app/…, record/security/… or"
+                    " record/infrastructure/…, and the recorder's own streams are taken"
+                )
+    if admin == disclosure:
+        raise RoleConflict("the admin must not read redacted values: give --disclosure another identity")
+
+
+def equip(
+    admin: Role,
+    producers: Mapping[str, tuple[Role, Sequence[str]]],
+    disclosure: Role | None,
+    *,
+    ttl: int,
+    hub_id: bytes,
+    now: int,
+) -> Equipped:
+    """Give every role its keys and a token that is good for at least half of `ttl`."""
+    wanted = [*ADMIN_STREAMS, OWN_STREAM, CLASSES_STREAM]
+    wanted += [stream for _, streams in producers.values() for stream in streams]
+    new = _make_keys(admin, wanted)
+    if disclosure is not None:
+        new += _make_keys(disclosure, [OPENINGS_STREAM])
+        keys = disclosure.keystore.secrets.keyring.for_stream(OPENINGS_STREAM).for_writers()
+        _add_keys(admin, [keys])
+    ring = admin.keystore.secrets.keyring
+    tokens: dict[str, CapToken] = {}
+    own = [OWN_STREAM, *([OPENINGS_STREAM] if disclosure is not None else [])]
+    for name, (role, streams) in producers.items():
+        _add_keys(role, [ring.for_stream(stream).for_writers() for stream in (*streams, *own)])
+        if (token := _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now)) is not None:
+            tokens[name] = token
+    mine = (*ADMIN_STREAMS, CLASSES_STREAM)
+    if (token := _token(admin, admin, mine, ttl=ttl, hub_id=hub_id, now=now)) is not None:
+        tokens[admin.name] = token
+    return Equipped(tokens=tokens, new_streams=tuple(dict.fromkeys(new)))
+
+
+def record_streams(ring: Keyring) -> tuple[StreamKeys, ...]:
+    """The streams of a recorder that this keyring can read, by name."""
+    return tuple(keys for pattern in _RECORD for keys in ring.matching(pattern) if keys.can_read)
+
+
+def _make_keys(role: Role, streams: Iterable[str]) -> list[str]:
+    ring, new = role.keystore.secrets.keyring, []
+    for stream in streams:
+        try:
+            ring.for_stream(stream)
+        except UnknownStream:
+            ring = ring.with_keys(StreamKeys.create(stream))
+            new.append(stream)
+    _save(role, ring)
+    return new
+
+
+def _add_keys(role: Role, keys: Iterable[StreamKeys]) -> None:
+    ring = role.keystore.secrets.keyring
+    for entry in keys:
+        ring = ring.with_keys(entry)
+    _save(role, ring)
+
+
+def _save(role: Role, ring: Keyring) -> None:
+    if set(ring.entries) != set(role.keystore.secrets.keyring.entries):
+        with role.lock():
+            role.keystore.save(replace(role.keystore.secrets, keyring=ring))
+
+
+def _token(admin: Role, subject: Role, streams: Sequence[str], *, ttl: int, hub_id: bytes, now: int) -> CapToken | None:
+    """A token for all these streams, unless the subject has one that lasts."""
+    client_id = subject.keystore.identity.client_id
+    ids = {stream_id_of(stream.removeprefix("hex:")) for stream in streams}
+    for owned in subject.tokens.all():
+        expires_at = owned.expires_at(hub_id)
+        lasts = expires_at is None or expires_at - now >= ttl // 2
+        if owned.token.subject_pk == client_id and ids <= set(owned.token.allow.stream_ids) and lasts:
+            return None
+    token = issue(admin.keystore.identity.id_sign, client_id, sorted(ids), ttl=ttl)
+    subject.tokens.put(token)
+    return token

@@ -1,0 +1,153 @@
+"""Where adapters put records: durable in the spool when `put` returns, or counted as lost, and nothing between."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from veen.core.labels import stream_id_of
+from veen.products.recorder.events import MAX_PAYLOAD, OPENINGS_STREAM, OWN_STREAM, Record, own, shaped, to_bytes
+from veen.products.recorder.redaction import Opening, Redactor
+from veen.products.recorder.setup import OPENING
+from veen.products.recorder.spool import Pending, Spool, SpoolFull
+
+__all__ = ["Adapter", "Sink", "Sinks"]
+
+_BATCH: Final = 256  # records in one transaction
+_ROOM_SECONDS: Final = 0.25
+_OWN_ID: Final = stream_id_of(OWN_STREAM)
+_OPENINGS_ID: Final = stream_id_of(OPENINGS_STREAM)
+
+
+class Adapter(Protocol):
+    """One source. `run` puts what the source says into the sink, from `sink.position` on, until the source ends."""
+
+    kind: str  # the name of the adapter, as configurations spell it
+    id: str  # the name of this source, unique in an agent
+
+    async def run(self, sink: "Sink") -> None: ...
+
+
+@dataclass(slots=True)
+class Sinks:
+    """What all sinks of an agent share. Used from the agent's event loop only."""
+
+    spool: Spool
+    host: str
+    max_payload: int = MAX_PAYLOAD
+    clock: Callable[[], float] = time.time
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # records came in: wakes the sender
+    freed: asyncio.Condition = field(default_factory=asyncio.Condition)  # records left: wakes sources that wait
+
+    async def add_own(self, event_type: str, payload: dict[str, object]) -> None:
+        """An event of the recorder about itself."""
+        await asyncio.to_thread(self.spool.append, [self.own_record(event_type, payload)], force=True)
+        self.changed.set()
+
+    def own_record(self, event_type: str, payload: dict[str, object]) -> Pending:
+        now = int(self.clock())
+        record = own(event_type, payload, origin=self.host, position=str(now), now=now)
+        data = to_bytes(shaped(record, adapter="recorder", source=self.host))
+        return Pending(_OWN_ID, data, "recorder")
+
+
+class Sink:
+    """The sink of one source, whose records go to one stream. Used from the agent's event loop only."""
+
+    def __init__(self, shared: Sinks, adapter: Adapter, stream_id: bytes, redactor: Redactor | None = None) -> None:
+        self._shared, self._adapter, self._stream_id, self._redactor = shared, adapter, stream_id, redactor
+        self.position = shared.spool.position(adapter.id)
+
+    @property
+    def host(self) -> str:
+        return self._shared.host
+
+    def now(self) -> int:
+        return int(self._shared.clock())
+
+    async def put(self, records: Sequence[Record]) -> list[int]:
+        """Return when all records are on disk; waits while the spool is full. Their numbers, for `receipted`."""
+        numbers: list[int] = []
+        for start in range(0, len(records), _BATCH):
+            batch = records[start : start + _BATCH]
+            while True:
+                try:
+                    numbers += await self._append(batch)
+                    break
+                except SpoolFull:
+                    if len(batch) > 1:  # what fits goes in, so that a large batch does not wait for an empty spool
+                        half = len(batch) // 2
+                        numbers += await self.put(batch[:half])
+                        batch = batch[half:]
+                        continue
+                    await self._room()
+        return numbers
+
+    async def offer(self, records: Sequence[Record]) -> bool:
+        """For sources that cannot wait: True if all records are on disk; False if none is, and all count as lost."""
+        try:
+            await self._append(records)
+        except SpoolFull:
+            await self.lost("spool full", len(records))
+            return False
+        return True
+
+    async def lost(self, reason: str, count: int = 1) -> None:
+        """Records that the source had and the spool has not."""
+        await asyncio.to_thread(self._shared.spool.lose, self._adapter.id, reason, count, self.now())
+
+    async def skip_to(self, position: str) -> None:
+        """Continue from here next time, though there is nothing to record."""
+        await asyncio.to_thread(self._shared.spool.set_position, self._adapter.id, position)
+
+    async def receipted(self, numbers: Sequence[int]) -> None:
+        """Return when all of these records have receipts."""
+        spool = self._shared.spool
+        async with self._shared.freed:
+            for n in numbers:
+                while await asyncio.to_thread(spool.waits, n):
+                    await self._shared.freed.wait()
+
+    async def _append(self, records: Sequence[Record]) -> list[int]:
+        pending: list[Pending] = []
+        wanted: list[int] = []
+        for record in records:
+            entries = self._pending(record)
+            wanted.append(len(pending))
+            pending += entries
+        numbers = await asyncio.to_thread(self._shared.spool.append, pending)
+        self._shared.changed.set()
+        return [numbers[at] for at in wanted]
+
+    def _pending(self, record: Record) -> list[Pending]:
+        """The record, and the openings of what the rules took out of it."""
+        adapter = self._adapter
+        openings: list[Opening] = []
+        if self._redactor:
+            payload, openings = self._redactor.apply(record.payload)
+            record = Record(
+                subject=record.subject,
+                event_type=record.event_type,
+                origin=record.origin,
+                time=record.time,
+                payload=payload,
+                position=record.position,
+                key=record.key,
+                source_time=record.source_time,
+            )
+        within = shaped(record, adapter=adapter.kind, source=adapter.id, max_payload=self._shared.max_payload)
+        entries = [Pending(self._stream_id, to_bytes(within), adapter.id, record.position, record.key)]
+        for number, opening in enumerate(openings):
+            value = own(OPENING, opening.payload(), origin=self.host, position=record.position, now=record.time)
+            key = None if record.key is None else f"{record.key}#{number}"
+            data = to_bytes(shaped(value, adapter=adapter.kind, source=adapter.id))
+            entries.append(Pending(_OPENINGS_ID, data, adapter.id, None, key))
+        return entries
+
+    async def _room(self) -> None:
+        """Wait for records to leave. The spool may have been emptied before this began, so the wait is short."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ROOM_SECONDS), self._shared.freed:
+                await self._shared.freed.wait()

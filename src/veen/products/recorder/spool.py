@@ -1,0 +1,404 @@
+"""The spool: records that were read from a source and have no receipt yet, on disk, sealed, bounded.
+
+One SQLite database holds everything that must change together, and every change is one transaction that is durable when
+the method returns:
+
+    append   records, the positions of their sources, and the keys that tell repetitions
+    fly      the MSGs that are about to be sent, with the records they carry
+    landed   records whose MSG has a verified receipt go
+    ground   the MSGs of a flight that the hub did not take go, and their records stay
+
+So a crash at any point leaves either the state before or the state after. What was in flight is sent again byte for
+byte; what was not is sealed when its turn comes, with the client key, token and label of that time (decision 120).
+
+Records are sealed under a key of the producer's identity: whoever copies the file without the identity reads nothing.
+The agent is the only user of the directory (`Fs.lock`); methods may be called from any thread and take turns.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from veen.client.errors import LocalError
+from veen.client.identity.identity import Identity
+from veen.core.crypto import aead, hkdf
+from veen.core.errors import OpenError
+from veen.core.hashing import u64be
+from veen.fs.errors import LockedError
+from veen.fs.local import Fs
+
+__all__ = ["Flight", "InFlight", "Loss", "Pending", "Spool", "SpoolDamaged", "SpoolFull", "Waiting", "spool_key"]
+
+_VERSION: Final = 1
+_MAX_KEYS: Final = 131_072  # keys of records that are remembered to tell repetitions
+_SCHEMA: Final = """
+CREATE TABLE record (n INTEGER PRIMARY KEY, stream BLOB NOT NULL, sealed BLOB NOT NULL);
+CREATE TABLE flight (client_seq INTEGER PRIMARY KEY, n INTEGER NOT NULL, stream BLOB NOT NULL, epoch INTEGER NOT NULL,
+    msg BLOB NOT NULL);
+CREATE TABLE refused (n INTEGER PRIMARY KEY, stream BLOB NOT NULL, sealed BLOB NOT NULL, code TEXT NOT NULL);
+CREATE TABLE position (source TEXT PRIMARY KEY, pos TEXT NOT NULL);
+CREATE TABLE seen (source TEXT NOT NULL, key TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (source, key));
+CREATE INDEX seen_by_n ON seen (n);
+CREATE TABLE loss (source TEXT NOT NULL, reason TEXT NOT NULL, count INTEGER NOT NULL, first INTEGER NOT NULL,
+    last INTEGER NOT NULL, PRIMARY KEY (source, reason));
+CREATE TABLE note (name TEXT PRIMARY KEY, value NOT NULL);
+"""
+
+
+class SpoolFull(LocalError):
+    """There is no room for these records until the hub has taken others."""
+
+    code = "SDR.SPOOL_FULL"
+
+
+class SpoolDamaged(LocalError):
+    """The database is not what was written, or it belongs to another identity."""
+
+    code = "SDR.SPOOL"
+
+
+def spool_key(identity: Identity) -> bytes:
+    """The key of an identity's spools; it stays when client keys rotate."""
+    return hkdf.hkdf(identity.dh_sk, b"", b"veen/recorder-spool", aead.KEY_BYTES)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Pending:
+    """A record on its way into the spool."""
+
+    stream_id: bytes
+    data: bytes
+    source: str
+    position: str | None = None  # where the source continues after it; None for the recorder's own events
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Waiting:
+    """A record in the spool."""
+
+    n: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class InFlight:
+    """A sealed message and the record it carries."""
+
+    n: int
+    client_seq: int
+    msg: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Flight:
+    """Messages of one client key to one label that were, or are about to be, sent."""
+
+    stream_id: bytes
+    epoch: int
+    messages: tuple[InFlight, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records of a source that could not be recorded."""
+
+    source: str
+    reason: str
+    count: int
+    first: int  # seconds
+    last: int
+
+
+class Spool:
+    """An open spool. `size`: bytes that wait, of at most `max_bytes`."""
+
+    FILE: Final = "spool.db"
+
+    def __init__(self, fs: Fs, key: bytes, *, max_bytes: int, random: Callable[[int], bytes] = os.urandom) -> None:
+        self._fs, self._key, self.max_bytes, self._random = fs, key, max_bytes, random
+        self._mutex = threading.RLock()  # guards the connection and the two numbers below
+        self._cleanup = contextlib.ExitStack()
+        fs.make_dir("")
+        try:
+            self._cleanup.enter_context(fs.lock())
+        except LockedError as exc:
+            raise LocalError(f"another agent uses this spool ({exc.holder}): stop it first") from exc
+        try:
+            self._db = fs.database(self.FILE)
+            self._cleanup.callback(self._db.close)
+            self._prepare()
+            self.size = self._one("SELECT coalesce(sum(length(sealed)), 0) FROM record")
+            self._next = int(self.note("next") or 1)
+        except BaseException:
+            self._cleanup.close()
+            raise
+
+    def close(self) -> None:
+        with self._mutex:
+            self._cleanup.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- in --------------------------------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        return self.size + size <= self.max_bytes
+
+    def append(self, records: Sequence[Pending], *, force: bool = False) -> list[int]:
+        """Take records; their numbers, or for a repetition the number that it had. SpoolFull takes none of them.
+
+        `force`: the recorder's own events, which are few and small, go in above the bound.
+        """
+        with self._transaction() as db:
+            return self._append(db, records, force=force)
+
+    def _append(self, db: sqlite3.Connection, records: Sequence[Pending], *, force: bool) -> list[int]:
+        numbers: list[int] = []
+        added, start, n = 0, self._next, self._next
+        for record in records:
+            if record.key is not None:
+                asked = (record.source, record.key)
+                row = db.execute("SELECT n FROM seen WHERE source = ? AND key = ?", asked).fetchone()
+                if row is not None:
+                    numbers.append(int(row[0]))
+                    self._set_position(db, record)
+                    continue
+            sealed = self._seal(n, record.stream_id, record.data)
+            is_empty = (
+                self.size + added == 0
+            )  # one record is taken then, whatever its size: it could never fit otherwise
+            if not force and not is_empty and not self.has_room(added + len(sealed)):
+                raise SpoolFull(f"{self.size + added} of {self.max_bytes} bytes wait for the hub")
+            db.execute("INSERT INTO record VALUES (?, ?, ?)", (n, record.stream_id, sealed))
+            if record.key is not None:
+                db.execute("INSERT INTO seen VALUES (?, ?, ?)", (record.source, record.key, n))
+            self._set_position(db, record)
+            numbers.append(n)
+            added += len(sealed)
+            n += 1
+        if n > start:
+            db.execute("DELETE FROM seen WHERE n < ?", (n - _MAX_KEYS,))
+            self._put_note(db, "next", n)
+            self._count(db, "in", n - start)
+            self._committed.append(lambda: self._grown(n, added))
+        return numbers
+
+    def _grown(self, last: int, added: int) -> None:
+        self._next = last
+        self.size += added
+
+    @staticmethod
+    def _set_position(db: sqlite3.Connection, record: Pending) -> None:
+        if record.position is not None:
+            db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (record.source, record.position))
+
+    def position(self, source: str) -> str | None:
+        """Where a source continues: behind the last record that was taken from it."""
+        with self._named_errors():
+            row = self._db.execute("SELECT pos FROM position WHERE source = ?", (source,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_position(self, source: str, position: str) -> None:
+        """Move on in a source where there is nothing to record, as behind an empty line."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (source, position))
+
+    # --- out -------------------------------------------------------------------------------------------------
+
+    def next_batch(self, most: int, max_bytes: int) -> tuple[bytes, list[Waiting]] | None:
+        """The oldest records of the stream that waits longest. None if nothing waits."""
+        with self._named_errors():
+            first = self._db.execute("SELECT stream FROM record ORDER BY n LIMIT 1").fetchone()
+            if first is None:
+                return None
+            rows = self._db.execute(
+                "SELECT n, sealed FROM record WHERE stream = ? ORDER BY n LIMIT ?", (first[0], most)
+            ).fetchall()
+        batch: list[Waiting] = []
+        room = max_bytes
+        for n, sealed in rows:
+            room -= len(sealed)
+            if batch and room < 0:
+                break
+            batch.append(Waiting(n, self._open(n, first[0], sealed)))
+        return first[0], batch
+
+    def fly(self, flight: Flight) -> None:
+        """Write down the messages before any of them is sent."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO flight VALUES (?, ?, ?, ?, ?)",
+                [(m.client_seq, m.n, flight.stream_id, flight.epoch, m.msg) for m in flight.messages],
+            )
+
+    def flight(self) -> Flight | None:
+        """What was written down and has not landed."""
+        with self._named_errors():
+            rows = self._db.execute(
+                "SELECT n, client_seq, msg, stream, epoch FROM flight ORDER BY client_seq"
+            ).fetchall()
+        if not rows:
+            return None
+        return Flight(rows[0][3], rows[0][4], tuple(InFlight(n, seq, msg) for n, seq, msg, _, _ in rows))
+
+    def landed(self, numbers: Iterable[int]) -> None:
+        """These records have receipts that were verified."""
+        gone = list(numbers)
+        with self._transaction() as db:
+            freed = self._remove(db, gone)
+            db.executemany("DELETE FROM flight WHERE n = ?", [(n,) for n in gone])
+            self._count(db, "sent", len(gone))
+            self._committed.append(lambda: self._shrunk(freed))
+
+    def ground(self) -> None:
+        """The messages in flight are not in the log and will never be sent again; their records wait for new ones."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM flight")
+
+    def refuse(self, n: int, code: str, now: int) -> None:
+        """A record that the hub will never take: it is put aside, and counts as lost."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO refused SELECT n, stream, sealed, ? FROM record WHERE n = ?", (code, n))
+            freed = self._remove(db, [n])
+            db.execute("DELETE FROM flight WHERE n = ?", (n,))
+            self._add_loss(db, "agent", f"refused {code}", 1, now)
+            self._committed.append(lambda: self._shrunk(freed))
+
+    def _remove(self, db: sqlite3.Connection, numbers: Sequence[int]) -> int:
+        freed = 0
+        for n in numbers:
+            row = db.execute("SELECT length(sealed) FROM record WHERE n = ?", (n,)).fetchone()
+            if row is not None:
+                freed += int(row[0])
+                db.execute("DELETE FROM record WHERE n = ?", (n,))
+        return freed
+
+    def _shrunk(self, freed: int) -> None:
+        self.size -= freed
+
+    # --- what is told about it -------------------------------------------------------------------------------
+
+    def lose(self, source: str, reason: str, count: int, now: int) -> None:
+        """Count records that could not be taken; `report` turns the counts into events."""
+        with self._transaction() as db:
+            self._add_loss(db, source, reason, count, now)
+
+    def _add_loss(self, db: sqlite3.Connection, source: str, reason: str, count: int, now: int) -> None:
+        db.execute(
+            "INSERT INTO loss VALUES (?, ?, ?, ?, ?) ON CONFLICT (source, reason) DO UPDATE"
+            " SET count = count + excluded.count, last = excluded.last",
+            (source, reason, count, now, now),
+        )
+        self._count(db, "lost", count)
+
+    def report(self, event_of: Callable[[Loss], Pending]) -> int:
+        """Turn the counts of losses into records, in one step: each loss is reported once."""
+        with self._transaction() as db:
+            rows = db.execute("SELECT source, reason, count, first, last FROM loss").fetchall()
+            if rows:
+                self._append(db, [event_of(Loss(*row)) for row in rows], force=True)
+                db.execute("DELETE FROM loss")
+        return len(rows)
+
+    def note(self, name: str) -> str | None:
+        with self._named_errors():
+            row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_note(self, name: str, value: str) -> None:
+        with self._transaction() as db:
+            self._put_note(db, name, value)
+
+    def counts(self) -> Mapping[str, int]:
+        """in, sent and lost since the spool was made; waiting, in_flight and refused now."""
+        with self._named_errors():
+            notes = dict(self._db.execute("SELECT name, value FROM note").fetchall())
+            waiting = self._one("SELECT count(*) FROM record")
+            in_flight = self._one("SELECT count(*) FROM flight")
+            refused = self._one("SELECT count(*) FROM refused")
+        totals = {name: int(notes.get(f"count:{name}", 0)) for name in ("in", "sent", "lost")}
+        return {**totals, "waiting": waiting, "in_flight": in_flight, "refused": refused}
+
+    def positions(self) -> dict[str, str]:
+        with self._named_errors():
+            return dict(self._db.execute("SELECT source, pos FROM position ORDER BY source").fetchall())
+
+    def waits(self, n: int) -> bool:
+        """Whether a record has no receipt yet."""
+        with self._named_errors():
+            return self._db.execute("SELECT 1 FROM record WHERE n = ?", (n,)).fetchone() is not None
+
+    # --- the database ----------------------------------------------------------------------------------------
+
+    def _one(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0])
+
+    @staticmethod
+    def _put_note(db: sqlite3.Connection, name: str, value: Any) -> None:
+        db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, value))
+
+    @staticmethod
+    def _count(db: sqlite3.Connection, name: str, more: int) -> None:
+        db.execute(
+            "INSERT INTO note VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+            (f"count:{name}", more),
+        )
+
+    def _prepare(self) -> None:
+        with self._named_errors():
+            version = self._one("PRAGMA user_version")
+        if version not in (0, _VERSION):
+            raise SpoolDamaged(f"it was written by another release (version {version}, this one knows {_VERSION})")
+        if version == 0:
+            with self._transaction() as db:
+                for statement in _SCHEMA.split(";\n"):
+                    if statement.strip():
+                        db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing. `_committed` holds what to change in memory once the disk has it."""
+        with self._mutex, self._named_errors():
+            self._committed: list[Callable[[], None]] = []
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._fs.saved(self.FILE, self._db)
+            for change in self._committed:
+                change()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        with self._mutex:
+            try:
+                yield
+            except sqlite3.OperationalError as exc:  # a full disk or a missing permission: nothing is damaged
+                raise LocalError(f"the spool cannot be used: {exc}") from exc
+            except sqlite3.DatabaseError as exc:
+                raise SpoolDamaged(str(exc)) from exc
+
+    def _seal(self, n: int, stream_id: bytes, data: bytes) -> bytes:
+        nonce = self._random(aead.NONCE_BYTES)
+        return nonce + aead.seal(self._key, nonce, stream_id + u64be(n), data)
+
+    def _open(self, n: int, stream_id: bytes, sealed: bytes) -> bytes:
+        nonce, rest = sealed[: aead.NONCE_BYTES], sealed[aead.NONCE_BYTES :]
+        try:
+            return aead.open_(self._key, nonce, stream_id + u64be(n), rest)
+        except OpenError as exc:
+            raise SpoolDamaged(f"record {n} was altered, or sealed by another identity") from exc

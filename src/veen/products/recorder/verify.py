@@ -1,0 +1,420 @@
+"""Verification of a recorder: every stream, period by period, as valid, invalid or missing; then policy and continuity.
+
+A period is what one checkpoint adds to a label. It is valid if the log, read and verified now, has exactly the root
+that the checkpoint names at its end; invalid if it has another; missing if the log ends before. What no checkpoint
+covers yet is a period of its own. Evidence that is wrong or missing fails the report; findings about policy do not
+touch evidence.
+
+    SDR.MAPPING         an event stands on another stream than its type is mapped to, or its type is not mapped
+    SDR.PRODUCER        an event is by a client that is no producer of its stream
+    SDR.PRINCIPAL       an event names another client than the one that signed it
+    SDR.FOREIGN_SCHEMA  an entry is no event of a recorder
+    SDR.OVERSIZE        a payload is above the bound
+    SDR.UNREADABLE      an entry cannot be opened
+    SDR.LOSS            an agent says that records were lost before they reached the log
+    SDR.SILENCE         an agent sent no heartbeat for three times its interval, and did not stop
+    SDR.GAP             numbers of a source are missing, and no loss accounts for them
+    SDR.REPEAT          a position of a source was recorded twice
+    SDR.ROTATION        a client key is past its bounds
+    SDR.CHAIN           a checkpoint does not name the one before it
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from veen.client.client import Client
+from veen.client.errors import Divergence, HubRefused
+from veen.client.identity.keyring import StreamKeys
+from veen.client.read.reading import Entry
+from veen.client.transport.calls import is_not_found
+from veen.core.errors import VeenError, VerifyError
+from veen.core.labels import stream_id_of
+from veen.overlays.framework.decode import Issue
+from veen.overlays.recorder import events as sdr
+from veen.overlays.recorder.config import CONFIG, History
+from veen.products.recorder.events import (
+    CHANGES_STREAM,
+    CHECKPOINTS_STREAM,
+    HEARTBEAT,
+    LOSS,
+    OWN_STREAM,
+    ROTATE,
+    START,
+    STOP,
+    payload_json,
+)
+from veen.products.recorder.heads import Chain, covered, read_chain
+from veen.products.recorder.setup import read_history
+from veen.query.canonical import Json, encode
+
+__all__ = ["Agents", "Finding", "Period", "Report", "StreamReport", "judge_streams", "verify"]
+
+_COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+_SILENT: Final = 3  # heartbeats that may be late before it counts as silence
+_MAX_FINDINGS: Final = 1_000
+_ALWAYS: Final = frozenset((CHANGES_STREAM, CHECKPOINTS_STREAM))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as the configuration wants it."""
+
+    code: str
+    stream: str
+    seq: int | None
+    what: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"code": self.code, "stream": self.stream, "seq": self.seq, "what": self.what}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """What one checkpoint adds to one label; `checkpoint` is its number in the chain, None for what none covers yet."""
+
+    epoch: int
+    from_seq: int
+    to_seq: int
+    state: str  # "valid", "invalid" or "missing"
+    checkpoint: int | None
+    ts_from: int | None = None  # hub time of the first and last entry, where they were read
+    ts_to: int | None = None
+    why: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """One stream as it was read."""
+
+    stream: str
+    stream_id: bytes
+    entries: int = 0
+    periods: list[Period] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream,
+            "entries": self.entries,
+            "periods": [period.to_json() for period in self.periods],
+        }
+
+
+@dataclass(slots=True)
+class Agents:
+    """What agents say about themselves, by the client key that signs it."""
+
+    last: dict[bytes, tuple[str, int, Json]] = field(default_factory=dict)  # (type, hub_ts, payload)
+    successors: dict[bytes, bytes] = field(default_factory=dict)  # next -> previous, as the previous key says
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)  # (source, reason)
+    findings: list[Finding] = field(default_factory=list)
+
+    def note(self, event: sdr.RecorderEvent, seq: int, hub_ts: int) -> None:
+        payload = payload_json(event)
+        who, kind = event.principal_id, event.event_type
+        if not isinstance(payload, dict):
+            return
+        if kind == ROTATE:
+            if payload.get("previous") == who.hex() and _HEX.fullmatch(str(payload.get("next"))):
+                self.successors[bytes.fromhex(payload["next"])] = who
+                self.last.pop(who, None)
+            return
+        if kind == LOSS:
+            count = payload.get("count")
+            self.lost[str(payload.get("source")), str(payload.get("reason"))] += count if isinstance(count, int) else 0
+            return
+        if kind not in (START, HEARTBEAT, STOP):
+            return
+        before = self.last.get(who)
+        every = _every(payload) or (_every(before[2]) if before else 0)
+        if before and before[0] != STOP and every and hub_ts - before[1] > _SILENT * every:
+            self._silence(who, seq, before[1], hub_ts)
+        if kind == HEARTBEAT and payload.get("rotation_due"):
+            self._find("SDR.ROTATION", seq, f"the client key {who.hex()[:16]}… is past its bounds")
+        self.last[who] = (kind, hub_ts, payload)
+
+    def finish(self, now: int) -> None:
+        for who, (kind, hub_ts, payload) in self.last.items():
+            every = _every(payload)
+            if kind == HEARTBEAT and every and now - hub_ts > _SILENT * every:
+                self._silence(who, None, hub_ts, now)
+        for (source, reason), count in sorted(self.lost.items()):
+            self._find("SDR.LOSS", None, f"{count} records of {source} were lost: {reason}")
+
+    def _silence(self, who: bytes, seq: int | None, since: int, until: int) -> None:
+        self._find("SDR.SILENCE", seq, f"{who.hex()[:16]}… sent no heartbeat from {since} to {until}")
+
+    def _find(self, code: str, seq: int | None, what: str) -> None:
+        self.findings.append(Finding(code=code, stream=OWN_STREAM, seq=seq, what=what))
+
+
+def _every(payload: Json) -> int:
+    value = payload.get("every") if isinstance(payload, dict) else None
+    return value if isinstance(value, int) else 0
+
+
+@dataclass(slots=True)
+class Report:
+    """The verdict. `ok`: all evidence is there and right; findings are about policy."""
+
+    hub_id: bytes
+    streams: list[StreamReport]
+    findings: list[Finding]
+    checkpoints: int
+    last_checkpoint: int | None  # its hub-independent time
+    sdr_profile_id: bytes
+    agents: Agents
+    omitted: int = 0  # findings beyond the bound
+
+    @property
+    def ok(self) -> bool:
+        return all(period.state == "valid" for stream in self.streams for period in stream.periods)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "hub_id": self.hub_id.hex(),
+            "sdr_profile_id": self.sdr_profile_id.hex(),
+            "checkpoints": self.checkpoints,
+            "last_checkpoint": self.last_checkpoint,
+            "streams": [stream.to_json() for stream in self.streams],
+            "findings": [finding.to_json() for finding in self.findings],
+            "findings_omitted": self.omitted,
+        }
+
+
+async def verify(
+    client: Client,
+    streams: Sequence[StreamKeys],
+    *,
+    admins: Collection[bytes] | None,
+    now: int,
+    continuity: bool = True,
+) -> Report:
+    """Read and judge everything. `admins`: client_ids of the recorder's admin; None: every author is believed."""
+    history = await read_history(client, admins)
+    chain = await read_chain(client, admins)
+    return await judge_streams(client, covered(streams), history, chain, now=now, continuity=continuity)
+
+
+async def judge_streams(
+    client: Client, streams: Sequence[StreamKeys], history: History, chain: Chain, *, now: int, continuity: bool = True
+) -> Report:
+    """As `verify`, with a configuration and checkpoints that may come from elsewhere than the hub."""
+    judge = _Judge(history, continuity)
+    reports = []
+    own = stream_id_of(OWN_STREAM)
+    for keys in sorted(streams, key=lambda keys: (keys.stream_id != own, str(keys))):  # rotations come first
+        reports.append(await _stream(client, keys, chain, judge))
+    judge.finish(now)
+    issues = [
+        *(
+            Finding(code=issue.code, stream=CHANGES_STREAM, seq=issue.stream_seq, what=issue.what)
+            for issue in history.issues
+        ),
+        *(
+            Finding(code=issue.code, stream=CHECKPOINTS_STREAM, seq=issue.stream_seq, what=issue.what)
+            for issue in chain.issues
+        ),
+    ]
+    findings = [*issues, *judge.findings, *judge.agents.findings]
+    last = chain.last
+    return Report(
+        hub_id=client.hub_id,
+        streams=sorted(reports, key=lambda report: report.stream),
+        findings=findings[:_MAX_FINDINGS],
+        checkpoints=len(chain.records),
+        last_checkpoint=None if last is None else last.body.ts,
+        sdr_profile_id=history.now.profile_id(),
+        agents=judge.agents,
+        omitted=max(0, len(findings) - _MAX_FINDINGS),
+    )
+
+
+# --- evidence -----------------------------------------------------------------------------------------------------
+
+
+async def _stream(client: Client, keys: StreamKeys, chain: Chain, judge: "_Judge") -> StreamReport:
+    report = StreamReport(str(keys), keys.stream_id)
+    wanted = _cuts(chain, keys.stream_id)
+    epochs = sorted({*wanted, *(await _epochs(client, keys))})
+    for epoch in epochs:
+        roots: dict[int, tuple[bytes, int]] = {0: (b"", 0)}
+        size, fault = 0, None
+        first_ts: dict[int, int] = {}
+        starts = {1, *(cut + 1 for cut, _, _ in wanted.get(epoch, ()))}
+        ends = {cut for cut, _, _ in wanted.get(epoch, ())}
+        last_ts = None
+        try:
+            async for entry in client.read(keys, epoch=epoch):
+                size, last_ts = entry.seq, entry.receipt.hub_ts
+                if entry.seq in ends:
+                    roots[entry.seq] = (entry.receipt.mmr_root, last_ts)
+                if entry.seq in starts:
+                    first_ts[entry.seq] = last_ts
+                judge.entry(report.stream, keys.stream_id, entry)
+        except HubRefused as exc:
+            if not (is_not_found(exc) and size == 0):
+                fault = f"the hub refuses entry {size + 1}: {exc}"
+        except (Divergence, VerifyError) as exc:
+            fault = f"{exc.code}: {exc}"
+        report.entries += size
+        report.periods += _periods(epoch, wanted.get(epoch, ()), roots, size, fault, first_ts, last_ts)
+    return report
+
+
+async def _epochs(client: Client, keys: StreamKeys) -> list[int]:
+    try:
+        return [signed.epoch for signed in await client.checkpoints(keys)]
+    except HubRefused as exc:
+        if is_not_found(exc):
+            return []
+        raise
+    except VeenError:
+        return [0]  # the hub contradicts what it proved before: reading says how
+
+
+def _cuts(chain: Chain, stream_id: bytes) -> dict[int, list[tuple[int, bytes, int]]]:
+    """epoch -> (last_seq, root, number of the checkpoint), for every checkpoint that covers the stream."""
+    cuts: dict[int, list[tuple[int, bytes, int]]] = {}
+    for number, record in enumerate(chain.records, start=1):
+        for head in record.body.streams:
+            if head.stream_id == stream_id and head.last_seq:
+                cuts.setdefault(head.epoch, []).append((head.last_seq, head.mmr_root, number))
+    return cuts
+
+
+def _periods(
+    epoch: int,
+    cuts: Iterable[tuple[int, bytes, int]],
+    roots: dict[int, tuple[bytes, int]],
+    size: int,
+    fault: str | None,
+    first_ts: dict[int, int],
+    last_ts: int | None,
+) -> list[Period]:
+    periods: list[Period] = []
+    start = 1
+    for last_seq, root, number in cuts:
+        if last_seq < start:
+            continue  # the stream did not grow between two checkpoints
+        state, why, ts_to = "valid", None, None
+        if last_seq in roots:
+            read_root, ts_to = roots[last_seq]
+            if read_root != root:
+                state, why = "invalid", f"the checkpoint names another root at entry {last_seq}"
+        elif fault is not None:
+            state, why = "invalid", fault
+        else:
+            state, why = "missing", f"the log ends at entry {size}, and the checkpoint covers {last_seq}"
+        periods.append(
+            Period(
+                epoch=epoch, from_seq=start, to_seq=last_seq, state=state, checkpoint=number,
+                ts_from=first_ts.get(start), ts_to=ts_to, why=why,
+            )
+        )  # fmt: skip
+        start = last_seq + 1
+    if size >= start or (fault is not None and not (periods and periods[-1].state == "invalid")):
+        state = "valid" if fault is None else "invalid"
+        periods.append(
+            Period(
+                epoch=epoch, from_seq=start, to_seq=max(size, start), state=state, checkpoint=None,
+                ts_from=first_ts.get(start), ts_to=last_ts, why=fault,
+            )
+        )  # fmt: skip
+    return periods
+
+
+# --- policy -------------------------------------------------------------------------------------------------------
+
+
+class _Judge:
+    """Judges entries one by one; streams come whole, the recorder's own stream first."""
+
+    def __init__(self, history: History, continuity: bool) -> None:
+        self._history, self._continuity = history, continuity
+        self.agents = Agents()
+        self.findings: list[Finding] = []
+        self._numbers: dict[tuple[bytes, str, str], int] = {}  # (client, source, prefix) -> last number
+        self._positions: dict[tuple[bytes, str], str] = {}
+        self._missing: Counter[str] = Counter()  # source -> numbers that are not there
+
+    def entry(self, stream: str, stream_id: bytes, entry: Entry) -> None:
+        def report(code: str, what: str) -> None:
+            self.findings.append(Finding(code=code, stream=stream, seq=entry.seq, what=what))
+
+        event = entry.event
+        if event is None:
+            return report("SDR.UNREADABLE", entry.error or "it cannot be opened")
+        if stream in _ALWAYS and event.hdr.schema == CONFIG.id:
+            return None  # judged by the history
+        if event.hdr.schema != sdr.EVENT.id:
+            return report("SDR.FOREIGN_SCHEMA", "not an event of a recorder")
+        typed = sdr.read(event)
+        if isinstance(typed, Issue):
+            return report(typed.code, typed.what)
+        body, configuration = typed.body, self._history.at(event.ts)
+        if stream == OWN_STREAM:
+            self.agents.note(body, entry.seq, event.hub_ts)
+        if configuration.is_closed and configuration.mapping.get(body.event_type) != stream_id:
+            target = configuration.mapping.get(body.event_type)
+            where = "no stream" if target is None else configuration.streams.get(target, target.hex())
+            report("SDR.MAPPING", f"{body.event_type} is mapped to {where}")
+        if configuration.producers and stream != OWN_STREAM and not self._may(body.principal_id, stream_id, event.ts):
+            report("SDR.PRODUCER", f"{body.principal_id.hex()[:16]}… is no producer of this stream")
+        size = _size(body)
+        if configuration.max_payload and size > configuration.max_payload:
+            report("SDR.OVERSIZE", f"{size} bytes, at most {configuration.max_payload} are allowed")
+        if self._continuity:
+            self._follow(stream, entry.seq, body)
+        return None
+
+    def _may(self, client_id: bytes, stream_id: bytes, ts: int) -> bool:
+        """Whether a client, or one it succeeds by the word of that one, is a producer of the stream."""
+        producers = self._history.at(ts).producers
+        for _ in range(len(self.agents.successors) + 1):
+            if stream_id in producers.get(client_id, ()):
+                return True
+            if (previous := self.agents.successors.get(client_id)) is None:
+                return False
+            client_id = previous
+        return False
+
+    def _follow(self, stream: str, seq: int, body: sdr.RecorderEvent) -> None:
+        payload = payload_json(body)
+        src = payload.get("_src") if isinstance(payload, dict) else None
+        if not isinstance(src, dict) or not isinstance(src.get("pos"), str) or src.get("adapter") == "recorder":
+            return
+        source, position, who = str(src.get("id")), src["pos"], body.principal_id
+        if self._positions.get((who, f"{stream} {source}")) == position:
+            self.findings.append(
+                Finding(code="SDR.REPEAT", stream=stream, seq=seq, what=f"{source} at {position} was recorded twice")
+            )
+        self._positions[who, f"{stream} {source}"] = position
+        prefix, _, number = position.rpartition(":")
+        if src.get("adapter") in _COUNTED and number.isdecimal():
+            key = (b"", source, prefix)
+            last = self._numbers.get(key, 0)
+            if int(number) > last + 1:
+                self._missing[source] += int(number) - last - 1
+            self._numbers[key] = max(int(number), last)
+
+    def finish(self, now: int) -> None:
+        accounted: Counter[str] = Counter()
+        for (source, reason), count in self.agents.lost.items():
+            accounted[source] += 0 if reason.startswith("dropped by the kernel") else count
+        for source, count in sorted(self._missing.items()):
+            if count > accounted[source]:
+                what = f"{count - accounted[source]} numbers of {source} are missing, and no loss accounts for them"
+                self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
+        self.agents.finish(now)
+
+
+def _size(body: sdr.RecorderEvent) -> int:
+    return len(body.payload) if isinstance(body.payload, bytes) else len(encode(payload_json(body)))

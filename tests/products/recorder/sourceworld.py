@@ -1,0 +1,76 @@
+"""Sources without a hub: what an adapter puts into a spool, and what it counts as lost."""
+
+import asyncio
+import contextlib
+
+from tests.client.hubs import person
+
+from veen.core import cbor
+from veen.products.recorder.sink import Sink, Sinks
+from veen.products.recorder.spool import Loss, Pending, Spool, spool_key
+from veen.query.canonical import parse
+from veen.testing.memfs import MemFs
+
+STREAM = b"\x01" * 32
+KEY = spool_key(person("web"))
+
+
+class Taken:
+    """A spool in memory, and what reached it."""
+
+    def __init__(self, max_bytes=1 << 26):
+        self.spool = Spool(MemFs(), KEY, max_bytes=max_bytes)
+        self.shared = Sinks(self.spool, "test-host", clock=lambda: 1_794_823_200.0)
+
+    def sink(self, adapter):
+        return Sink(self.shared, adapter, STREAM)
+
+    def records(self):
+        """(subject, type, origin, time, payload) of everything in the spool, in order; it stays there."""
+        batch = self.spool.next_batch(1_000_000, 1 << 30)
+        found = []
+        for waiting in batch[1] if batch else []:
+            *fields, payload = cbor.decode(waiting.data)
+            found.append((*fields, parse(payload)))
+        return found
+
+    def payloads(self):
+        return [record[-1] for record in self.records()]
+
+    def messages(self):
+        return [payload.get("message") for payload in self.payloads()]
+
+    def losses(self):
+        found: list[Loss] = []
+
+        def noted(loss):
+            found.append(loss)
+            return Pending(b"\x02" * 32, b"", "x")
+
+        self.spool.report(noted)
+        return [(loss.reason, loss.count) for loss in found]
+
+    async def drain(self, *, landed=True):
+        """Play the hub: take what is there, and wake whoever waits for room or receipts."""
+        while True:
+            batch = self.spool.next_batch(1_000_000, 1 << 30)
+            if batch is not None and landed:
+                self.spool.landed([waiting.n for waiting in batch[1]])
+                async with self.shared.freed:
+                    self.shared.freed.notify_all()
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def running(adapter, taken):
+    """A listener while it listens."""
+    task = asyncio.create_task(adapter.run(taken.sink(adapter)))
+    waiting = asyncio.create_task(adapter.ready.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    try:
+        yield adapter
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
