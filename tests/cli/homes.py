@@ -28,15 +28,15 @@ class Cli:
         return CliRunner().invoke(cli, [str(arg) for arg in args], input=stdin, env={**self.env, **env})
 
     def run(self, *args, stdin=None, code=0, **env):
-        found = self.invoke(*args, stdin=stdin, **env)
-        assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-        assert found.exit_code == code, found.output
-        return found
+        result = self.invoke(*args, stdin=stdin, **env)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert result.exit_code == code, result.output
+        return result
 
     def json(self, *args, **more):
         """What a command says as JSON: its result, or its error."""
-        found = self.run(*args, "--json", **more)
-        return json.loads(found.stdout or found.stderr)
+        result = self.run(*args, "--json", **more)
+        return json.loads(result.stdout or result.stderr)
 
     def keygen(self, name="alice"):
         return self.json("keygen", "--name", name, "--insecure-plain-keystore")

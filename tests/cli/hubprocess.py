@@ -1,17 +1,18 @@
 """A real hub process, and a client that submits to it."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 from tests.hub import hubworld as w
 
-from veen.cli.hubclient import HubClient
-from veen.core.envelopes import SubmitResponse
-from veen.core.receipt import Receipt
+from veen.core.objects.envelopes import SubmitResponse
+from veen.core.objects.receipt import Receipt
 
 DEV = ("--dev", "--set", "engine.workers=0")
 
@@ -35,10 +36,35 @@ def report(*args, code=0, env=None):
     return json.loads(done.stdout or done.stderr)
 
 
-class HubProcess:
-    """`veen hub start` in the foreground."""
+class HubClient:
+    """A hub's JSON form, with nothing but the standard library between."""
 
-    def __init__(self, data_dir, *options, command=("hub", "start"), program=None, env=None):
+    def __init__(self, url):
+        self.url = url
+
+    def connect(self):
+        parts = urlsplit(self.url)
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+
+    def get(self, path):
+        return self._json("GET", path)
+
+    def post(self, path, body):
+        return self._json("POST", path, json.dumps(body).encode())
+
+    def _json(self, method, path, body=None):
+        with contextlib.closing(self.connect()) as connection:
+            connection.request(method, path, body, {"Accept": "application/json", "Content-Type": "application/json"})
+            answer = connection.getresponse()
+            data = answer.read()
+        assert answer.status == 200, data
+        return json.loads(data)
+
+
+class HubProcess:
+    """`veen hub start` in the foreground; with `own_group` as a terminal starts it, in a process group of its own."""
+
+    def __init__(self, data_dir, *options, command=("hub", "start"), program=None, env=None, own_group=False):
         self.data_dir = data_dir
         self.log = data_dir.with_name(f"{data_dir.name}.stderr")
         program = program or [sys.executable, "-m", "veen", *command]
@@ -48,6 +74,7 @@ class HubProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **(env or {})},
+                start_new_session=own_group,
             )
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
@@ -63,7 +90,7 @@ class HubProcess:
     def submit(self, **options):
         """The receipt of one message, or the answer of a hub that refuses."""
         body = b"\xa2\x01\x01\x02" + w.msg(**{"token": None, **options}).to_bytes()
-        connection = self.client._connect()
+        connection = self.client.connect()
         try:
             connection.request("POST", "/v1/submit", body, {"Content-Type": "application/cbor"})
             answer = connection.getresponse()
@@ -74,8 +101,8 @@ class HubProcess:
         return SubmitResponse.from_bytes(data).receipt
 
     def receipt(self, seq, label=w.LABEL):
-        found = self.client.post("/v1/receipt", {"ver": 1, "label": label.hex(), "stream_seq": seq})
-        return Receipt.from_json(found["receipt"])
+        answer = self.client.post("/v1/receipt", {"ver": 1, "label": label.hex(), "stream_seq": seq})
+        return Receipt.from_json(answer["receipt"])
 
     def lines(self):
         return [json.loads(line) for line in self.log.read_text().splitlines()]

@@ -27,16 +27,16 @@ class Talk(Cli):
         """A second identity, which has the write key of a stream of the first."""
         shared = self.json("id", "keyring", "share", stream)
         text = next(value for value in shared.values() if str(value).startswith("veen-stream1"))
-        found = self.keygen(name)
+        identity = self.keygen(name)
         self.run("id", "keyring", "add", text, "--identity", name)
-        return found
+        return identity
 
     def say(self, stream, *bodies):
         return [self.json("send", stream, body) for body in bodies]
 
     def entries(self, stream, *options, **more):
-        found = self.run("stream", stream, "--ndjson", *options, **more)
-        return [json.loads(line) for line in found.stdout.splitlines()]
+        result = self.run("stream", stream, "--ndjson", *options, **more)
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
     def lines(self, *args, **more):
         return [line.split("\t") for line in self.run(*args, **more).stdout.splitlines()]

@@ -21,7 +21,7 @@ def in_terminal(*args, answers=(), env=None, cwd=None, program=None, timeout=60)
         start_new_session=True,
     )
     os.close(slave)
-    waiting, screen, seen = list(answers), b"", 0
+    waiting, screen, read_bytes = list(answers), b"", 0
     deadline = time.monotonic() + timeout
     try:
         while time.monotonic() < deadline:
@@ -33,8 +33,8 @@ def in_terminal(*args, answers=(), env=None, cwd=None, program=None, timeout=60)
                 if not data:
                     break
                 screen += data
-            if waiting and waiting[0][0].encode() in screen[seen:]:
-                seen = len(screen)
+            if waiting and waiting[0][0].encode() in screen[read_bytes:]:
+                read_bytes = len(screen)
                 os.write(master, waiting.pop(0)[1].encode() + b"\n")
         return process.wait(timeout=10), screen.decode(errors="replace")
     finally:

@@ -2,19 +2,21 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import click
 import pytest
 from tests.cli.homes import Cli
 from tests.cli.interrupts import interruptible
-from tests.cli.tree import COMING, check_line, command_lines, commands, exists, groups
+from tests.cli.tree import COMING, check_line, command_lines, commands, exists, groups, signature
 
+from veen import native
 from veen.cli.app import COMMANDS, SECTIONS, cli
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 ALL = list(commands())
 NAMES = [name for name, _ in ALL]
@@ -43,6 +45,29 @@ def test_every_command_has_its_name_and_help(name, command):
     assert command.name == name.split()[-1]
     assert command.help
     assert command.callback is not None
+
+
+RECORDED = Path(__file__).with_name("commands.txt").read_text("utf-8").splitlines()
+SIGNATURES = {name: signature(name, command).removeprefix(name).split() for name, command in ALL}
+
+
+def test_commands_keep_the_arguments_and_options_that_they_had():
+    """`commands.txt` is what scripts rely on: a new option adds a word to its line, and no word goes away."""
+    for line in RECORDED:
+        name = max((name for name in NAMES if f"{line} ".startswith(f"{name} ")), key=len, default=None)
+        assert name is not None, f"there is no command of this line any more: {line}"
+        words = line.removeprefix(name).split()
+        arguments = [word for word in SIGNATURES[name] if not word.startswith("-")]
+        assert [word for word in words if not word.startswith("-")] == arguments, line
+        assert set(words) <= set(SIGNATURES[name]), line
+    assert len(RECORDED) == len(NAMES), "a new command gets a line: tests.cli.tree.signature"
+
+
+@pytest.mark.parametrize(("name", "command"), [*ALL, *GROUPS], ids=lambda value: value if type(value) is str else "")
+def test_help_names_no_decision_by_its_number(name, command):
+    """People who read help do not have the list of decisions at hand."""
+    texts = [command.help or "", *(getattr(parameter, "help", None) or "" for parameter in command.params)]
+    assert not re.search(r"\bD-\d", "\n".join(texts))
 
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
@@ -89,7 +114,7 @@ except SystemExit:
     pass
 print(sorted(set(sys.modules) - before))
 """
-LIGHT = {"app", "lazy", "output", "progress", "records", "text"}
+LIGHT = {"app", "lazy", "shared", "shared.output", "shared.progress", "shared.records", "shared.text"}
 HEAVY = {
     "asyncio", "cbor2", "email", "http", "httpx2", "logging", "multiprocessing", "nacl", "pyspark", "sqlite3", "ssl",
     "subprocess", "tempfile", "tomllib", "yaml",
@@ -108,7 +133,7 @@ def test_help_loads_the_frame_and_nothing_else():
     """An allow-list: the 150 ms of CPU that help may cost are click's own, and stay so."""
     modules = loaded("--help")
     ours = {name for name in modules if name.split(".")[0] == "veen"}
-    assert ours == {"veen", "veen.cli"} | {f"veen.cli.{name}" for name in LIGHT}
+    assert ours == {"veen", "veen._moved", "veen.cli"} | {f"veen.cli.{name}" for name in LIGHT}
     foreign = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"veen"}
     assert foreign == {"click"}
     assert not HEAVY & modules
@@ -151,9 +176,9 @@ def test_an_unknown_command_is_a_usage_error_in_json_too():
     for form in (["--json"], ["--ndjson"], ["-o", "json"], ["--output=ndjson"]):
         done = veen("frobnicate", *form)
         assert done.returncode == Exit.USAGE
-        told = json.loads(done.stderr)
-        assert told["exit"] == Exit.USAGE
-        assert set(told) == {"code", "stage", "message", "cause", "hint", "request_id", "exit"}
+        error = json.loads(done.stderr)
+        assert error["exit"] == Exit.USAGE
+        assert set(error) == {"code", "stage", "message", "cause", "hint", "request_id", "exit"}
 
 
 def test_a_slip_of_the_fingers_is_answered_with_what_was_meant():
@@ -177,8 +202,10 @@ def test_nonsense_ends_no_command_in_a_traceback(name, command, tmp_path, monkey
     noise = tmp_path / "noise"
     noise.write_bytes(bytes(range(256)))
     arguments = [str(noise) for parameter in command.params if isinstance(parameter, click.Argument)]
-    if name == "hub start":  # without arguments it would do its work
-        arguments = ["--config", str(noise)]
+    # Without arguments these would do their work.
+    arguments = {"hub start": ["--config", str(noise)], "spark shell": ["--conf", str(noise)]}.get(name, arguments)
+    if any(parameter.name == "engine" for parameter in command.params):
+        arguments += ["--engine", "python"]  # no Spark session for what is nonsense anyway
     done = Cli(tmp_path / "home").invoke(*name.split(), *arguments, "--no-input", "--json")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert "E.BUG" not in done.stderr
@@ -189,6 +216,7 @@ def test_nonsense_ends_no_command_in_a_traceback(name, command, tmp_path, monkey
 
 def test_version_in_every_form():
     assert json.loads(veen("version", "--json").stdout)["protocol"] == "v0.0.1"
+    assert json.loads(veen("version", "--json").stdout)["signatures"] == native.LOADED.what
     assert json.loads(veen("version", "--ndjson").stdout) == json.loads(veen("version", "-o", "json").stdout)
     assert veen("version", "--ndjson").stdout.count(b"\n") == 1
     assert veen("version").stdout.splitlines()[0].startswith(b"veen\t")
@@ -217,13 +245,12 @@ def test_an_interrupt_is_told_and_has_its_own_exit_code(tmp_path):
         preexec_fn=interruptible,
     ) as process:
         assert process.stderr is not None
-        while b"veen.core.pow" not in process.stderr.readline():  # it has begun to look for zero bits
+        while b"veen.core.pow" not in process.stderr.readline():  # which the command itself imports: it has begun
             pass
-        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        told = process.stderr.read()
+        errors = process.stderr.read()
     assert process.returncode == Exit.INTERRUPTED
-    assert told.splitlines()[-3:] == [
+    assert errors.splitlines()[-3:] == [
         b"error: interrupted",
         b"cause: it was stopped before it finished",
         b"hint:  run it again  (veen explain E.INTERRUPTED)",

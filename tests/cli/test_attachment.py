@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from veen.cli.attachment import _file_name
-from veen.cli.output import Exit
-from veen.core.attached import Attachment
+from veen.cli.messages.attachment import _file_name
+from veen.cli.shared.output import Exit
+from veen.core.sealing.attachment_root import Attachment
 
 
 @pytest.fixture
 def files(tmp_path):
-    made = []
+    paths = []
     for name, data in (("photo.jpg", bytes(range(256)) * 40), ("notes.txt", b"a note\n"), ("empty", b"")):
         (tmp_path / name).write_bytes(data)
-        made.append(tmp_path / name)
-    return made
+        paths.append(tmp_path / name)
+    return paths
 
 
 def test_files_go_and_come_back_byte_for_byte(talk, files, tmp_path):
@@ -23,14 +23,14 @@ def test_files_go_and_come_back_byte_for_byte(talk, files, tmp_path):
     sent = talk.json("attachment", "put", stream, *files, "--body", "three files")
     assert (sent["attachments"], sent["seq"]) == (3, 1)
     listed = talk.json("attachment", "get", stream, 1)["attachments"]
-    assert [(one["name"], one["size"], one["file"]) for one in listed] == [
+    assert [(attachment["name"], attachment["size"], attachment["file"]) for attachment in listed] == [
         ("photo.jpg", 10_240, None),
         ("notes.txt", 7, None),
         ("empty", 0, None),
     ]
     got = talk.json("attachment", "get", stream, 1, "--out", tmp_path / "out")["attachments"]
-    for one, path in zip(got, files, strict=True):
-        assert Path(one["file"]).read_bytes() == path.read_bytes()
+    for attachment, path in zip(got, files, strict=True):
+        assert Path(attachment["file"]).read_bytes() == path.read_bytes()
     talk.run("attachment", "get", stream, 1, "notes.txt", "--out", tmp_path / "single")
     assert (tmp_path / "single").read_bytes() == b"a note\n"
     assert talk.run("attachment", "get", stream, 1, 1, "--out", "-").stdout_bytes == b"a note\n"
@@ -40,10 +40,22 @@ def test_files_go_and_come_back_byte_for_byte(talk, files, tmp_path):
     assert "three files  [photo.jpg, notes.txt, empty]" in talk.run("stream", stream).stdout
 
 
+def test_a_link_that_lies_in_the_directory_does_not_lead_a_file_elsewhere(talk, files, tmp_path):
+    stream = talk.new_stream("attachment/link")
+    talk.json("attachment", "put", stream, files[1])
+    victim, out = tmp_path / "victim", tmp_path / "prepared"
+    victim.write_text("whole")
+    out.mkdir()
+    (out / "0000-notes.txt").symlink_to(victim)
+    (saved,) = talk.json("attachment", "get", stream, 1, "--out", out)["attachments"]
+    assert Path(saved["file"]).read_bytes() == b"a note\n"
+    assert victim.read_text() == "whole"
+
+
 def test_an_attachment_that_was_altered_or_lost_is_told(talk, files):
     stream = talk.new_stream("attachment/altered")
     talk.json("attachment", "put", stream, *files[:2])
-    coids = [one["coid"] for one in talk.json("attachment", "get", stream, 1)["attachments"]]
+    coids = [attachment["coid"] for attachment in talk.json("attachment", "get", stream, 1)["attachments"]]
     paths = [next(talk.hub.data_dir.joinpath("attachments").rglob(coid)) for coid in coids]
     data = bytearray(paths[1].read_bytes())
     data[0] ^= 1
@@ -70,8 +82,8 @@ def test_what_is_not_there_is_told(talk, files):
         assert talk.json("attachment", "get", stream, 1, which, code=Exit.USAGE)["exit"] == Exit.USAGE
     assert "has no entry" in talk.json("attachment", "get", stream, 2, code=Exit.USAGE)["message"]
     talk.let_write("bob", stream)
-    told = talk.json("attachment", "get", stream, 1, "--identity", "bob", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.READER"
+    error = talk.json("attachment", "get", stream, 1, "--identity", "bob", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.READER"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.pipeline.auditworld import chunks, dump, log
 from tests.pipeline.test_audit_equivocation import branches
 
 from veen.cli.app import cli
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 def veen(*words):
@@ -34,7 +34,7 @@ def test_a_good_log_is_exit_code_0_and_leaves_a_report(hub, tmp_path):
     result = veen("run", hub, "--engine", "python", "--out", tmp_path / "out")
     assert result.exit_code == Exit.OK, result.output
     assert "the evidence is good: 2 labels, 20 entries" in result.stdout
-    assert {one.name for one in (tmp_path / "out").iterdir()} == {
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "audit.json",
         "findings.parquet",
         "commitments.parquet",
@@ -56,8 +56,8 @@ def test_a_flipped_bit_is_exit_code_1_and_is_named(hub, tmp_path):
     assert "entry 1" in result.stderr
     assert chunks(hub)[0].name in result.stderr
     assert veen("summary", tmp_path / "out").exit_code == Exit.BAD_EVIDENCE
-    found = json.loads(veen("run", hub, "--engine", "python", "--json").stdout)["findings"]
-    assert found["codes"]["entry_hash"] == 1
+    findings = json.loads(veen("run", hub, "--engine", "python", "--json").stdout)["findings"]
+    assert findings["codes"]["entry_hash"] == 1
 
 
 def test_what_can_be_made_again_is_exit_code_6(hub):
@@ -78,9 +78,11 @@ def test_bad_input_is_no_bad_evidence(hub, tmp_path):
 
 def test_options_reach_the_audit(hub):
     label = chunks(hub)[0].name.split("-")[1]
-    told = json.loads(veen("run", hub, "--engine", "python", "--label", label, "--level", "structure", "--json").stdout)
-    assert [one["label"] for one in told["labels"]] == [label]
-    assert (told["level"], told["counts"]["signatures"]) == ("structure", 0)
+    report = json.loads(
+        veen("run", hub, "--engine", "python", "--label", label, "--level", "structure", "--json").stdout
+    )
+    assert [label_row["label"] for label_row in report["labels"]] == [label]
+    assert (report["level"], report["counts"]["signatures"]) == ("structure", 0)
     words = ("--profile", "bulk", "--profile", "0,7", "--identity", hub / "hub-identity.json", "--level", "sampled")
     assert veen("run", hub, "--engine", "python", *words, "--sample", 10, "--seed", "s").exit_code == Exit.OK
 
@@ -99,10 +101,10 @@ def test_two_stories_are_exit_code_1_and_leave_evidence_that_anybody_can_check(t
 
 
 def test_the_python_engine_needs_no_spark(hub):
-    """UX §7: a machine without Spark and Java can audit."""
+    """A machine without Spark and Java can audit."""
     code = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from veen.pipeline.audit import audit\n"
+        "from veen.verify.audit import audit\n"
         f"assert audit({str(hub)!r}).ok\n"
         "assert not [name for name in sys.modules if name.startswith('pyspark.')]"
     )

@@ -1,13 +1,13 @@
 """`veen bench`: it counts what was verified."""
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 def test_submit_counts_verified_messages_and_tells_sealing_apart(talk):
-    found = talk.json("bench", "submit", "--count", 30, "--batch", 8, "--size", "1KiB")
-    assert (found["messages"], found["batch"], found["body_bytes"], found["verified"]) == (30, 8, 1024, True)
-    assert found["messages_per_second"] > 0
-    assert found["seal_us_each"] > 0
+    result = talk.json("bench", "submit", "--count", 30, "--batch", 8, "--size", "1KiB")
+    assert (result["messages"], result["batch"], result["body_bytes"], result["verified"]) == (30, 8, 1024, True)
+    assert result["messages_per_second"] > 0
+    assert result["seal_us_each"] > 0
 
 
 def test_a_stream_can_be_named_and_holds_the_messages(talk):

@@ -1,17 +1,16 @@
 """`veen cap`: from the issuer's key to a message that a gated hub admits."""
 
-import time
-
 import pytest
 from tests.cli import world
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.cli.talk import Talk
+from tests.waiting import until
 
-from veen.cli.output import Exit
-from veen.client.captokens import TokenStore
+from veen.cli.shared.output import Exit
 from veen.client.home import Home
-from veen.core.captoken import CapToken
+from veen.client.send.captokens import TokenStore
+from veen.core.objects.captoken import CapToken
 
 STREAM = "core/quota"
 
@@ -52,11 +51,11 @@ def issue(issuer, subject, out, *more, ttl="10m", code=0):
 @pytest.mark.req("CAP-15")
 def test_equal_inputs_give_equal_tokens_whatever_names_the_subject(issuer, member, tmp_path):
     """And the spelling of 001 spec-4 §7 is understood."""
-    made = [
+    tokens = [
         issue(issuer, subject, tmp_path / "cap.cbor")["auth_ref"]
         for subject in (member.me["card"], member.me["client_id"], f"ed25519:{member.me['client_id']}", member.root)
     ]
-    assert len(set(made)) == 1
+    assert len(set(tokens)) == 1
     quoted = ["--issuer", issuer.root, "--subject", member.root, "--stream", STREAM, "--ttl", 600, "--rate", "100,100"]
     token = member.json("cap", "issue", *quoted, "--out", tmp_path / "quoted.cbor")
     assert token["rate"] == {"per_sec": 100, "burst": 100}
@@ -66,27 +65,27 @@ def test_equal_inputs_give_equal_tokens_whatever_names_the_subject(issuer, membe
 @pytest.mark.req("CAP-10", "CAP-17")
 def test_a_token_is_authorised_kept_used_and_renewed(issuer, member, tmp_path):
     file = tmp_path / "cap.cbor"
-    told = member.json("send", STREAM, "too early", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.TOKEN"
-    made = issue(issuer, member.me["card"], file)
+    error = member.json("send", STREAM, "too early", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.TOKEN"
+    result = issue(issuer, member.me["card"], file)
     assert member.json("cap", "status", file, code=Exit.REFUSED)["code"] == "E.NOT_FOUND"
     granted = member.json("authorize", file)
-    assert (granted["auth_ref"], granted["kept"], granted["live"]) == (made["auth_ref"], True, True)
+    assert (granted["auth_ref"], granted["kept"], granted["live"]) == (result["auth_ref"], True, True)
     assert member.json("cap", "authorize", file)["issued_at"] == granted["issued_at"]  # D-47: never moved
     assert member.json("cap", "status", file)["expires_at"] == granted["expires_at"]
-    assert member.json("cap", "status", made["auth_ref"])["auth_ref"] == made["auth_ref"]
+    assert member.json("cap", "status", result["auth_ref"])["auth_ref"] == result["auth_ref"]
     assert member.json("send", STREAM, "with what is held")["seq"]
     assert member.json("send", STREAM, "with a file", "--cap", file)["seq"]
     entry = member.entries(STREAM)[-1]
-    assert entry["auth_ref"] == made["auth_ref"]
-    (held,) = member.json("cap", "status")["tokens"]
-    assert held["expires_at"] == granted["expires_at"]
+    assert entry["auth_ref"] == result["auth_ref"]
+    (token,) = member.json("cap", "status")["tokens"]
+    assert token["expires_at"] == granted["expires_at"]
     renewed = issuer.json("cap", "renew", file, "--out", tmp_path / "renewed.cbor")
-    assert (renewed["links"], renewed["subject_pk"]) == (2, made["subject_pk"])
-    assert renewed["auth_ref"] != made["auth_ref"]
+    assert (renewed["links"], renewed["subject_pk"]) == (2, result["subject_pk"])
+    assert renewed["auth_ref"] != result["auth_ref"]
     assert member.json("authorize", tmp_path / "renewed.cbor")["kept"]
-    told = member.json("cap", "renew", file, code=Exit.LOCAL)
-    assert "only the issuer" in told["cause"]
+    error = member.json("cap", "renew", file, code=Exit.LOCAL)
+    assert "only the issuer" in error["cause"]
 
 
 def test_a_token_is_shown_to_the_hub_by_the_first_message_that_needs_it(issuer, member, tmp_path):
@@ -102,19 +101,18 @@ def test_a_token_that_this_hub_has_not_seen_is_shown_to_it_when_it_is_needed(iss
     issue(issuer, member.me["card"], tmp_path / "cap.cbor")
     store = TokenStore(Home.at(member.root).tokens_fs("alice"))
     store.put(CapToken.from_bytes((tmp_path / "cap.cbor").read_bytes()))
-    (held,) = member.json("cap", "status")["tokens"]
-    assert (held["hub_id"], held["expires_at"]) == (None, None)
+    (token,) = member.json("cap", "status")["tokens"]
+    assert (token["hub_id"], token["expires_at"]) == (None, None)
     assert member.json("send", STREAM, "hello")["seq"]
-    (held,) = member.json("cap", "status")["tokens"]
-    assert held["hub_id"] == member.hub.about["hub_id"]
+    (token,) = member.json("cap", "status")["tokens"]
+    assert token["hub_id"] == member.hub.about["hub_id"]
 
 
 def test_an_expired_token_is_told_apart_from_none(issuer, member, tmp_path):
     file = tmp_path / "cap.cbor"
     issue(issuer, member.me["card"], file, ttl="0s")
     member.json("authorize", file)
-    while member.invoke("cap", "status", file).exit_code != Exit.POLICY:
-        time.sleep(0.1)
+    until(lambda: member.invoke("cap", "status", file).exit_code == Exit.POLICY)
     assert member.json("send", STREAM, "late", code=Exit.LOCAL)["code"] == "E.LOCAL.TOKEN_EXPIRED"
     member.json("cap", "status", file, code=Exit.POLICY)
 

@@ -5,17 +5,17 @@ from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 from tests.cli.test_receipt import flip
 
-from veen.cli.output import Exit
-from veen.core.checkpoint import Checkpoint
+from veen.cli.shared.output import Exit
+from veen.core.objects.checkpoint import Checkpoint
 
 
 @pytest.mark.req("CKPT-03")
 def test_a_checkpoint_is_shown_kept_and_verified_offline(talk, tmp_path):
     stream, file = talk.new_stream("checkpoint/show"), tmp_path / "c.cbor"
     sent = talk.say(stream, "a", "b", "c")
-    found = talk.json("checkpoint", "show", stream, "--out", file)
-    assert (found["upto_seq"], found["mmr_root"]) == (3, sent[2]["mmr_root"])
-    assert Checkpoint.from_bytes(file.read_bytes()).to_json() == found["checkpoint"]
+    result = talk.json("checkpoint", "show", stream, "--out", file)
+    assert (result["upto_seq"], result["mmr_root"]) == (3, sent[2]["mmr_root"])
+    assert Checkpoint.from_bytes(file.read_bytes()).to_json() == result["checkpoint"]
     assert talk.json("checkpoint", "show", stream, "--upto", 2)["mmr_root"] == sent[1]["mmr_root"]
     assert talk.json("checkpoint", "verify", file, "--stream", stream)["ok"]
     assert talk.json("checkpoint", "verify", file, "--stream", f"label:{sent[0]['label']}")["ok"]
@@ -29,8 +29,8 @@ def test_the_list_has_the_label_of_the_stream(talk):
     stream = talk.new_stream("checkpoint/list")
     assert talk.json("checkpoint", "list", stream) == {"checkpoints": []}
     (sent,) = talk.say(stream, "a")
-    (found,) = talk.json("checkpoint", "list", stream)["checkpoints"]
-    assert (found["label"], found["upto_seq"], found["epoch"]) == (sent["label"], 1, 0)
+    (checkpoint,) = talk.json("checkpoint", "list", stream)["checkpoints"]
+    assert (checkpoint["label"], checkpoint["upto_seq"], checkpoint["epoch"]) == (sent["label"], 1, 0)
     assert talk.lines("checkpoint", "list", stream) == [["0", "1", sent["mmr_root"], sent["label"]]]
     assert talk.run("checkpoint", "list", stream, "-o", "human").stdout.startswith("epoch")
 
@@ -49,10 +49,10 @@ def test_a_stream_that_spans_labels_has_one_for_each_epoch(tmp_path, monkeypatch
         while len(epochs) < 2:
             sent = talk.json("send", stream, "again")
             epochs.add(sent["label"])
-        found = talk.json("checkpoint", "list", stream)["checkpoints"]
-        assert {one["label"] for one in found} == epochs
-        assert [one["epoch"] for one in found] == sorted(one["epoch"] for one in found)
-        first = found[0]["epoch"]
-        assert talk.json("checkpoint", "show", stream, "--epoch", first)["label"] == found[0]["label"]
+        checkpoints = talk.json("checkpoint", "list", stream)["checkpoints"]
+        assert {row["label"] for row in checkpoints} == epochs
+        assert [row["epoch"] for row in checkpoints] == sorted(row["epoch"] for row in checkpoints)
+        first = checkpoints[0]["epoch"]
+        assert talk.json("checkpoint", "show", stream, "--epoch", first)["label"] == checkpoints[0]["label"]
         assert talk.entries(stream, "--epoch", first)[0]["epoch"] == first
         assert len({entry["label"] for entry in talk.entries(stream)}) == 2

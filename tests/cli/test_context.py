@@ -8,7 +8,7 @@ from tests.cli.homes import OTHER, PIN, Cli
 from tests.cli.hubprocess import running
 from tests.cli.terminal import in_terminal
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_context_names_a_hub_and_pins_its_key(cli):
     }
     cli.run("context", "add", "dev", "--hub", "http://127.0.0.1:1", "--pin", PIN.removeprefix("ed25519:"))
     listed = cli.json("context", "list")["contexts"]
-    assert [(one["context"], one["current"], one["hub_pk"]) for one in listed] == [
+    assert [(row["context"], row["current"], row["hub_pk"]) for row in listed] == [
         ("acme", True, PIN),
         ("dev", False, PIN),
     ]
@@ -84,16 +84,16 @@ def test_what_cannot_be_a_context_is_a_usage_error(cli, line):
 
 @pytest.mark.parametrize("command", ["show", "use", "remove", "pin"])
 def test_a_context_that_does_not_exist_is_named_with_a_way_on(cli, command):
-    told = cli.json("context", command, "nowhere", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.CONTEXT"
-    assert "veen context add nowhere" in told["hint"]
+    error = cli.json("context", command, "nowhere", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.CONTEXT"
+    assert "veen context add nowhere" in error["hint"]
 
 
 def test_a_script_never_trusts_by_itself(cli, hub):
-    told = cli.json("context", "add", "dev", "--hub", hub.url, code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.PIN"
-    assert f"veen context add NAME --hub {hub.url} --pin" in told["hint"]
-    assert hub.about["hub_pk"] not in json.dumps(told)  # or scripts would copy what whoever answers says
+    error = cli.json("context", "add", "dev", "--hub", hub.url, code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.PIN"
+    assert f"veen context add NAME --hub {hub.url} --pin" in error["hint"]
+    assert hub.about["hub_pk"] not in json.dumps(error)  # or scripts would copy what whoever answers says
 
 
 def test_a_person_is_shown_the_key_and_decides(cli, hub):
@@ -129,6 +129,7 @@ def test_commands_find_the_hub_of_the_context(cli, hub):
 def test_show_tells_where_each_value_comes_from(cli, tmp_path):
     cli.run("context", "add", "acme", "--hub", "http://a", "--pin", PIN)
     (tmp_path / "veen.toml").write_text('mode = "light"\n')
+    cli.run("config", "trust", "--yes")
     shown = cli.json("config", "show", "--origin", "--identity", "dave", VEEN_PIN=OTHER)
     assert shown["identity"] == {"value": "dave", "origin": "--identity"}
     assert shown["hub_pk"] == {"value": OTHER, "origin": "VEEN_PIN"}
@@ -151,14 +152,14 @@ def test_set_and_unset(cli, tmp_path):
 
 
 def test_path_tells_where_things_are(cli, tmp_path):
-    found = cli.json("config", "path")
-    assert found["config"] == {"path": str(cli.root / "config.toml"), "exists": False}
-    assert found["project"]["path"] == str(tmp_path / "veen.toml")
+    result = cli.json("config", "path")
+    assert result["config"] == {"path": str(cli.root / "config.toml"), "exists": False}
+    assert result["project"]["path"] == str(tmp_path / "veen.toml")
 
 
 def test_a_broken_file_is_an_error_that_names_it_not_a_traceback(cli):
     cli.root.mkdir()
     (cli.root / "config.toml").write_text("mode = ")
-    told = cli.json("config", "show", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.CONFIG"
-    assert "config.toml" in told["message"]
+    error = cli.json("config", "show", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.CONFIG"
+    assert "config.toml" in error["message"]

@@ -10,16 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from veen.cli.app import cli
-from veen.cli.demoplay import BODIES, STEPS
-from veen.cli.output import Exit
-from veen.core.evidence import Equivocation
-from veen.core.receipt import Receipt
+from veen.cli.demo.story import BODIES, STEPS
+from veen.cli.shared.output import Exit
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.receipt import Receipt
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """One run whose directory stays, and its facts."""
-    root = tmp_path_factory.mktemp("demo") / "kept"
+    """One run whose directory stays, and its facts; nobody writes into it."""
+    return demo_at(tmp_path_factory.mktemp("demo") / "kept")
+
+
+def demo_at(root):
     result = CliRunner().invoke(cli, ["demo", "--keep", str(root), "--json"])
     assert result.exit_code == 0, result.output
     return root, json.loads(result.stdout)
@@ -55,8 +58,8 @@ def test_what_is_kept_is_small_private_and_holds_no_second_hub(kept):
     assert not any(body in stored for body in BODIES)
 
 
-def test_the_next_commands_work_as_they_are_printed(kept):
-    root, facts = kept
+def test_the_next_commands_work_as_they_are_printed(tmp_path):
+    root, facts = demo_at(tmp_path / "kept")
     veen = Path(sys.executable).with_name("veen")
     script = "\n".join(["set -e", f'veen() {{ "{veen}" "$@"; }}', *facts["next"]])
     env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}

@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md and docs/client.md run as they stand there."""
+"""The examples of docs/cli.md, docs/client.md and docs/evidence.md run as they stand there."""
 
 import os
 import re
@@ -11,11 +11,12 @@ from tests.cli.tree import check_line, command_lines, exists
 
 DOCS = Path(__file__).parents[2] / "docs"
 README = (DOCS.parent / "README.md").read_text("utf-8")
-CLI, CLIENT = ((DOCS / name).read_text("utf-8") for name in ("cli.md", "client.md"))
+CLI, CLIENT, EVIDENCE = ((DOCS / name).read_text("utf-8") for name in ("cli.md", "client.md", "evidence.md"))
 
 
-def test_every_line_of_the_walk_works_and_prints_what_is_shown(hub, tmp_path):
-    (block,) = re.findall(r"```console\n(.*?)```", CLI, re.DOTALL)
+@pytest.mark.parametrize("page", [CLI, EVIDENCE], ids=["cli.md", "evidence.md"])
+def test_every_line_of_the_walk_works_and_prints_what_is_shown(hub, tmp_path, page):
+    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
     env |= {"URL": hub.url, "PIN": hub.about["hub_pk"], "VEEN_HOME": str(tmp_path / "home")}
     veen = Path(sys.executable).with_name("veen")
@@ -63,7 +64,7 @@ def test_the_first_example_is_about_ten_lines():
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
 
 
-@pytest.mark.parametrize("page", [CLI, CLIENT], ids=["cli.md", "client.md"])
+@pytest.mark.parametrize("page", [CLI, CLIENT, EVIDENCE], ids=["cli.md", "client.md", "evidence.md"])
 def test_every_command_that_is_named_parses(page):
     for line in command_lines(page):
         if not exists(" ".join(line)):  # to name a command is one thing, to tell how to call it another

@@ -3,15 +3,17 @@
 import shlex
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.cli.homes import OTHER, PIN, Cli
 from tests.cli.hubprocess import running
 from tests.cli.tree import check_line
 
-from veen.cli.checkup import Level, check_contexts, check_spark
-from veen.cli.configfile import ConfigFile
-from veen.cli.output import Exit
+from veen import native
+from veen.cli.setup.diagnosis import Severity, check_contexts, check_native, check_spark
+from veen.cli.shared.config_file import ConfigFile
+from veen.cli.shared.output import Exit
 
 
 @pytest.fixture
@@ -29,15 +31,20 @@ def hub(tmp_path_factory):
 def findings(cli, code=0, *options):
     report = cli.json("doctor", *options, code=code)
     assert report["ok"] == (code == Exit.OK)
-    for one in report["findings"]:
-        assert one["fix"] or one["level"] == "ok"  # whatever is wrong comes with a fix
-        if one["fix"] and one["fix"].startswith("veen "):
-            check_line(shlex.split(one["fix"])[1:])
-    return [(one["level"], one["about"], one["what"], one["fix"]) for one in report["findings"] if one["level"] != "ok"]
+    for finding in report["findings"]:
+        assert finding["fix"] or finding["level"] == "ok"  # whatever is wrong comes with a fix
+        if finding["fix"] and finding["fix"].startswith("veen "):
+            check_line(shlex.split(finding["fix"])[1:])
+    return [
+        (finding["level"], finding["about"], finding["what"], finding["fix"])
+        for finding in report["findings"]
+        if finding["level"] != "ok"
+    ]
 
 
 def test_a_home_in_order_is_said_to_be(cli, hub, tmp_path):
     (tmp_path / "passphrase").write_text("correct horse\n")
+    (tmp_path / "passphrase").chmod(0o600)
     cli.run("keygen", "--name", "alice", "--passphrase-file", tmp_path / "passphrase")
     cli.run("context", "add", "dev", "--hub", hub.url, "--pin", hub.about["hub_pk"])
     assert findings(cli) == []
@@ -55,9 +62,9 @@ def test_keys_that_others_could_read_are_found_and_the_fix_fixes_it(cli):
     keystore = cli.root / "identities" / "alice" / "keystore.enc"
     keystore.chmod(0o644)
     keystore.parent.chmod(0o755)
-    found = [(what, fix) for level, _, what, fix in findings(cli, Exit.LOCAL) if level == "bad"]
-    assert len(found) == 2
-    for _, fix in found:
+    faults = [(what, fix) for level, _, what, fix in findings(cli, Exit.LOCAL) if level == "bad"]
+    assert len(faults) == 2
+    for _, fix in faults:
         subprocess.run(["sh", "-c", fix], check=True)
     assert not [level for level, *_ in findings(cli) if level == "bad"]
 
@@ -83,8 +90,8 @@ def test_a_damaged_keystore_is_found(cli):
 def test_a_broken_configuration_is_found_and_the_rest_still_checked(cli):
     cli.keygen()
     (cli.root / "config.toml").write_text("mode = ")
-    found = findings(cli, Exit.LOCAL)
-    assert {about for _, about, _, _ in found} == {"config", "identity alice"}
+    report = findings(cli, Exit.LOCAL)
+    assert {about for _, about, _, _ in report} == {"config", "identity alice"}
 
 
 def test_a_configuration_that_others_can_change_is_bad(cli):
@@ -95,8 +102,8 @@ def test_a_configuration_that_others_can_change_is_bad(cli):
 
 def test_another_key_than_the_pinned_one_is_bad_evidence(cli, hub):
     cli.run("context", "add", "dev", "--hub", hub.url, "--pin", OTHER)
-    found = findings(cli, Exit.BAD_EVIDENCE)
-    assert any("another key answers" in what and hub.about["hub_pk"] in what for _, _, what, _ in found)
+    report = findings(cli, Exit.BAD_EVIDENCE)
+    assert any("another key answers" in what and hub.about["hub_pk"] in what for _, _, what, _ in report)
 
 
 def test_a_hub_that_is_not_there_is_told_unless_offline(cli):
@@ -115,14 +122,14 @@ def test_files_and_pins_of_contexts_are_checked(cli, tmp_path):
         "files": {"hub": "http://a", "hub_pk": PIN, "ca_file": "/no/such/file", "token_file": str(token)},
     }
     user = ConfigFile(tmp_path / "config.toml", {}, contexts)
-    found = list(check_contexts(user, ConfigFile(tmp_path / "veen.toml"), online=False))
-    assert [(one.about, one.level) for one in found] == [
-        ("context no-pin", Level.WARN),
-        ("context no-hub", Level.BAD),
-        ("context files", Level.BAD),
-        ("context files", Level.BAD),
+    diagnoses = list(check_contexts(user, ConfigFile(tmp_path / "veen.toml"), online=False))
+    assert [(diagnosis.about, diagnosis.level) for diagnosis in diagnoses] == [
+        ("context no-pin", Severity.WARN),
+        ("context no-hub", Severity.BAD),
+        ("context files", Severity.BAD),
+        ("context files", Severity.BAD),
     ]
-    assert "secret" not in str(found)
+    assert "secret" not in str(diagnoses)
 
 
 def test_clocks_that_differ_are_told(hub, tmp_path, monkeypatch):
@@ -130,11 +137,26 @@ def test_clocks_that_differ_are_told(hub, tmp_path, monkeypatch):
     user = ConfigFile(tmp_path / "config.toml", {}, contexts)
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 3600)
-    found = list(check_contexts(user, ConfigFile(tmp_path / "veen.toml"), online=True))
-    assert any("-3600 s" in one.what or "-3601 s" in one.what for one in found if one.level is Level.WARN)
+    diagnoses = list(check_contexts(user, ConfigFile(tmp_path / "veen.toml"), online=True))
+    assert any(
+        "-3600 s" in diagnosis.what or "-3601 s" in diagnosis.what
+        for diagnosis in diagnoses
+        if diagnosis.level is Severity.WARN
+    )
+
+
+def test_the_code_behind_signatures_is_named_and_only_a_module_that_does_not_fit_is_a_warning():
+    (diagnosis,) = check_native()
+    assert (diagnosis.level, diagnosis.what) == (Severity.OK, native.LOADED.what)
+    (diagnosis,) = check_native(native.load({"VEEN_NATIVE": "0"}))
+    assert (diagnosis.level, diagnosis.about) == (Severity.OK, "signatures")
+    (diagnosis,) = check_native(native.load({}, lambda _: SimpleNamespace(__version__="9")))
+    assert diagnosis.level is Severity.WARN
+    assert "its version is 9" in diagnosis.what
+    assert "make native" in diagnosis.fix
 
 
 def test_spark_without_java_is_told():
-    (found,) = check_spark()
-    assert found.level in (Level.OK, Level.BAD)
-    assert found.fix or found.level is Level.OK
+    (diagnosis,) = check_spark()
+    assert diagnosis.level in (Severity.OK, Severity.BAD)
+    assert diagnosis.fix or diagnosis.level is Severity.OK

@@ -11,8 +11,8 @@ from tests.cli.homes import OTHER, Cli
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 
-from veen.cli.output import Exit
-from veen.core.evidence import Equivocation
+from veen.cli.shared.output import Exit
+from veen.core.objects.evidence import Equivocation
 
 
 @pytest.fixture
@@ -40,27 +40,27 @@ def test_two_histories_are_caught_and_the_proof_is_kept(tmp_path, monkeypatch):
         talk.point_at(hub, "forked")
         talk.json("send", stream, "another second", "--identity", "bob", "--receipt", tmp_path / "yours.cbor")
         failed = talk.run("stream", stream, "--identity", "alice", "--json", code=Exit.BAD_EVIDENCE)
-        told = json.loads(failed.stderr)
-        assert told["code"] == "E.DIVERGED.EQUIVOCATION"
-        kept = Path(re.findall(r"veen equivocation show (\S+)", told["hint"])[0])
-        Equivocation.from_bytes(kept.read_bytes()).verify()
-        shown = talk.json("equivocation", "show", kept)
+        error = json.loads(failed.stderr)
+        assert error["code"] == "E.DIVERGED.EQUIVOCATION"
+        proof = Path(re.findall(r"veen equivocation show (\S+)", error["hint"])[0])
+        Equivocation.from_bytes(proof.read_bytes()).verify()
+        shown = talk.json("equivocation", "show", proof)
         assert "leaf_hash" in shown["differs"]
         assert shown["hub_pks"] == [hub.about["hub_pk"]]
-        made = talk.json(
+        result = talk.json(
             "equivocation", "report", "mine.cbor", "yours.cbor", "--out", "evidence.cbor", "--identity", "bob"
         )
-        assert made["told_the_hub"]
-        assert (tmp_path / "evidence.cbor").read_bytes() == kept.read_bytes()
+        assert result["told_the_hub"]
+        assert (tmp_path / "evidence.cbor").read_bytes() == proof.read_bytes()
         assert list((tmp_path / "fork" / "evidence").iterdir())
-        assert talk.json("equivocation", "report", kept, "--no-send")["told_the_hub"] is False
+        assert talk.json("equivocation", "report", proof, "--no-send")["told_the_hub"] is False
 
 
 def test_evidence_convinces_a_stranger_without_a_hub(tmp_path, evidence):
     stranger = Cli(tmp_path / "home")
-    found = stranger.json("equivocation", "show", evidence)
-    assert found["ok"]
-    assert found["differs"] == ["leaf_hash", "mmr_root", "hub_sig"]
+    result = stranger.json("equivocation", "show", evidence)
+    assert result["ok"]
+    assert result["differs"] == ["leaf_hash", "mmr_root", "hub_sig"]
     assert "differs" in stranger.run("equivocation", "show", evidence, "-o", "human").stdout
     assert stranger.json("verify", evidence)["ok"]
     stranger.json("equivocation", "show", evidence, "--hub-pk", OTHER, code=Exit.BAD_EVIDENCE)
@@ -70,11 +70,45 @@ def test_evidence_convinces_a_stranger_without_a_hub(tmp_path, evidence):
     stranger.json("equivocation", "show", evidence, code=Exit.BAD_EVIDENCE)
 
 
+@pytest.fixture
+def statements(tmp_path):
+    """The two statements of the evidence, in a file each."""
+    lie = world.OBJECTS["equivocation"]
+    paths = tmp_path / "mine.cbor", tmp_path / "yours.cbor"
+    for path, statement in zip(paths, (lie.first, lie.second), strict=True):
+        path.write_bytes(statement.to_bytes())
+    return paths
+
+
+def test_a_report_that_is_not_sent_needs_neither_hub_nor_passphrase(tmp_path, statements):
+    """The home is empty: no identity, so no passphrase either; no hub runs."""
+    lie = world.OBJECTS["equivocation"]
+    keys = [part for key in lie.hub_pks for part in ("--hub-pk", f"ed25519:{key.hex()}")]
+    out = tmp_path / "evidence.cbor"
+    stranger = Cli(tmp_path / "home")
+    result = stranger.json("equivocation", "report", *statements, "--no-send", *keys, "--out", out)
+    assert (result["ok"], result["told_the_hub"]) == (True, False)
+    assert out.read_bytes() == lie.to_bytes()
+    missing = stranger.json("equivocation", "report", *statements, "--no-send", code=Exit.USAGE)
+    assert "--hub-pk" in missing["hint"]
+    wrong = stranger.json("equivocation", "report", *statements, "--no-send", "--hub-pk", OTHER, code=Exit.BAD_EVIDENCE)
+    assert wrong["code"] == "E.VERIFY"
+    stranger.json("equivocation", "report", out, "--no-send")
+    stranger.json("equivocation", "report", out, "--no-send", "--hub-pk", OTHER, code=Exit.BAD_EVIDENCE)
+
+
+def test_a_report_that_is_not_sent_uses_the_pinned_key(tmp_path, statements):
+    (key,) = world.OBJECTS["equivocation"].hub_pks
+    person = Cli(tmp_path / "home")
+    person.run("context", "add", "away", "--hub", "http://127.0.0.1:1", "--pin", f"ed25519:{key.hex()}", "--use")
+    assert person.json("equivocation", "report", *statements, "--no-send")["ok"]
+
+
 def test_two_receipts_that_agree_prove_nothing(talk, tmp_path):
     stream = talk.new_stream("fork/none")
     talk.json("send", stream, "a", "--receipt", tmp_path / "a")
     talk.json("send", stream, "b", "--receipt", tmp_path / "b")
-    told = talk.json("equivocation", "report", "a", "b", code=Exit.BAD_EVIDENCE)
-    assert "different positions" in told["cause"]
+    error = talk.json("equivocation", "report", "a", "b", code=Exit.BAD_EVIDENCE)
+    assert "different positions" in error["cause"]
     talk.run("equivocation", "report", "a", code=Exit.USAGE)
     talk.run("equivocation", "show", "a", code=Exit.USAGE)

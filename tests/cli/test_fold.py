@@ -1,7 +1,6 @@
 """`veen fold` over data directories, by the reference engine."""
 
 import random
-import time
 
 import pytest
 from tests.cli.homes import Cli
@@ -9,24 +8,25 @@ from tests.cli.overlayworld import world as overlay_world
 from tests.cli.talk import DEV
 from tests.pipeline.foldworld import WRITERS, real_log, send
 from tests.pipeline.queryworld import KEYS, STREAMS
+from tests.waiting import until
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 from veen.testing.events import FakeLog
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     rng = random.Random(3)
-    made = real_log(
+    log = real_log(
         tmp_path_factory.mktemp("log") / "hub", [WRITERS["kv"](rng, FakeLog()) for _ in range(50)], foreign=0.1
     )
-    yield made
-    made.store.close()
+    yield log
+    log.store.close()
 
 
 @pytest.fixture
 def cli(tmp_path):
-    (tmp_path / "keys").write_text("".join(f"{one.to_text()}\n" for one in KEYS.values()))
+    (tmp_path / "keys").write_text("".join(f"{keys.to_text()}\n" for keys in KEYS.values()))
     return Cli(tmp_path / "home")
 
 
@@ -35,28 +35,27 @@ def places(world, tmp_path):
     return ("--data-dir", world.path, "--key-file", tmp_path / "keys", "--engine", "python")
 
 
-@pytest.mark.req("OVL-11", "SNAP-04")
 def test_a_directory_is_folded_kept_shown_extended_and_verified(cli, places, world, tmp_path):
     state = tmp_path / "state"
-    found = cli.json("fold", "run", *places, "--overlay", "kv", "--out", state)
-    assert len(found["upto"]) > 1
-    assert found["unopened"][0]["reason"] == "sealed"
-    assert not found["unproven"]
+    result = cli.json("fold", "run", *places, "--overlay", "kv", "--out", state)
+    assert len(result["upto"]) > 1
+    assert result["unopened"][0]["reason"] == "sealed"
+    assert not result["unproven"]
     shown = cli.json("fold", "show", "--state", state)
-    assert (shown["state_hash"], shown["upto"]) == (found["state_hash"], found["upto"])
+    assert (shown["state_hash"], shown["upto"]) == (result["state_hash"], result["upto"])
     assert shown["state"] == cli.json("fold", "run", *places, "--overlay", "kv")["state"]
     assert cli.json("fold", "verify", state, *places)["ok"] is True
     further = cli.json("fold", "run", *places, "--overlay", "kv", "--since", state)
-    assert (further["state_hash"], further["entries"], further["resumed"]) == (found["state_hash"], 0, True)
+    assert (further["state_hash"], further["entries"], further["resumed"]) == (result["state_hash"], 0, True)
     human = cli.run("fold", "run", *places, "--overlay", "kv", "-o", "human").stdout
-    assert found["state_hash"] in human
-    assert found["state_hash"] in cli.run("fold", "show", "--state", state, "-o", "human").stdout
+    assert result["state_hash"] in human
+    assert result["state_hash"] in cli.run("fold", "show", "--state", state, "-o", "human").stdout
 
 
 def test_one_stream_and_one_moment_of_a_directory(cli, places):
     whole = cli.json("fold", "run", *places, "--overlay", "kv")
-    one = cli.json("fold", "run", STREAMS[0], *places, "--overlay", "kv")
-    assert 0 < len(one["upto"]) < len(whole["upto"])
+    narrow = cli.json("fold", "run", STREAMS[0], *places, "--overlay", "kv")
+    assert 0 < len(narrow["upto"]) < len(whole["upto"])
     early = cli.json("fold", "run", *places, "--overlay", "kv", "--as-of", f"@{whole['as_of'] - 30}")
     assert 0 < early["entries"] < whole["entries"]
     assert early["as_of"] == whole["as_of"] - 30
@@ -64,7 +63,7 @@ def test_one_stream_and_one_moment_of_a_directory(cli, places):
 
 @pytest.mark.req("SNAP-04")
 def test_a_state_that_is_not_true_is_told_with_every_difference(cli, places, world, tmp_path):
-    from veen.pipeline import folds
+    from veen import folds
 
     result = folds.run(str(world.path), "kv", keys=str(tmp_path / "keys"), engine="python")
     (tmp_path / "good").write_bytes(result.checkpoint().body)
@@ -76,16 +75,8 @@ def test_a_state_that_is_not_true_is_told_with_every_difference(cli, places, wor
     none = cli.json("fold", "verify", *places)
     assert none == {"ok": True, "states": []}
     send(world, [result.checkpoint()], random.Random(0))
-    (told,) = cli.json("fold", "verify", *places)["states"]
-    assert (told["state_hash"], told["ok"]) == (result.state_hash.hex(), True)
-
-
-def eventually(holds):
-    for _ in range(200):
-        if holds():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
+    (verdict,) = cli.json("fold", "verify", *places)["states"]
+    assert (verdict["state_hash"], verdict["ok"]) == (result.state_hash.hex(), True)
 
 
 @pytest.mark.req("SNAP-01", "SNAP-04")
@@ -96,14 +87,14 @@ def test_a_checkpoint_that_was_sent_to_a_running_hub_is_verified_from_its_direct
         for number in range(5):
             alice.json("kv", "put", stream, f"k{number % 2}", number)
         places = ("--data-dir", tmp_path / "hub", "--engine", "python")
-        eventually(lambda: alice.json("fold", "run", stream, *places, "--overlay", "kv")["entries"] == 5)
-        made = alice.json("fold", "run", stream, *places, "--overlay", "kv", "--checkpoint", stream)
-        assert made["checkpoint"]["seq"] == made["entries"] + 1 == 6
+        until(lambda: alice.json("fold", "run", stream, *places, "--overlay", "kv")["entries"] == 5)
+        result = alice.json("fold", "run", stream, *places, "--overlay", "kv", "--checkpoint", stream)
+        assert result["checkpoint"]["seq"] == result["entries"] + 1 == 6
         online = alice.json("fold", "show", stream, "--overlay", "kv", "--as-of", 5)
-        assert (online["state_hash"], online["upto"]) == (made["state_hash"], made["upto"])
-        eventually(lambda: alice.json("fold", "verify", *places)["states"])
-        (told,) = alice.json("fold", "verify", *places)["states"]
-        assert (told["msg_id"], told["ok"]) == (made["checkpoint"]["msg_id"], True)
+        assert (online["state_hash"], online["upto"]) == (result["state_hash"], result["upto"])
+        until(lambda: alice.json("fold", "verify", *places)["states"])
+        (verdict,) = alice.json("fold", "verify", *places)["states"]
+        assert (verdict["msg_id"], verdict["ok"]) == (result["checkpoint"]["msg_id"], True)
 
 
 def test_options_that_do_not_go_together_are_usage_errors(cli, places, tmp_path):

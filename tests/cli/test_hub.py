@@ -15,10 +15,12 @@ import pytest
 from tests.cli.hubprocess import DEV, report, running, veen
 from tests.damage import flipped
 from tests.hub import hubworld as w
+from tests.waiting import until
 
-from veen.cli.output import Exit
-from veen.core.evidence import Equivocation
-from veen.core.receipt import Receipt
+from veen.cli.shared.output import Exit
+from veen.core.hashing import H, Ht
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.receipt import Receipt
 
 
 @pytest.fixture
@@ -26,14 +28,36 @@ def data(tmp_path):
     return tmp_path / "hub"
 
 
-def wait_for(condition, seconds=5):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 # --- life ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "env"),
+    [
+        (("--host", "0.0.0.0"), {}),  # noqa: S104 - what must be refused
+        (("--set", "listen.host=192.0.2.1", "--set", "dev=false"), {}),
+        ((), {"VEEN_LISTEN_HOST": "192.0.2.1"}),
+    ],
+)
+def test_dev_and_a_public_address_are_refused(data, options, env):
+    """Admission is open there, so the address must not be."""
+    env = {**env, "VEEN_FORCE_PLAIN_HTTP": "true"}
+    refused = report("hub", "start", "--dev", "--data-dir", data, *options, code=Exit.LOCAL, env=env)
+    assert refused["code"] == "E.CONFIG"
+    assert "not loopback" in json.dumps(refused)
+    assert not data.exists()
+
+
+def test_dev_refuses_web_pages_and_foreign_names(data):
+    """A page in the user's browser can send a POST to any port of this machine."""
+    with running(data) as hub:
+        body = b"\xa2\x01\x01\x02" + w.msg(token=None).to_bytes()
+        for headers in ({"Origin": "https://evil.example"}, {"Host": f"evil.example:{urlsplit(hub.url).port}"}):
+            connection = hub.client.connect()
+            connection.request("POST", "/v1/submit", body, headers)
+            assert connection.getresponse().status == 403
+            connection.close()
+        assert hub.submit().stream_seq == 1
 
 
 def test_a_hub_answers_and_stops_cleanly_on_sigterm(data, tmp_path):
@@ -61,7 +85,9 @@ def test_a_hub_answers_and_stops_cleanly_on_sigterm(data, tmp_path):
 
 def test_sigterm_answers_what_was_taken_in(data):
     messages = [b"\xa2\x01\x01\x02" + w.msg(seq=seq, token=None).to_bytes() for seq in range(1, 31)]
-    head = b"POST /v1/submit HTTP/1.1\r\nhost: hub\r\ncontent-type: application/cbor\r\ncontent-length: %d\r\n\r\n"
+    head = (
+        b"POST /v1/submit HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/cbor\r\ncontent-length: %d\r\n\r\n"
+    )
     with running(data, "--dev", "--set", "engine.workers=1") as hub:
         address = urlsplit(hub.url)
         with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
@@ -103,7 +129,7 @@ def test_sighup_reloads_and_sigusr1_summarises(data, tmp_path):
         body = w.FREE_TOKEN.to_bytes()
 
         def authorize():
-            connection = hub.client._connect()
+            connection = hub.client.connect()
             connection.request("POST", "/tooling/authorize", body, {"Content-Type": "application/cbor"})
             answer = connection.getresponse()
             answer.read()
@@ -113,14 +139,14 @@ def test_sighup_reloads_and_sigusr1_summarises(data, tmp_path):
         assert authorize() == 403
         config.write_text(f"[admission]\nstreams = ['orders']\ntrusted_issuers = ['{w.ISSUER.public.hex()}']\n")
         hub.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: any(line["operation"] == "reload" for line in hub.lines()))
+        until(lambda: any(line["operation"] == "reload" for line in hub.lines()))
         assert authorize() == 200
         config.write_text("nonsense = 1\n")
         hub.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: any("not taken over" in line["message"] for line in hub.lines() if "message" in line))
+        until(lambda: any("not taken over" in line["message"] for line in hub.lines() if "message" in line))
         assert authorize() == 200
         hub.process.send_signal(signal.SIGUSR1)
-        wait_for(lambda: any(line["operation"] == "state" for line in hub.lines()))
+        until(lambda: any(line["operation"] == "state" for line in hub.lines()))
         (state,) = [line for line in hub.lines() if line["operation"] == "state"]
         assert state["capabilities"] == 1
         assert hub.stop(signal.SIGINT) == 0
@@ -166,19 +192,29 @@ def test_detach_and_stop(data):
     assert report("hub", "stop", "--data-dir", data) == {"stopped": False, "running": False}
 
 
+def test_the_log_of_a_detached_hub_is_not_written_through_a_link(data, tmp_path):
+    """It lies beside the data directory, where whoever prepared that directory could have put a link."""
+    victim = tmp_path / "victim"
+    victim.write_text("whole")
+    data.with_name(f"{data.name}.log").symlink_to(victim)
+    said = report("hub", "start", "--data-dir", data, *DEV, "--detach", code=Exit.LOCAL)
+    assert "symbolic link" in said["cause"]
+    assert victim.read_text() == "whole"
+
+
 @pytest.mark.req("K8S-05")
 def test_the_command_of_the_kubernetes_profile(data, tmp_path):
     """spec-4 §4.2: veen-hub --profile=authority --config=… --data-dir=…, with VEEN_ROLE and the like around it."""
     config = tmp_path / "hub.yaml"
     keys = tmp_path / "keys"
-    public = report("hub", "key", "create", "--keys-dir", keys)["hub_pk"]
+    public = report("hub", "init", "--keys-dir", keys)["hub_pk"]
     config.write_text(f"listen: {{host: 127.0.0.1, port: 0}}\nauthority_id: one\nkeys_dir: {keys}\n")
     environ = {"VEEN_ROLE": "tenant", "VEEN_UNIVERSE_ID": "u1", "VEEN_LOG_LEVEL": "info"}
-    program = [sys.executable, "-c", "from veen.cli.hub import veen_hub_main; veen_hub_main()"]
+    program = [sys.executable, "-c", "from veen.cli.hub.group import veen_hub_main; veen_hub_main()"]
     options = ("--profile=authority", f"--config={config}", "--set", "engine.workers=0")
     with running(data, *options, program=program, env=environ) as hub:
         assert hub.about["hub_pk"] == public
-        wait_for(lambda: hub.log.read_text())
+        until(lambda: hub.log.read_text())
         assert hub.lines()[0]["role"] == "authority"  # the flag beats the variable
         assert hub.stop() == 0
 
@@ -235,6 +271,7 @@ def test_keys_are_created_shown_rotated_and_checked(data):
 def test_the_key_of_a_running_hub_is_rotated_by_its_administrator(data, tmp_path):
     token = tmp_path / "admin"
     token.write_text("an-administrator")
+    token.chmod(0o600)
     with running(data, *DEV, "--set", f"auth.admin_token_files={token}") as hub:
         before = hub.submit()
         refused = report("hub", "key", "rotate", "--hub", hub.url, code=Exit.REFUSED)
@@ -252,9 +289,9 @@ def test_the_key_of_a_running_hub_is_rotated_by_its_administrator(data, tmp_path
 
 
 def sections(data_dir):
-    found = report("hub", "verify-data", data_dir)
-    assert found["ok"], found
-    return [section["labels"] for section in found["sections"]]
+    result = report("hub", "verify-data", data_dir)
+    assert result["ok"], result
+    return [section["labels"] for section in result["sections"]]
 
 
 def test_damage_is_exit_code_1_and_names_the_byte(data):
@@ -315,12 +352,26 @@ def test_a_clone_of_a_busy_hub_verifies(data, tmp_path):
         with cloning:
             assert cloning.returncode == Exit.OK
         hub.stop()
-    (kept,) = sections(tmp_path / "copy")
-    assert 5 <= kept[w.LABEL.hex()]["size"] < seq
+    (section,) = sections(tmp_path / "copy")
+    assert 5 <= section[w.LABEL.hex()]["size"] < seq
     with running(tmp_path / "copy", *options) as hub:
-        hub.submit(seq=kept[w.LABEL.hex()]["size"] + 1)
+        hub.submit(seq=section[w.LABEL.hex()]["size"] + 1)
         hub.stop()
     sections(tmp_path / "copy")
+
+
+def test_a_clone_is_checked_against_the_pinned_key(data, tmp_path):
+    """A directory that another hub wrote verifies by its own keys alone; the pin is what tells."""
+    with running(data) as hub:
+        hub.submit()
+        pin = hub.about["hub_pk"]
+        hub.stop()
+    other = f"ed25519:{w.STRANGER.public.hex()}"
+    done = veen("hub", "clone", data, tmp_path / "other", "--pin", other)
+    assert done.returncode == Exit.BAD_EVIDENCE
+    assert b"the copy does not verify" in done.stderr
+    assert report("hub", "clone", data, tmp_path / "pinned", "--pin", pin)["keys"] == "pinned"
+    assert report("hub", "clone", data, tmp_path / "unpinned", "--no-pin")["keys"] == "not pinned"
 
 
 def test_a_clone_without_keys_verifies_and_does_not_start(data, tmp_path):
@@ -370,6 +421,83 @@ def test_a_fork_keeps_a_prefix_and_both_sides_verify(data, tmp_path, upto):
         assert veen("hub", "verify-data", target).returncode in (Exit.BAD_EVIDENCE, Exit.LOCAL)
         (target / name).write_bytes(whole)
     sections(target)
+
+
+def test_a_copy_that_was_cut_off_is_refused_by_name_and_every_command_says_what_to_do(data, tmp_path):
+    with running(data) as hub:
+        hub.submit()
+        hub.stop()
+    copy = tmp_path / "copy"
+    report("hub", "clone", data, copy, "--with-keys")
+    (copy / "unfinished-copy.json").write_text('{"copy":"clone","ver":1}')
+    for command in (
+        ("hub", "start", "--data-dir", copy, *DEV),
+        ("hub", "verify-data", copy),
+        ("hub", "rebuild-index", copy),
+        ("hub", "cut-tail", copy),
+        ("hub", "clone", copy, tmp_path / "other"),
+        ("hub", "clone", data, copy),
+        ("hub", "fork", copy, tmp_path / "other"),
+        ("hub", "fork", data, copy),
+        ("hub", "key", "show", "--data-dir", copy),
+        ("hub", "key", "rotate", "--data-dir", copy),
+        ("hub", "retention", "show", "--data-dir", copy),
+        ("verify", copy),
+    ):
+        said = report(*command, code=Exit.LOCAL)
+        assert said["code"] == "E.STORAGE.UNFINISHED", command
+        assert "remove this directory" in said["hint"]
+    for name in ("clone", "fork"):
+        said = report("hub", name, data, data / "inside", code=Exit.LOCAL)
+        assert "lies inside" in said["cause"]
+    assert not (data / "inside").exists()
+
+
+def test_a_known_key_over_a_blank_directory_is_refused_by_name(data, tmp_path):
+    keys = tmp_path / "keys"
+    public = report("hub", "init", "--keys-dir", keys)["hub_pk"]
+    assert "holds a private key already" in report("hub", "init", "--keys-dir", keys, code=Exit.LOCAL)["cause"]
+    (keys / "birth.json").unlink()
+    said = report("hub", "start", "--data-dir", data, "--keys-dir", keys, *DEV, code=Exit.LOCAL)
+    assert said["code"] == "E.STORAGE.BLANK_LOG"
+    assert "veen hub init" in said["hint"]
+    assert report("hub", "init", "--keys-dir", keys, "--reuse-key", "--valid", "1h")["hub_pk"] == public
+    with running(data, *DEV, "--keys-dir", keys) as hub:
+        assert hub.about["hub_pk"] == public
+        hub.stop()
+    own = tmp_path / "own"
+    public = report("hub", "init", "--data-dir", own)["hub_pk"]
+    assert report("hub", "key", "show", "--data-dir", own)["hub_keys"][0]["hub_pk"] == public.removeprefix("ed25519:")
+    assert (
+        veen("hub", "init").returncode == veen("hub", "init", "--data-dir", own, "--reuse-key").returncode == Exit.USAGE
+    )
+
+
+def test_a_torn_end_of_the_journal_is_shown_and_cut(data):
+    with running(data, *DEV, "--set", "engine.retire_seconds=0") as hub:
+        released = [hub.submit(seq=seq) for seq in range(1, 4)]
+        os.kill(hub.process.pid, signal.SIGKILL)
+        hub.process.wait()
+    assert report("hub", "cut-tail", data) == {"torn": False, "cut": False}
+    (path,) = (data / "journal").glob("*.wal")
+    whole = path.read_bytes()
+    length, chain = 2000, bytes(range(32))
+    check = Ht("veen/journal", length.to_bytes(4, "big") + chain)[:4]
+    path.write_bytes(whole + length.to_bytes(4, "big") + chain + check + bytes(length))  # the bytes never came
+    refused = veen("hub", "start", "--data-dir", data, *DEV)
+    assert refused.returncode == Exit.BAD_EVIDENCE
+    assert b"veen hub cut-tail" in refused.stderr
+    shown = report("hub", "cut-tail", data)
+    assert (shown["torn"], shown["cut"], shown["offset"]) == (True, False, len(whole))
+    assert path.stat().st_size > len(whole)
+    cut = report("hub", "cut-tail", data, "--yes")
+    assert path.read_bytes() == whole
+    assert json.loads((data / cut["record"]).read_bytes())["sha256"] == cut["sha256"]
+    assert len((data / cut["kept_in"]).read_bytes()) == cut["bytes"] == 2040
+    sections(data)
+    with running(data) as hub:
+        assert [hub.receipt(seq) for seq in range(1, 4)] == released
+        hub.stop()
 
 
 def test_a_fork_of_what_is_not_there(data, tmp_path):
@@ -425,6 +553,13 @@ def test_a_hub_is_rebuilt_from_its_log_alone(data):
 def test_retention_is_planned_applied_and_shown(data):
     with running(data, *DEV, "--set", "limits.max_checkpoint_interval=2") as hub:
         for seq in range(1, 4):
+            data_of = b"attachment %d" % seq
+            entry = f"label={w.LABEL.hex()}&client_id={w.ALICE.public.hex()}&client_seq={seq}"
+            path = f"/tooling/attachment/{H(data_of).hex()}?{entry}"
+            connection = hub.client.connect()
+            connection.request("PUT", path, data_of)
+            assert connection.getresponse().status == 201
+            connection.close()
             hub.submit(seq=seq)
         assert veen("hub", "retention", "apply", "--data-dir", data, "--payloads", "1s").returncode == Exit.LOCAL
         hub.stop()
@@ -433,7 +568,9 @@ def test_retention_is_planned_applied_and_shown(data):
     (planned,) = report("hub", "retention", "plan", *options)["erasures"]
     assert (planned["start_seq"], planned["end_seq"], planned["what"]) == (1, 2, "payloads")
     assert report("hub", "retention", "show", "--data-dir", data)["labels"][0]["payloads_erased"] == 0
-    assert report("hub", "retention", "apply", *options)["erasures"] == [planned]
+    applied = report("hub", "retention", "apply", *options)
+    assert (applied["erasures"], applied["attachments"]) == ([planned], 2)
+    assert [path.name for path in (data / "attachments").glob("*/*")] == [H(b"attachment 3").hex()]
     assert report("hub", "retention", "plan", *options)["erasures"] == []
     assert report("hub", "retention", "show", "--data-dir", data)["labels"][0]["payloads_erased"] == 1
     assert sections(data)[0][w.LABEL.hex()]["size"] == 3

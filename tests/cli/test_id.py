@@ -12,11 +12,11 @@ from tests.cli.homes import PIN, Cli
 from tests.cli.hubprocess import running
 from tests.cli.terminal import in_terminal
 
-from veen.cli.output import Exit
-from veen.client.card import IdentityCard
+from veen.cli.shared.output import Exit
 from veen.client.home import Home
-from veen.client.keyring import StreamKeys
-from veen.client.keystore import open_identity
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.keystore import open_identity
 
 
 @pytest.fixture
@@ -29,31 +29,31 @@ def cli(tmp_path, monkeypatch):
 def secret(tmp_path):
     path = tmp_path / "passphrase"
     path.write_text("correct horse\nsecond line\n")
+    path.chmod(0o600)
     return path
 
 
 def test_keygen_makes_an_identity_under_a_passphrase(cli, secret):
-    made = cli.json("keygen", "--name", "alice", "--passphrase-file", secret)
-    assert made["keystore"] == "sealed"
-    assert IdentityCard.from_text(made["card"]).client_id.hex() == made["client_id"]
+    result = cli.json("keygen", "--name", "alice", "--passphrase-file", secret)
+    assert result["keystore"] == "sealed"
+    assert IdentityCard.from_text(result["card"]).client_id.hex() == result["client_id"]
     directory = cli.root / "identities" / "alice"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / "keystore.enc").stat().st_mode) == 0o600
     keystore = open_identity(Home.at(cli.root), "alice", "correct horse")  # the first line, without its end
-    assert keystore.identity.client_id.hex() == made["client_id"]
+    assert keystore.identity.client_id.hex() == result["client_id"]
     assert cli.secret_free(keystore.identity.id_sign.seed, keystore.identity.dh_sk, b"correct horse")
 
 
-@pytest.mark.req("K8S-13")
 def test_keygen_into_a_directory_of_its_own(cli, tmp_path, secret):
     """spec-4 §7: keygen --out /work/client, and --client /work/client afterwards."""
     out = tmp_path / "work" / "client"
-    made = cli.json("keygen", "--out", out, "--passphrase-file", secret)
-    assert made["name"] == "client"
+    result = cli.json("keygen", "--out", out, "--passphrase-file", secret)
+    assert result["name"] == "client"
     assert not (cli.root / "identities").exists()
-    assert cli.json("id", "show", "--client", out)["client_id"] == made["client_id"]
-    assert cli.json("id", "show", "--identity", "./work/client")["client_id"] == made["client_id"]
-    assert cli.json("id", "show", out)["client_id"] == made["client_id"]
+    assert cli.json("id", "show", "--client", out)["client_id"] == result["client_id"]
+    assert cli.json("id", "show", "--identity", "./work/client")["client_id"] == result["client_id"]
+    assert cli.json("id", "show", out)["client_id"] == result["client_id"]
 
 
 def test_new_is_keygen(cli):
@@ -68,20 +68,21 @@ def test_an_identity_is_never_overwritten(cli):
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 65, ".hidden", "a b"])
 def test_names_that_would_be_paths_are_refused(cli, name):
-    told = cli.json("keygen", f"--name={name}", "--insecure-plain-keystore", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.NAME"
+    error = cli.json("keygen", f"--name={name}", "--insecure-plain-keystore", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.NAME"
     assert not cli.root.exists()
 
 
 def test_without_a_terminal_a_passphrase_is_not_asked_for(cli):
-    told = cli.json("keygen", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.INPUT"
-    assert "--passphrase-file" in told["hint"]
+    error = cli.json("keygen", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.INPUT"
+    assert "--passphrase-file" in error["hint"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\n", b"x" * 5000])
 def test_a_file_without_a_passphrase_is_told(cli, tmp_path, content):
     (tmp_path / "empty").write_bytes(content)
+    (tmp_path / "empty").chmod(0o600)
     assert cli.json("keygen", "--passphrase-file", tmp_path / "empty", code=5)["code"] == "E.LOCAL.INPUT"
 
 
@@ -119,29 +120,29 @@ def test_which_identity_is_said_or_the_only_one_or_asked_back(cli):
     alice = cli.keygen("alice")
     assert cli.json("id", "show")["name"] == "alice"
     cli.keygen("bob")
-    told = cli.json("id", "show", code=5)
-    assert "alice, bob" in told["cause"]
+    error = cli.json("id", "show", code=5)
+    assert "alice, bob" in error["cause"]
     cli.run("config", "set", "identity", "alice")
     assert cli.json("id", "show")["client_id"] == alice["client_id"]
     cli.run("context", "add", "dev", "--hub", "http://a", "--pin", PIN, "--identity", "bob")
     assert cli.json("id", "show")["name"] == "bob"
     assert cli.json("id", "show", "--identity", "alice")["name"] == "alice"
     assert cli.json("id", "show", "carol", code=5)["code"] == "E.LOCAL.IDENTITY"
-    assert [one["name"] for one in cli.json("id", "list")["identities"]] == ["alice", "bob"]
+    assert [identity["name"] for identity in cli.json("id", "list")["identities"]] == ["alice", "bob"]
 
 
 def test_a_damaged_identity_is_listed_as_damaged(cli):
     cli.keygen()
     (cli.root / "identities" / "alice" / "keystore.enc").write_bytes(b"noise")
-    (one,) = cli.json("id", "list")["identities"]
-    assert one["keystore"].startswith("damaged")
+    (identity,) = cli.json("id", "list")["identities"]
+    assert identity["keystore"].startswith("damaged")
 
 
 def test_a_card_is_one_line_and_can_be_checked(cli):
-    made = cli.keygen()
+    result = cli.keygen()
     text = cli.run("id", "card").stdout
-    assert text == f"{made['card']}\n"
-    assert cli.json("id", "card", "--check", text.strip())["client_id"] == made["client_id"]
+    assert text == f"{result['card']}\n"
+    assert cli.json("id", "card", "--check", text.strip())["client_id"] == result["client_id"]
     flipped = text.strip()[:-1] + ("q" if text.strip()[-1] != "q" else "p")
     assert cli.json("id", "card", "--check", flipped, code=5)["code"] == "E.LOCAL.CARD"
 
@@ -161,6 +162,7 @@ def test_rotation_gives_a_new_client_key_and_keeps_the_identity(cli):
 def test_the_passphrase_can_be_changed_given_and_taken_away(cli, tmp_path, secret):
     cli.keygen()
     (tmp_path / "other").write_text("battery staple")
+    (tmp_path / "other").chmod(0o600)
     assert cli.json("id", "passphrase", "--new-passphrase-file", secret)["keystore"] == "sealed"
     assert cli.json("id", "show", "--keys", code=5)["code"] == "E.LOCAL.INPUT"
     cli.run("id", "passphrase", "alice", "--passphrase-file", secret, "--new-passphrase-file", tmp_path / "other")
@@ -178,7 +180,9 @@ def test_an_identity_moves_to_another_home(cli, tmp_path, secret):
     cli.run("id", "export", tmp_path / "set", *options, code=Exit.LOCAL)  # not over another one
     other = Cli(tmp_path / "other")
     assert other.json("id", "import", tmp_path / "set", *options)["name"] == "alice"
-    assert [one["stream"] for one in other.json("id", "keyring", "list", *options)["streams"]] == ["orders"]
+    assert [stream_row["stream"] for stream_row in other.json("id", "keyring", "list", *options)["streams"]] == [
+        "orders"
+    ]
     assert other.json("id", "import", tmp_path / "set", *options, code=5)["code"] == "E.LOCAL.EXISTS"
     third = Cli(tmp_path / "third")
     (tmp_path / "set" / "identity_card").write_text("veen1nonsense")
@@ -196,20 +200,36 @@ def test_an_identity_in_use_is_told_with_who_uses_it(cli):
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        told = cli.json("id", "rotate", code=Exit.LOCAL)
+        error = cli.json("id", "rotate", code=Exit.LOCAL)
         holder.send_signal(signal.SIGTERM)
-    assert told["code"] == "E.LOCAL.IN_USE"
-    assert f"process {holder.pid}" in told["cause"]
+    assert error["code"] == "E.LOCAL.IN_USE"
+    assert f"process {holder.pid}" in error["cause"]
     cli.run("id", "rotate")
 
 
 # --- keyring -----------------------------------------------------------------------------------------------------
 
 
+def test_a_private_stream_has_a_random_id_and_no_name(cli, tmp_path):
+    """D-169: the id of a named stream is the hash of its name, so whoever guesses the name finds its label."""
+    cli.keygen()
+    first, other = (cli.json("id", "keyring", "new", "--private") for _ in range(2))
+    assert first["stream_id"] != other["stream_id"]
+    assert first["stream"] == f"hex:{first['stream_id']}"
+    assert first["rights"] == "read and write"
+    key = tmp_path / "key"
+    cli.run("id", "keyring", "share", first["stream"], "--read", "--out", key)
+    shared = StreamKeys.from_text(key.read_text().strip())
+    assert (shared.stream_id.hex(), shared.name) == (first["stream_id"], None)
+    assert cli.json("id", "keyring", "show", first["stream"])["reader_pk"] == first["reader_pk"]
+    cli.run("id", "keyring", "new", code=Exit.USAGE)
+    cli.run("id", "keyring", "new", "orders", "--private", code=Exit.USAGE)
+
+
 def test_a_stream_is_made_shared_and_read_by_another(cli, tmp_path):
     cli.keygen("alice")
-    made = cli.json("id", "keyring", "new", "record/app")
-    assert made["rights"] == "read and write"
+    result = cli.json("id", "keyring", "new", "record/app")
+    assert result["rights"] == "read and write"
     write_key = cli.run("id", "keyring", "share", "record/app").stdout.strip()
     assert not StreamKeys.from_text(write_key).can_read
     bob = Cli(tmp_path / "bob")
@@ -220,7 +240,7 @@ def test_a_stream_is_made_shared_and_read_by_another(cli, tmp_path):
     assert stat.S_IMODE((tmp_path / "read.key").stat().st_mode) == 0o600
     cli.run("id", "keyring", "share", "record/app", "--read", "--out", tmp_path / "read.key", code=Exit.LOCAL)
     assert bob.json("id", "keyring", "add", f"@{tmp_path / 'read.key'}")["rights"] == "read and write"
-    assert bob.json("id", "keyring", "show", "record/app")["reader_pk"] == made["reader_pk"]
+    assert bob.json("id", "keyring", "show", "record/app")["reader_pk"] == result["reader_pk"]
 
 
 def test_a_read_key_is_refused_as_an_argument(cli, tmp_path):
@@ -230,9 +250,9 @@ def test_a_read_key_is_refused_as_an_argument(cli, tmp_path):
     read_key = cli.run("id", "keyring", "share", "s", "--read").stdout.strip()
     bob = Cli(tmp_path / "bob")
     bob.keygen("bob")
-    told = bob.run("id", "keyring", "add", read_key, code=Exit.USAGE)
-    assert "@FILE" in told.stderr
-    assert read_key not in told.output
+    refusal = bob.run("id", "keyring", "add", read_key, code=Exit.USAGE)
+    assert "@FILE" in refusal.stderr
+    assert read_key not in refusal.output
     assert bob.json("id", "keyring", "list")["streams"] == []
     assert bob.json("id", "keyring", "add", "-", stdin=read_key)["rights"] == "read and write"
 
@@ -265,13 +285,12 @@ def test_what_is_no_key_is_told(cli, text):
 SESSION = """
 import json, sys
 import click
-from veen.cli.clictx import Session, client_options
-from veen.cli.output import Output, output_options
+from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.output import Output
 
 @click.command()
-@output_options
 @client_options
-def status(output: Output, session: Session) -> None:
+def status(output: Output, session: CliSession) -> None:
     client = session.client()
     data = {"hub_pk": client.status().hub_pk.hex(), "name": session.identity_name}
     output.result(data, lambda: output.fields(data.items()))

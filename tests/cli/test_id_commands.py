@@ -3,10 +3,10 @@
 import pytest
 from tests.cli.overlayworld import world
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def people(tmp_path_factory):
     with world(tmp_path_factory.mktemp("ids"), "alice", "acme") as (_, alice, acme):
         yield alice, acme
@@ -16,26 +16,26 @@ def share(owner, reader, stream):
     reader.join(owner, stream)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def known(people):
     """Alice with a device and an account, Acme with a staff that she belongs to; both can read all of it."""
     alice, acme = people
     realm = ("--realm", "shop", "--make-keys")
-    made = [
+    messages = [
         alice.json("id", "principal", "add", "--info", '{"home":"Graz"}', *realm),
         alice.json("id", "device", "add", "--label", "laptop", *realm),
         alice.json("id", "context", "add", "--display-name", "Ann", *realm),
         alice.json("id", "handle", "add", "@ann", *realm),
         alice.json("id", "external", "add", "corp", "4711", *realm),
     ]
-    for stream in {one["stream"] for one in made}:
+    for stream in {row["stream"] for row in messages}:
         share(alice, acme, stream)
     card = alice.card
     org = acme.json("id", "org", "add", "--display-name", "Acme", *realm)
     acme.json("id", "group", "add", "staff", card, *realm)
     acme.json("id", "role", "add", "clerk", "--group", "staff", *realm)
     share(acme, alice, org["stream"])
-    return {"ctx_id": made[2]["ctx_id"], "device_id": made[1]["device_id"], "org_id": org["org_id"]}
+    return {"ctx_id": messages[2]["ctx_id"], "device_id": messages[1]["device_id"], "org_id": org["org_id"]}
 
 
 @pytest.mark.req("ID-03", "ID-04", "ID-07")
@@ -58,8 +58,8 @@ def test_each_message_stands_in_the_stream_of_its_identity_and_both_see_the_same
 def test_handles_and_external_accounts_resolve_until_they_are_revoked(people, known):
     alice, acme = people
     realm = ("--realm", "shop")
-    found = acme.json("id", "resolve", "@ann", *realm)
-    assert (found["target_id"], found["display_name"]) == (known["ctx_id"], "Ann")
+    result = acme.json("id", "resolve", "@ann", *realm)
+    assert (result["target_id"], result["display_name"]) == (known["ctx_id"], "Ann")
     assert acme.json("id", "resolve", "corp:4711", "--external", *realm)["target_id"] == known["ctx_id"]
     assert acme.json("id", "resolve", "@ann", code=Exit.LOCAL)["code"] == "E.ABSENT", "another realm"
     other = ("--external", "--writer", "ab" * 32)
@@ -77,9 +77,9 @@ def test_handles_and_external_accounts_resolve_until_they_are_revoked(people, kn
 def test_a_token_is_for_an_active_device_and_a_graph_shows_who_belongs_to_whom(people, known, tmp_path):
     alice, acme = people
     out = tmp_path / "phone.token"
-    made = alice.json("id", "delegate", alice.card, "--realm", "shop", "--for-stream", "orders", "--out", out)
-    assert made["issuer_pk"] == alice.me["id_sign_pk"]
-    assert len(made["streams"]) == 3
+    result = alice.json("id", "delegate", alice.card, "--realm", "shop", "--for-stream", "orders", "--out", out)
+    assert result["issuer_pk"] == alice.me["id_sign_pk"]
+    assert len(result["streams"]) == 3
     assert alice.json("inspect", out)
     stranger = alice.json("id", "delegate", acme.card, "--out", out, code=Exit.POLICY)
     assert stranger["code"] == "ID.DELEGATION"
@@ -114,8 +114,8 @@ def test_one_stream_for_all_identities_and_a_message_in_the_wrong_stream(people)
     acme.join(alice, alice.new_stream("people"))
     alice.json("id", "principal", "add", "--stream", "people")
     acme.json("id", "principal", "add", "--stream", "people")
-    found = alice.json("id", "principal", "list", "--stream", "people")["principals"]
-    assert len(found) == 2
+    result = alice.json("id", "principal", "list", "--stream", "people")["principals"]
+    assert len(result) == 2
     alice.json("id", "principal", "show", "ab" * 32, "--stream", "people", code=Exit.LOCAL)
     alice.run("id", "role", "add", "x", code=Exit.USAGE)
     stranger = alice.json("id", "org", "add", "--org", "cd" * 32, code=Exit.LOCAL)

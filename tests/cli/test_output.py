@@ -3,9 +3,11 @@
 import builtins
 import json
 import os
+import re
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import click
 import pytest
@@ -14,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.terminal import in_terminal
 
-from veen.cli.output import Exit, Fail, Mode, Output, output_options, report, sniff_mode
-from veen.cli.text import block, cell, compact, pretty, safe
+from veen.cli.shared import output as output_module
+from veen.cli.shared.output import Exit, Fail, Mode, Output, output_options, report, sniff_mode
+from veen.cli.shared.text import block, cell, compact, pretty, safe
 
 ENTRIES = [{"seq": 1, "body": "hello"}, {"seq": 2, "body": "tab\there"}]
 
@@ -27,13 +30,13 @@ ENTRIES = [{"seq": 1, "body": "hello"}, {"seq": 2, "body": "tab\there"}]
 def sample(output, fail_after, error):
     """A command of the usual shape."""
     if error == "fail":
-        raise Fail(Exit.REFUSED, "no", "because", "do this", "E.SEQ", stage="commit", request_id="r-1")
+        raise Fail("E.SEQ", "no", "because", "do this", stage="commit", request_id="r-1")
     if error:
         raise getattr(builtins, error)("x")
     with output.records("entries", ("seq", "body"), (4, 8)) as records:
         for number, entry in enumerate(ENTRIES):
             if fail_after == number:
-                raise Fail(Exit.NETWORK, "gone", "the hub went away", "again", "E.NET")
+                raise Fail("E.NET", "gone", "the hub went away", "again")
             records.add(entry, (entry["seq"], entry["body"]))
         records.summary({"upto": 2})
     output.note("a note")
@@ -170,16 +173,16 @@ def test_the_form_is_known_even_if_the_line_cannot_be_parsed():
 
 SLOW = """
 import sys, time
-from veen.cli.output import Mode, Output
+from veen.cli.shared.output import Mode, Output
 with Output(Mode.PLAIN, quiet="quiet" in sys.argv).progress("reading") as progress:
     progress("chunk 3")
-    time.sleep(float(sys.argv[1]))
+    input() if sys.argv[1] == "read" else time.sleep(float(sys.argv[1]))
 print("done")
 """
 
 
 def test_progress_appears_on_a_terminal_after_a_second_and_vanishes():
-    _, screen = in_terminal(program=[sys.executable, "-c", SLOW, "1.7"])
+    _, screen = in_terminal(program=[sys.executable, "-c", SLOW, "read"], answers=[("chunk 3", "")])
     assert "reading…" in screen
     assert "chunk 3" in screen
     assert screen.rstrip().endswith("\r\x1b[Kdone")
@@ -206,7 +209,38 @@ def test_a_report_on_a_terminal_wraps_to_its_width(monkeypatch, capsys):
     monkeypatch.setenv("VEEN_FORCE_TTY", "1")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "50")
-    report(Output(Mode.HUMAN), Fail(Exit.LOCAL, "what", "word " * 30, "hint", "E.LOCAL"))
+    report(Output(Mode.HUMAN), Fail("E.LOCAL", "what", "word " * 30, "hint"))
     lines = capsys.readouterr().err.splitlines()
     assert max(map(len, lines)) <= 50
     assert len(lines) > 4
+
+
+# Where a command writes by itself: its own text, or JSON and cells that were made harmless before.
+_WRITERS = {
+    "app.py",  # help and usage
+    "completion.py",  # a script of ours
+    "output.py",
+    "query.py",  # canonical JSON through `harmless`
+    "records.py",
+    "spark.py",  # a banner
+    "stream.py",  # cells in a format that the user wrote
+    "topics.py",  # help
+}
+
+
+def test_commands_write_through_the_output_which_spells_out_what_steers_a_terminal():
+    sources = Path(output_module.__file__).parent.glob("*.py")
+    writers = {path.name for path in sources if re.search(r"\bclick\.(s?echo|echo_via_pager)\(", path.read_text())}
+    assert writers <= _WRITERS, sorted(writers - _WRITERS)
+
+
+def test_names_of_fields_and_lines_of_text_are_spelled_out(capsys):
+    output = Output(Mode.PLAIN)
+    output.fields([("\x1b[31m", "\x07")])
+    output.text("a\x1b[2J\nb\n")
+    output.line("\u202e")
+    output.document({"\x9b": "\x1b"})
+    output.say("\x1b")
+    shown = capsys.readouterr()
+    assert not any(mark in shown.out + shown.err for mark in "\x1b\x07\x9b\u202e")
+    assert "a\\x1b[2J\nb\n" in shown.out

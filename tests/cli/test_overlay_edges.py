@@ -10,7 +10,7 @@ from tests.cli.hubprocess import running
 from tests.cli.overlayworld import Person, world
 from tests.cli.talk import DEV
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 def test_a_hub_that_asks_for_capabilities_gets_one_with_every_overlay_message(tmp_path):
@@ -42,10 +42,10 @@ def test_labels_that_rotate_are_folded_as_one_stream(tmp_path):
         while len(labels) < 2:
             labels.add(alice.json("kv", "put", stream, "n", count, "--format", "json")["label"])
             count += 1
-        found = alice.json("kv", "get", stream, "n")
-        assert found["value"] == count - 1
-        assert {cut["label"] for cut in found["upto"]} == labels
-        assert not found["snapshot"]["used"]
+        result = alice.json("kv", "get", stream, "n")
+        assert result["value"] == count - 1
+        assert {cut["label"] for cut in result["upto"]} == labels
+        assert not result["snapshot"]["used"]
         assert alice.json("fold", "run", stream, "--overlay", "kv")["entries"] == count
         alice.run("fold", "run", stream, "--overlay", "kv", "--every", 2, code=Exit.USAGE)
         alice.json("kv", "get", stream, "n", "--as-of", 1, code=Exit.LOCAL)
@@ -56,10 +56,10 @@ def test_who_can_only_write_is_not_told_whether_it_counts(tmp_path):
         stream = alice.new_stream("shared")
         alice.let_write("writer", stream)
         as_writer = ("--identity", "writer")
-        made = alice.json("crud", "create", stream, "user", "1", "{}", *as_writer)
-        assert "counted" not in made
-        told = alice.run("crud", "create", stream, "user", "1", "{}", *as_writer)
-        assert "for readers to say" in told.stderr
+        result = alice.json("crud", "create", stream, "user", "1", "{}", *as_writer)
+        assert "counted" not in result
+        report = alice.run("crud", "create", stream, "user", "1", "{}", *as_writer)
+        assert "no read key for this stream" in report.stderr
         denied = alice.json("crud", "list", stream, *as_writer, code=Exit.LOCAL)
         assert denied["code"] == "E.LOCAL.READER"
         listed = alice.json("crud", "list", stream, "--identity", "alice")
@@ -70,10 +70,10 @@ OVERLAY = textwrap.dedent("""
     from dataclasses import dataclass
     from typing import ClassVar
 
-    from veen.overlays.body import Body
-    from veen.overlays.fold import Compact
-    from veen.overlays.registry import Overlay
-    from veen.overlays.schema import Schema, SchemaSet
+    from veen.overlays.framework.body import Body
+    from veen.overlays.framework.fold import Compact
+    from veen.overlays.framework.registry import Overlay
+    from veen.overlays.framework.schema import Schema, SchemaSet
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Vote(Body):
@@ -141,7 +141,7 @@ def test_an_overlay_of_another_package_works_over_a_log_that_is_older(tmp_path):
 
         assert veen("fold", "show", stream, "--overlay", "votes")["state"] == {"coffee": 1, "tea": 2}
         listed = veen("fold", "list")
-        assert "votes" in [one["name"] for one in listed["overlays"] if not one["builtin"]]
-        assert [one["name"] for one in listed["broken"]] == ["broken"]
+        assert "votes" in [overlay["name"] for overlay in listed["overlays"] if not overlay["builtin"]]
+        assert [overlay["name"] for overlay in listed["broken"]] == ["broken"]
         moments = veen("fold", "run", stream, "--overlay", "example.vote", "--every", "1")["moments"]
-        assert len({one["state_hash"] for one in moments}) == 3
+        assert len({overlay["state_hash"] for overlay in moments}) == 3

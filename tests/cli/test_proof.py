@@ -6,8 +6,8 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.test_receipt import flip
 
-from veen.cli.output import Exit
-from veen.core.proof import MmrProof
+from veen.cli.shared.output import Exit
+from veen.core.tree.proof import MmrProof
 
 
 @pytest.fixture
@@ -21,18 +21,18 @@ def stream(talk, request):
 @pytest.mark.parametrize(("seq", "size"), [(1, 5), (3, 5), (5, 5), (3, 3), (2, 4)])
 def test_a_proof_verifies_by_itself_elsewhere(talk, stream, tmp_path, seq, size):
     proof, receipt, last = (tmp_path / name for name in ("p.cbor", "r.cbor", "last.cbor"))
-    found = talk.json("proof", "get", stream, seq, "--size", size, "--out", proof, "--receipt", receipt)
+    result = talk.json("proof", "get", stream, seq, "--size", size, "--out", proof, "--receipt", receipt)
     talk.run("receipt", "get", stream, size, "--out", last)
     MmrProof.from_bytes(proof.read_bytes()).verify(
-        leaf_hash=bytes.fromhex(found["msg_id"]),
+        leaf_hash=bytes.fromhex(result["msg_id"]),
         stream_seq=seq,
         tree_size=size,
-        expected_root=bytes.fromhex(found["root"]),
+        expected_root=bytes.fromhex(result["root"]),
     )
     stranger = Cli(tmp_path / "elsewhere")
     trusted = ["--hub-pk", talk.hub.about["hub_pk"], "--seq", seq]
     assert stranger.json("proof", "verify", proof, "--with", receipt, "--with", last, *trusted)["ok"]
-    by_root = ["--root", found["root"], "--size", size, "--seq", seq]
+    by_root = ["--root", result["root"], "--size", size, "--seq", seq]
     assert stranger.json("proof", "verify", proof, *by_root)["ok"]
     stranger.json("proof", "verify", proof, "--root", "0" * 64, "--size", size, "--seq", seq, code=Exit.BAD_EVIDENCE)
     flip(proof, 20)
@@ -40,11 +40,11 @@ def test_a_proof_verifies_by_itself_elsewhere(talk, stream, tmp_path, seq, size)
 
 
 def test_the_picture_names_every_hash_and_ends_in_the_root(talk, stream, tmp_path):
-    found = talk.json("proof", "show", stream, 3, "--size", 5)
-    assert (found["hashes"], len(found["steps"]), len(found["peaks"])) == (3, 2, 2)
+    result = talk.json("proof", "show", stream, 3, "--size", 5)
+    assert (result["hashes"], len(result["steps"]), len(result["peaks"])) == (3, 2, 2)
     drawn = talk.run("proof", "show", stream, 3, "--size", 5, "--tree").stdout
     assert "<- this message" in drawn
-    assert found["root"] in drawn
+    assert result["root"] in drawn
     assert drawn == talk.run("proof", "show", stream, 3, "--size", 5).stdout
     svg = tmp_path / "proof.svg"
     talk.run("proof", "show", stream, 3, "--size", 5, "--svg", svg)

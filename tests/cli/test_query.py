@@ -6,7 +6,7 @@ import pytest
 from tests.cli.homes import Cli
 from tests.pipeline.queryworld import KEYS, STREAMS, filled
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def log(tmp_path_factory):
 
 @pytest.fixture
 def cli(tmp_path):
-    (tmp_path / "keys").write_text("".join(f"{one.to_text()}\n" for one in KEYS.values()))
+    (tmp_path / "keys").write_text("".join(f"{keys.to_text()}\n" for keys in KEYS.values()))
     return Cli(tmp_path / "home")
 
 
@@ -33,14 +33,14 @@ def asked(cli, places, *more, **kwargs):
 
 @pytest.mark.req("QRY-14", "QRY-23")
 def test_a_query_is_answered_stored_fetched_and_verified(cli, places):
-    found = asked(cli, places, "--scope", "record/*", "--type", "login", "--evidence", "full")
-    digest = found["result_digest"]
-    assert digest["row_count"] == len(found["rows"]) > 0
-    assert {row["event_type"] for row in found["rows"]} == {"login"}
-    assert {stream["stream"] for stream in found["coverage"]["streams"]} == set(STREAMS)
+    result = asked(cli, places, "--scope", "record/*", "--type", "login", "--evidence", "full")
+    digest = result["result_digest"]
+    assert digest["row_count"] == len(result["rows"]) > 0
+    assert {row["event_type"] for row in result["rows"]} == {"login"}
+    assert {stream["stream"] for stream in result["coverage"]["streams"]} == set(STREAMS)
     result_id = digest["result_id"]
     page = cli.json("query", "result", result_id, "--offset", 1, "--limit", 2)
-    assert page["rows"] == found["rows"][1:3]
+    assert page["rows"] == result["rows"][1:3]
     assert page["result_digest"] == digest
     assert page["page"] == {"offset": 1, "limit": 2, "total": digest["row_count"], "has_more": True}
     assert cli.json("query", "status", result_id)["status"] == "completed"
@@ -73,21 +73,21 @@ def test_aggregates_and_numbers_are_printed_with_every_digit(cli, places):
 
 
 def test_rows_go_to_stdout_and_everything_else_to_stderr(cli, places):
-    found = cli.run("query", "run", *places, "--scope", STREAMS[0], "--field", "origin", "--field", "payload.where")
-    lines = found.stdout.splitlines()
+    result = cli.run("query", "run", *places, "--scope", STREAMS[0], "--field", "origin", "--field", "payload.where")
+    lines = result.stdout.splitlines()
     assert all(len(line.split("\t")) == 2 for line in lines)
-    assert "rows_hash" in found.stderr
-    assert "are no rows: " in found.stderr
+    assert "rows_hash" in result.stderr
+    assert "are no rows: " in result.stderr
     human = cli.run("query", "run", *places, "--scope", "record/*", "-o", "human")
     assert "40 of" in human.stderr
     assert "rows_hash" in human.stdout
 
 
 def test_a_descriptor_can_be_given_as_it_is(cli, places, tmp_path):
-    given = {"scope": [STREAMS[0]], "filter": {"later": 1}, "projection": ["*"], "evidence": {"mode": "none"}}
-    (tmp_path / "query").write_text(json.dumps(given))
-    found = cli.run("query", "run", *places, "--descriptor", tmp_path / "query")
-    assert "'later' is not known" in found.stderr
+    question = {"scope": [STREAMS[0]], "filter": {"later": 1}, "projection": ["*"], "evidence": {"mode": "none"}}
+    (tmp_path / "query").write_text(json.dumps(question))
+    result = cli.run("query", "run", *places, "--descriptor", tmp_path / "query")
+    assert "'later' is not known" in result.stderr
     bad = cli.json("query", "run", *places, "--descriptor", "-", stdin="{}", code=Exit.USAGE)
     assert bad["cause"] == "scope: is missing"
 
@@ -129,7 +129,7 @@ def test_keys_come_from_the_keyring_of_the_identity(cli, log, tmp_path):
     cli.keygen()
     (tmp_path / "key").write_text(KEYS[STREAMS[0]].to_text())
     cli.run("id", "keyring", "add", f"@{tmp_path / 'key'}")
-    found = cli.json("query", "run", "--data-dir", log, "--scope", "record/*")
-    assert {row["stream"] for row in found["rows"]} == {STREAMS[0]}
+    result = cli.json("query", "run", "--data-dir", log, "--scope", "record/*")
+    assert {row["stream"] for row in result["rows"]} == {STREAMS[0]}
     refused = cli.json("query", "run", "--data-dir", log, "--scope", STREAMS[1], code=Exit.LOCAL)
     assert "not known or may not be read" in refused["cause"]

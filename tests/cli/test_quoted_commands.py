@@ -74,7 +74,6 @@ def words_of(line):
     return [*{"veen": [], "veen-cli": [], "veen-hub": ["hub", "start"]}[program], *words]
 
 
-@pytest.mark.req("K8S-13")
 @pytest.mark.parametrize(("place", "line"), LINES, ids=[line for _, line in LINES])
 def test_a_quoted_command_line_parses(place, line):
     check_line(words_of(line))

@@ -3,8 +3,8 @@
 import pytest
 from tests.cli.homes import OTHER, Cli
 
-from veen.cli.output import Exit
-from veen.core.receipt import Receipt
+from veen.cli.shared.output import Exit
+from veen.core.objects.receipt import Receipt
 
 
 def flip(path, position=-1):
@@ -17,9 +17,9 @@ def test_a_receipt_is_fetched_verified_and_kept(talk, tmp_path):
     stream = talk.new_stream("receipt/get")
     sent = talk.say(stream, "one", "two")
     for line in ([stream, 2], ["--stream", stream, 2]):
-        found = talk.json("receipt", "get", *line, "--out", tmp_path / "r.cbor")
-        assert found["receipt"] == sent[1]["receipt"]
-        assert Receipt.from_bytes((tmp_path / "r.cbor").read_bytes()).to_json() == found["receipt"]
+        result = talk.json("receipt", "get", *line, "--out", tmp_path / "r.cbor")
+        assert result["receipt"] == sent[1]["receipt"]
+        assert Receipt.from_bytes((tmp_path / "r.cbor").read_bytes()).to_json() == result["receipt"]
     assert talk.json("receipt", "get", stream, 3, code=Exit.REFUSED)["code"] == "E.NOT_FOUND"
     talk.run("receipt", "get", stream, 0, code=Exit.USAGE)
     talk.run("receipt", "get", stream, code=Exit.USAGE)
@@ -46,7 +46,7 @@ def test_a_receipt_is_for_its_message_only(talk, tmp_path):
     talk.json("send", stream, "one", "--receipt", file)
     other = tmp_path / "msg.cbor"
     other.write_text(talk.json("send", stream, "two", "--dry-run")["cbor"])
-    told = talk.json("receipt", "verify", file, "--msg", other, code=Exit.BAD_EVIDENCE)
-    assert "another message" in told["cause"]
-    told = talk.json("receipt", "verify", other, code=Exit.USAGE)
-    assert told["message"].endswith("not a RECEIPT")
+    error = talk.json("receipt", "verify", file, "--msg", other, code=Exit.BAD_EVIDENCE)
+    assert "another message" in error["cause"]
+    error = talk.json("receipt", "verify", other, code=Exit.USAGE)
+    assert error["message"].endswith("not a RECEIPT")

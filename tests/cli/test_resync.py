@@ -7,7 +7,7 @@ import pytest
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 def state_file(talk):
@@ -19,8 +19,8 @@ def test_a_lost_state_is_rebuilt_from_the_log(talk):
     stream = talk.new_stream("resync/lost")
     talk.say(stream, "a", "b", "c")
     shutil.rmtree(talk.root / "state")
-    found = talk.json("resync", stream)
-    assert (found["read"], found["seq"], found["client_seq"]) == (3, 3, 3)
+    result = talk.json("resync", stream)
+    assert (result["read"], result["seq"], result["client_seq"]) == (3, 3, 3)
     assert talk.json("send", stream, "d")["client_seq"] == 4
 
 
@@ -28,9 +28,9 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_made_again(talk):
     stream = talk.new_stream("resync/damaged")
     talk.say(stream, "a", "b")
     state_file(talk).write_bytes(b"not a database at all" * 100)
-    told = talk.json("send", stream, "c", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.STATE"
-    assert "veen resync STREAM" in told["hint"]
+    error = talk.json("send", stream, "c", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.STATE"
+    assert "veen resync STREAM" in error["hint"]
     assert talk.json("verify-state", "--offline", code=Exit.LOCAL)["code"] == "E.LOCAL.STATE"
     assert talk.json("resync", stream)["client_seq"] == 2
     assert state_file(talk).with_name("state.db.damaged").exists()
@@ -59,11 +59,11 @@ def test_from_scratch_reads_all_of_it_again(talk):
 def test_the_state_is_compared_with_the_log_of_the_hub(talk):
     stream = talk.new_stream("resync/verify")
     sent = talk.say(stream, "a", "b")
-    found = talk.json("verify-state")
-    row = next(row for row in found["labels"] if row["label"] == sent[0]["label"])
+    result = talk.json("verify-state")
+    row = next(row for row in result["labels"] if row["label"] == sent[0]["label"])
     assert (row["seq"], row["mmr_root"], row["pending"]) == (2, sent[1]["mmr_root"], 0)
     assert row["checked"] == "hub, which has 2"
-    assert found["ok"]
+    assert result["ok"]
     assert talk.json("verify-state", "--offline")["labels"][0]["checked"] == "file"
 
 

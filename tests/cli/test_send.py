@@ -6,20 +6,20 @@ import pytest
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 
-from veen.cli.output import Exit
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
+from veen.cli.shared.output import Exit
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
 
 
 @pytest.mark.req("CLNT-01")
 def test_a_message_is_sent_and_its_receipt_is_verified_and_kept(talk, tmp_path):
     stream = talk.new_stream("send/basic")
-    found = talk.json("send", stream, "hello", "--receipt", tmp_path / "receipt.cbor")
-    assert (found["seq"], found["client_seq"], found["verified"]) == (1, 1, True)
+    result = talk.json("send", stream, "hello", "--receipt", tmp_path / "receipt.cbor")
+    assert (result["seq"], result["client_seq"], result["verified"]) == (1, 1, True)
     receipt = Receipt.from_bytes((tmp_path / "receipt.cbor").read_bytes())
     receipt.verify(bytes.fromhex(talk.hub.about["hub_pk"].removeprefix("ed25519:")))
-    assert receipt.to_json() == found["receipt"]
-    assert receipt.leaf_hash.hex() == found["msg_id"]
+    assert receipt.to_json() == result["receipt"]
+    assert receipt.leaf_hash.hex() == result["msg_id"]
     assert talk.json("send", stream, "again")["client_seq"] == 2
 
 
@@ -75,20 +75,20 @@ def test_header_fields_arrive_at_the_reader(talk):
 
 def test_a_dry_run_shows_the_message_and_sends_nothing(talk):
     stream = talk.new_stream("send/dry")
-    told = talk.json("send", stream, "secret words", "--dry-run")
-    msg = Msg.from_bytes(bytes.fromhex(told["cbor"]))
+    report = talk.json("send", stream, "secret words", "--dry-run")
+    msg = Msg.from_bytes(bytes.fromhex(report["cbor"]))
     msg.verify()
-    assert (msg.client_seq, msg.leaf_hash().hex()) == (1, told["derived"]["msg_id"])
-    assert "secret words" not in json.dumps(told)
+    assert (msg.client_seq, msg.leaf_hash().hex()) == (1, report["derived"]["msg_id"])
+    assert "secret words" not in json.dumps(report)
     assert talk.run("send", stream, "secret words", "--dry-run").stdout.startswith("MSG of ")
     assert talk.entries(stream) == []
     assert talk.json("send", stream, "hello")["client_seq"] == 1
 
 
 def test_a_stream_without_keys_is_told_with_the_command_that_makes_them(talk):
-    told = talk.json("send", "send/unknown", "hello", code=Exit.LOCAL)
-    assert told["code"] == "E.LOCAL.STREAM"
-    assert "veen id keyring new" in told["hint"]
+    error = talk.json("send", "send/unknown", "hello", code=Exit.LOCAL)
+    assert error["code"] == "E.LOCAL.STREAM"
+    assert "veen id keyring new" in error["hint"]
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(talk, tmp_path):
@@ -119,8 +119,8 @@ def test_work_is_paid_or_refused(tmp_path, monkeypatch):
     with running(tmp_path / "hub", *DEV, "--set", "admission.pow_difficulty=6") as hub:
         talk = Talk(tmp_path / "home", hub)
         stream = talk.new_stream("send/work")
-        told = talk.json("send", stream, "hello", "--no-pow", code=Exit.POLICY)
-        assert "6 zero bits" in told["cause"]
+        error = talk.json("send", stream, "hello", "--no-pow", code=Exit.POLICY)
+        assert "6 zero bits" in error["cause"]
         assert talk.json("send", stream, "hello")["seq"] == 1
 
 

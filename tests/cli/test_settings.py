@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.cli.configedit import change, remove_context
-from veen.cli.configfile import ConfigFile, check_value, read
-from veen.cli.output import Exit, Fail
-from veen.cli.settings import ENVIRONMENT, resolve
+from veen.cli.shared.config_edit import change, remove_context
+from veen.cli.shared.config_file import ConfigFile, check_value, read
+from veen.cli.shared.output import Exit, Fail
+from veen.cli.shared.settings import ENVIRONMENT, resolve
 
 PIN, OTHER = f"ed25519:{'a' * 64}", f"ed25519:{'b' * 64}"
 USER = ConfigFile(
@@ -57,10 +57,10 @@ def test_every_setting_has_a_variable():
 
 
 def test_a_context_gives_its_values_and_says_so():
-    found = settings()
-    assert (found.hub.value, found.hub_pk.value) == ("https://acme.example", PIN)
-    assert found.hub.origin == "/home/u/config.toml [context.acme]"
-    assert found.identity.value == "alice"
+    resolved = settings()
+    assert (resolved.hub.value, resolved.hub_pk.value) == ("https://acme.example", PIN)
+    assert resolved.hub.origin == "/home/u/config.toml [context.acme]"
+    assert resolved.identity.value == "alice"
     assert settings({"context": "dev"}).identity.value == "bob"
     assert settings({}, {"VEEN_CONTEXT": "dev"}).hub_pk.value == OTHER
 
@@ -70,28 +70,30 @@ def test_a_token_or_a_pin_of_one_hub_is_never_used_with_another():
     assert values(flags={"hub": "https://evil.example"}) == {
         "hub": "https://evil.example",
         "identity": "alice",
+        "insecure_http": False,
         "mode": "light",
         "remember_streams": True,
         "wait": 5,
+        "timeout": 30,
     }
     assert settings({}, {"VEEN_HUB": "https://evil.example"}).token_file.value is None
 
 
 def test_a_hub_that_some_context_names_is_that_context():
-    found = settings({"hub": "http://127.0.0.1:1/"})
-    assert (found.context.value, found.hub_pk.value) == ("dev", OTHER)
+    resolved = settings({"hub": "http://127.0.0.1:1/"})
+    assert (resolved.context.value, resolved.hub_pk.value) == ("dev", OTHER)
     assert settings({"hub": "https://acme.example"}).token_file.value == "/home/u/token"
 
 
 def test_a_context_on_the_command_line_outranks_a_hub_in_the_environment():
-    found = settings({"context": "dev"}, {"VEEN_HUB": "https://evil.example"})
-    assert (found.hub.value, found.hub_pk.value) == ("http://127.0.0.1:1", OTHER)
+    resolved = settings({"context": "dev"}, {"VEEN_HUB": "https://evil.example"})
+    assert (resolved.hub.value, resolved.hub_pk.value) == ("http://127.0.0.1:1", OTHER)
 
 
 def test_both_on_the_command_line_keep_the_pin():
     """The same hub at another address: whoever answers there must have the pinned key."""
-    found = settings({"context": "acme", "hub": "https://10.0.0.1"})
-    assert (found.hub.value, found.hub_pk.value) == ("https://10.0.0.1", PIN)
+    resolved = settings({"context": "acme", "hub": "https://10.0.0.1"})
+    assert (resolved.hub.value, resolved.hub_pk.value) == ("https://10.0.0.1", PIN)
 
 
 def test_a_project_cannot_change_the_pin_of_a_context():
@@ -107,9 +109,9 @@ def test_a_project_cannot_change_the_pin_of_a_context():
 
 def test_a_project_may_bring_contexts_of_its_own():
     project = ConfigFile(NOTHING.path, {"current_context": "ci"}, {"ci": {"hub": "https://ci", "hub_pk": PIN}}, True)
-    found = settings(project=project)
-    assert (found.context.value, found.hub.origin) == ("ci", "./veen.toml [context.ci]")
-    assert found.token_file.value is None  # taken whole: nothing of the user's context is mixed in
+    resolved = settings(project=project)
+    assert (resolved.context.value, resolved.hub.origin) == ("ci", "./veen.toml [context.ci]")
+    assert resolved.token_file.value is None  # taken whole: nothing of the user's context is mixed in
 
 
 def test_a_context_that_does_not_exist_is_told_with_its_origin():
@@ -134,6 +136,7 @@ def test_a_context_that_does_not_exist_is_told_with_its_origin():
         ("remember_streams", "maybe"),
         ("wait", "-1"),
         ("wait", "soon"),
+        ("timeout", "0"),
         ("current_context", "a.b"),
         ("identity", ""),
         ("nonsense", "1"),
@@ -184,20 +187,20 @@ def test_a_change_keeps_comments_and_order(path):
     assert "# my hubs" in text
     assert "# from the operator's card" in text
     assert text.index("[context.acme]") < text.index('identity = "alice"') < text.index("[context.dev]")
-    found = read(path)
-    assert found.top == {"current_context": "acme", "mode": "light"}
-    assert found.contexts["acme"]["identity"] == "alice"
-    assert found.contexts["dev"]["hub_pk"] == PIN
-    assert found.contexts["new"] == {"hub": "http://n"}
+    config = read(path)
+    assert config.top == {"current_context": "acme", "mode": "light"}
+    assert config.contexts["acme"]["identity"] == "alice"
+    assert config.contexts["dev"]["hub_pk"] == PIN
+    assert config.contexts["new"] == {"hub": "http://n"}
 
 
 def test_a_value_is_replaced_and_taken_out(path):
     change(path, {"current_context": "dev", "context.acme.hub_pk": None})
-    found = read(path)
-    assert found.top["current_context"] == "dev"
-    assert found.contexts["acme"] == {"hub": "https://acme.example"}
+    config = read(path)
+    assert config.top["current_context"] == "dev"
+    assert config.contexts["acme"] == {"hub": "https://acme.example"}
     change(path, {"context.acme.hub_pk": None})  # nothing to take out is fine
-    assert read(path) == found
+    assert read(path) == config
 
 
 def test_removing_a_context_removes_the_choice_of_it(path):
@@ -224,18 +227,24 @@ def test_a_new_file_is_its_owners_alone(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        'context = { acme = { hub = "http://a" } }\n',
-        'context.acme.hub = "http://a"\n',
-        '[context]\nacme = { hub = "http://a" }\n',
-        '[context."acme"]\nhub = "http://a"\n',
+        'context = { acme = { hub = "http://a" } } # mine\n',
+        '# mine\n[context]\nacme = { hub = "http://a" }\n',
+        '[context."acme"]\n# mine\nhub = "http://a"\n',
     ],
 )
-def test_a_form_that_is_not_edited_is_left_as_it_is(path, text):
-    """TOML has many ways to say one thing. Rather than guess, nothing is changed."""
+def test_every_way_to_write_a_context_is_edited_in_place(path, text):
     path.write_text(text)
-    assert read(path).contexts["acme"]["hub"] == "http://a"
+    change(path, {"context.acme.hub": "http://b", "context.acme.identity": "alice", "wait": 7})
+    assert read(path).contexts["acme"] == {"hub": "http://b", "identity": "alice"}
+    assert read(path).top == {"wait": 7}
+    assert "# mine" in path.read_text()
+
+
+@pytest.mark.parametrize("text", ['context.acme.hub = "http://a"\n', '[context.acme]\nhub = "http://a"\n[context]\n'])
+def test_a_form_that_does_not_read_back_as_intended_is_left_as_it_is(path, text):
+    path.write_text(text)
     with pytest.raises(Fail) as caught:
-        change(path, {"context.acme.hub": "http://b"})
+        change(path, {"context.acme.hub": "http://b", "mode": "light", "context.new.hub": "http://n"})
     assert "by hand" in caught.value.hint
     assert path.read_text() == text
 
@@ -288,7 +297,7 @@ def test_a_project_cannot_have_files_of_the_user_sent_to_its_hub(tmp_path, file)
 def test_two_changes_at_once_lose_nothing(tmp_path):
     path = tmp_path / "config.toml"
     program = (
-        "import sys; from pathlib import Path; from veen.cli.configedit import change\n"
+        "import sys; from pathlib import Path; from veen.cli.shared.config_edit import change\n"
         "for n in range(20): change(Path(sys.argv[1]), {f'context.{sys.argv[2]}{n}.hub': 'http://h'})"
     )
     running = [

@@ -13,9 +13,9 @@ from tests.cli.terminal import in_terminal
 from tests.pipeline.auditworld import chunks, dump, log
 
 from veen.cli.app import cli
-from veen.cli.output import Exit
-from veen.pipeline.errors import SubmitFailed
-from veen.pipeline.submit import SHIPS, Submission, pack_all, pack_code, plan, submit
+from veen.cli.shared.output import Exit
+from veen.log.errors import SubmitFailed
+from veen.spark.submit import SHIPS, Submission, pack_all, pack_code, plan, submit
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -37,10 +37,12 @@ def confs_of(made):
 
 
 def test_a_plan_shows_what_would_be_done_and_where(tmp_path):
-    given = ["--conf", "spark.executor.instances=4", "--spark-option", "--queue=audits", "--staging", tmp_path]
-    told = veen("submit", "--master", "yarn", *given, "--dry-run", "--json", "audit", "run", "hdfs://n/hub", "--json")
-    assert told.exit_code == Exit.OK, told.output
-    words = json.loads(told.stdout)["command"]
+    options = ["--conf", "spark.executor.instances=4", "--spark-option", "--queue=audits", "--staging", tmp_path]
+    report = veen(
+        "submit", "--master", "yarn", *options, "--dry-run", "--json", "audit", "run", "hdfs://n/hub", "--json"
+    )
+    assert report.exit_code == Exit.OK, report.output
+    words = json.loads(report.stdout)["command"]
     assert words[-6:] == ["audit", "run", "--engine", "spark", "hdfs://n/hub", "--json"]
     assert words[words.index("--py-files") + 1] == str(tmp_path / "veen.zip")
     assert "spark.executor.instances=4" in words
@@ -55,10 +57,10 @@ def test_a_plan_shows_what_would_be_done_and_where(tmp_path):
     "words", ["audit run x", "query run --data-dir x", "query verify r", "fold run", "table load x"]
 )
 def test_every_command_that_can_run_on_spark_can_be_submitted(words):
-    told = veen("submit", "--master", "yarn", "--dry-run", "--json", *words.split())
-    assert told.exit_code == Exit.OK, told.output
+    report = veen("submit", "--master", "yarn", "--dry-run", "--json", *words.split())
+    assert report.exit_code == Exit.OK, report.output
     name = words.split()[:2]
-    assert json.loads(told.stdout)["command"][-len(words.split()) - 2 :][:4] == [*name, "--engine", "spark"]
+    assert json.loads(report.stdout)["command"][-len(words.split()) - 2 :][:4] == [*name, "--engine", "spark"]
 
 
 @pytest.mark.parametrize(
@@ -73,20 +75,18 @@ def test_every_command_that_can_run_on_spark_can_be_submitted(words):
     ],
 )
 def test_what_does_not_run_on_spark_is_refused(words, why):
-    told = veen("submit", "--master", "yarn", *words)
-    assert told.exit_code == Exit.USAGE
-    assert why in told.output
+    report = veen("submit", "--master", "yarn", *words)
+    assert report.exit_code == Exit.USAGE
+    assert why in report.output
     assert veen("submit", "--master", "yarn", "--conf", "nonsense", "audit", "run", "x").exit_code == Exit.USAGE
 
 
 def test_the_code_travels_whole_and_the_same_each_time(tmp_path):
     first, second = pack_code(tmp_path / "1.zip"), pack_code(tmp_path / "2.zip")
     assert first.read_bytes() == second.read_bytes()
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import veen.pipeline.source as m, pyspark_veen; print(m.__file__)"
-    )
-    told = subprocess.run([sys.executable, "-c", code, first], capture_output=True, text=True, check=True, cwd="/")
-    assert told.stdout.startswith(str(first))
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import veen.spark.source as m, pyspark_veen; print(m.__file__)"
+    report = subprocess.run([sys.executable, "-c", code, first], capture_output=True, text=True, check=True, cwd="/")
+    assert report.stdout.startswith(str(first))
 
 
 @pytest.mark.slow
@@ -103,14 +103,14 @@ def test_everything_travels_but_spark(tmp_path):
 @pytest.mark.parametrize("ship", SHIPS)
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_every_way_of_shipping_tells_executors_where_to_look(tmp_path, ship, mode):
-    made = plan(shipped(ship=ship, deploy_mode=mode, python="/opt/python"), tmp_path)
-    confs = confs_of(made)
+    submission = plan(shipped(ship=ship, deploy_mode=mode, python="/opt/python"), tmp_path)
+    confs = confs_of(submission)
     assert (ship == "all") == ("spark.executorEnv.PYTHONPATH" in confs)
-    assert (ship == "all") == any(word.endswith("veen-site.zip#veen-site") for word in made.words)
-    assert (ship == "code") == ("--py-files" in made.words)
+    assert (ship == "all") == any(word.endswith("veen-site.zip#veen-site") for word in submission.words)
+    assert (ship == "code") == ("--py-files" in submission.words)
     if mode == "client":
-        assert made.environment["PYSPARK_PYTHON"] == "/opt/python"
-        assert made.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+        assert submission.environment["PYSPARK_PYTHON"] == "/opt/python"
+        assert submission.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     else:
         assert confs["spark.pyspark.python"] == "/opt/python"
         assert not any("log4j" in value for value in confs.values())  # a file of this machine
@@ -122,9 +122,9 @@ def test_a_cluster_that_is_not_there_is_no_bad_evidence(tmp_path, monkeypatch):
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "spark-submit").write_text("#!/bin/sh\nexit 1\n")
     (home / "bin" / "spark-submit").chmod(0o755)
-    told = veen("submit", "--master", "yarn", "--ship", "nothing", "audit", "run", "x", SPARK_HOME=str(home))
-    assert told.exit_code == Exit.LOCAL
-    assert "spark-submit ended with 1" in told.stderr
+    report = veen("submit", "--master", "yarn", "--ship", "nothing", "audit", "run", "x", SPARK_HOME=str(home))
+    assert report.exit_code == Exit.LOCAL
+    assert "spark-submit ended with 1" in report.stderr
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "gone"))
     with pytest.raises(SubmitFailed, match="No such file"):
         submit(shipped(ship="nothing"), tmp_path)
@@ -141,7 +141,7 @@ sys.exit(1)
 SUBMIT = """
 import sys
 from pathlib import Path
-from veen.pipeline.submit import Submission, submit
+from veen.spark.submit import Submission, submit
 words, staging = sys.argv[2:], Path(sys.argv[1])
 sys.exit(submit(Submission(command=tuple(words), master="local", ship="nothing"), staging))
 """
@@ -156,16 +156,16 @@ def test_outputs_and_exit_code_of_a_submitted_command_are_its_own(tmp_path):
     dump(log(20), path)
     words = ["audit", "run", str(path), "--engine", "python", "--json"]
     for expected in (Exit.OK, Exit.BAD_EVIDENCE):
-        told = subprocess.run(
+        report = subprocess.run(
             [sys.executable, "-c", SUBMIT, str(tmp_path), *words],
             capture_output=True,
             text=True,
             check=False,
             env={**os.environ, "SPARK_HOME": str(tmp_path)},
         )
-        assert told.returncode == expected, told.stderr
-        assert json.loads(told.stdout)["ok"] == (expected is Exit.OK)
-        assert ('"code":"E.VERIFY"' in told.stderr) == (expected is Exit.BAD_EVIDENCE)
+        assert report.returncode == expected, report.stderr
+        assert json.loads(report.stdout)["ok"] == (expected is Exit.OK)
+        assert ('"code":"E.VERIFY"' in report.stderr) == (expected is Exit.BAD_EVIDENCE)
         data = bytearray(chunks(path)[0].read_bytes())
         data[400] ^= 1
         chunks(path)[0].write_bytes(data)
@@ -194,15 +194,15 @@ def test_a_submitted_audit_ends_with_its_own_verdict_and_exit_code(tmp_path):
 
 
 def test_check_shows_what_there_is():
-    told = json.loads(veen("check", "--json").stdout)
-    assert told["spark"].startswith("4.3")
-    assert told["executors"] == []
+    report = json.loads(veen("check", "--json").stdout)
+    assert report["spark"].startswith("4.3")
+    assert report["executors"] == []
 
 
 def test_schemas_are_shown_in_every_form():
-    told = json.loads(veen("schema", "--json").stdout)["schemas"]
-    assert {"veen", "veen.receipts", "veen.checkpoints", "events"} <= {one["name"] for one in told}
-    assert all(one["ddl"].startswith(one["columns"][0]["name"]) for one in told)
+    report = json.loads(veen("schema", "--json").stdout)["schemas"]
+    assert {"veen", "veen.receipts", "veen.checkpoints", "events"} <= {row["name"] for row in report}
+    assert all(row["ddl"].startswith(row["columns"][0]["name"]) for row in report)
     assert veen("schema", "veen").stdout.startswith("veen\tlabel BINARY")
     assert "veen.receipts\n  label" in veen("schema", "-o", "human").stdout
     assert veen("schema", "nonsense").exit_code == Exit.USAGE

@@ -9,9 +9,9 @@ import sys
 import pytest
 from tests.cli.interrupts import interruptible
 
-from veen.cli.output import Exit
-from veen.core.proof import MmrProof
-from veen.core.receipt import Receipt
+from veen.cli.shared.output import Exit
+from veen.core.objects.receipt import Receipt
+from veen.core.tree.proof import MmrProof
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,8 @@ def test_a_writer_without_the_read_key_gets_a_name_for_it(talk, stream):
 
 def test_tail_shows_what_comes_and_ends_where_it_is_told(talk, stream):
     for line in (["tail", stream, "-n", 2], ["stream", stream, "--follow", "--from", 4]):
-        found = talk.run(*line, "--to", 5, "--ndjson").stdout.splitlines()
-        assert [json.loads(entry)["seq"] for entry in found] == [4, 5]
+        lines = talk.run(*line, "--to", 5, "--ndjson").stdout.splitlines()
+        assert [json.loads(entry)["seq"] for entry in lines] == [4, 5]
 
 
 def test_tail_delivers_while_others_write(talk, stream):
@@ -146,10 +146,10 @@ def test_ctrl_c_ends_a_tail_with_130_and_the_next_command_goes_on(talk, stream):
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["seq"] == 5
         process.send_signal(signal.SIGINT)
-        told = process.stderr.read().decode()
+        errors = process.stderr.read().decode()
     assert process.returncode == Exit.INTERRUPTED
-    assert "Traceback" not in told
-    assert json.loads(told)["exit"] == Exit.INTERRUPTED
+    assert "Traceback" not in errors
+    assert json.loads(errors)["exit"] == Exit.INTERRUPTED
     assert talk.json("send", stream, "after")["client_seq"] == 6
 
 

@@ -5,9 +5,9 @@ from tests.cli.homes import Cli
 from tests.pipeline.queryworld import KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import erase, made
 
-from veen.cli.output import Exit
+from veen import tables
+from veen.cli.shared.output import Exit
 from veen.overlays import kv
-from veen.pipeline import tables
 
 HERE = ("--engine", "python")
 
@@ -21,7 +21,7 @@ def log(tmp_path_factory):
 
 @pytest.fixture
 def cli(tmp_path):
-    (tmp_path / "keys").write_text("".join(f"{one.to_text()}\n" for one in KEYS.values()))
+    (tmp_path / "keys").write_text("".join(f"{keys.to_text()}\n" for keys in KEYS.values()))
     return Cli(tmp_path / "home")
 
 
@@ -36,7 +36,7 @@ def test_tables_are_loaded_shown_compacted_and_cleaned(cli, keys, log, tmp_path)
     assert (loaded["version"], loaded["entries"], loaded["commits"]) == (1, 30, 1)
     assert cli.json("table", "load", to, "--data-dir", log, *keys, *HERE)["entries"] == 0
     shown = cli.json("table", "show", to, "--digest")
-    silver = next(one for one in shown["tables"] if one["table"] == "silver")
+    silver = next(table for table in shown["tables"] if table["table"] == "silver")
     assert silver["rows"] == 30
     assert silver["digest"] == tables.digest(str(to), "silver")
     assert sum(head["upto_seq"] for head in shown["heads"].values()) == 30
@@ -44,7 +44,7 @@ def test_tables_are_loaded_shown_compacted_and_cleaned(cli, keys, log, tmp_path)
     assert done["files_before"] > done["files_after"] > 0
     assert cli.json("table", "vacuum", to, "--keep-hours", 0)["replaced"] == done["files_before"]
     after = cli.json("table", "show", to, "--digest")
-    assert [one["digest"] for one in after["tables"]] == [one["digest"] for one in shown["tables"]]
+    assert [table["digest"] for table in after["tables"]] == [table["digest"] for table in shown["tables"]]
     assert cli.json("table", "show", to, "--version", 1)["version"] == 1
 
 

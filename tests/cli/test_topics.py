@@ -8,9 +8,9 @@ from tests.cli.homes import PIN, Cli
 from tests.cli.hubprocess import running
 from tests.hub import hubworld as w
 
-from veen.cli.output import Exit
-from veen.cli.settings import ENVIRONMENT
-from veen.cli.topics import TOPICS
+from veen.cli.setup.topics import TOPICS
+from veen.cli.shared.output import Exit
+from veen.cli.shared.settings import ENVIRONMENT
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
 from veen.core.pow import PowCookie
@@ -33,8 +33,8 @@ def test_every_topic_has_a_text(cli, topic):
 
 
 def test_every_exit_code_and_variable_is_listed(cli):
-    told = cli.run("help", "exit-codes").stdout
-    assert [int(number) for number in re.findall(r"^ +(\d+)  ", told, re.MULTILINE)] == [int(code) for code in Exit]
+    text = cli.run("help", "exit-codes").stdout
+    assert [int(number) for number in re.findall(r"^ +(\d+)  ", text, re.MULTILINE)] == [int(code) for code in Exit]
     environment = cli.run("help", "environment").stdout
     assert set(ENVIRONMENT.values()) <= set(re.findall(r"VEEN_[A-Z_]+", environment))
 
@@ -52,9 +52,9 @@ def test_a_label_is_derived_from_hub_stream_and_epoch(cli):
     hub_pk = bytes.fromhex(PIN.removeprefix("ed25519:"))
     hub_id = hub_id_of(hub_pk)
     key = routing_key_of(hub_id)
-    found = cli.json("label", "derive", "record/app/http", "--pin", PIN, "--hub", "http://a")
-    assert found["label"] == label_of(key, stream_id_of("record/app/http"), 0).hex()
-    assert found["stream_id"] == H(b"record/app/http").hex()
+    result = cli.json("label", "derive", "record/app/http", "--pin", PIN, "--hub", "http://a")
+    assert result["label"] == label_of(key, stream_id_of("record/app/http"), 0).hex()
+    assert result["stream_id"] == H(b"record/app/http").hex()
     by_id = cli.json("label", "derive", "hex:" + "0" * 64, "--hub-id", hub_id.hex(), "--epoch-sec", 3600, "--at", 7300)
     assert by_id["label"] == label_of(key, bytes(32), 2).hex()
     by_key = cli.json("label", "derive", "0" * 64, "--routing-key", key.hex(), "--epoch", 2)
@@ -88,11 +88,13 @@ def test_the_id_of_a_schema_is_the_hash_of_its_name(cli):
 def test_a_cookie_pays_for_one_request(cli, tmp_path):
     body = tmp_path / "body"
     body.write_bytes(b"a request")
-    found = cli.json("pow", "solve", body, "--difficulty", 8, "--out", tmp_path / "cookie")
-    cookie = PowCookie.from_bytes(bytes.fromhex(found["header"].removeprefix("VEEN-PoW: ")))
+    result = cli.json("pow", "solve", body, "--difficulty", 8, "--out", tmp_path / "cookie")
+    cookie = PowCookie.from_bytes(bytes.fromhex(result["header"].removeprefix("VEEN-PoW: ")))
     cookie.verify(b"a request", 8)
     assert (tmp_path / "cookie").read_bytes() == cookie.to_bytes()
     assert cli.json("pow", "solve", "-", "--difficulty", 8, stdin=b"a request")["nonce"] == cookie.nonce
+    more = cli.json("pow", "solve", body, "--difficulty", 8, "--start", cookie.nonce + 1)
+    assert (more["nonce"] > cookie.nonce, more["hashes"]) == (True, more["nonce"] - cookie.nonce)
     cli.run("pow", "solve", body, "--difficulty", 0, code=Exit.USAGE)
 
 
@@ -107,7 +109,7 @@ def test_a_hub_that_asks_for_work_takes_the_cookie(cli, tmp_path):
         header = cli.json("pow", "solve", tmp_path / "body", "--difficulty", asked)["header"].split(": ")[1]
         statuses = []
         for headers in ({}, {"VEEN-PoW": header}):
-            connection = hub.client._connect()
+            connection = hub.client.connect()
             connection.request("POST", "/v1/submit", body, {"Content-Type": "application/cbor", **headers})
             answer = connection.getresponse()
             statuses.append(answer.status)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.cli.values import MOMENT, RANGE, RATE, SIZE, SPAN
+from veen.cli.shared.values import MOMENT, RANGE, RATE, SIZE, SPAN
 
 GOOD = [
     (SPAN, "600", 600),

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from tests.cli import world
 
 from veen.cli.app import cli
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """`veen verify` on directories: what is in it decides what is checked."""
 
 import pytest
-from tests.cli.homes import Cli
+from tests.cli.homes import OTHER, Cli
 from tests.damage import flipped
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
 @pytest.mark.req("CLNT-11")
@@ -12,18 +12,18 @@ def test_an_exported_identity_is_verified_without_its_passphrase(talk, tmp_path)
     stream = talk.new_stream("verify/export")
     talk.say(stream, "a", "b")
     talk.run("id", "export", tmp_path / "set")
-    found = talk.json("verify", tmp_path / "set")
-    assert (found["kind"], found["name"], found["labels"], found["hub_sigs_checked"]) == (
+    result = talk.json("verify", tmp_path / "set")
+    assert (result["kind"], result["name"], result["labels"], result["hub_sigs_checked"]) == (
         "exported identity", "alice", 1, True,
     )  # fmt: skip
-    assert talk.run("verify", tmp_path / "set", "-o", "human").stdout.startswith("exported identity verified")
+    assert talk.run("verify", tmp_path / "set", "-o", "human").stdout.startswith("keys not pinned")
     for path in sorted((tmp_path / "set").iterdir()):
         data = path.read_bytes()
         if not data:
             continue
         path.write_bytes(flipped(data))
-        told = talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)
-        assert told["code"] == "E.VERIFY"
+        error = talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)
+        assert error["code"] == "E.VERIFY"
         path.write_bytes(data)
     assert talk.json("verify", tmp_path / "set")["ok"]
 
@@ -36,10 +36,15 @@ def test_streams_go_along_verified_and_sealed(talk, tmp_path):
     talk.say(first, "a", "b")
     talk.json("attachment", "put", second, tmp_path / "file.bin", "--body", "with a file")
     talk.json("attachment", "put", second, tmp_path / "file.bin")
-    made = talk.json("id", "export", tmp_path / "set", "--stream", first, "--stream", second)
-    assert made["checkpoints"] == 2
-    found = talk.json("verify", tmp_path / "set")
-    assert (found["entries"], found["checkpoints"], found["attachments"], found["hub_sigs_checked"]) == (4, 2, 2, True)
+    exported = talk.json("id", "export", tmp_path / "set", "--stream", first, "--stream", second)
+    assert exported["checkpoints"] == 2
+    result = talk.json("verify", tmp_path / "set")
+    assert (result["entries"], result["checkpoints"], result["attachments"], result["hub_sigs_checked"]) == (
+        4,
+        2,
+        2,
+        True,
+    )
     stored = b"".join(path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file())
     assert b"attached and sealed" not in stored
     assert b"with a file" not in stored
@@ -51,6 +56,28 @@ def test_streams_go_along_verified_and_sealed(talk, tmp_path):
     payloads = tmp_path / "set" / "payloads.cborseq"
     payloads.write_bytes(flipped(payloads.read_bytes()))
     assert "payloads" in talk.json("verify", tmp_path / "set", code=Exit.BAD_EVIDENCE)["cause"]
+
+
+def test_an_export_is_verified_by_given_keys_and_says_which(talk, tmp_path):
+    stream = talk.new_stream("pinning/export")
+    talk.say(stream, "a", "b")
+    talk.run("id", "export", tmp_path / "set", "--stream", stream)
+    hub_pk = talk.hub.about["hub_pk"]
+    report = talk.json("verify", tmp_path / "set")
+    assert (report["keys"], report["hub_pks"], report["hub_pks_origin"]) == (
+        "not pinned",
+        [hub_pk],
+        "the export itself",
+    )
+    shown = talk.run("verify", tmp_path / "set").stdout
+    assert shown.startswith("keys not pinned")
+    assert f"hub key {hub_pk} (from the export itself)" in shown
+    report = talk.json("verify", tmp_path / "set", "--hub-pk", hub_pk)
+    assert (report["keys"], report["hub_pks"], report["hub_pks_origin"]) == ("pinned", [hub_pk], "--hub-pk")
+    assert talk.json("verify", tmp_path / "set", "--hub-pk", OTHER, "--hub-pk", hub_pk)["ok"]
+    report = talk.json("verify", tmp_path / "set", "--hub-pk", OTHER, code=Exit.BAD_EVIDENCE)
+    assert report["code"] == "E.VERIFY"
+    assert "none of the hub keys" in report["cause"]
 
 
 def test_a_data_directory_is_verified_as_verify_data_does(talk, tmp_path):

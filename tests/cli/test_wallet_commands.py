@@ -2,18 +2,18 @@
 
 import pytest
 from tests.cli.hubprocess import running
-from tests.cli.overlayworld import world
+from tests.cli.overlayworld import Person, world
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def people(tmp_path_factory):
     with world(tmp_path_factory.mktemp("wallets"), "alice", "bob") as (_, alice, bob):
         yield alice, bob
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def wallets(people):
     """One wallet each, on streams of their own that both can read; Alice has got 100 and passed on 30."""
     alice, bob = people
@@ -72,11 +72,11 @@ def test_every_line_of_a_statement_is_proven_and_the_books_are_verified(people, 
     alice, bob = people
     mine, _ = wallets
     alice.json("wallet", "withdraw", mine, 10**6, "--force", code=Exit.POLICY)
-    made = alice.json("wallet", "statement", mine, "--with-proofs")
-    assert made["opening"] == 0
-    assert made["closing"] == alice.json("wallet", "balance", mine)["balance"]
-    assert len(made["proofs"]) == len(made["lines"])
-    assert "WAL.INSUFFICIENT_FUNDS" in [issue["code"] for issue in made["refused"]]
+    statement = alice.json("wallet", "statement", mine, "--with-proofs")
+    assert statement["opening"] == 0
+    assert statement["closing"] == alice.json("wallet", "balance", mine)["balance"]
+    assert len(statement["proofs"]) == len(statement["lines"])
+    assert "WAL.INSUFFICIENT_FUNDS" in [issue["code"] for issue in statement["refused"]]
     lines = bob.json("wallet", "history", mine)["lines"]
     assert [line["operation"] for line in lines][:3] == ["open", "deposit", "transfer"]
     good = bob.json("wallet", "verify", mine)
@@ -92,15 +92,59 @@ def test_every_line_of_a_statement_is_proven_and_the_books_are_verified(people, 
 def test_only_the_institution_makes_money_where_readers_say_so(people):
     alice, bob = people
     bob.join(alice, alice.new_stream("bank"))
-    at_bank = ("--stream", "bank", "--service", alice.client_id)
+    at_bank = ("--stream", "bank", "--service", alice.client_id, "--owner-card", bob.card)
     owner = bob.card
     wallet = bob.json("wallet", "open", "USD", *at_bank)["wallet_id"]
-    forged = bob.json("wallet", "deposit", wallet, 5, *at_bank, code=Exit.POLICY)
+    forged = bob.json("wallet", "deposit", wallet, 5, *at_bank, "--force", code=Exit.POLICY)
     assert forged["code"] == "WAL.UNAUTHORIZED_OPERATION"
     alice.json("wallet", "deposit", f"{owner}:USD", 50, *at_bank)
     assert bob.json("wallet", "withdraw", "me:USD", 20, *at_bank)["balance"] == 30
     codes = [issue["code"] for issue in alice.json("wallet", "balance", wallet, *at_bank)["issues"]]
     assert codes == ["WAL.UNAUTHORIZED_OPERATION"]
+
+
+@pytest.mark.req("WAL-17")
+def test_on_a_shared_stream_no_other_writer_moves_or_closes_a_wallet(people, tmp_path):
+    """Alice is the institution, Bob owns a wallet, and Mallory may write to the stream like both of them."""
+    alice, bob = people
+    mallory = Person(tmp_path / "mallory", alice.hub, "mallory")
+    stream = alice.new_stream("shared")
+    bob.join(alice, stream)
+    mallory.join(alice, stream)
+    cards = tmp_path / "cards"
+    cards.write_text(f"{bob.card}\n{mallory.card}\n")
+    shared = ("--stream", stream, "--service", alice.client_id, "--owner-card", f"@{cards}")
+    wallet = bob.json("wallet", "open", "EUR", *shared)["wallet_id"]
+    alice.json("wallet", "deposit", wallet, 100, *shared)
+    own = mallory.json("wallet", "open", "EUR", *shared)["wallet_id"]
+    thefts = (("transfer", wallet, own, 100), ("withdraw", wallet, 1), ("close", wallet))
+    for theft in thefts:
+        refused = mallory.json("wallet", *theft, *shared, code=Exit.POLICY)
+        assert refused["code"] == "WAL.UNAUTHORIZED_OPERATION"
+        forced = mallory.json("wallet", *theft, *shared, "--force", code=Exit.POLICY)
+        assert "is in the log" in forced["message"]
+    for reader in (alice, bob, mallory):
+        ledger = reader.json("wallet", "balance", *shared)
+        assert {row["wallet_id"]: (row["balance"], row["state"]) for row in ledger["wallets"]} == {
+            wallet: (100, "open"),
+            own: (0, "open"),
+        }
+        assert [issue["code"] for issue in ledger["issues"]] == ["WAL.UNAUTHORIZED_OPERATION"] * len(thefts)
+    assert bob.json("wallet", "transfer", wallet, own, 1, *shared)["balance"] == 99
+    blind = alice.json("wallet", "balance", "--stream", stream, "--service", alice.client_id)
+    assert blind["wallets"] == [], "whose keys are not named owns nothing"
+
+
+def test_a_time_that_is_far_off_is_neither_sent_nor_counted(people, wallets):
+    alice, _ = people
+    mine, _ = wallets
+    before = alice.json("wallet", "balance", mine)["balance"]
+    assert alice.json("wallet", "deposit", mine, 1, "--ts", 1_000, code=Exit.POLICY)["code"] == "WAL.SKEW"
+    forced = alice.json("wallet", "deposit", mine, 1, "--ts", 1_000, "--force", code=Exit.POLICY)
+    assert forced["code"] == "WAL.SKEW"
+    assert alice.json("wallet", "balance", mine)["balance"] == before
+    lax = alice.json("wallet", "balance", mine, "--max-skew", 1 << 40)
+    assert lax["balance"] == before + 1, "a reader with another policy has another balance"
 
 
 @pytest.mark.req("WALBR-02", "WALBR-03", "WALBR-04")

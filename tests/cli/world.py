@@ -3,20 +3,20 @@
 import json
 from dataclasses import replace
 
-from veen.core import x25519
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, seal
-from veen.core.control import CapAuthorize, ControlRecord
-from veen.core.ed25519 import SigningKey
-from veen.core.envelopes import StreamItem, StreamResponse, SubmitRequest, SubmitResponse
-from veen.core.evidence import Equivocation
-from veen.core.mmr import MmrTree
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import PRESETS
-from veen.core.proof import prove_consistency, prove_inclusion, prove_range
-from veen.core.receipt import Receipt
+from veen.core.crypto import x25519
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import CapAuthorize, ControlRecord
+from veen.core.objects.envelopes import StreamItem, StreamResponse, SubmitRequest, SubmitResponse
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import Binding, seal
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import prove_consistency, prove_inclusion, prove_range
 
 ALICE, HUB, WITNESS = (SigningKey(bytes([n]) * 32) for n in (1, 2, 5))
 READER_PK = x25519.public_key(b"\x03" * 32)

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running, veen
 
-from veen.cli.output import Exit
+from veen.cli.shared.output import Exit
 from veen.selftest import SUITES, suite_named
 from veen.selftest.suite import Suite, expect, run
 
@@ -22,11 +22,11 @@ def env(tmp_path):
 
 def test_every_overlay_passes_against_hubs_of_its_own(env):
     done = veen("selftest", "overlays", "--json", env=env)
-    told = json.loads(done.stdout)
-    assert [check for check in told["checks"] if not check["ok"]] == []
+    report = json.loads(done.stdout)
+    assert [check for check in report["checks"] if not check["ok"]] == []
     assert done.returncode == Exit.OK
-    assert len(told["checks"]) == len(suite_named("overlays").checks)
-    assert told["failed"] == 0
+    assert len(report["checks"]) == len(suite_named("overlays").checks)
+    assert report["failed"] == 0
 
 
 def test_it_uses_the_hub_that_is_named_and_can_be_run_again(env, tmp_path):
@@ -42,8 +42,8 @@ def test_a_hub_that_refuses_fails_the_test_with_its_own_exit_code(env, tmp_path)
     with running(tmp_path / "hub", "--port", 0, "--set", "engine.workers=0") as hub:  # asks for capabilities
         done = veen("selftest", "overlays", "--json", "--hub", hub.url, "--pin", hub.about["hub_pk"], env=env)
     assert done.returncode == Exit.SELFTEST
-    told = json.loads(done.stdout)
-    kv = next(check for check in told["checks"] if check["check"].startswith("kv"))
+    report = json.loads(done.stdout)
+    kv = next(check for check in report["checks"] if check["check"].startswith("kv"))
     assert not kv["ok"]
     assert kv["detail"]
     assert json.loads(done.stderr.splitlines()[-1])["code"] == "E.SELFTEST"
@@ -62,10 +62,10 @@ def test_a_check_that_fails_does_not_keep_the_others_from_running():
     suite = Suite(name="x", about="x", checks={"bad": bad, "worse": worse, "good": good})
 
     async def outcomes():
-        return [one async for one in run(suite)]
+        return [outcome async for outcome in run(suite)]
 
-    told = {one.check: (one.ok, one.detail) for one in asyncio.run(outcomes())}
-    assert told == {
+    report = {row.check: (row.ok, row.detail) for row in asyncio.run(outcomes())}
+    assert report == {
         "bad": (False, "something is promised"),
         "worse": (False, "ValueError: boom"),
         "good": (True, None),
@@ -74,7 +74,7 @@ def test_a_check_that_fails_does_not_keep_the_others_from_running():
 
 def test_the_program_of_its_own_is_the_same_command(env):
     """001 spec-4 §8: veen-selftest core --hub URL."""
-    code = "from veen.cli.selftest import veen_selftest_main; veen_selftest_main()"
+    code = "from veen.cli.tools.selftest import veen_selftest_main; veen_selftest_main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "overlays", "--help"], capture_output=True, check=True, env={**os.environ, **env}
     )
@@ -86,3 +86,10 @@ def test_suites_are_found_by_name():
         assert suite_named(name).name == name
     with pytest.raises(KeyError):
         suite_named("nothing")
+
+
+@pytest.mark.req("AGB-16")
+def test_the_bridge_passes_between_two_hubs_of_its_own(env):
+    done = veen("selftest", "bridge", "--json", env=env)
+    assert done.returncode == Exit.OK, done.stdout
+    assert json.loads(done.stdout)["failed"] == 0

@@ -2,80 +2,91 @@
 
 import sys
 from collections.abc import Sequence
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import click
 
 from veen import __version__
 from veen.cli.lazy import LazyGroup, Table
-from veen.cli.output import Exit, Fail, Output, report, sniff_mode
+from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
 
 __all__ = ["COMMANDS", "SECTIONS", "LazyGroup", "cli", "main"]
 
 COMMANDS: Table = {
-    "audit": ("veen.cli.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
-    "attachment": ("veen.cli.attachment:attachment", "Files that travel with a message, sealed like it."),
-    "authorize": ("veen.cli.cap:authorize", "Show a capability token to the hub."),
-    "bench": ("veen.cli.bench:bench", "How fast a hub takes messages from here."),
-    "cap": ("veen.cli.cap:cap", "Capability tokens: who may write where, until when."),
-    "checkpoint": ("veen.cli.checkpoint:checkpoint", "What the hub signed about a whole log."),
-    "equivocation": ("veen.cli.equivocation:equivocation", "Proof that a hub told two stories."),
-    "proof": ("veen.cli.proof:proof", "That an entry stands in the log; also as a picture."),
-    "query": ("veen.cli.query:query", "Ask recorder events; results that anyone can check."),
-    "receipt": ("veen.cli.receipt:receipt", "The hub's signed word about one entry."),
-    "resync": ("veen.cli.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
-    "send": ("veen.cli.send:send", "Seal a message, send it, verify its receipt."),
-    "spark": ("veen.cli.spark:spark", "Run on a cluster, look at schemas, open a shell."),
-    "stream": ("veen.cli.stream:stream", "Read a stream, every entry verified."),
-    "table": ("veen.cli.table:table", "Tables of a log in Parquet: entries, events, states."),
-    "tail": ("veen.cli.stream:tail", "Show what is written to a stream from now on."),
-    "verify-state": ("veen.cli.resync:verify_state", "Check what this machine remembers of logs."),
-    "crdt": ("veen.cli.crdt:crdt", "Registers, sets and counters that writers agree on (CRDT0)."),
-    "crud": ("veen.cli.crud:crud", "Records by entity and id, with revisions."),
-    "fold": ("veen.cli.fold:fold", "What streams amount to: the state of any overlay, at any moment."),
-    "kv": ("veen.cli.kv:kv", "Values by key, the last writer wins."),
-    "queue": ("veen.cli.queue:queue", "Work items, delivered at least once to every group."),
-    "rpc": ("veen.cli.rpc:rpc", "Calls and answers as messages."),
-    "selftest": ("veen.cli.selftest:selftest", "Try end to end what a hub and its clients promise."),
-    "wallet": ("veen.cli.wallet:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
-    "completion": ("veen.cli.completion:completion", "Print the completion script of a shell."),
-    "config": ("veen.cli.config:config", "Show and change settings, and where each value comes from."),
-    "context": ("veen.cli.context:context", "Name hubs, pin their keys, and choose one."),
-    "demo": ("veen.cli.demo:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
-    "doctor": ("veen.cli.doctor:doctor", "Check keys, configuration, contexts and clocks; say how to mend each."),
-    "explain": ("veen.cli.explain:explain", "What a code means, and what to do about it."),
-    "help": ("veen.cli.topics:help_", "Help on a command, or on a topic such as exit-codes."),
-    "id": ("veen.cli.id:id_", "Identities: make, show, rotate, move; and the keys of streams."),
-    "keygen": ("veen.cli.id:keygen", "Make an identity: keys of your own."),
-    "hub": ("veen.cli.hub:hub", "Run a hub and look after its data directory."),
-    "inspect": ("veen.cli.inspect:inspect", "Show what any wire object holds; no keys needed."),
-    "label": ("veen.cli.label:label", "What a hub sees of a stream."),
-    "pow": ("veen.cli.pow:pow_", "The price that a hub puts on requests."),
-    "schema": ("veen.cli.label:schema", "The ids of payload schemas."),
-    "verify": ("veen.cli.verify:verify", "Check any artefact: an object, a data directory, an exported identity."),
-    "version": ("veen.cli.version:version", "Print the version."),
+    "audit": ("veen.cli.evidence.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
+    "attachment": ("veen.cli.messages.attachment:attachment", "Files that travel with a message, sealed like it."),
+    "authorize": ("veen.cli.cap.group:authorize", "Show a capability token to the hub."),
+    "bench": ("veen.cli.tools.bench:bench", "How fast a hub takes messages from here."),
+    "bridge": ("veen.cli.bridge.group:bridge", "Carry events over an air gap, with their evidence (AGB0)."),
+    "cap": ("veen.cli.cap.group:cap", "Capability tokens: who may write where, until when."),
+    "checkpoint": ("veen.cli.evidence.checkpoint:checkpoint", "What the hub signed about a whole log."),
+    "equivocation": ("veen.cli.evidence.equivocation:equivocation", "Proof that a hub told two stories."),
+    "evidence": ("veen.cli.evidence.files:evidence", "Entries with all their proofs as one file, for outsiders."),
+    "proof": ("veen.cli.evidence.proof:proof", "That an entry stands in the log; also as a picture."),
+    "query": ("veen.cli.bulk.query:query", "Ask recorder events; results that anyone can check."),
+    "recorder": ("veen.cli.recorder.group:recorder", "Record events of any source, each exactly once, with evidence."),
+    "receipt": ("veen.cli.evidence.receipt:receipt", "The hub's signed word about one entry."),
+    "resync": ("veen.cli.messages.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
+    "send": ("veen.cli.messages.send:send", "Seal a message, send it, verify its receipt."),
+    "spark": ("veen.cli.bulk.spark:spark", "Run on a cluster, look at schemas, open a shell."),
+    "stream": ("veen.cli.messages.stream:stream", "Read a stream, every entry verified."),
+    "table": ("veen.cli.bulk.table:table", "Tables of a log in Parquet: entries, events, states."),
+    "tail": ("veen.cli.messages.stream:tail", "Show what is written to a stream from now on."),
+    "verify-state": ("veen.cli.messages.resync:verify_state", "Check what this machine remembers of logs."),
+    "crdt": ("veen.cli.overlays.crdt:crdt", "Registers, sets and counters that writers agree on (CRDT0)."),
+    "crud": ("veen.cli.overlays.crud:crud", "Records by entity and id, with revisions."),
+    "fold": ("veen.cli.fold.group:fold", "What streams amount to: the state of any overlay, at any moment."),
+    "kv": ("veen.cli.overlays.kv:kv", "Values by key, the last writer wins."),
+    "op": ("veen.cli.op.group:op", "Payments, grants, agreements, publications, recoveries, audits (001 spec-3)."),
+    "queue": ("veen.cli.overlays.queue:queue", "Work items, delivered at least once to every group."),
+    "rpc": ("veen.cli.overlays.rpc:rpc", "Calls and answers as messages."),
+    "selftest": ("veen.cli.tools.selftest:selftest", "Try end to end what a hub and its clients promise."),
+    "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
+    "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
+    "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
+    "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
+    "demo": ("veen.cli.demo.command:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
+    "doctor": ("veen.cli.setup.doctor:doctor", "Check keys, configuration, contexts and clocks; say how to mend each."),
+    "explain": ("veen.cli.setup.explain:explain", "What a code means, and what to do about it."),
+    "help": ("veen.cli.setup.topics:help_", "Help on a command, or on a topic such as exit-codes."),
+    "id": ("veen.cli.id.group:id_", "Identities: make, show, rotate, move; and the keys of streams."),
+    "keygen": ("veen.cli.id.group:keygen", "Make an identity: keys of your own."),
+    "hub": ("veen.cli.hub.group:hub", "Run a hub and look after its data directory."),
+    "kube": ("veen.cli.kube.group:kube", "Hubs on Kubernetes: manifests, checks, tenants (spec-4)."),
+    "inspect": ("veen.cli.evidence.inspect:inspect", "Show what any wire object holds; no keys needed."),
+    "label": ("veen.cli.label.group:label", "What a hub sees of a stream."),
+    "label-class": (
+        "veen.cli.label.label_class:label_class",
+        "Hints about labels: padding, rate, retention (LCLASS0).",
+    ),
+    "pow": ("veen.cli.cap.pow:pow_", "The price that a hub puts on requests."),
+    "schema": ("veen.cli.label.schemas:schema", "Payload schemas: their ids, and the registry of them (META0+)."),
+    "verify": (
+        "veen.cli.evidence.verify:verify",
+        "Check any artefact: an evidence file, an object, a data directory, an export.",
+    ),
+    "version": ("veen.cli.setup.version:version", "Print the version."),
+    "vesn": ("veen.cli.tools.vesn:vesn", "Logs of VESN, the predecessor: verify, look into, archive, mirror."),
 }
 
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
-    ("Evidence", ("receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
+    ("Evidence", ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
     ("Keys and authority", ("id", "cap", "authorize", "pow")),
-    ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "fold")),
-    ("Names", ("label", "schema")),
-    ("Hub", ("hub", "selftest", "bench")),
-    ("Elsewhere", ("table", "spark")),
+    ("Products", ("recorder",)),
+    ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold")),
+    ("Names", ("label", "label-class", "schema")),
+    ("Hub", ("hub", "kube", "selftest", "bench")),
+    ("Elsewhere", ("table", "spark", "bridge", "vesn")),
     ("Setting up", ("context", "config", "completion", "version")),
 )
 
 
-class _Root(LazyGroup):
-    table: ClassVar[Table] = COMMANDS
-    sections: ClassVar = SECTIONS
-
-
 @click.group(
-    cls=_Root,
+    cls=LazyGroup,
+    table=COMMANDS,
+    sections=SECTIONS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -105,23 +116,21 @@ def _run() -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except (click.Abort, KeyboardInterrupt):
-        fail = Fail(
-            Exit.INTERRUPTED, "interrupted", "it was stopped before it finished", "run it again", "E.INTERRUPTED"
-        )
+        fail = Fail("E.INTERRUPTED", "interrupted", "it was stopped before it finished", "run it again")
     except SystemExit as exc:  # so click ends a completion; and if the reader of our output went away, as `head` does:
         return int(exc.code or 0) if sys.stdout is stdout else Exit.OK  # then it has put something else there
     except click.exceptions.NoArgsIsHelpError as exc:  # a group without a command: its help is the answer
         click.echo(exc.format_message(), err=True)
         return Exit.USAGE
     except click.FileError as exc:
-        fail = Fail(Exit.LOCAL, "a file cannot be used", exc.format_message(), "check the path", "E.LOCAL")
+        fail = Fail("E.LOCAL", "a file cannot be used", exc.format_message(), "check the path")
     except click.UsageError as exc:
         command = exc.ctx.command_path if exc.ctx else "veen"
-        fail = Fail(Exit.USAGE, "usage", exc.format_message(), f"{command} --help", "E.USAGE")
+        fail = Fail("E.USAGE", "usage", exc.format_message(), f"{command} --help")
     except click.ClickException as exc:
-        fail = Fail(Exit.USAGE, "usage", exc.format_message(), "veen --help", "E.USAGE")
+        fail = Fail("E.USAGE", "usage", exc.format_message(), "veen --help")
     except Exception as exc:
-        from veen.cli.failures import failure_of
+        from veen.cli.shared.failures import failure_of
 
         fail = failure_of(exc)
     report(output, fail)

@@ -1,8 +1,8 @@
 """A group that knows its commands by name and imports one only when it is called: help and TAB stay fast."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,17 +15,42 @@ Table = Mapping[str, tuple[str, str]]  # name -> (module:attribute, short help)
 
 
 class LazyGroup(click.Group):
-    """Subclass it and give it a `table`. The short help is repeated there so that listing imports nothing."""
+    """A group of commands: those of its own module by `verb`, those of other modules by a row of `table`.
 
-    table: ClassVar[Table] = {}
-    sections: ClassVar[Sequence[tuple[str, Sequence[str]]]] = ()  # headings of the help; all under one if empty
+    Every row has the short help of its command, so that listing imports nothing. `sections` are the headings of the
+    help; without them all commands stand under one.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        table: Table | None = None,
+        sections: Sequence[tuple[str, Sequence[str]]] = (),
+        **attributes: Any,
+    ) -> None:
+        super().__init__(name, **attributes)
+        self.table: dict[str, tuple[str, str]] = dict(table or {})
+        self.sections = sections
+
+    def verb(
+        self, name: str, short: str, cls: type[click.Command] = click.Command
+    ) -> Callable[[Callable[..., Any]], click.Command]:
+        """Make a function a command of this group."""
+
+        def add(function: Callable[..., Any]) -> click.Command:
+            self.table[name] = ("", short)
+            self.commands[name] = click.command(name, cls=cls)(function)
+            return self.commands[name]
+
+        return add
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.table:
-            return None
+        if cmd_name in self.commands or cmd_name not in self.table:
+            return self.commands.get(cmd_name)
         module, _, attribute = self.table[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"  # noqa: S101 - our own table
@@ -55,9 +80,9 @@ class LazyGroup(click.Group):
         """The names in the table; click's own way would import every command to ask for its help."""
         from click.shell_completion import CompletionItem
 
-        found = [
+        items = [
             CompletionItem(name, help=self.table[name][1])
             for name in self.list_commands(ctx)
             if name.startswith(incomplete)
         ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["SUITES", "suite_named"]
 
 SUITES: Final[Mapping[str, str]] = {
+    "bridge": "veen.selftest.bridge",
     "overlays": "veen.selftest.overlays",
+    "recorder": "veen.selftest.recorder",
 }
 
 

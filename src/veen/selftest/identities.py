@@ -4,7 +4,8 @@ import time
 from typing import Final
 
 from veen.client.client import Client
-from veen.client.keyring import StreamKeys
+from veen.client.identity.keyring import StreamKeys
+from veen.overlays.framework.link import send
 from veen.overlays.id import drafts
 from veen.overlays.id.auth import MessageFacts, RoleNeed, authenticate
 from veen.overlays.id.delegation import delegate
@@ -21,7 +22,6 @@ from veen.overlays.id.ids import (
     realm_id_of,
 )
 from veen.overlays.kv import put
-from veen.overlays.link import send
 from veen.selftest.reading import events_of, folded, same_state
 from veen.selftest.suite import Check, expect
 from veen.selftest.world import World
@@ -98,9 +98,9 @@ async def _authority_of_streams(world: World) -> None:
     client = await world.client(eve, *keys)
     forged = drafts.principal(ann.id_sign_pk, created_at=now)
     await send(client, keys[0].stream_id, forged.draft)
-    found = await folded(client, IdFold(), *keys)
-    expect([issue.code for issue in found.issues] == ["ID.STREAM"], f"reported: {found.issues}")
-    expect(not found.state.principals, "nobody speaks for another through a stream of their own")
+    state = await folded(client, IdFold(), *keys)
+    expect([issue.code for issue in state.issues] == ["ID.STREAM"], f"reported: {state.issues}")
+    expect(not state.state.principals, "nobody speaks for another through a stream of their own")
 
 
 IDENTITY_CHECKS: Final[dict[str, Check]] = {

@@ -5,16 +5,17 @@ import contextlib
 from typing import Any, Final
 
 from veen.client.client import Client
-from veen.client.keyring import StreamKeys
+from veen.client.identity.keyring import StreamKeys
 from veen.core.event import Event
-from veen.overlays import crdt, crud, kv, queue, rpc
-from veen.overlays.fold import AnyFold
-from veen.overlays.link import send
-from veen.overlays.rpccaller import Caller, NoAnswer, RpcFailed
-from veen.overlays.rpcserver import Context, Server
-from veen.overlays.runner import MemorySource, Runner
-from veen.overlays.snapshot import Cut, Snapshot, SnapshotRefused
-from veen.overlays.state import state_hash
+from veen.overlays import crdt, crud, kv, queue
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.link import send
+from veen.overlays.framework.runner import MemorySource, Runner
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
+from veen.overlays.framework.state import state_hash
+from veen.overlays.rpc import messages as rpc
+from veen.overlays.rpc.caller import Caller, NoAnswer, RpcFailed
+from veen.overlays.rpc.server import CallContext, Server
 from veen.selftest.identities import IDENTITY_CHECKS
 from veen.selftest.reading import events_of, folded, same_state
 from veen.selftest.suite import Suite, expect
@@ -34,8 +35,8 @@ async def _kv(world: World) -> None:
     for n in range(6):
         await send((alice, bob)[n % 2], keys.stream_id, kv.put(f"key {n % 3}", n))
     await send(alice, keys.stream_id, kv.delete("key 1"))
-    found = await same_state(kv.KvFold(), keys, alice, bob)
-    values = {key: entry.value.value for key, entry in found.items()}
+    state = await same_state(kv.KvFold(), keys, alice, bob)
+    values = {key: entry.value.value for key, entry in state.items()}
     expect(values == {"key 0": 3, "key 2": 5}, f"the last writer wins, but the state is {values}")
 
 
@@ -44,8 +45,8 @@ async def _crud(world: World) -> None:
     await send(alice, keys.stream_id, crud.create("user", "1", {"name": "Ann"}))
     await send(alice, keys.stream_id, crud.update("user", "1", {"name": "Anna"}, if_rev=1))
     late = await send(bob, keys.stream_id, crud.update("user", "1", {"name": "Bert"}, if_rev=1))
-    found = await same_state(crud.CrudFold(), keys, alice, bob)
-    record = found["user"]["1"]
+    state = await same_state(crud.CrudFold(), keys, alice, bob)
+    record = state["user"]["1"]
     expect(record.rev == 2 and record.fields.value == {"name": "Anna"}, f"the record is {record}")
     issues = (await folded(bob, crud.CrudFold(), keys)).issues
     expect([(issue.stream_seq, issue.code) for issue in issues] == [(late.seq, "CRUD.REV")], f"reported: {issues}")
@@ -55,13 +56,13 @@ async def _queue(world: World) -> None:
     alice, bob, keys = await _pair(world, "queue")
     first, second = [(await send(alice, keys.stream_id, queue.enqueue(item))).msg_id for item in ("one", "two")]
     await send(bob, keys.stream_id, queue.nack(first, group="g"))
-    found = await same_state(queue.QueueFold(), keys, alice, bob)
-    expect([p.msg_id for p in found.pending("g")] == [first, second], "items stand in the order of the log")
-    expect(found.pending("g")[0].attempt == 2, "a redelivery can be seen")
+    state = await same_state(queue.QueueFold(), keys, alice, bob)
+    expect([p.msg_id for p in state.pending("g")] == [first, second], "items stand in the order of the log")
+    expect(state.pending("g")[0].attempt == 2, "a redelivery can be seen")
     await send(bob, keys.stream_id, queue.ack(first, group="g"))
-    found = await same_state(queue.QueueFold(), keys, alice, bob)
-    expect([p.msg_id for p in found.pending("g")] == [second], "what a group acknowledged is done for it")
-    expect(len(found.pending("other")) == 2, "and for no other group")
+    state = await same_state(queue.QueueFold(), keys, alice, bob)
+    expect([p.msg_id for p in state.pending("g")] == [second], "what a group acknowledged is done for it")
+    expect(len(state.pending("other")) == 2, "and for no other group")
 
 
 async def _crdt(world: World) -> None:
@@ -87,11 +88,11 @@ async def _rpc(world: World) -> None:
     alice, bob, keys = await _pair(world, "rpc")
     done = []
 
-    async def double(args: Any, context: Context) -> Any:
+    async def double(args: Any, context: CallContext) -> Any:
         done.append(context.msg_id)
         return 2 * args
 
-    async def refuse(args: Any, context: Context) -> Any:
+    async def refuse(args: Any, context: CallContext) -> Any:
         raise RpcFailed("APP.NO", "not today")
 
     server = asyncio.create_task(
@@ -132,10 +133,10 @@ async def _malformed(world: World) -> None:
     for body in (b"\xff", b"\xa1\x61a\x01", b"\xa2\x62op\x63put\x63key\x61b"):
         await alice.send(keys.stream_id, body, schema=kv.KV.id)
     await send(alice, keys.stream_id, kv.put("b", 2))
-    found = await folded(bob, kv.KvFold(), keys)
-    codes = [(issue.stream_seq, issue.code) for issue in found.issues]
+    state = await folded(bob, kv.KvFold(), keys)
+    codes = [(issue.stream_seq, issue.code) for issue in state.issues]
     expect(codes == [(2, "OVL.CBOR"), (3, "OVL.BODY"), (4, "KV.VALUE")], f"each has a code at its position: {codes}")
-    expect(sorted(found.state) == ["a", "b"], "and harms nothing")
+    expect(sorted(state.state) == ["a", "b"], "and harms nothing")
 
 
 async def _snapshots(world: World) -> None:
@@ -146,19 +147,19 @@ async def _snapshots(world: World) -> None:
     entries = [entry async for entry in bob.read(keys.stream_id)]
     events = [entry.event for entry in entries if entry.event is not None]
     cut = entries[7].receipt
-    kept = Snapshot.take(
+    snapshot = Snapshot.take(
         fold,
         fold.summarize(events[:8]),
         [Cut(label=cut.label, upto_seq=cut.stream_seq, mmr_root=cut.mmr_root)],
     )
     roots = {(entry.receipt.label, entry.seq): entry.receipt.mmr_root for entry in entries}
-    restored = Snapshot.from_bytes(kept.to_bytes()).restore(fold, lambda label, seq: roots[label, seq])
+    restored = Snapshot.from_bytes(snapshot.to_bytes()).restore(fold, lambda label, seq: roots[label, seq])
     whole = fold.view(fold.summarize(events))
     expect(
         fold.view(fold.merge(restored, fold.summarize(events[8:]))) == whole, "a snapshot and the rest are the whole"
     )
     try:
-        kept.restore(fold, lambda label, seq: roots[label, seq - 1])
+        snapshot.restore(fold, lambda label, seq: roots[label, seq - 1])
     except SnapshotRefused:
         pass
     else:
@@ -195,8 +196,8 @@ async def _concurrent(world: World) -> None:
     await asyncio.gather(*(write(client, f"w{n}") for n, client in enumerate(people)))
     shards = await same_state(crdt.CounterFold(), keys, *people)
     expect(set(shards.values()) == {8}, f"every write counts once: {list(shards.values())}")
-    found = await same_state(kv.KvFold(), keys, *people)
-    expect({entry.value.value for entry in found.values()} == {7}, "each writer's last write stands")
+    state = await same_state(kv.KvFold(), keys, *people)
+    expect({entry.value.value for entry in state.values()} == {7}, "each writer's last write stands")
     events = await events_of(people[0], keys)
     _any_cut(crdt.CounterFold(), events)
 

@@ -3,11 +3,11 @@
 from typing import Any, NamedTuple
 
 from veen.client.client import Client
-from veen.client.keyring import StreamKeys
+from veen.client.identity.keyring import StreamKeys
 from veen.core.event import Event
-from veen.overlays.decode import Issue
-from veen.overlays.fold import AnyFold
-from veen.overlays.state import state_hash
+from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.state import state_hash
 from veen.selftest.suite import expect
 
 __all__ = ["Found", "events_of", "folded", "same_state"]

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from veen.selftest.world import HubAt, World
 
-__all__ = ["Broken", "Check", "Outcome", "Suite", "expect", "run"]
+__all__ = ["Check", "CheckFailed", "CheckOutcome", "Suite", "expect", "run"]
 
 Check = Callable[[World], Awaitable[None]]
 
 
-class Broken(Exception):
+class CheckFailed(Exception):
     """Something is not as it was promised."""
 
 
 def expect(promise: bool, what: str) -> None:
-    """Broken unless the promise holds; `what` says what was promised."""
+    """CheckFailed unless the promise holds; `what` says what was promised."""
     if not promise:
-        raise Broken(what)
+        raise CheckFailed(what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Suite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """How one check went; `detail` says why it failed."""
 
     suite: str
@@ -41,7 +41,7 @@ class Outcome:
     detail: str | None = None
 
 
-async def run(suite: Suite, *, hub: HubAt | None = None) -> AsyncIterator[Outcome]:
+async def run(suite: Suite, *, hub: HubAt | None = None) -> AsyncIterator[CheckOutcome]:
     """Each check in turn, in one world; a check that fails does not keep the others from running."""
     async with World.made(hub) as world:
         for what, check in suite.checks.items():
@@ -50,6 +50,6 @@ async def run(suite: Suite, *, hub: HubAt | None = None) -> AsyncIterator[Outcom
                 async with world.part():
                     await check(world)
             except Exception as exc:  # whatever goes wrong is the finding
-                detail = str(exc) if isinstance(exc, Broken) else f"{type(exc).__name__}: {exc}"
+                detail = str(exc) if isinstance(exc, CheckFailed) else f"{type(exc).__name__}: {exc}"
             seconds = time.perf_counter() - began
-            yield Outcome(suite=suite.name, check=what, ok=detail is None, seconds=seconds, detail=detail)
+            yield CheckOutcome(suite=suite.name, check=what, ok=detail is None, seconds=seconds, detail=detail)

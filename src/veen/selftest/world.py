@@ -15,11 +15,11 @@ from typing import Final, Self
 
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.identity import Identity
-from veen.client.keyring import Keyring, StreamKeys
-from veen.client.pin import HubPin
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.verify.pin import HubPin
 
-__all__ = ["HubAt", "HubFailed", "World"]
+__all__ = ["HubAt", "HubProcessFailed", "World"]
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 30.0
@@ -27,13 +27,13 @@ _STOP_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAt:
-    """A hub to talk to, and the key it is known by."""
+    """A hub to talk to, and what it is known by."""
 
     url: str
-    hub_pk: bytes
+    pin: HubPin
 
 
-class HubFailed(Exception):
+class HubProcessFailed(Exception):
     """A hub process did not start."""
 
 
@@ -43,7 +43,7 @@ class _OwnHub:
     def __init__(self, data_dir: Path, settings: tuple[str, ...]) -> None:
         self._data_dir, self._settings = data_dir, settings
         self._process: asyncio.subprocess.Process | None = None
-        self.at = HubAt(url="", hub_pk=b"")
+        self.at = HubAt(url="", pin=HubPin.of_key(bytes(32)))
 
     async def start(self) -> None:
         command = [sys.executable, "-m", "veen", "hub", "start", "--dev", "--data-dir", str(self._data_dir), "--json"]
@@ -59,8 +59,8 @@ class _OwnHub:
                 about = await self._greeting()
         except (TimeoutError, ValueError) as exc:
             await self.stop(kill=True)
-            raise HubFailed(f"the hub did not start: {log.read_text(errors='replace')[-500:]}") from exc
-        self.at = HubAt(url=about["url"], hub_pk=bytes.fromhex(about["hub_pk"].removeprefix("ed25519:")))
+            raise HubProcessFailed(f"the hub did not start: {log.read_text(errors='replace')[-500:]}") from exc
+        self.at = HubAt(url=about["url"], pin=HubPin.parse(about["hub_pk"]))
 
     async def _greeting(self) -> dict[str, str]:
         """What a hub says on its standard output once it listens: one JSON object."""
@@ -72,8 +72,8 @@ class _OwnHub:
             if not line:
                 raise ValueError("it ended")
             said += line
-        found: dict[str, str] = json.loads(said)
-        return found
+        answer: dict[str, str] = json.loads(said)
+        return answer
 
     async def stop(self, *, kill: bool = False) -> None:
         process, self._process = self._process, None
@@ -157,7 +157,5 @@ class World:
         identity = self.person(who) if isinstance(who, str) else who
         at = await self.hub(hub)
         home = Home.at(self._root / f"part-{self._parts}" / f"{identity.name}-at-{hub}")
-        client = await Client.connect(
-            at.url, pin=HubPin.of_key(at.hub_pk), identity=identity, keyring=Keyring.of(keys), home=home
-        )
+        client = await Client.connect(at.url, pin=at.pin, identity=identity, keyring=Keyring.of(keys), home=home)
         return await self._open.enter_async_context(client)

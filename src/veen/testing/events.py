@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from veen.core.event import Event
 from veen.core.hashing import H, Ht, u64be
-from veen.core.payload_hdr import PayloadHdr
-from veen.overlays.body import Draft
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.overlays.framework.body import Draft
 
 __all__ = ["FakeLog", "label_of"]
 

@@ -14,20 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from veen.client.errors import NetworkError, Unreachable
-from veen.client.transport import NO_HEADERS, Answer, Transport
+from veen.client.transport.base import NO_HEADERS, Answer, Transport
 from veen.core import cbor
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
-from veen.core.envelopes import (
-    CheckpointResponse,
-    ReceiptResponse,
-    StreamItem,
-    StreamResponse,
-    SubmitResponse,
-)
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
-from veen.core.receipt import Receipt
-from veen.core.tooling import HubKey, IdentityResponse
+from veen.core.labels import hub_id_of
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.envelopes import CheckpointResponse, ReceiptResponse, StreamItem, StreamResponse, SubmitResponse
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import HubKey, IdentityResponse, StatusResponse
 from veen.core.wire import Wire
 
 __all__ = [
@@ -35,6 +31,7 @@ __all__ = [
     "Equivocates",
     "Forges",
     "HostileHub",
+    "InventsFirstKey",
     "Lie",
     "LosesAnswers",
     "Misplaces",
@@ -88,7 +85,7 @@ class HostileHub:
         await self.honest.aclose()
 
 
-def _told(answer: Answer, wire: Wire) -> Answer:
+def _answer_with(answer: Answer, wire: Wire) -> Answer:
     return replace(answer, body=wire.to_bytes())
 
 
@@ -98,7 +95,7 @@ def _in_page(
     if operation not in _PAGES or not answer.ok:
         return answer
     page = StreamResponse.from_bytes(answer.body)
-    return _told(answer, replace(page, items=change(page.items)))
+    return _answer_with(answer, replace(page, items=change(page.items)))
 
 
 def _each_receipt(operation: str, answer: Answer, change: Callable[[Receipt], Receipt]) -> Answer:
@@ -107,10 +104,10 @@ def _each_receipt(operation: str, answer: Answer, change: Callable[[Receipt], Re
         return answer
     if operation == "v1/submit":
         response = SubmitResponse.from_bytes(answer.body)
-        return _told(answer, replace(response, receipt=change(response.receipt)))
+        return _answer_with(answer, replace(response, receipt=change(response.receipt)))
     if operation == "v1/receipt":
-        found = ReceiptResponse.from_bytes(answer.body)
-        return _told(answer, replace(found, receipt=change(found.receipt)))
+        reply = ReceiptResponse.from_bytes(answer.body)
+        return _answer_with(answer, replace(reply, receipt=change(reply.receipt)))
     if operation == _BATCH:
         items = [
             change(Receipt.from_bytes(item)).to_bytes() if item[0] == 0x87 else item
@@ -169,7 +166,7 @@ class Drops:
     seq: int
 
     def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
-        return _in_page(operation, answer, lambda items: tuple(one for one in items if one.stream_seq != self.seq))
+        return _in_page(operation, answer, lambda items: tuple(item for item in items if item.stream_seq != self.seq))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +180,7 @@ class Truncates:
             return answer
         page = StreamResponse.from_bytes(answer.body)
         items = tuple(item for item in page.items if item.stream_seq < self.seq)
-        return _told(answer, replace(page, items=items, next_cursor=None))
+        return _answer_with(answer, replace(page, items=items, next_cursor=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +192,8 @@ class Forges:
     def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
         def change(items: tuple[StreamItem, ...]) -> tuple[StreamItem, ...]:
             return tuple(
-                replace(one, msg=replace(one.msg, sig=bytes(64))) if one.stream_seq == self.seq else one
-                for one in items
+                replace(item, msg=replace(item.msg, sig=bytes(64))) if item.stream_seq == self.seq else item
+                for item in items
             )
 
         return _in_page(operation, answer, change)
@@ -224,7 +221,7 @@ class SignsWith:
             mmr_root=old.mmr_root,
             epoch=old.epoch,
         )
-        return _told(answer, replace(response, checkpoint=signed))
+        return _answer_with(answer, replace(response, checkpoint=signed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +280,33 @@ class TellsIdentity:
     def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
         if operation != "tooling/identity":
             return answer
-        told = IdentityResponse.from_bytes(answer.body)
+        response = IdentityResponse.from_bytes(answer.body)
         claimed = HubKey(key_id=self.key_id, hub_pk=self.hub_pk, valid_from=self.valid_from)
-        return _told(answer, replace(told, hub_keys=(*told.hub_keys, claimed)))
+        return _answer_with(answer, replace(response, hub_keys=(*response.hub_keys, claimed)))
+
+
+@dataclass(frozen=True, slots=True)
+class InventsFirstKey:
+    """The hub claims that an older key was its first, which makes another hub_id and so another space of labels.
+
+    With `signer`, the hub's own key, the claim is signed; whoever merely answers in its place has no such key.
+    """
+
+    first: SigningKey
+    signer: SigningKey | None = None
+
+    def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
+        if operation == "tooling/status":
+            status = StatusResponse.from_bytes(answer.body)
+            return _answer_with(answer, replace(status, hub_id=hub_id_of(self.first.public)))
+        if operation != "tooling/identity":
+            return answer
+        honest = IdentityResponse.from_bytes(answer.body)
+        identity = honest.to_identity()
+        older = HubIdentity.first(self.first.public, valid_from=0).keys[0]
+        claimed = HubIdentity((replace(older, valid_until=1), *identity.keys), identity.anchoring)
+        sig = honest.sig if self.signer is None else claimed.sign(self.signer)
+        return _answer_with(answer, IdentityResponse.of(claimed, sig, honest.server_version))
 
 
 # --- about the way ----------------------------------------------------------------------------------------

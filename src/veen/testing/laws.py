@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from veen.core.event import Event
 from veen.core.hashing import H, Ht
-from veen.overlays.body import Draft
-from veen.overlays.dedup import Mirrors
-from veen.overlays.fold import AnyFold
-from veen.overlays.runner import Runner
-from veen.overlays.snapshot import Cut, Snapshot
-from veen.overlays.state import state_bytes
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.runner import Runner
+from veen.overlays.framework.snapshot import Cut, Snapshot
+from veen.overlays.framework.state import state_bytes
 from veen.testing.events import FakeLog
 
 __all__ = ["Draw", "MakeFold", "Writer", "check_laws", "outcome"]

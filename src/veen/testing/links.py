@@ -8,7 +8,7 @@ from functools import partial
 from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.hashing import H
-from veen.overlays.body import Draft
+from veen.overlays.framework.body import Draft
 from veen.testing.events import FakeLog, label_of
 
 __all__ = ["FakeEntry", "FakeHub", "FakeLink", "NoSuchStream"]
@@ -64,7 +64,7 @@ class FakeHub:
 
 
 class FakeLink:
-    """One client of a FakeHub: fits `veen.overlays.link.Link`."""
+    """One client of a FakeHub: fits `veen.overlays.framework.link.Link`."""
 
     def __init__(self, hub: FakeHub, client: str) -> None:
         self._hub, self._client = hub, client

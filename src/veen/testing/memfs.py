@@ -10,6 +10,7 @@ before anyone was told (done), or with an error from the disk.
 """
 
 import contextlib
+import copy
 import errno
 import random
 import sqlite3
@@ -17,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from veen.storage.errors import LockedError
+from veen.fs.errors import LockedError
+from veen.storage import layout
 
 __all__ = ["Crash", "Fault", "MemFs"]
 
@@ -46,15 +48,23 @@ class _Inode:
         self.pending.append(op)
 
     def sync(self) -> None:
-        self.durable = bytes(self.now)
+        """Only what is pending reaches the disk: what a failed sync dropped does not, until it is written again."""
+        content = bytearray(self.durable)
+        for op in self.pending:
+            _perform(content, op)
+        self.durable = bytes(content)
+        self.pending.clear()
+
+    def sync_failed(self) -> None:
+        """As Linux does it: the pages count as clean, readers still see them, and the disk never gets them."""
         self.pending.clear()
 
     def after_crash(self, rng: random.Random) -> bytes:
         content = bytearray(self.durable)
-        kept = rng.randint(0, len(self.pending))
-        for op in self.pending[:kept]:
+        count = rng.randint(0, len(self.pending))
+        for op in self.pending[:count]:
             _perform(content, op)
-        if kept < len(self.pending) and not isinstance(op := self.pending[kept], int):
+        if count < len(self.pending) and not isinstance(op := self.pending[count], int):
             offset, data = op
             _perform(content, (offset, data[: rng.randint(0, len(data))]))
         return bytes(content)
@@ -93,8 +103,12 @@ class _MemFile:
         return len(self._inode.now)
 
     def sync(self) -> None:
-        with self._fs.operation():
-            self._inode.sync()
+        try:
+            with self._fs.operation():
+                self._inode.sync()
+        except OSError:
+            self._inode.sync_failed()
+            raise
 
     def close(self) -> None:
         pass
@@ -108,7 +122,9 @@ class _SharedConnection(sqlite3.Connection):
 
 
 class MemFs:
-    """Implements `veen.storage.fs.Fs`."""
+    """Implements `veen.fs.local.Fs`."""
+
+    full = False  # whether every change is refused for want of room, until this is False again
 
     def __init__(
         self, files: dict[str, bytes] | None = None, database: bytes = b"", fault: Fault | None = None
@@ -127,6 +143,8 @@ class MemFs:
     def operation(self) -> Iterator[bool]:
         """One thing done to the disk; tells whether it is to be done by half."""
         self.operations += 1
+        if self.full:
+            raise OSError(errno.ENOSPC, "the disk is full")
         fault = self.fault if self.fault and self.fault.at == self.operations else None
         if fault and fault.kind == "error":
             raise OSError(fault.error, "injected fault")
@@ -147,12 +165,17 @@ class MemFs:
         return _MemFile(self, self._names[path])
 
     def exists(self, path: str) -> bool:
-        return path in self._names
+        is_database = path == layout.INDEX and bool(self._database)
+        return is_database or path in self._names or any(name.startswith(f"{path}/") for name in tuple(self._names))
+
+    def exposed_mode(self, path: str) -> int | None:
+        return None  # nobody else can reach it
 
     def list(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
-        names = (path.removeprefix(prefix) for path in self._names if path.startswith(prefix))
-        return sorted(name for name in names if "/" not in name)
+        paths = tuple(self._names)  # a copy: other threads of a hub make and remove files meanwhile
+        names = (path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+        return sorted({name.partition("/")[0] for name in names})
 
     def make_dir(self, directory: str) -> None:
         """Directories exist as soon as a file lies in them."""
@@ -176,13 +199,16 @@ class MemFs:
         with self.operation() as torn:
             if torn:
                 return
-            inside = self.list(directory)
             prefix = f"{directory}/" if directory else ""
-            for path in [path for path in self._durable_names if path.startswith(prefix)]:
-                if "/" not in path.removeprefix(prefix):
-                    del self._durable_names[path]
-            for name in inside:
-                self._durable_names[prefix + name] = self._names[prefix + name]
+            names, durable = dict(self._names), tuple(self._durable_names)  # copies, as in `list`
+
+            def inside(path: str) -> bool:
+                return path.startswith(prefix) and "/" not in path.removeprefix(prefix)
+
+            for path in filter(inside, durable):
+                self._durable_names.pop(path, None)
+            for path in filter(inside, names):
+                self._durable_names[path] = names[path]
 
     def free_bytes(self) -> int:
         return self.free
@@ -253,6 +279,12 @@ class MemFs:
                 if happened.get(id(inode), wanted) == wanted:
                     files[path] = content[id(inode)]
         return MemFs(files, self._database)
+
+    def after_exit(self) -> "MemFs":
+        """The disk as the next process of the same machine finds it: what was not synced can still be read."""
+        disk = MemFs(database=self._database)
+        disk._names, disk._durable_names = copy.deepcopy((self._names, self._durable_names))
+        return disk
 
     def files(self) -> dict[str, bytes]:
         """What lies on the disk now, as a reader sees it."""

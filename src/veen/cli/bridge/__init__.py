@@ -1,0 +1,3 @@
+"""veen bridge."""
+
+__all__: list[str] = []

@@ -1,0 +1,37 @@
+"""`veen bridge` and `veen-bridge`: the air-gap bridge (AGB0, 001 products §4)."""
+
+import sys
+from typing import NoReturn
+
+from veen.cli.lazy import LazyGroup
+
+__all__ = ["bridge", "veen_bridge_main"]
+
+
+bridge = LazyGroup(
+    "bridge",
+    help="""Carry events from one zone to another, with receipts and proofs, in one direction.
+
+    The sending zone cuts bundles (`export`), a carrier takes them over (`send`, `receive`, or a person with a medium),
+    the receiving zone verifies and imports them. docs/bridge.md walks through it.
+    """,
+    table={
+        "doctor": ("veen.cli.bridge.check:doctor", "Refuse identities that hold both directions."),
+        "evidence": ("veen.cli.bridge.check:evidence", "The seven links from an event to its import."),
+        "export": ("veen.cli.bridge.cross:export", "Cut bundles from streams of this zone."),
+        "import": ("veen.cli.bridge.cross:import_", "Verify bundles and write their events into import streams."),
+        "inspect": ("veen.cli.bridge.carry:inspect", "Show what a bundle holds, and judge it; no keys needed."),
+        "receive": ("veen.cli.bridge.carry:receive", "Take bundles from a medium or a one-way link."),
+        "reconcile": ("veen.cli.bridge.check:reconcile", "Compare both zones: missing, doubled, partial, withheld."),
+        "run": ("veen.cli.bridge.cross:run", "One side of a bridge, over and over."),
+        "send": ("veen.cli.bridge.carry:send", "Put bundles onto a medium or a one-way link."),
+    },
+)
+
+
+def veen_bridge_main() -> NoReturn:
+    """`veen-bridge export …` is `veen bridge export …` (001 spec-4)."""
+    from veen.cli.app import main
+
+    sys.argv[1:1] = ["bridge"]
+    main()

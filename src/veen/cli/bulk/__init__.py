@@ -1,0 +1,3 @@
+"""Queries, tables, Spark."""
+
+__all__: list[str] = []

@@ -1,0 +1,351 @@
+"""`veen query`: ask recorder events, and get an answer that others can check (001 query API)."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
+from veen.cli.shared.command import FILE, CliSession, identity_options
+from veen.cli.shared.output import Fail, Mode, Output
+from veen.cli.shared.text import harmless
+from veen.cli.shared.values import MOMENT
+
+if TYPE_CHECKING:
+    from veen.client.identity.keyring import Keyring
+    from veen.query.api import Comparison, Keys, Recorded, Result
+    from veen.query.digest import ResultDigest
+    from veen.query.store import Store
+
+__all__ = ["descriptor", "query", "replay", "result", "run", "status", "verify"]
+
+_FIELDS: Final = (
+    "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
+)  # fmt: skip
+_SHOWN: Final = 40  # rows that people see before they are told of the others
+
+query = LazyGroup(
+    "query",
+    help="""Queries over recorder events, with results that anyone can check.
+
+    Exit code 1 means that a receipt, a proof or a digest does not hold.
+    """,
+)
+
+
+_PLACE: Final = log_options(
+    HUB_IDENTITY,
+    KEY_FILE,
+    MASTER,
+    click.option("--engine", type=click.Choice(["python", "spark"]), default="python", show_default=True,
+                 help="python: one process, no Java. spark: all cores or a cluster, the same bytes."),
+    DATA_DIR,
+)  # fmt: skip
+_STORE: Final = click.option(
+    "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
+)
+
+
+@query.verb("run", "Answer a query from a data directory.")
+@click.option("--scope", "scopes", multiple=True, help="A stream, or a pattern of names in your keyring. Repeatable.")
+@click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
+@click.option("--subject", help="Only events of this subject.")
+@click.option("--from", "first", type=MOMENT, help="Not before this time of the hub: ISO 8601, seconds, or -15m.")
+@click.option("--to", "last", type=MOMENT, help="Not after this time of the hub.")
+@click.option("--field", "fields", multiple=True, help="A field of the rows, such as payload.a.b, or '*'. Repeatable.")
+@click.option("--group-by", "groups", multiple=True, help="Aggregate by this field. Repeatable.")
+@click.option("--metric", "metrics", multiple=True, help="count, or min, max, sum, avg of a field: avg(payload.ms).")
+@click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
+              help="How many rows are verified down to receipts and proofs.")  # fmt: skip
+@click.option("--sample-rate", help="Of --evidence spot: which part of the rows, as 0.1.")
+@click.option("--descriptor", "file", type=click.File("rb"), help="A QueryDescriptor in JSON, instead of the options.")
+@_PLACE
+@_STORE
+@identity_options
+def run(
+    output: Output,
+    session: CliSession,
+    file: Any,
+    place: LogPlace,
+    store_dir: str | None,
+    **asked: Any,
+) -> None:
+    """Answer a query, keep the result, and say what it covers. A hub may write to the directory meanwhile.
+
+    \b
+    veen query run --data-dir ./hub --scope 'record/app/*' --type login --evidence full
+    veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --from -1h
+    """
+    from veen.query import api
+
+    keys = place.keys(session)
+    question = file.read() if file is not None else _descriptor(asked, keys)
+    store = _store(session, store_dir)
+    with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
+        answer = api.run(
+            place.data_dir,
+            question,
+            keys=keys,
+            engine=place.engine,
+            store=store,
+            identity=place.identity(),
+            spark=spark,
+        )
+    for name in answer.ignored_filters:
+        output.note(f"the filter {name!r} is not known and has no effect")
+    _show(output, answer)
+    _tell_skipped(output, answer.skipped)
+    output.next(f"veen query verify {answer.digest.result_id} --data-dir {place.data_dir}")
+
+
+def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
+    from decimal import Decimal, InvalidOperation
+
+    from veen.log.keys import KeyFile
+    from veen.query.times import timestamp
+
+    if not asked["scopes"]:
+        raise click.UsageError("Missing option '--scope'.")
+    keyring = keys.load() if isinstance(keys, KeyFile) else keys
+    first, last, rate = asked["first"], asked["last"], asked["sample_rate"]
+    try:
+        evidence: dict[str, Any] = {"mode": asked["evidence"], "sample_rate": None if rate is None else Decimal(rate)}
+        time = {"from": None if first is None else timestamp(first), "to": None if last is None else timestamp(last)}
+    except (InvalidOperation, ValueError) as exc:
+        raise click.UsageError(f"{rate!r} is no sample rate such as 0.1" if rate else str(exc)) from exc
+    question: dict[str, Any] = {
+        "scope": [name for pattern in asked["scopes"] for name in _expanded(pattern, keyring)],
+        "filter": {"subject_id": asked["subject"], "event_type": list(asked["types"]) or None, "time": time},
+        "projection": list(asked["fields"]) or list(_FIELDS),
+        "evidence": evidence,
+    }
+    if asked["groups"] or asked["metrics"]:
+        question["aggregate"] = {"group_by": list(asked["groups"]), "metrics": list(asked["metrics"]) or ["count"]}
+        question["projection"] = list(asked["fields"]) or list(asked["groups"]) or ["event_type"]
+    return question
+
+
+def _expanded(pattern: str, keyring: "Keyring") -> Iterable[str]:
+    """Streams are hashes: a pattern means the names that the keyring knows (D-22)."""
+    if not any(character in pattern for character in "*?["):
+        return [pattern]
+    names = [keys.name for keys in keyring.matching(pattern) if keys.name is not None]
+    if not names:
+        raise click.UsageError(f"no stream in the keyring has a name like {pattern!r}")
+    return names
+
+
+def _store(session: CliSession, store_dir: str | None) -> "Store":
+    from veen.query.store import Store
+
+    return Store(Path(store_dir) if store_dir is not None else session.user_home.data / "queries")
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+def _show(output: Output, answer: "Result") -> None:
+    digest = answer.digest
+    beside = {"result_digest": digest.to_json(), "coverage": answer.coverage, "skipped": dict(answer.skipped)}
+    _show_rows(output, answer.rows(), beside)
+    facts = _facts(digest, answer.coverage)
+    if output.mode is Mode.HUMAN:
+        if digest.row_count > _SHOWN:
+            output.note(f"{_SHOWN} of {digest.row_count} rows; all of them: veen query result {digest.result_id}")
+        output.fields(facts)
+    elif output.mode is Mode.PLAIN:  # stdout has the rows, and nothing that could be taken for one
+        output.note("; ".join(f"{name} {value}" for name, value in facts))
+
+
+def _text(value: Any) -> str:
+    """JSON from the canonical form: every digit of a number stays."""
+    from veen.query import canonical
+
+    return harmless(canonical.encode(value).decode())
+
+
+def _show_rows(output: Output, rows: Iterable[Mapping[str, Any]], beside: Mapping[str, Any]) -> None:
+    """Rows as they come."""
+    if output.mode is Mode.NDJSON:
+        for row in rows:
+            click.echo(_text(row))
+        return
+    if output.mode is Mode.JSON:
+        click.echo('{"rows":[', nl=False)
+        for number, row in enumerate(rows):
+            click.echo(("," if number else "") + "\n" + _text(row), nl=False)
+        click.echo("\n]" + "".join(f',"{name}":{_text(value)}' for name, value in beside.items()) + "}")
+        return
+    remaining = iter(rows)
+    first = next(remaining, None)
+    if first is None:
+        return
+    columns = [name for name in _FIELDS if name in first] + [name for name in first if name not in _FIELDS]
+    with output.records("rows", columns) as records:
+        for number, row in enumerate(_chain(first, remaining)):
+            if number >= _SHOWN and output.mode is Mode.HUMAN:
+                break
+            records.add(row, [cell if isinstance(cell := row[name], str) else _text(cell) for name in columns])
+
+
+def _chain(first: Any, rest: Iterable[Any]) -> Iterable[Any]:
+    yield first
+    yield from rest
+
+
+def _facts(digest: "ResultDigest", coverage: Any) -> list[tuple[str, Any]]:
+    labels = [label for stream in coverage["streams"] for label in stream["labels"]]
+    covered = f"{sum(label['to_seq'] for label in labels)} entries of {len(labels)} labels"
+    return [
+        ("result_id", digest.result_id),
+        ("query_id", digest.query_id),
+        ("rows", digest.row_count),
+        ("rows_hash", digest.rows_hash),
+        ("evidence", digest.evidence_policy.mode),
+        ("evidence_hash", digest.evidence_hash),
+        ("covers", covered),
+        ("coverage_hash", digest.coverage_hash),
+        ("hub_id", digest.hub_id),
+    ]
+
+
+def _tell_skipped(output: Output, skipped: Mapping[str, int]) -> None:
+    for kind, count in skipped.items():
+        output.note(f"{count} entries in range are no rows: {kind}; the coverage says where")
+
+
+@query.verb("result", "Fetch a stored result, page by page.")
+@click.argument("result_id")
+@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first row.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many rows.")
+@_STORE
+@identity_options
+def result(output: Output, session: CliSession, result_id: str, offset: int, limit: int, store_dir: str | None) -> None:
+    """Fetch rows of a stored result. Order and digest are those of the whole result, whatever the page."""
+    page = _store(session, store_dir).page(result_id, offset, limit)
+    beside = {name: value for name, value in page.to_json().items() if name != "rows"}
+    _show_rows(output, page.rows, beside)
+    if page.has_more:
+        output.next(f"veen query result {result_id} --offset {offset + len(page.rows)}")
+
+
+@query.verb("status", "How far a query has come.")
+@click.argument("result_id")
+@_STORE
+@identity_options
+def status(output: Output, session: CliSession, result_id: str, store_dir: str | None) -> None:
+    """How far a query has come, and why it failed if it did."""
+    state = _store(session, store_dir).status(result_id).to_json()
+    output.result(state, lambda: output.fields(state.items()))
+
+
+@query.verb("descriptor", "Show what a query asked, as it is recorded.")
+@click.argument("query_id")
+@_STORE
+@identity_options
+def descriptor(output: Output, session: CliSession, query_id: str, store_dir: str | None) -> None:
+    """Show the normalised descriptor of a query in canonical JSON: the bytes that are recorded and hashed."""
+    question = _store(session, store_dir).descriptor(query_id)
+    click.echo(_text(question.to_json()))
+
+
+# --- again ---------------------------------------------------------------------------------------------------------
+
+
+@query.verb("verify", "Answer a stored query again over the same entries, and compare.")
+@click.argument("result_id")
+@_PLACE
+@_STORE
+@identity_options
+def verify(
+    output: Output,
+    session: CliSession,
+    result_id: str,
+    place: LogPlace,
+    store_dir: str | None,
+) -> None:
+    """Answer a stored query again over exactly the entries it covered, under the same roots, and compare.
+
+    A row that was left out, added or changed shows, and so does a log that was rewritten since.
+    """
+    from veen.query import api
+
+    recorded = api.stored(_store(session, store_dir), result_id)
+    keys = place.keys(session)
+    with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
+        comparison = api.verify(
+            place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
+        )
+    _compare(output, comparison)
+
+
+@query.verb("replay", "Answer a recorded query from another directory, and compare.")
+@click.argument("result_id", required=False)
+@click.option("--descriptor", "descriptor_file", type=FILE, help="The recorded descriptor, if it comes from elsewhere.")
+@click.option("--digest", "digest_file", type=FILE, help="The recorded digest that belongs to it.")
+@_PLACE
+@_STORE
+@identity_options
+def replay(
+    output: Output,
+    session: CliSession,
+    result_id: str | None,
+    descriptor_file: str | None,
+    digest_file: str | None,
+    place: LogPlace,
+    store_dir: str | None,
+) -> None:
+    """Answer a recorded query from all that another directory has, as another zone does, and compare.
+
+    \b
+    veen query replay r-… --data-dir ./replica
+    veen query replay --descriptor descriptor.json --digest digest.json --data-dir ./replica
+    """
+    from veen.query import api
+
+    if (result_id is None) == (descriptor_file is None) or (descriptor_file is None) != (digest_file is None):
+        raise click.UsageError("give RESULT_ID, or --descriptor and --digest")
+    recorded = (
+        api.stored(_store(session, store_dir), result_id)
+        if result_id is not None
+        else _recorded(str(descriptor_file), str(digest_file))
+    )
+    keys = place.keys(session)
+    with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
+        comparison = api.replay(
+            place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
+        )
+    _compare(output, comparison)
+
+
+def _recorded(descriptor_file: str, digest_file: str) -> "Recorded":
+    from veen.query.api import recorded_as
+    from veen.query.descriptor import QueryDescriptor
+    from veen.query.digest import ResultDigest
+
+    return recorded_as(
+        QueryDescriptor.from_bytes(Path(descriptor_file).read_bytes().rstrip(b"\n")),
+        ResultDigest.from_bytes(Path(digest_file).read_bytes()),
+    )
+
+
+def _compare(output: Output, comparison: "Comparison") -> None:
+    before, after = comparison.before.to_json(), comparison.after.to_json()
+    data = {"ok": comparison.ok, "differences": list(comparison.differences), "before": before, "after": after}
+    rows = [
+        (name, "equal" if before[name] == after[name] else "DIFFERENT", after[name]) for name in comparison.compared
+    ]
+    if output.as_json:
+        click.echo(_text(data))
+    else:
+        output.table(("what", "", "now"), rows)
+    if not comparison.ok:
+        name = comparison.differences[0]
+        raise Fail(
+            "E.VERIFY",
+            f"result {comparison.before.result_id}: the answer is another one",
+            f"{name} was {before[name]} and is {after[name]}",
+            "check that directory and keys are the same; then: veen audit run DIR",
+        )

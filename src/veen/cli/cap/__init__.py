@@ -1,0 +1,3 @@
+"""Capability tokens and proof of work."""
+
+__all__: list[str] = []

@@ -1,0 +1,65 @@
+"""`veen pow`: what a hub asks for each request, and paying it (001 SH1+ §5.2, D-59)."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from veen.cli.hub.client import hub_options
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.files import OBJECT_FILE
+from veen.cli.shared.output import Output, output_options
+
+if TYPE_CHECKING:
+    from veen.client.transport.hubapi import HubApi
+
+__all__ = ["pow_", "request", "solve"]
+
+_MAX_REQUEST_BYTES = 64 * 1024 * 1024
+
+pow_ = LazyGroup("pow", help="The price that a hub puts on requests.")
+
+
+@pow_.verb("request", "How much a hub asks for.")
+@hub_options
+def request(output: Output, hub: "HubApi") -> None:
+    """How many zero bits the hub asks for. `veen send --pow` pays by itself."""
+    difficulty = hub.status().pow_difficulty
+    data = {"url": hub.url, "difficulty": difficulty, "expected_hashes": 1 << difficulty if difficulty else 0}
+    output.result(data, lambda: output.fields(data.items()))
+
+
+@pow_.verb("solve", "Pay for one request.")
+@click.argument("file", type=OBJECT_FILE)
+@click.option("--difficulty", type=click.IntRange(1, 64), required=True, help="Zero bits: see `veen pow request`.")
+@click.option("--start", type=click.IntRange(0, 2**63), default=0, help="First nonce to try, for another cookie.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the cookie here, as CBOR.")
+@output_options
+def solve(output: Output, file: Path, difficulty: int, start: int, out: Path | None) -> None:
+    """Find a cookie for the request body in FILE ("-": standard input). It fits this body only, and passes once.
+
+    The value goes into the header VEEN-PoW. Each bit doubles the work: 20 take about a second.
+    """
+    from veen.core.errors import LimitError
+    from veen.core.pow import solve as solve_pow
+
+    with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
+        body = source.read(_MAX_REQUEST_BYTES + 1)
+    if len(body) > _MAX_REQUEST_BYTES:
+        raise LimitError("request bytes", len(body), _MAX_REQUEST_BYTES)
+    started = time.perf_counter()
+    with output.progress(f"looking for {difficulty} zero bits"):
+        cookie = solve_pow(body, difficulty, start)
+    if out is not None:
+        out.write_bytes(cookie.to_bytes())
+    data = {
+        "header": f"VEEN-PoW: {cookie.to_bytes().hex()}",
+        "challenge": cookie.challenge.hex(),
+        "nonce": cookie.nonce,
+        "difficulty": cookie.difficulty,
+        "hashes": cookie.nonce - start + 1,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    output.result(data, lambda: output.fields(data.items()))

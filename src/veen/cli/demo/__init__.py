@@ -1,0 +1,3 @@
+"""veen demo."""
+
+__all__: list[str] = []

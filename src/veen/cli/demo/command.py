@@ -1,0 +1,93 @@
+"""`veen demo`: the whole idea at work, with a real hub, real keys and real files."""
+
+import shlex
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from veen.cli.shared.output import Fail, Output, output_options
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Play in this new directory, and leave it there."
+)
+@click.option(
+    "--spark", is_flag=True, help="Audit, ask and fold a longer log on Spark as well. Needs veen[spark] and Java."
+)
+@output_options
+def demo(output: Output, keep: Path | None, spark: bool) -> None:
+    """Send, prove, tamper, detect: a hub, two people, five sealed messages, and two ways to be caught.
+
+    Everything is done for real, on loopback and in a directory of its own; every line is computed. With --keep the
+    directory stays, and the commands to explore it are printed.
+    """
+    from veen.cli.demo.story import play
+
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise Fail("E.LOCAL", f"{keep}: not empty", "the demo wants a directory of its own", "veen demo --keep DIR")
+    if spark:
+        _check_spark()
+    started = time.perf_counter()
+    root = Path(tempfile.mkdtemp(prefix="veen-demo-")) if keep is None else keep.absolute()
+    try:
+        with output.progress("playing") as tell:
+            facts = play(root, output, tell, spark=spark)
+    finally:
+        if keep is None:
+            shutil.rmtree(root, ignore_errors=True)
+    seconds = time.perf_counter() - started
+    facts["seconds"] = round(seconds, 3)
+    facts["directory"] = None if keep is None else str(root)
+    facts["next"] = _next(root, facts) if keep is not None else _more(spark)
+
+    def human() -> None:
+        output.line(f"done in {seconds:.1f} s; next:")
+        for command in facts["next"]:
+            output.line(f"  {command}")
+
+    output.result(facts, human)
+
+
+def _check_spark() -> None:
+    """Before anything is played: a story that ends in the middle is none."""
+    from importlib.util import find_spec
+
+    from veen.log.errors import SparkMissing
+    from veen.spark.session import find_java
+
+    if find_spec("pyspark") is None:
+        raise SparkMissing("pyspark is not installed")
+    find_java()
+
+
+def _more(spark: bool) -> list[str]:
+    return ["veen demo --keep DIR", *([] if spark else ["veen demo --spark"]), "veen help tour"]
+
+
+def _next(root: Path, facts: dict[str, object]) -> list[str]:
+    """Commands that work as they are printed, in this order."""
+    from veen.cli.demo.story import DOORS, STREAM
+
+    def at(name: str) -> str:
+        return shlex.quote(str(root / name))
+
+    ask = f"veen query run --data-dir {at('hub')} --scope {DOORS} --type door.refused --evidence full --identity bob"
+
+    return [
+        f"export VEEN_HOME={at('home')} VEEN_PASSPHRASE_FILE={at('passphrase')}",
+        f"veen hub start --dev --data-dir {at('hub')} --port {facts['port']} --detach",
+        f"veen stream {STREAM} --identity bob",
+        f"veen attachment get {STREAM} 2 --identity bob --out {at('files')}",
+        f"veen proof show {STREAM} 3 --size 5 --identity bob",
+        f'veen send {STREAM} "the valve is open again" --identity alice',
+        f"veen equivocation show {at('evidence.cbor')}",
+        f"veen verify {at('hub')}",
+        *([ask] if "recorded" in facts else []),
+        f"veen hub stop --data-dir {at('hub')}",
+    ]

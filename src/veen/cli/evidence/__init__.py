@@ -1,0 +1,3 @@
+"""receipt, proof, checkpoint, verify, audit, inspect, equivocation."""
+
+__all__: list[str] = []

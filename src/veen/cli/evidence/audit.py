@@ -1,0 +1,277 @@
+"""`veen audit`: is this log what its hub signed, from the first entry to the last?"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.bulk import MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
+from veen.cli.shared.command import CliSession, home_options
+from veen.cli.shared.failures import failing_as
+from veen.cli.shared.files import hex32
+from veen.cli.shared.output import Fail, Output, output_options
+from veen.cli.shared.pinning import bad_directory, pin_options, pinned_by
+
+if TYPE_CHECKING:
+    from veen.core.objects.identity import HubIdentity
+    from veen.core.objects.profile import Profile
+    from veen.spark.progress import Tell
+    from veen.verify.audit.engine import AuditEngine
+
+__all__ = ["audit", "diff", "run", "summary"]
+
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+_KEEP: Final = "keep the directory as evidence and compare it with a replica or a clone: `veen audit diff A B`"
+
+audit = LazyGroup(
+    "audit",
+    help="""Audit a log: on one machine or on a Spark cluster, with the same result to the byte.
+
+    Exit code 1 means that the evidence is bad, and nothing else. 6: the log is good, but files that follow from it
+    are not.
+    """,
+)
+
+
+_ENGINE: Final = log_options(
+    PARTITIONS,
+    MASTER,
+    click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
+                 help="Processes of the python engine."),
+    click.option("--engine", type=click.Choice(["spark", "python"]), default="spark", show_default=True,
+                 help="python: neither Spark nor Java."),
+)  # fmt: skip
+
+
+@audit.verb("run", "Check every entry of a log, and what the hub left about it.")
+@click.argument("data_dir", required=False)
+@click.option("--data-dir", "named", help="The same, by name.")
+@_ENGINE
+@click.option(
+    "--level",
+    type=click.Choice(["full", "sampled", "structure"]),
+    default="full",
+    show_default=True,
+    help="How many signatures are verified: all, a sample, none.",
+)
+@click.option("--sample", type=click.IntRange(0, 1_000_000), help="Of a million entries, how many are in a sample.")
+@click.option("--seed", default="", help="Chooses another sample.")
+@click.option("--label", "labels", type=hex32, multiple=True, help="Only this label. Repeatable.")
+@click.option(
+    "--profile", "profiles", multiple=True, help="A profile the hub supports: a name, or EPOCH_SEC,PAD_BLOCK."
+)
+@click.option("--identity", type=click.Path(path_type=Path, exists=True), help="hub-identity.json from elsewhere.")
+@click.option("--root-pk", type=hex32, help="The offline key that signed the identity.")
+@pin_options
+@click.option("--chunks-only", is_flag=True, help="DATA_DIR was given nothing but chunks; authority is not checked.")
+@click.option("--since", type=_DIRECTORY, help="Go on from what an earlier audit left by --out.")
+@click.option("--out", type=_DIRECTORY, help="Leave verdict, tables and report.html in this directory.")
+@home_options
+def run(
+    output: Output,
+    session: CliSession,
+    data_dir: str | None,
+    named: str | None,
+    place: LogPlace,
+    level: str,
+    sample: int | None,
+    seed: str,
+    labels: tuple[bytes, ...],
+    profiles: tuple[str, ...],
+    identity: Path | None,
+    root_pk: bytes | None,
+    pin: str | None,
+    no_pin: bool,
+    chunks_only: bool,
+    since: Path | None,
+    out: Path | None,
+) -> None:
+    """Check the log in DATA_DIR, a path or a URL such as s3://bucket/hub. A hub may write to it meanwhile.
+
+    Whose log it is shows the pinned key: by default that of the context in use; without one the report begins with
+    "keys not pinned".
+
+    Every hash and every root is checked. Of the signatures, full verifies all, sampled a sample, structure none.
+
+    \b
+    veen audit run ./hub --out ./audit-1
+    veen audit run ./hub --since ./audit-1 --out ./audit-2
+    veen audit run ./hub --engine python --jobs 4 --json
+    """
+    from veen.verify.audit import AuditOptions, Previous
+    from veen.verify.audit import audit as judge
+    from veen.verify.audit.report import document, lines, write
+
+    if (data_dir is None) == (named is None):
+        raise click.UsageError("give DATA_DIR, once")
+    path = data_dir or named or ""
+    if "://" not in path and not Path(path).is_dir():
+        raise click.UsageError(f"{path}: there is no such directory")
+    with failing_as(f"{path}: the audit cannot be made"), output.progress("auditing") as progress:
+        options = AuditOptions(
+            level=level,  # type: ignore[arg-type]  # click.Choice allows no other
+            sample_per_million=62_500 if sample is None else sample,
+            seed=seed,
+            labels=frozenset(labels) or None,
+            profiles=tuple(map(_profile, profiles)) or None,
+            identity=_identity(identity),
+            root_pk=root_pk,
+            pin=pinned_by(session, pin, no_pin).keys,
+            chunks_only=chunks_only,
+        )
+        earlier = Previous.read(since) if since else None
+        with _engine(place, progress) as (chosen, tell):
+            result = judge(path, options, engine=chosen, since=earlier, progress=tell)
+        verdict = write(result, out) if out else document(result)
+    _show(output, verdict, lines)
+    if out:
+        output.next(f"veen audit summary {out}")
+    _end(path, verdict)
+
+
+def _show(output: Output, verdict: dict[str, Any], lines: Any) -> None:
+    def human() -> None:
+        for line in lines(verdict):
+            output.line(line)
+
+    output.result(verdict, human)
+
+
+def _end(what: str, verdict: dict[str, Any]) -> None:
+    findings = verdict["findings"]
+    if not verdict["ok"]:
+        first = findings["first"][0]
+        entry = "" if first["stream_seq"] is None else f"entry {first['stream_seq']}: "
+        cause = f"{first['path']}, byte {first['offset']}: {entry}{first['message']}"
+        raise bad_directory(first["code"], f"{what}: the evidence is BAD", cause, _KEEP)
+    if findings["codes"].get("rebuildable"):
+        raise Fail(
+            "E.INDEX",
+            f"{what}: the log is good, but what is derived from it is not",
+            next(finding["message"] for finding in findings["first"] if finding["code"] == "rebuildable"),
+            f"veen hub rebuild-index {what}",
+        )
+
+
+@contextmanager
+def _engine(place: LogPlace, progress: "Tell") -> Iterator[tuple["AuditEngine", "Tell"]]:
+    """Who does the work, and whom to tell about it."""
+    if place.engine == "python":
+        from veen.verify.audit import ProcessesEngine
+
+        yield ProcessesEngine(place.jobs), progress
+        return
+    with spark_at_work("veen audit", place.master, progress) as (session, tell):
+        from veen.spark.audit import SparkEngine
+
+        yield SparkEngine(session, place.partitions), tell
+
+
+def _identity(path: Path | None) -> "HubIdentity | None":
+    from veen.core.errors import VeenError
+    from veen.core.objects.identity import HubIdentity
+
+    try:
+        return None if path is None else HubIdentity.from_bytes(path.read_bytes())
+    except VeenError as exc:
+        raise click.UsageError(f"--identity {path}: {exc}") from exc
+
+
+def _profile(text: str) -> "Profile":
+    from veen.core.objects.profile import PRESETS, Profile
+
+    if text in PRESETS:
+        return PRESETS[text]
+    epoch_sec, _, pad_block = text.partition(",")
+    if not epoch_sec.isdecimal() or not pad_block.isdecimal():
+        raise click.UsageError(f"--profile {text}: expected {', '.join(PRESETS)}, or two numbers such as 3600,256")
+    return Profile(epoch_sec=int(epoch_sec), pad_block=int(pad_block))
+
+
+@audit.verb("summary", "Show the verdict of an earlier audit.")
+@click.argument("audit_dir", type=_DIRECTORY)
+@output_options
+def summary(output: Output, audit_dir: Path) -> None:
+    """Show the verdict that `veen audit run --out AUDIT_DIR` left; exit code 1 if it was bad."""
+    from veen.verify.audit import Previous
+    from veen.verify.audit.report import lines
+
+    with failing_as(f"{audit_dir}: cannot be shown"):
+        verdict = dict(Previous.read(audit_dir).verdict)
+    _show(output, verdict, lines)
+    _end(str(audit_dir), verdict)
+
+
+@audit.verb("diff", "Compare two directories of one hub: did it tell two stories?")
+@click.argument("one")
+@click.argument("other")
+@click.option("--identity", type=click.Path(path_type=Path, exists=True), help="hub-identity.json from elsewhere.")
+@click.option("--out", type=_DIRECTORY, help="Leave the evidence in this directory.")
+@pin_options
+@home_options
+def diff(
+    output: Output,
+    session: CliSession,
+    one: str,
+    other: str,
+    identity: Path | None,
+    out: Path | None,
+    pin: str | None,
+    no_pin: bool,
+) -> None:
+    """Compare the directories ONE and OTHER of one hub, as far as both go.
+
+    Two receipts by the hub for one position prove that it told two stories; anybody can check the evidence:
+    veen verify EVIDENCE.
+    """
+    from veen.verify.audit.equivocation import compare
+
+    pinned = pinned_by(session, pin, no_pin)
+    with failing_as("the directories cannot be compared"), output.progress("comparing"):
+        comparison = compare(one, other, _identity(identity), trusted=pinned.keys)
+        names = []
+        for proof in comparison.proven:
+            if out is not None:
+                from veen.fs.local import OsFs
+
+                out.mkdir(parents=True, exist_ok=True)
+                OsFs(out).replace(proof.file_name, proof.evidence.to_bytes())
+                names.append(str(out / proof.file_name))
+    data = {
+        **pinned.to_json(),
+        "ok": comparison.ok,
+        "hub_id": comparison.hub_id.hex(),
+        "common": {label.hex(): size for label, size in comparison.common.items()},
+        "equivocations": [
+            {"label": proof.label.hex(), "stream_seq": proof.stream_seq, "evidence": proof.evidence.to_bytes().hex()}
+            for proof in comparison.proven
+        ],
+        "evidence": names,
+        "findings": [str(finding) for finding in comparison.findings],
+    }
+
+    def human() -> None:
+        output.line(pinned.line(), "warn" if pinned.keys is None else None)
+        output.line(
+            f"{len(comparison.common)} labels and {sum(comparison.common.values())} positions are in both directories"
+        )
+        for proof in comparison.proven:
+            output.line(f"EQUIVOCATION at entry {proof.stream_seq} of label {proof.label.hex()}", "bad")
+        for name in names:
+            output.line(f"evidence\t{name}")
+        for finding in comparison.findings:
+            output.line(str(finding))
+
+    output.result(data, human)
+    if faults := [finding.message for finding in comparison.findings if finding.code == "pin"]:
+        raise bad_directory("pin", "the directories are another hub's", faults[0], _KEEP)
+    if not comparison.ok:
+        raise Fail(
+            "E.VERIFY",
+            "the directories tell two stories",
+            f"{len(comparison.proven)} proven equivocations, {len(comparison.findings)} other differences",
+            "keep both directories; anybody can check the evidence: `veen verify EVIDENCE.cbor`",
+        )

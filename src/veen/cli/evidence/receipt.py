@@ -1,0 +1,73 @@
+"""`veen receipt`: the hub's signed word about one entry."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.entries import when
+from veen.cli.shared.files import OBJECT_FILE
+from veen.cli.shared.output import Output
+from veen.cli.shared.stream_args import EPOCH, SEQ, stream_argument
+from veen.cli.shared.verifying import HUB_PK, verify_file
+
+if TYPE_CHECKING:
+    from veen.core.objects.receipt import Receipt
+
+__all__ = ["OUT", "get", "receipt", "receipt_data", "verify"]
+
+OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Keep it here too, as CBOR.")
+
+receipt = LazyGroup(
+    "receipt",
+    help="""The hub's signed word about one entry.""",
+)
+
+
+@receipt.verb("get", "The receipt of an entry, verified.")
+@stream_argument(seq=SEQ)
+@EPOCH
+@OUT
+@client_options
+def get(output: Output, session: CliSession, stream: str, seq: int, epoch: int | None, out: Path | None) -> None:
+    """The RECEIPT of entry SEQ of STREAM: signed by the pinned hub, and of the log that it proved before.
+
+    \b
+    veen receipt get record/app/http 3 --out receipt.cbor
+    veen receipt verify receipt.cbor
+    """
+    signed = session.client().receipt(stream, seq, epoch=epoch)
+    session.remember_stream(stream)
+    if out is not None:
+        out.write_bytes(signed.to_bytes())
+    data = {**receipt_data(signed), "verified": True, "receipt": signed.to_json()}
+    output.result(data, lambda: output.fields((name, value) for name, value in data.items() if name != "receipt"))
+    if out is not None:
+        output.next(f"veen receipt verify {out}")
+
+
+def receipt_data(signed: "Receipt") -> dict[str, Any]:
+    """A receipt by names."""
+    return {
+        "label": signed.label.hex(),
+        "seq": signed.stream_seq,
+        "msg_id": signed.leaf_hash.hex(),
+        "mmr_root": signed.mmr_root.hex(),
+        "hub_ts": signed.hub_ts,
+        "time": when(signed.hub_ts),
+        "hub_sig": signed.hub_sig.hex(),
+    }
+
+
+@receipt.verb("verify", "Check a receipt that you have, without a hub.")
+@click.argument("file", type=OBJECT_FILE)
+@HUB_PK
+@click.option("--msg", type=OBJECT_FILE, help="The MSG that it must be for.")
+@client_options
+def verify(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, ...], msg: Path | None) -> None:
+    """Check the RECEIPT in FILE ("-": standard input) against the hub's key. Nothing is asked of any hub."""
+    from veen.core.objects.receipt import Receipt
+
+    verify_file(output, session, file, Receipt, trusted, () if msg is None else (msg,))

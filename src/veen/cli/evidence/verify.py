@@ -1,0 +1,161 @@
+"""`veen verify`: is this what it claims to be? One verb for any artefact, whose kind is told from its content."""
+
+from pathlib import Path
+
+import click
+
+from veen.cli.shared.command import CliSession, home_options
+from veen.cli.shared.files import hex32, read_object
+from veen.cli.shared.output import Exit, Fail, Output
+from veen.cli.shared.pinning import PinnedKeys, pinned_by
+from veen.cli.shared.verifying import show_checks, verified
+
+__all__ = ["verify"]
+
+_OBJECT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+_ANYTHING = click.Path(exists=True, allow_dash=True, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=_ANYTHING)
+@click.option("--hub-pk", type=hex32, multiple=True, help="A hub key you trust, in hex. Repeat after a key rotation.")
+@click.option("--with", "related", type=_OBJECT, multiple=True, help="Another object the check needs. Repeatable.")
+@click.option("--witness", type=hex32, multiple=True, help="A witness that must have signed the CHECKPOINT.")
+@click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
+@click.option("--size", type=click.IntRange(min=1), help="How many entries the root stands for.")
+@click.option("--seq", type=click.IntRange(min=1), help="The stream_seq a proof is about; default: the last entry.")
+@click.option("--no-pin", is_flag=True, help="Judge a data directory by the keys that it names itself.")
+@home_options
+def verify(
+    output: Output,
+    session: CliSession,
+    file: Path,
+    hub_pk: tuple[bytes, ...],
+    related: tuple[Path, ...],
+    witness: tuple[bytes, ...],
+    root: bytes | None,
+    size: int | None,
+    seq: int | None,
+    no_pin: bool,
+) -> None:
+    """Verify whatever FILE is: an evidence file; MSG, RECEIPT, CHECKPOINT, proof, token, control record, evidence of
+    equivocation; the data directory of a hub; or what `veen id export DIR` wrote.
+
+    An evidence file and a data directory are judged by --hub-pk, or else by the pin of the context; an export by
+    --hub-pk. Without a key the
+    result begins with "keys not pinned": it shows that all fits together, and not whose it is.
+
+    Objects are CBOR, its JSON form, or hex; "-" reads standard input. Says which checks were made. Exit code 1
+    means that the evidence is bad, 2 that something needed for the check was not given.
+
+    \b
+    veen verify orders.veen-evidence --hub-pk 8a88e3dd…
+    veen verify receipt.cbor --hub-pk 8a88e3dd…
+    veen verify proof.cbor --with receipt.cbor --hub-pk 8a88e3dd…
+    veen verify consistency.json --with old.cbor --with new.cbor --hub-pk 8a88e3dd…
+    veen verify ./hub
+    """
+    if (root is None) != (size is None):
+        raise click.UsageError("--root and --size go together")
+    if file.is_dir():
+        if related or witness or root is not None or seq is not None:
+            raise click.UsageError("a directory brings what its check needs, but for --hub-pk: leave out other options")
+        _verify_directory(output, session, file, hub_pk, no_pin)
+        return
+    from veen.cli.evidence.files import read_evidence, verify_evidence_file
+    from veen.core.checks import Given
+    from veen.core.evidence_file import MAGIC, is_evidence
+
+    if str(file) != "-":
+        with file.open("rb") as opened:
+            begins_as_evidence = is_evidence(opened.read(len(MAGIC)))
+        if begins_as_evidence:
+            if related or witness or root is not None or seq is not None:
+                raise click.UsageError("an evidence file brings what its check needs, but for --hub-pk")
+            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin)
+            return
+    data, recognised = read_object(file, exit_code=Exit.BAD_EVIDENCE)
+    inputs = Given(
+        hub_pks=hub_pk,
+        witness_pks=witness,
+        related=tuple(read_object(path, exit_code=Exit.BAD_EVIDENCE)[1].obj for path in related),
+        root=root,
+        tree_size=size,
+        stream_seq=seq,
+    )
+    show_checks(output, file, data, recognised.obj, verified(file, recognised.obj, inputs))
+
+
+def _verify_directory(
+    output: Output, session: CliSession, directory: Path, hub_pks: tuple[bytes, ...], no_pin: bool
+) -> None:
+    from veen.client.portable.set_files import MANIFEST
+    from veen.storage import layout
+
+    if (directory / MANIFEST).is_file():
+        _verify_set(output, directory, hub_pks)
+    elif (directory / layout.IDENTITY).is_file() or (directory / layout.LOG).is_dir():
+        from veen.cli.hub.data import check_data
+
+        check_data(output, directory, _pinned(session, hub_pks, no_pin))
+    else:
+        raise Fail(
+            "E.USAGE",
+            f"{directory}: nothing that can be verified",
+            "it is neither the data directory of a hub nor an exported identity",
+            "give a file, a data directory, or what `veen id export` wrote",
+        )
+
+
+def _pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> PinnedKeys:
+    from veen.core.objects.trusted_root import TrustedKeys
+
+    if not hub_pks:
+        return pinned_by(session, None, no_pin)
+    if no_pin:
+        raise click.UsageError("give one of --hub-pk and --no-pin")
+    return PinnedKeys(TrustedKeys(hub_pks=hub_pks), "--hub-pk")
+
+
+def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> None:
+    """Every byte of an exported set, without its passphrase (D-72)."""
+    from veen.client.errors import PortableSetInvalid
+    from veen.client.portable.portability import check_set
+    from veen.fs.local import OsFs
+
+    try:
+        with output.progress("verifying"):
+            portable = check_set(OsFs(directory.absolute()), hub_pks)
+    except PortableSetInvalid as exc:  # here it is evidence that is judged, not something that is imported
+        raise Fail(
+            "E.VERIFY", f"{directory}: verification FAILED", str(exc), "copy the set again from its source"
+        ) from exc
+    used = hub_pks or tuple(key.hub_pk for hub in portable.hubs.values() for key in hub.keys)
+    origin = "--hub-pk" if hub_pks else "the export itself"
+    data = {
+        "keys": "pinned" if hub_pks else "not pinned",
+        "hub_pks": [f"ed25519:{hub_pk.hex()}" for hub_pk in used],
+        "hub_pks_origin": origin if used else None,
+        "ok": True,
+        "kind": "exported identity",
+        "name": portable.card.name,
+        "card_id": portable.card.card_id,
+        "files": len(portable.manifest.files),
+        "tokens": len(portable.tokens),
+        "labels": len(portable.states),
+        "entries": portable.entries,
+        "checkpoints": portable.checkpoints,
+        "attachments": portable.attachments,
+        "hub_sigs_checked": portable.hub_sigs_checked,
+    }
+
+    def human() -> None:
+        if not hub_pks:
+            what = f"the keys come from {origin}" if used else "no hub key is in the export, so no hub_sig was checked"
+            output.line(f"keys not pinned: {what}", "warn")
+        output.line(f"exported identity verified: {directory}")
+        for hub_pk in used:
+            output.line(f"hub key ed25519:{hub_pk.hex()} (from {origin})")
+        output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks"))
+
+    output.result(data, human)

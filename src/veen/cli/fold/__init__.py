@@ -1,0 +1,3 @@
+"""veen fold."""
+
+__all__: list[str] = []

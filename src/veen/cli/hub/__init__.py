@@ -1,0 +1,3 @@
+"""veen hub."""
+
+__all__: list[str] = []

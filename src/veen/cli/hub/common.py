@@ -1,0 +1,53 @@
+"""What the hub's commands share: where a data directory is, and who runs it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from veen.cli.shared.output import Fail
+from veen.fs.errors import LockedError, StorageError
+from veen.fs.local import OsFs
+from veen.storage.copies.unfinished import check_finished
+
+__all__ = ["ACCEPT_CLOCK", "DATA_DIR", "Holder", "existing", "holder_of"]
+
+DATA_DIR: Final = click.Path(file_okay=False, path_type=Path)
+ACCEPT_CLOCK: Final = click.option(
+    "--accept-clock", is_flag=True, help="The clock is right, however far it is ahead of the log."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that runs a data directory."""
+
+    pid: int
+    url: str | None
+
+
+def existing(data_dir: Path) -> OsFs:
+    """A data directory that must be there, and no clone or fork that was cut off."""
+    if not data_dir.is_dir():
+        raise Fail(
+            "E.LOCAL",
+            f"{data_dir}: not a data directory",
+            "there is no such directory",
+            "give the directory that `veen hub start` was given",
+        )
+    fs = OsFs(data_dir)
+    check_finished(fs, str(data_dir))
+    return fs
+
+
+def holder_of(fs: OsFs) -> Holder | None:
+    """Who runs this directory; None if nobody does. The lock tells, not the process id in its file."""
+    try:
+        with fs.lock():
+            return None
+    except LockedError as exc:
+        words = exc.holder.split()
+        if len(words) < 2 or words[0] != "pid" or not words[1].isdecimal():
+            raise StorageError(f"{fs.root}: in use, but it does not say by whom") from exc
+        return Holder(int(words[1]), words[2] if len(words) > 2 else None)

@@ -1,0 +1,302 @@
+"""Commands on a data directory: verify-data, rebuild-index, cut-tail, clone, fork."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
+from veen.cli.shared.command import CliSession, home_options
+from veen.cli.shared.failures import failing_as
+from veen.cli.shared.output import Fail, Output, output_options
+from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, pinned_by
+
+if TYPE_CHECKING:
+    from veen.storage.findings import Level
+    from veen.verify.directory import Report
+
+__all__ = ["check_data", "clone", "cut_tail", "fork", "rebuild_index", "verify_data"]
+
+
+@click.command("verify-data")
+@click.argument("data_dir", type=DATA_DIR)
+@click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes that verify signatures (default: one per core).")
+@pin_options
+@home_options
+def verify_data(
+    output: Output,
+    session: CliSession,
+    data_dir: Path,
+    structure: bool,
+    jobs: int | None,
+    pin: str | None,
+    no_pin: bool,
+) -> None:
+    """Check every byte of DATA_DIR against what the hub signed; a fork together with its origin.
+
+    The hub may run meanwhile, and no private key is needed. Whose log it is shows the pinned key: by default that of
+    the context in use; without one the report begins with "keys not pinned".
+
+    Exit code 1 means that evidence is bad and names where. What can be made again from the log (index, node store)
+    is told, and is exit code 6.
+    """
+    check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
+
+
+def check_data(
+    output: Output, data_dir: Path, pinned: PinnedKeys, *, structure: bool = False, jobs: int | None = None
+) -> None:
+    """What `hub verify-data` does, and `verify` on a data directory."""
+    from veen.hub.process.forking import verify_all
+
+    with failing_as(f"{data_dir}: verification FAILED"), output.progress("verifying") as progress:
+        level: Level = "structure" if structure else "full"
+        reports = verify_all(
+            existing(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
+        )
+    findings = [finding for report in reports for finding in report.findings]
+    bad = [finding for finding in findings if finding.severity == "error" and finding.code != "rebuildable"]
+    bad.sort(key=lambda finding: finding.code != "pin")  # whose log it is comes before what is wrong with it
+    repairable = [finding for finding in findings if finding.code == "rebuildable"]
+    data = {
+        **pinned.to_json(),
+        "ok": not bad and not repairable,
+        "level": reports[0].level,
+        "sections": [_section(report) for report in reports],
+    }
+
+    def human() -> None:
+        output.line(pinned.line(), "warn" if pinned.keys is None else None)
+        for finding in findings:
+            output.line(str(finding))
+        for number, report in enumerate(reports):
+            where = "origin: " if number else ""
+            entries, labels = sum(label.size for label in report.labels.values()), len(report.labels)
+            output.line(f"{where}{labels} labels, {entries} entries, {report.counts.get('signatures', 0)} signatures")
+        if data["ok"]:
+            output.line(f"{data_dir}: verified")
+
+    output.result(data, human)
+    if bad:
+        cause = f"{bad[0].path}, byte {bad[0].offset}: {bad[0].message}"
+        hint = "keep the directory as evidence and restore from a replica or a clone"
+        raise bad_directory(bad[0].code, f"{data_dir}: verification FAILED", cause, hint)
+    if repairable:
+        raise Fail(
+            "E.INDEX",
+            f"{data_dir}: the log is good, but what is derived from it is not",
+            f"{repairable[0].path}: {repairable[0].message}",
+            f"veen hub rebuild-index {data_dir}",
+        )
+
+
+def _section(report: "Report") -> dict[str, Any]:
+    return {
+        "findings": [
+            {
+                "severity": finding.severity,
+                "code": finding.code,
+                "path": finding.path,
+                "offset": finding.offset,
+                "message": finding.message,
+            }
+            for finding in report.findings
+        ],
+        "labels": {
+            label.hex(): {"size": head.size, "mmr_root": head.root.hex() if head.root else None}
+            for label, head in sorted(report.labels.items())
+        },
+        "counts": dict(sorted(report.counts.items())),
+    }
+
+
+@click.command("rebuild-index")
+@click.argument("data_dir", type=DATA_DIR)
+@output_options
+def rebuild_index(output: Output, data_dir: Path) -> None:
+    """Make index, node store and locations of DATA_DIR again from its log alone. The hub must be stopped.
+
+    Checkpoints that are missing are signed again if the private keys are there.
+    """
+    from veen.hub.process.startup import Sealing
+    from veen.storage.keys import identity as identities
+    from veen.storage.keys.identity import MissingKeyError
+    from veen.storage.maintenance.rebuild import rebuild_index as rebuild
+
+    with failing_as(f"{data_dir}: the index cannot be rebuilt"), output.progress("rebuilding") as progress:
+        fs = existing(data_dir)
+        with fs.lock():
+            try:
+                reseal = Sealing(identities.load(fs)).checkpoint
+            except MissingKeyError:  # a verifier's copy
+                reseal = None
+            rebuilt = rebuild(fs, reseal=reseal, progress=progress)
+    data = {
+        "labels": rebuilt.labels,
+        "entries": rebuilt.entries,
+        "repaired": rebuilt.repaired,
+        "missing": rebuilt.missing,
+    }
+
+    def human() -> None:
+        output.line(f"{data_dir}: made again from {rebuilt.entries} entries of {rebuilt.labels} labels")
+        output.fields([("repaired", path) for path in rebuilt.repaired])
+        output.fields([("missing", path) for path in rebuilt.missing])
+
+    output.result(data, human)
+
+
+@click.command("cut-tail")
+@click.argument("data_dir", type=DATA_DIR)
+@click.option("--yes", is_flag=True, help="Cut it. Without this, only show what would be cut.")
+@output_options
+def cut_tail(output: Output, data_dir: Path, yes: bool) -> None:
+    """Cut the last group of the journal of DATA_DIR if a power failure tore it before any of its receipts left.
+
+    Such a group stops a start, since it could be damage to acknowledged entries. This command tells the two apart and
+    cuts only what was never completely on the disk. What it cuts is kept in DATA_DIR/cut with a record of it. The hub
+    must be stopped.
+    """
+    from veen.storage.maintenance import cut_tail as cuttail
+
+    with failing_as(f"{data_dir}: the end of the journal cannot be cut"):
+        fs = existing(data_dir)
+        with fs.lock():
+            tail = cuttail.find_tail(fs)
+            record = cuttail.cut_tail(fs, tail, int(time.time())) if tail is not None and yes else None
+    if tail is None:
+        output.result({"torn": False, "cut": False}, lambda: output.line(f"{data_dir}: the journal is not torn"))
+        return
+    data = {"torn": True, "cut": yes, "record": record, **tail.to_json()}
+
+    def human() -> None:
+        what = "cut" if yes else "torn"
+        output.line(
+            f"{what}: the last {len(tail.data)} bytes of journal segment {tail.segment}, from byte {tail.offset} on"
+        )
+        output.line(f"{tail.unwritten} bytes of them never reached the disk, so none of their receipts left the hub")
+        output.fields([("entry", f"{label.hex()} {seq}") for label, seq in tail.entries])
+        if record is not None:
+            output.fields([("record", str(data_dir / record)), ("bytes", str(data_dir / tail.name("bin")))])
+
+    output.result(data, human)
+    output.next(f"veen hub verify-data {data_dir}" if yes else f"veen hub cut-tail {data_dir} --yes")
+
+
+@click.command()
+@click.argument("source", type=DATA_DIR)
+@click.argument("target", type=DATA_DIR)
+@click.option("--with-keys/--without-keys", default=False, help="Copy the private keys too: needed to run the copy.")
+@click.option("--verify/--no-verify", default=True, help="Check the copy afterwards.")
+@pin_options
+@home_options
+def clone(
+    output: Output,
+    session: CliSession,
+    source: Path,
+    target: Path,
+    with_keys: bool,
+    verify: bool,
+    pin: str | None,
+    no_pin: bool,
+) -> None:
+    """Copy the hub in SOURCE to TARGET, also while it runs. Without keys the copy can be verified and read.
+
+    The copy is checked against the pinned key: by default that of the context in use; without one the report begins
+    with "keys not pinned".
+
+    A copy with keys is the same hub. Never run both: each would sign another history, and anyone who sees two
+    receipts for one position can prove it.
+    """
+    from veen.hub.process.forking import verify_all
+    from veen.hub.process.startup import data_fs
+    from veen.storage.copies import copying as outcomes
+
+    pinned = pinned_by(session, pin, no_pin)
+    with failing_as("the hub cannot be cloned"):
+        original = existing(source)
+        outcomes.check_apart(source, target)
+        copy = data_fs(target)
+        at_rest = outcomes.clone(original, copy, with_keys=with_keys)
+    data: dict[str, Any] = {"source_was_running": not at_rest, "with_keys": with_keys, "verified": verify}
+    if verify:
+        with failing_as(f"{target}: the copy does not verify"):
+            reports = verify_all(copy, pin=pinned.keys)
+        data.update(pinned.to_json())
+        errors = [finding for report in reports for finding in report.errors]
+        if errors:
+            errors.sort(key=lambda finding: finding.code != "pin")  # whose log it is comes before what is wrong with it
+            raise Fail(
+                "E.VERIFY", f"{target}: the copy does not verify", str(errors[0]), f"veen hub verify-data {source}"
+            )
+        data["entries"] = sum(label.size for label in reports[0].labels.values())
+
+    def human() -> None:
+        if verify:
+            output.line(pinned.line(), "warn" if pinned.keys is None else None)
+        output.line(f"cloned {source} to {target}{' (verified)' if verify else ''}")
+        if with_keys:
+            output.say("Both are the same hub now. Never run both: each would prove the other dishonest.")
+
+    output.result(data, human)
+
+
+@click.command()
+@click.argument("source", type=DATA_DIR)
+@click.argument("target", type=DATA_DIR)
+@click.option("--upto", multiple=True, metavar="LABEL=SEQ", help="Keep only so much of a label; default: all of it.")
+@click.option("--same-identity", is_flag=True, help="Disaster recovery only: go on under the keys of SOURCE.")
+@ACCEPT_CLOCK
+@output_options
+def fork(
+    output: Output, source: Path, target: Path, upto: tuple[str, ...], same_identity: bool, accept_clock: bool
+) -> None:
+    """Begin a new hub in TARGET from the log of SOURCE, whose hub must be stopped. Both verify afterwards.
+
+    The new hub has keys and labels of its own; what it began with lies read-only beside its log and verifies under the
+    old keys. Tokens must be authorised anew.
+    """
+    from veen.hub.process.forking import fork as fork_hub
+    from veen.hub.process.startup import data_fs
+    from veen.storage.copies.copying import check_apart
+    from veen.storage.keys.identity import read_identity
+
+    cuts = dict(_cut(text) for text in upto)
+    with failing_as("the hub cannot be forked"):
+        original = existing(source)
+        check_apart(source, target)
+        fs = data_fs(target)
+        origin = fork_hub(
+            original, fs, int(time.time()), cuts=cuts, same_identity=same_identity, accept_clock=accept_clock
+        )
+        identity = read_identity(fs)
+    data = {
+        "hub_pk": f"ed25519:{identity.current.hub_pk.hex()}",
+        "hub_id": identity.hub_id.hex(),
+        "origin_hub_id": origin.hub_id.hex(),
+        "same_identity": same_identity,
+        "labels": [head.to_json() for head in origin.heads],
+    }
+
+    def human() -> None:
+        entries = sum(head.upto_seq for head in origin.heads)
+        output.line(f"forked {source} to {target}: kept {entries} entries of {len(origin.heads)} labels")
+        output.fields([("hub_pk", str(data["hub_pk"])), ("hub_id", str(data["hub_id"]))])
+        if same_identity:
+            output.say("SOURCE must never run again: its receipts beyond the prefix prove equivocation.")
+
+    output.result(data, human)
+
+
+def _cut(text: str) -> tuple[bytes, int]:
+    label, _, seq = text.partition("=")
+    try:
+        label_bytes = bytes.fromhex(label)
+        if len(label_bytes) != 32 or not seq.isdecimal():
+            raise ValueError
+    except ValueError as exc:
+        raise click.UsageError(f"--upto {text}: expected a label in 64 hex digits, '=', and a number") from exc
+    return label_bytes, int(seq)

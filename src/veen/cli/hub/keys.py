@@ -1,0 +1,237 @@
+"""`veen hub key`: create, show, rotate, verify-rotation. Private keys never leave their files."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.app import LazyGroup
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.shared.command import FILE, INSECURE_HTTP
+from veen.cli.shared.failures import failing_as
+from veen.cli.shared.output import Output, output_options
+
+if TYPE_CHECKING:
+    from veen.client.transport.hubapi import HubApi
+    from veen.core.objects.identity import HubIdentity
+
+__all__ = ["create", "init", "key", "rotate", "show", "verify_rotation"]
+
+key = LazyGroup("key", help="Create, show and rotate the keys of a hub.")
+
+
+@key.verb("create", "Make the identity of a new hub.")
+@click.option("--data-dir", type=DATA_DIR, help="Give this new data directory its identity.")
+@click.option("--keys-dir", type=DATA_DIR, help="Only write a private key here, for a hub whose keys lie elsewhere.")
+@output_options
+def create(output: Output, data_dir: Path | None, keys_dir: Path | None) -> None:
+    """Make the identity of a new hub before its first start, as an authority hub needs it.
+
+    With --keys-dir only a key is written: the next one for a rotation, or the root of an ephemeral hub, whose clients
+    pin it as `root_pin` says. The first key of a hub needs a certificate too: `veen hub init`.
+    """
+    if (data_dir is None) == (keys_dir is None):
+        raise click.UsageError("give --data-dir or --keys-dir")
+    from veen.core.objects.identity import HubIdentity
+    from veen.core.pin_text import PinnedKey
+
+    if data_dir is not None:
+        identity = _create_identity(data_dir)
+    else:
+        assert keys_dir is not None  # noqa: S101 - one of the two was given
+        with failing_as("the identity cannot be created"):
+            identity = HubIdentity.first(_write_key(keys_dir), valid_from=int(time.time()))
+    data = {"hub_pk": f"ed25519:{identity.current.hub_pk.hex()}", "hub_id": identity.hub_id.hex()}
+    if keys_dir is not None:  # what the clients of an ephemeral hub pin
+        data["root_pin"] = PinnedKey(identity.current.hub_pk, is_root=True).to_text()
+    output.result(data, lambda: output.fields(data.items()))
+
+
+def _create_identity(data_dir: Path) -> "HubIdentity":
+    from veen.hub.process.startup import data_fs
+    from veen.storage.keys import identity as identities
+
+    with failing_as("the identity cannot be created"):
+        fs = data_fs(data_dir)
+        with fs.lock():
+            return identities.create(fs, os.urandom(32), int(time.time())).identity
+
+
+def _write_key(keys_dir: Path) -> bytes:
+    """A private key file and nothing else."""
+    from veen.core.crypto.ed25519 import SigningKey
+    from veen.storage.keys.directory import write_private_key
+
+    private = SigningKey(os.urandom(32))
+    write_private_key(keys_dir, private)
+    return private.public
+
+
+@click.command()
+@click.option("--data-dir", type=DATA_DIR, help="Give this new data directory its identity, keys included.")
+@click.option("--keys-dir", type=DATA_DIR, help="Write key and birth certificate here, for a hub with keys_dir.")
+@click.option("--valid", default="24h", show_default=True, help="How long the first start may take place.")
+@click.option("--reuse-key", is_flag=True, help="Certify the key in --keys-dir. Only if no hub ever ran with it.")
+@output_options
+def init(output: Output, data_dir: Path | None, keys_dir: Path | None, valid: str, reuse_key: bool) -> None:
+    """Make a new hub: its key, and a certificate with which that key may begin a log in an empty data directory.
+
+    Without the certificate a hub with a configured key does not start over an empty directory: a key that signed a log
+    before would sign position 1 again and prove the hub dishonest.
+
+    \b
+    veen hub init --keys-dir ./secret
+    veen hub start --keys-dir ./secret --data-dir ./hub
+    """
+    if (data_dir is None) == (keys_dir is None):
+        raise click.UsageError("give --data-dir or --keys-dir")
+    if data_dir is not None:
+        if reuse_key:
+            raise click.UsageError("--reuse-key goes with --keys-dir")
+        identity, not_after = _create_identity(data_dir), None
+    else:
+        assert keys_dir is not None  # noqa: S101 - one of the two was given
+        not_after = int(time.time()) + _seconds(valid, "--valid")
+        with failing_as("the hub cannot be created"):
+            identity = _init_keys(keys_dir, not_after, reuse_key)
+    data: dict[str, Any] = {"hub_pk": f"ed25519:{identity.current.hub_pk.hex()}", "hub_id": identity.hub_id.hex()}
+    if not_after is not None:
+        data["first_start_until"] = not_after
+    output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
+
+
+def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity":
+    from veen.core.crypto.ed25519 import SigningKey
+    from veen.core.objects.identity import HubIdentity
+    from veen.fs.errors import StorageError
+    from veen.storage.keys.directory import KeyDirFs, write_birth, write_private_key
+    from veen.storage.keys.identity import read_key
+
+    names = sorted(path.name for path in keys_dir.glob("*.key"))
+    if reuse_key:
+        if len(names) != 1:
+            raise StorageError(f"{keys_dir}: holds {len(names)} private keys, --reuse-key takes exactly one")
+        private = read_key(KeyDirFs(keys_dir, keys_dir), names[0].removesuffix(".key"))
+    elif names:
+        raise StorageError(f"{keys_dir}: holds a private key already; give an empty directory, or see --reuse-key")
+    else:
+        private = SigningKey(os.urandom(32))
+        write_private_key(keys_dir, private)
+    write_birth(keys_dir, private, not_after)
+    return HubIdentity.first(private.public, valid_from=int(time.time()))
+
+
+@key.verb("show", "The public keys of a hub and when they are valid.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@output_options
+def show(output: Output, data_dir: Path) -> None:
+    """Show hub_id and all keys; the signature over the identity is checked."""
+    from veen.core.pin_text import PinnedKey
+    from veen.storage.keys.identity import read_identity, read_root
+
+    with failing_as(f"{data_dir}: the identity cannot be shown"):
+        fs = existing(data_dir)
+        identity, root_pk = read_identity(fs), read_root(fs)
+    data = {"hub_id": identity.hub_id.hex(), "hub_keys": [entry.to_json() for entry in identity.keys]}
+    if root_pk is not None:
+        data["root_pin"] = PinnedKey(root_pk, is_root=True).to_text()
+
+    def human() -> None:
+        output.line(f"hub_id {identity.hub_id.hex()}")
+        if root_pk is not None:
+            output.line(f"signed by {data['root_pin']}")
+        rows = [
+            (f"ed25519:{entry.hub_pk.hex()}", f"from {entry.valid_from} until {entry.valid_until or 'further notice'}")
+            for entry in identity.keys
+        ]
+        output.fields(rows)
+
+    output.result(data, human)
+
+
+@key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
+@click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub on this machine, stopped or running.")
+@click.option("--hub", help="The URL of a running hub, instead.")
+@click.option("--token-file", type=FILE, help="A file with an administrator's bearer token, for a running hub.")
+@click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM).")
+@INSECURE_HTTP
+@click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
+@ACCEPT_CLOCK
+@output_options
+def rotate(
+    output: Output,
+    data_dir: Path | None,
+    hub: str | None,
+    token_file: str | None,
+    ca_file: str | None,
+    insecure_http: str | None,
+    overlap: str,
+    accept_clock: bool,
+) -> None:
+    """Add a new key. Receipts of old keys stay verifiable for ever; hub_id and labels do not change.
+
+    A running hub does it itself: an administrator asks it, and the new key signs from some seconds later on.
+    """
+    if (data_dir is None) == (hub is None):
+        raise click.UsageError("give --data-dir or --hub")
+    seconds = _seconds(overlap, "--overlap")
+    url = hub
+    if data_dir is not None:
+        holder = holder_of(existing(data_dir))
+        url = holder.url if holder is not None else None
+    if url is None:
+        assert data_dir is not None  # noqa: S101 - one of the two was given
+        data = _rotate_at_rest(data_dir, seconds, accept_clock)
+    else:
+        ca, token = (Path(name) if name else None for name in (ca_file, token_file))
+        from veen.client.transport.hubapi import HubApi
+
+        with HubApi(url, ca_file=ca, token_file=token, insecure_http=insecure_http is not None) as running:
+            data = _rotate_live(running, seconds)
+    output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
+
+
+def _seconds(text: str, option: str) -> int:
+    from veen.hub.process.settings import DURATION
+
+    try:
+        seconds: int = DURATION.read(text, True, Path())
+    except ValueError as exc:
+        raise click.UsageError(f"{option}: {exc}") from exc
+    return seconds
+
+
+def _rotate_at_rest(data_dir: Path, overlap_seconds: int, accept_clock: bool) -> dict[str, Any]:
+    from veen.hub.api.rotation import rotate_at_rest
+
+    with failing_as("the key cannot be rotated"):
+        identity = rotate_at_rest(existing(data_dir), int(time.time()), overlap_seconds, accept_clock=accept_clock)
+    return _rotated(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
+
+
+def _rotate_live(hub: "HubApi", overlap_seconds: int) -> dict[str, Any]:
+    _, rotation = hub.rotate_key(overlap_seconds)
+    return _rotated(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
+
+
+def _rotated(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
+    return {"hub_id": hub_id, "hub_pk": f"ed25519:{hub_pk}", "valid_from": valid_from}
+
+
+@key.verb("verify-rotation", "Check that each key was introduced by one before it.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@output_options
+def verify_rotation(output: Output, data_dir: Path) -> None:
+    """Check that a record signed by an older key introduces each key, and that the identity lists just these."""
+    from veen.hub.api.rotation import check_rotations
+
+    with failing_as(f"{data_dir}: the rotation does not verify"):
+        checks = check_rotations(existing(data_dir))
+
+    def human() -> None:
+        for line in checks:
+            output.line(f"  ok  {line}")
+
+    output.result({"ok": True, "checks": checks}, human)

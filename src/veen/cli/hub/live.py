@@ -1,0 +1,126 @@
+"""Commands that ask a running hub: status, health, checkpoint, limits, admission, metrics."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from veen.cli.hub.client import hub_options
+from veen.cli.shared.files import hex32
+from veen.cli.shared.output import Exit, Fail, Output
+
+if TYPE_CHECKING:
+    from veen.client.transport.hubapi import HubApi
+    from veen.core.objects.checkpoint import Checkpoint
+    from veen.core.objects.tooling import ReadyResponse
+
+__all__ = ["admission", "checkpoint", "health", "limits", "metrics", "status"]
+
+
+@click.command()
+@hub_options
+def status(output: Output, hub: "HubApi") -> None:
+    """Who a hub is, what time it is there, and how much it holds. It is believed, nothing is verified."""
+    about, labels, ready = hub.status(), hub.label_count(), hub.ready()
+    data = {"url": hub.url, "ready": ready.to_json(), "status": about.to_json(), "labels": labels}
+    rows = [
+        ("url", hub.url),
+        ("hub_pk", f"ed25519:{about.hub_pk.hex()}"),
+        ("hub_id", about.hub_id),
+        ("version", about.server_version),
+        ("ready", _readiness(ready)),
+        ("hub_ts", about.hub_ts),
+        ("epoch", about.epoch),
+        ("labels", labels),
+        ("stream scope", about.stream_scope),
+        ("capabilities", "required" if about.capability_gating else "optional"),
+    ]
+    output.result(data, lambda: output.fields(rows))
+
+
+def _readiness(ready: "ReadyResponse") -> str:
+    return "yes" if ready.ready else f"no: {ready.reason or 'the reason needs a token'}"
+
+
+@click.command()
+@hub_options
+def health(output: Output, hub: "HubApi") -> None:
+    """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
+    about, ready = hub.health(), hub.ready()
+    data = {"url": hub.url, "healthz": about.to_json(), "readyz": ready.to_json()}
+    rows = [
+        ("alive", about.ok),
+        ("ready", _readiness(ready)),
+        ("last_stream_seq", "not shown without a token" if about.last_stream_seq is None else about.last_stream_seq),
+        ("last_mmr_root", about.last_mmr_root or "none"),
+    ]
+    output.result(data, lambda: output.fields(rows))
+    if not ready.ready:
+        raise click.exceptions.Exit(Exit.POLICY)
+
+
+@click.command()
+@hub_options
+@click.option("--label", type=hex32, help="The label, in hex; default: all labels of the hub.")
+@click.option("--upto", type=click.IntRange(min=1), help="Up to which entry; default: all.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write each CHECKPOINT here, as CBOR.")
+def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | None, out: Path | None) -> None:
+    """Have the hub sign what its log is now. It keeps no record of it; the checkpoints of its chunks it writes itself.
+
+    \b
+    veen hub checkpoint --data-dir ./hub --out ./checkpoints
+    veen verify ./checkpoints/*.cbor --hub-pk ed25519:…
+    """
+    if upto is not None and label is None:
+        raise click.UsageError("--upto needs --label")
+    with output.records("checkpoints", ("label", "upto_seq", "root"), (64, 8, 64)) as records:
+        for signed in _checkpoints(hub, label, upto):
+            if out is not None:
+                _save(signed, out)
+            records.add(signed.to_json(), (signed.label_curr, signed.upto_seq, signed.mmr_root))
+
+
+def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterator["Checkpoint"]:
+    """One by one, as many labels a hub may have."""
+    for info in hub.labels() if label is None else [hub.label(label)]:
+        yield hub.checkpoint(info.label, upto or info.last_stream_seq)
+
+
+def _save(signed: "Checkpoint", out: Path) -> None:
+    from veen.fs.local import OsFs
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        name = f"checkpoint-{signed.label_curr.hex()}-{signed.upto_seq:020d}.cbor"
+        OsFs(out).replace(name, signed.to_bytes())
+    except OSError as exc:
+        raise Fail("E.LOCAL", f"{out}: cannot be written", str(exc.strerror), "give another --out") from exc
+
+
+@click.command()
+@hub_options
+def limits(output: Output, hub: "HubApi") -> None:
+    """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
+    registry = hub.status().limits
+    output.result(registry, lambda: output.fields(registry.items()))
+
+
+@click.command()
+@hub_options
+def admission(output: Output, hub: "HubApi") -> None:
+    """What the hub admits."""
+    about = hub.status().to_json()
+    data = {name: about[name] for name in ("profiles", "capability_gating", "stream_scope", "pow_difficulty")}
+    output.result(data, lambda: output.fields(data.items()))
+
+
+@click.command()
+@hub_options
+def metrics(output: Output, hub: "HubApi") -> None:
+    """Print the metrics of the hub in the text form of Prometheus."""
+    from veen.client.transport.hubapi import metric_samples
+
+    text = hub.metrics()
+    samples = metric_samples(text)  # also where they are not printed one by one: what is no metrics is not printed
+    output.result({"metrics": samples}, lambda: output.text(text))

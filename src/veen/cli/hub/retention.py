@@ -1,0 +1,141 @@
+"""`veen hub retention`: what is kept, what a policy would let go, and letting it go (COMP0, D-74)."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.app import LazyGroup
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
+from veen.cli.shared.command import several
+from veen.cli.shared.failures import failing_as
+from veen.cli.shared.output import Output, output_options
+
+if TYPE_CHECKING:
+    from veen.storage.maintenance.retention import Erasure, RetentionPolicy
+
+__all__ = ["apply", "plan", "retention", "show"]
+
+retention = LazyGroup(
+    "retention",
+    help="Erase old payloads; receipts and proofs stay. A running hub does it by itself if retention.payloads is set.",
+)
+
+
+_PERIODS: Final = several(
+    click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory."),
+    click.option("--payloads", required=True, help="Age after which payloads go, such as 90d."),
+    click.option("--receipts", default="0", help="Age after which archived receipts go too; default: never."),
+)
+
+
+def _policy(payloads: str, receipts: str) -> "RetentionPolicy":
+    from veen.hub.process.settings import DURATION
+    from veen.storage.maintenance.retention import Periods, RetentionPolicy
+
+    try:
+        seconds = [DURATION.read(text, True, Path()) for text in (payloads, receipts)]
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
+    return RetentionPolicy(Periods(payload_sec=seconds[0], receipt_sec=seconds[1]))
+
+
+def _rows(steps: "list[Erasure]") -> list[dict[str, Any]]:
+    return [
+        {
+            "label": step.label.hex(),
+            "what": step.what,
+            "start_seq": step.chunk.start_seq,
+            "end_seq": step.chunk.end_seq,
+            "last_ts": step.chunk.last_ts,
+        }
+        for step in steps
+    ]
+
+
+def _tell(output: Output, done: str, rows: list[dict[str, Any]], attachments: int | None = None) -> None:
+    def human() -> None:
+        output.fields((row["label"], f"{row['what']} of {row['start_seq']}..{row['end_seq']}") for row in rows)
+        output.line(f"{len(rows)} chunks {done}")
+        if attachments:
+            output.line(f"{attachments} attachments {done}")
+
+    output.result({"erasures": rows} if attachments is None else {"erasures": rows, "attachments": attachments}, human)
+
+
+@retention.verb("plan", "What a policy would erase now; nothing is changed.")
+@_PERIODS
+@output_options
+def plan(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
+    """What a policy would erase now. Whole sealed chunks only; the hub may run."""
+    from veen.storage.index import Index
+    from veen.storage.maintenance.retention import plan as plan_of
+
+    with failing_as("no plan can be made"):
+        policy = _policy(payloads, receipts)
+        index = Index(existing(data_dir), read_only=True)
+        try:
+            steps = plan_of(index, policy, int(time.time()))
+        finally:
+            index.close()
+    _tell(output, "would be erased", _rows(steps))
+
+
+@retention.verb("apply", "Erase what a policy lets go. The hub must be stopped.")
+@_PERIODS
+@ACCEPT_CLOCK
+@output_options
+def apply(output: Output, data_dir: Path, payloads: str, receipts: str, accept_clock: bool) -> None:
+    """Erase what a policy lets go. Each step is recorded in the control journal; receipts and proofs stay."""
+    from veen.hub.process.at_rest import at_rest
+    from veen.storage.attachments import erase_attachments
+    from veen.storage.index import Index
+    from veen.storage.maintenance import retention as storage
+
+    with failing_as("nothing more can be erased"):
+        policy = _policy(payloads, receipts)
+        fs = existing(data_dir)
+        with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
+            index = Index(fs)
+            try:
+                steps = storage.plan(index, policy, hub.hub_ts)
+            finally:
+                index.close()
+            storage.apply(fs, steps, hub.journal)
+            hub.store.retire()  # the chunks go, and the index says so
+            attachments = erase_attachments(fs)
+    _tell(output, "erased", _rows(steps), attachments)
+
+
+@retention.verb("show", "What is kept of each label.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@output_options
+def show(output: Output, data_dir: Path) -> None:
+    """How many chunks of each label there are, and how many of them have lost payloads or receipts."""
+    from veen.storage.index import Index
+    from veen.storage.maintenance import retention as storage
+
+    with failing_as("retention cannot be shown"):
+        index = Index(existing(data_dir), read_only=True)
+        try:
+            labels = storage.show(index)
+        finally:
+            index.close()
+    rows = [
+        {
+            "label": state.label.hex(),
+            "chunks": state.chunks,
+            "payloads_erased": state.payloads_erased,
+            "receipts_erased": state.receipts_erased,
+            "oldest_payload_ts": state.oldest_payload_ts,
+        }
+        for state in labels
+    ]
+
+    def human() -> None:
+        output.fields(
+            (state.label.hex(), f"{state.chunks} chunks, {state.payloads_erased} without payloads") for state in labels
+        )
+
+    output.result({"labels": rows}, human)

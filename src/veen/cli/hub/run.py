@@ -1,0 +1,248 @@
+"""`veen hub start`, `stop` and `config`."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.shared.command import several
+from veen.cli.shared.failures import failing_as
+from veen.cli.shared.output import Exit, Fail, Output, output_options
+
+if TYPE_CHECKING:
+    from veen.hub.process.config import HubConfig
+
+__all__ = ["config", "start", "stop"]
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_POLL_SECONDS: Final = 0.05
+
+
+_SETTINGS: Final = several(  # the options from which a configuration is made
+    click.option("--config", "-c", "file", type=_FILE, help="TOML or YAML. See docs/configuration.md."),
+    click.option("--data-dir", help="The data directory."),
+    click.option("--profile", "--role", "role", help="authority or tenant."),
+    click.option("--keys-dir", help="Where the private keys are, if not in the data directory."),
+    click.option("--host", help="Address to listen on."),
+    click.option("--port", help="Port to listen on; 0 takes a free one."),
+    click.option("--log-level", help="debug, info, warning or error."),
+    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set any key of the configuration."),
+)
+_FLAGS: Final = {
+    "data_dir": "data_dir",
+    "role": "role",
+    "keys_dir": "keys_dir",
+    "host": "listen.host",
+    "port": "listen.port",
+    "log_level": "log.level",
+}
+
+
+def _flags(options: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
+    from veen.hub.process.config import SETTINGS, ConfigError
+
+    flags = {_FLAGS[name]: value for name, value in options.items() if value is not None}
+    keys = {setting.key for setting in SETTINGS}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or key not in keys:
+            raise ConfigError(
+                "flag --set", key, "no such key" if equals else "expected KEY=VALUE", "See `veen hub config`."
+            )
+        flags[key] = value
+    return flags
+
+
+@click.command()
+@_SETTINGS
+@click.option("--dev", is_flag=True, help="For trying things: loopback, a free port, no capabilities needed.")
+@ACCEPT_CLOCK
+@click.option("--detach", is_flag=True, help="Return once the hub listens; it goes on in the background.")
+@click.option("--ready-fd", type=int, hidden=True)
+@output_options
+def start(
+    output: Output,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    dev: bool,
+    accept_clock: bool,
+    detach: bool,
+    ready_fd: int | None,
+    **options: Any,
+) -> None:
+    """Run a hub until SIGTERM or Ctrl-C. A new data directory gets an identity; an old one goes on where it was.
+
+    \b
+    veen hub start --dev
+    veen hub start --data-dir ./hub --config hub.toml
+    veen-hub --profile=tenant --config=/etc/veen/hub.yaml --data-dir=/var/lib/veen
+    """
+    from veen.hub.process.config import load
+
+    defaults = _dev_defaults(options) if dev else {}
+
+    def read() -> "HubConfig":
+        guard = {"dev": "true"} if dev else {}  # behind what others say: --dev is never without it
+        return load(file, os.environ, {**defaults, **_flags(options, pairs), **guard})
+
+    with failing_as("the hub cannot start"):
+        settings = read()
+        if detach:
+            _detach(output, settings)
+            return
+        from veen.core.pin_text import PinnedKey
+        from veen.hub.process.process import run
+        from veen.hub.process.runtime import Hub
+
+        def ready(hub: Hub) -> None:
+            root = hub.identity.held.root
+            pin = PinnedKey(hub.identity.current_pk) if root is None else PinnedKey(root.public, is_root=True)
+            data = _about(hub.url, hub.identity.current_pk, hub.identity.hub_id, pin.to_text(), settings.data_dir)
+            if ready_fd is not None:
+                with os.fdopen(ready_fd, "w") as pipe:
+                    pipe.write(json.dumps(data))
+            else:
+                _announce(output, data)
+
+        code = run(settings, read, ready, accept_clock=accept_clock)
+    if code:
+        raise Fail(
+            "E.STORAGE",
+            "the hub stopped by itself",
+            "what it promised could no longer be kept; the log says why",
+            f"veen hub verify-data {settings.data_dir}",
+        )
+
+
+def _dev_defaults(options: dict[str, Any]) -> dict[str, str]:
+    if options["data_dir"] is None and "VEEN_DATA_DIR" not in os.environ:
+        options["data_dir"] = tempfile.mkdtemp(prefix="veen-dev-")
+    return {
+        "listen.port": "0",
+        "admission.capability_gating": "false",
+        "admission.stream_scope": "open",
+        "engine.max_clock_step": "0",  # a hub for trying things is off for days
+    }
+
+
+def _about(url: str, hub_pk: bytes, hub_id: bytes, pin: str, data_dir: Path) -> dict[str, Any]:
+    return {
+        "url": url,
+        "hub_pk": f"ed25519:{hub_pk.hex()}",
+        "hub_id": hub_id.hex(),
+        "pin": pin,  # what clients pin: the root of an ephemeral hub, whose own key they could not hold it to
+        "data_dir": str(data_dir),
+        "pid": os.getpid(),
+    }
+
+
+def _announce(output: Output, data: dict[str, Any]) -> None:
+    def human() -> None:
+        output.fields(data.items())
+
+    output.result(data, human)
+    sys.stdout.flush()
+    output.next(f"veen context add dev --hub {data['url']} --pin {data['pin']}")
+
+
+def _detach(output: Output, settings: "HubConfig") -> None:
+    """Start the same command again in a session of its own, and wait until it says where it listens."""
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--detach", "--json", "--ndjson")]
+    if settings.log.file is None:
+        log = settings.data_dir.with_name(f"{settings.data_dir.name}.log")
+        arguments += ["--set", f"log.file={log}"]
+    else:
+        log = settings.log.file
+    if "--data-dir" not in " ".join(arguments):  # a directory made up for --dev must stay the same one
+        arguments += ["--data-dir", str(settings.data_dir)]
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end) as pipe, _appended(log) as errors:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own program and the arguments it got
+                [sys.executable, "-m", "veen", *arguments, "--ready-fd", str(write_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[write_end],
+                start_new_session=True,
+            )
+        finally:
+            os.close(write_end)
+        said = pipe.read()
+    if not said:
+        code = process.wait()
+        tail = log.read_text("utf-8", "replace").strip().splitlines()[-3:]
+        raise Fail(
+            "E.LOCAL",
+            "the hub did not start",
+            " | ".join(tail) or f"it ended with exit code {code}",
+            f"read {log}, or start it without --detach",
+            exit_code=Exit(code) if code in list(Exit) and code else Exit.LOCAL,
+        )
+    _announce(output, {**json.loads(said), "log": str(log)})
+
+
+def _appended(log: Path) -> IO[bytes]:
+    """The log beside the data directory. Not through a link: who made the directory may have made it too."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(log, flags, 0o640), "ab")
+    except OSError as exc:
+        cause = "it is a symbolic link" if log.is_symlink() else str(exc.strerror)
+        raise Fail("E.LOCAL", f"{log}: the log cannot be written", cause, "give --set log.file=FILE") from exc
+
+
+@click.command()
+@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory of the hub to stop.")
+@click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
+@output_options
+def stop(output: Output, data_dir: Path, timeout: int) -> None:
+    """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in."""
+    with failing_as("the hub cannot be stopped"):
+        fs = existing(data_dir)
+        holder = holder_of(fs)
+        if holder is None:
+            output.result({"stopped": False, "running": False}, lambda: output.line(f"no hub runs {data_dir}"))
+            return
+        with contextlib.suppress(ProcessLookupError):  # it may have gone in this very moment
+            os.kill(holder.pid, signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        while holder_of(fs) is not None:
+            if time.monotonic() > deadline:
+                raise Fail(
+                    "E.TIMEOUT",
+                    f"the hub (pid {holder.pid}) is still running",
+                    f"it did not finish within {timeout} seconds",
+                    f"veen hub stop --data-dir {data_dir} --timeout 600",
+                )
+            time.sleep(_POLL_SECONDS)
+    data = {"stopped": True, "pid": holder.pid}
+    output.result(data, lambda: output.line(f"stopped the hub of {data_dir} (pid {holder.pid})"))
+
+
+@click.command()
+@_SETTINGS
+@output_options
+def config(output: Output, file: Path | None, pairs: tuple[str, ...], **options: Any) -> None:
+    """Show every key, its value, and whether a flag, a variable, the file or the default set it.
+
+    A hub would start from exactly this; nothing is started. Exit code 5 means it would refuse.
+    """
+    from veen.hub.process.config import load
+
+    with failing_as("the hub would not start"):
+        settings = load(file, os.environ, _flags(options, pairs))
+        shown = list(settings.shown())
+    data = {key: {"value": value, "origin": origin} for key, value, origin in shown}
+    output.result(
+        data, lambda: output.fields((key, f"{json.dumps(value)}  ({origin})") for key, value, origin in shown)
+    )

@@ -1,0 +1,3 @@
+"""veen id."""
+
+__all__: list[str] = []

@@ -1,0 +1,107 @@
+"""What the commands of the identity overlay share: which realm, whose keys, on which streams."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from veen.cli.shared.command import CliSession
+from veen.cli.shared.names import STREAM
+from veen.cli.shared.overlay_commands import derived_streams
+
+if TYPE_CHECKING:
+    from veen.cli.shared.as_of import View
+    from veen.cli.shared.folding import Folded
+    from veen.overlays.id.drafts import Addressed
+    from veen.overlays.id.fold import IdFold
+
+__all__ = ["Realm", "ctx_of", "folded_ids", "id_options", "now", "org_of", "principal_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realm:
+    """A realm, and the streams that hold its identities."""
+
+    name: str
+    stream: str | None  # one for all identities; None: each has its own (ID §4.1)
+
+    @property
+    def id(self) -> bytes:
+        from veen.core.objects.policies import realm_id_of
+
+        return realm_id_of(self.name)
+
+    def fold(self) -> "IdFold":
+        from veen.client.identity.keyring import StreamRef
+        from veen.overlays.id.fold import IdFold
+
+        merged = None if self.stream is None else StreamRef.parse(self.stream).stream_id
+        return IdFold(merged=() if merged is None else [merged])
+
+    def streams(self, session: CliSession) -> list[str]:
+        return derived_streams(session) if self.stream is None else [self.stream]
+
+    def stream_of(self, message: "Addressed") -> str:
+        return f"hex:{message.stream_id.hex()}" if self.stream is None else self.stream
+
+
+def id_options(command: F) -> F:
+    """Give a command its `realm`."""
+
+    @click.option("--realm", "name_of_realm", default="default", show_default=True, help="The realm of accounts.")
+    @click.option("--stream", type=STREAM, help="One stream for all identities, instead of one for each.")
+    @wraps(command)
+    def run(*args: Any, name_of_realm: str, stream: str | None, **kwargs: Any) -> Any:
+        return command(*args, realm=Realm(name=name_of_realm, stream=stream), **kwargs)
+
+    return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
+
+
+def now() -> int:
+    """Of this machine: messages of ID carry the time of their writer."""
+    return int(time.time())
+
+
+def principal_of(session: CliSession, text: str | None) -> bytes:
+    """A principal_pk: your own, or that of a card (veen1…) or of 64 hex digits."""
+    if text is None or text == "me":
+        return session.keystore.identity.id_sign_pk
+    if text.startswith("veen1"):
+        from veen.client.identity.card import IdentityCard
+
+        return IdentityCard.from_text(text).id_sign_pk
+    from veen.cli.shared.files import hex32
+
+    return hex32(text)
+
+
+def ctx_of(session: CliSession, realm: Realm, text: str | None) -> bytes:
+    """A ctx_id: of a principal given as `me` or as a card, or the id itself."""
+    from veen.cli.shared.files import hex32
+    from veen.overlays.id.ids import ctx_id_of
+
+    if text is None or text == "me" or text.startswith("veen1"):
+        return ctx_id_of(principal_of(session, text), realm.id)
+    return hex32(text)
+
+
+def org_of(session: CliSession, text: str | None) -> bytes:
+    """An org_id: that of your own key, of a card, or the id itself."""
+    from veen.cli.shared.files import hex32
+    from veen.overlays.id.ids import org_id_of
+
+    if text is None or text == "me" or text.startswith("veen1"):
+        return org_id_of(principal_of(session, text))
+    return hex32(text)
+
+
+def folded_ids(session: CliSession, realm: Realm, view: "View") -> "Folded":
+    """Who is who, from every stream of identities that can be read."""
+    from veen.cli.shared.overlay_commands import state_of
+
+    return state_of(session, realm.fold(), realm.streams(session), view)

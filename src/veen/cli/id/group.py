@@ -1,0 +1,318 @@
+"""`veen id` and `veen keygen`: identities, their keystores and cards. Secrets never leave the keystore in the clear."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.command import CliSession, client_options, identity_options
+from veen.cli.shared.names import IDENTITY, STREAM
+from veen.cli.shared.output import Output
+
+if TYPE_CHECKING:
+    from veen.client.home import Home
+    from veen.client.identity.card import IdentityCard
+
+__all__ = ["card", "export", "id_", "import_", "keygen", "list_", "new", "passphrase", "rotate", "show"]
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+id_ = LazyGroup(
+    "id",
+    help="Identities: make, show, rotate, move; and the keys of streams.",
+    table={
+        "context": ("veen.cli.id.nouns:context", "Accounts of principals in realms."),
+        "delegate": ("veen.cli.id.authority:delegate", "Let a device act for you, by a token that you sign."),
+        "device": ("veen.cli.id.nouns:device", "Keys that act for a principal."),
+        "external": ("veen.cli.id.nouns:external", "Links to accounts elsewhere."),
+        "graph": ("veen.cli.id.graph:graph", "Who belongs to whom: principals, devices, accounts, groups, roles."),
+        "group": ("veen.cli.id.nouns:group", "Groups of accounts within an organization."),
+        "handle": ("veen.cli.id.nouns:handle", "Names of a realm for accounts and organizations."),
+        "org": ("veen.cli.id.nouns:org", "Organizations."),
+        "principal": ("veen.cli.id.nouns:principal", "Root identities."),
+        "resolve": ("veen.cli.id.authority:resolve", "Whom a handle or an external account means."),
+        "role": ("veen.cli.id.nouns:role", "Roles that an organization gives."),
+        "keyring": ("veen.cli.id.keyring:keyring", "Keys of streams: who may write, who may read."),
+        "new": ("veen.cli.id.group:new", "Make an identity: keys of your own."),
+    },
+    sections=(
+        (
+            "Keys on this machine",
+            ("new", "list", "show", "card", "rotate", "passphrase", "export", "import", "keyring"),
+        ),
+        ("Identities in the log", ("principal", "device", "context", "org", "group", "role", "handle", "external")),
+        ("Questions", ("delegate", "resolve", "graph")),
+    ),
+)
+
+
+def _create(output: Output, session: CliSession, name: str | None, out: Path | None, insecure: bool) -> None:
+    """Make an identity: keys that sign and open, in a keystore under a passphrase.
+
+    On a terminal the passphrase is asked for. With --out the identity lies in a directory of its own, which other
+    commands take as --identity DIR.
+
+    \b
+    veen keygen --name alice
+    veen keygen --out /work/client --passphrase-file /run/secrets/passphrase
+    """
+    from veen.client.home import Home
+    from veen.client.identity.identity import check_name
+    from veen.client.identity.keystore import create_identity
+
+    home = session.user_home if out is None else Home.at(out.absolute())
+    if name is None:
+        name = "default" if out is None else out.absolute().name
+    check_name(name)
+    if home.has_identity(name):
+        from veen.client.errors import IdentityExists
+
+        raise IdentityExists(name)
+    secret = None if insecure else session.passphrase(f"passphrase for {name}", confirm=True)
+    with output.progress("making keys"):
+        keystore = create_identity(home, name, secret, now=int(time.time()))
+    own_card = keystore.identity.card()
+    data = {
+        **_about(own_card),
+        "keystore": "plain" if insecure else "sealed",
+        "directory": str(home.identity_dir(name)),
+    }
+    output.result(data, lambda: output.fields(data.items()))
+    if insecure:
+        output.note("the keystore has no passphrase: whoever can read the file has the keys")
+    output.next("veen context add NAME --hub URL --pin ed25519:HEX")
+
+
+def _creating(name: str) -> click.Command:
+    options = (
+        click.option("--name", help="Its name; default: that of --out, or 'default'."),
+        click.option("--out", type=_DIRECTORY, help="A directory for it alone, instead of your home."),
+        click.option(
+            "--insecure-plain-keystore", "insecure", is_flag=True, help="No passphrase: for tests and machines only."
+        ),
+    )
+    command: Any = identity_options(_create)
+    for option in reversed(options):
+        command = option(command)
+    return click.command(name)(command)
+
+
+new = _creating("new")
+keygen = _creating("keygen")
+
+
+def _about(card: "IdentityCard") -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "card_id": card.card_id,
+        "client_id": card.client_id.hex(),
+        "id_sign_pk": card.id_sign_pk.hex(),
+        "dh_pk": card.dh_pk.hex(),
+        "card": card.to_text(),
+    }
+
+
+@id_.verb("list", "The identities on this machine.")
+@identity_options
+def list_(output: Output, session: CliSession) -> None:
+    """The identities on this machine, and how their keystores are kept."""
+    from veen.client.errors import ClientError
+    from veen.client.identity.keystore import SealedKeystore, read_card
+
+    home = session.user_home
+    entries: list[dict[str, Any]] = []
+    for name in home.identities():
+        try:
+            card = read_card(home.identity_fs(name))
+            plain = SealedKeystore.read(home.identity_fs(name)).is_plain
+            about: dict[str, Any] = {
+                "card_id": card.card_id,
+                "client_id": card.client_id.hex(),
+                "keystore": _sealing(plain),
+            }
+        except (ClientError, OSError) as exc:
+            about = {"card_id": None, "client_id": None, "keystore": f"damaged: {exc}"}
+        entries.append({"name": name, **about})
+    columns = ("name", "card_id", "client_id", "keystore")
+    rows = [[entry[column] for column in columns] for entry in entries]
+    output.result({"identities": entries}, lambda: output.table(columns, rows))
+    if not entries:
+        output.next("veen keygen --name NAME")
+
+
+def _sealing(plain: bool) -> str:
+    return "plain" if plain else "sealed"
+
+
+@id_.verb("show", "What is known of an identity; no secrets.")
+@click.argument("name", type=IDENTITY, required=False)
+@click.option("--keys", is_flag=True, help="Open the keystore and tell of client keys, prekeys and streams too.")
+@identity_options
+def show(output: Output, session: CliSession, name: str | None, keys: bool) -> None:
+    """What is known of the identity NAME (default: the one in use). Its public keys need no passphrase."""
+    from veen.client.identity.keystore import SealedKeystore, read_card
+
+    home, name = _place(session, name)
+    fs = home.identity_fs(name)
+    data = {
+        **_about(read_card(fs)),
+        "keystore": _sealing(SealedKeystore.read(fs).is_plain),
+        "directory": str(fs.root),
+    }
+    if keys:
+        secrets = session.opened(home, name).secrets
+        key = secrets.identity.client_key
+        data |= {
+            "client_key_generation": key.generation,
+            "client_key_created_at": key.created_at,
+            "retired_client_ids": [old.client_id.hex() for old in secrets.identity.client_keys[:-1]],
+            "prekeys": len(secrets.prekeys),
+            "streams": len({entry.stream_id for entry in secrets.keyring.entries}),
+        }
+    output.result(data, lambda: output.fields(data.items()))
+
+
+def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
+    """The identity an argument names, or else the one in use."""
+    if name is None:
+        return session.home, session.identity_name
+    return session.place_of(name)
+
+
+@id_.verb("card", "The public card of an identity, one line; or check one.")
+@click.argument("name", type=IDENTITY, required=False)
+@click.option("--check", "text", help="Check this card (veen1…) instead, and show what it says.")
+@identity_options
+def card(output: Output, session: CliSession, name: str | None, text: str | None) -> None:
+    """Print the card of NAME: the one line that others need to issue tokens to it or to seal for it."""
+    from veen.client.identity.card import IdentityCard
+    from veen.client.identity.keystore import read_card
+
+    if text is not None:
+        checked = IdentityCard.from_text(text)
+        output.result(_about(checked), lambda: output.fields(_about(checked).items()))
+        return
+    home, name = _place(session, name)
+    card = read_card(home.identity_fs(name))
+    output.result(_about(card), lambda: output.line(card.to_text()))
+
+
+@id_.verb("rotate", "Go on with a new client key.")
+@click.argument("name", type=IDENTITY, required=False)
+@identity_options
+def rotate(output: Output, session: CliSession, name: str | None) -> None:
+    """Go on with a new client key. Old messages stay verifiable; capability tokens must be issued anew."""
+    home, name = _place(session, name)
+    with home.lock(name):
+        keystore = session.opened(home, name)
+        before = keystore.identity.client_id
+        identity = keystore.rotate(int(time.time()))
+    data = {
+        "name": name,
+        "client_id": identity.client_id.hex(),
+        "generation": identity.client_key.generation,
+        "retired_client_id": before.hex(),
+    }
+    output.result(data, lambda: output.fields(data.items()))
+    output.note("tokens for the old client key do not fit the new one")
+
+
+@id_.verb("passphrase", "Change the passphrase of a keystore.")
+@click.argument("name", type=IDENTITY, required=False)
+@click.option(
+    "--new-passphrase-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The new one."
+)
+@click.option("--insecure-plain-keystore", "insecure", is_flag=True, help="Take the passphrase away.")
+@identity_options
+def passphrase(
+    output: Output, session: CliSession, name: str | None, new_passphrase_file: Path | None, insecure: bool
+) -> None:
+    """Change the passphrase of NAME. Copies made before still open with the old one."""
+    from veen.cli.shared.command import read_passphrase
+
+    if insecure and new_passphrase_file is not None:
+        raise click.UsageError("give one of --new-passphrase-file and --insecure-plain-keystore")
+    home, name = _place(session, name)
+    with home.lock(name):
+        keystore = session.opened(home, name)
+        if insecure:
+            secret = None
+        elif new_passphrase_file is not None:
+            secret = read_passphrase(new_passphrase_file)
+        else:
+            secret = session.asked(f"new passphrase for {name}", confirm=True)
+        with output.progress("sealing the keystore"):
+            keystore.change_passphrase(secret)
+    data = {"name": name, "keystore": _sealing(keystore.is_plain)}
+    output.result(data, lambda: output.fields(data.items()))
+
+
+@id_.verb("export", "Write an identity and all it holds into a directory.")
+@click.argument("directory", type=_DIRECTORY)
+@click.option(
+    "--stream", "streams", type=STREAM, multiple=True, help="With this stream, read from the hub. Repeatable."
+)
+@client_options
+def export(output: Output, session: CliSession, directory: Path, streams: tuple[str, ...]) -> None:
+    """Write the identity in use into the empty DIRECTORY: card, sealed keystore, tokens, state.
+
+    With --stream also its receipts, messages, checkpoints and attachments, verified; messages stay sealed. The
+    keystore stays sealed with its passphrase. Choose the identity by --identity.
+    """
+    from tempfile import TemporaryDirectory
+
+    from veen.cli.id.exporting import Gathered
+    from veen.client.home import PrivateFs
+    from veen.client.portable.portability import export_identity
+
+    keystore = session.keystore
+    target = PrivateFs(directory.absolute())
+    with TemporaryDirectory(prefix="veen-export-") as waiting, output.progress("exporting"):
+        gathered = Gathered(PrivateFs(Path(waiting)))
+        if streams:
+            gathered.gather(session.client(), streams)
+            session.close()  # the export wants the identity for itself
+        manifest = export_identity(
+            session.home,
+            keystore,
+            target,
+            now=int(time.time()),
+            entries=gathered.entries() if streams else (),
+            checkpoints=gathered.checkpoints,
+            attachments=gathered.attachments(),
+        )
+    data = {
+        "name": keystore.identity.name,
+        "card_id": keystore.identity.card_id,
+        "directory": str(directory),
+        "files": len(manifest.files),
+        "checkpoints": len(gathered.checkpoints),
+    }
+    output.result(data, lambda: output.fields(data.items()))
+    output.next(f"veen verify {directory}")
+
+
+@id_.verb("import", "Take in what `id export` wrote, after checking all of it.")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@identity_options
+def import_(output: Output, session: CliSession, directory: Path) -> None:
+    """Take in the identity in DIRECTORY, after every byte of it was checked. Nothing is ever overwritten."""
+    from veen.client.identity.keystore import SealedKeystore
+    from veen.client.portable.portability import import_set
+    from veen.fs.local import OsFs
+
+    source = OsFs(directory.absolute())
+    secret = None if SealedKeystore.read(source).is_plain else session.passphrase("passphrase of the exported keystore")
+    with output.progress("checking and importing"):
+        done, _ = import_set(source, session.user_home, secret)
+    data = {
+        "name": done.card.name,
+        "card_id": done.card.card_id,
+        "tokens": len(done.tokens),
+        "labels": len(done.states),
+        "entries": done.entries,
+        "attachments": done.attachments,
+    }
+    output.result(data, lambda: output.fields(data.items()))

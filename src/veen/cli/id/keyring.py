@@ -1,0 +1,174 @@
+"""`veen id keyring`: the keys of streams. Whoever has a write key can seal, whoever has a read key can open (D-10)."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.command import CliSession, identity_options
+from veen.cli.shared.names import STREAM
+from veen.cli.shared.output import Fail, Output
+
+if TYPE_CHECKING:
+    from veen.client.identity.keyring import Keyring, StreamKeys
+
+__all__ = ["add", "keyring", "list_", "new", "remove", "share", "show"]
+
+_MAX_TEXT: Final = 4096
+
+keyring = LazyGroup(
+    "keyring",
+    help="""Keys of streams: who may write, who may read.
+
+    The write key of a stream is public and seals; the read key is secret and opens. The hub has neither.
+    """,
+)
+
+
+def _change(session: CliSession, change: "Callable[[Keyring], Keyring]") -> None:
+    """Put another keyring into the keystore. Opened under the lock: nothing comes between reading and writing."""
+    from dataclasses import replace
+
+    with session.home.lock(session.identity_name):
+        keystore = session.keystore
+        keystore.save(replace(keystore.secrets, keyring=change(keystore.secrets.keyring)))
+
+
+def _about(keys: "StreamKeys") -> dict[str, Any]:
+    return {
+        "stream": str(keys),
+        "stream_id": keys.stream_id.hex(),
+        "reader_pk": keys.reader_pk.hex(),
+        "rights": "read and write" if keys.can_read else "write",
+    }
+
+
+@keyring.verb("new", "Make the keys of a new stream.")
+@click.argument("stream", type=STREAM, metavar="[STREAM]", required=False)
+@click.option(
+    "--private", is_flag=True, help="A stream without a name: its id is random, and nobody finds it by guessing."
+)
+@identity_options
+def new(output: Output, session: CliSession, stream: str | None, private: bool) -> None:
+    """Make the keys of STREAM. Made again, the new ones seal from now on and the old ones still open old messages.
+
+    The id of a stream is the hash of its name, so whoever guesses the name finds its label at the hub. With --private
+    there is no name: the stream goes by hex:ID, and others learn it from the key that you share.
+
+    \b
+    veen id keyring new orders
+    veen id keyring new --private
+    """
+    from veen.client.identity.keyring import StreamKeys
+
+    if private == (stream is not None):
+        raise click.UsageError("give STREAM, or --private for one without a name")
+    keys = StreamKeys.create(f"hex:{os.urandom(32).hex()}" if stream is None else stream)
+    _change(session, lambda ring: ring.with_keys(keys))
+    session.remember_stream(str(keys))
+    output.result(_about(keys), lambda: output.fields(_about(keys).items()))
+    output.next(f"veen id keyring share {keys}")
+
+
+@keyring.verb("add", "Add a stream key that you were given.")
+@click.argument("text")
+@identity_options
+def add(output: Output, session: CliSession, text: str) -> None:
+    """Add the stream key TEXT (veen-stream1…), "@FILE", or "-" for standard input.
+
+    A read key is a secret: give it by file or standard input, never as an argument, where other processes and the
+    history of the shell would see it.
+    """
+    from veen.client.identity.keyring import StreamKeys
+
+    keys = StreamKeys.from_text(_read(text))
+    if keys.can_read and not text.startswith(("@", "-")):
+        raise Fail(
+            "E.USAGE",
+            "a read key must not be an argument",
+            "other processes and the history of the shell can see it now",
+            "put it into a file with mode 600 and run: veen id keyring add @FILE",
+        )
+    _change(session, lambda ring: ring.with_keys(keys))
+    if keys.name is not None:
+        session.remember_stream(keys.name)
+    output.result(_about(keys), lambda: output.fields(_about(keys).items()))
+
+
+def _read(text: str) -> str:
+    if text == "-":
+        return sys.stdin.read(_MAX_TEXT).strip()
+    if text.startswith("@"):
+        with Path(text[1:]).open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_TEXT).strip()
+    return text
+
+
+@keyring.verb("list", "The streams you can write to or read.")
+@identity_options
+def list_(output: Output, session: CliSession) -> None:
+    """The streams you can write to or read, the newest key first."""
+    entries = [_about(keys) for keys in session.keystore.secrets.keyring.entries]
+    columns = ("stream", "rights", "stream_id", "reader_pk")
+    rows = [[entry[column] for column in columns] for entry in entries]
+    output.result({"streams": entries}, lambda: output.table(columns, rows))
+    if not entries:
+        output.next("veen id keyring new STREAM")
+
+
+@keyring.verb("show", "What you can do with a stream.")
+@click.argument("stream", type=STREAM)
+@identity_options
+def show(output: Output, session: CliSession, stream: str) -> None:
+    """What you can do with STREAM."""
+    entries = session.keystore.secrets.keyring.readers(stream)
+    data = {**_about(entries[0]), "older_keys": [keys.reader_pk.hex() for keys in entries[1:]]}
+    output.result(data, lambda: output.fields(data.items()))
+
+
+@keyring.verb("share", "Print a stream's key for a writer, or for a reader.")
+@click.argument("stream", type=STREAM)
+@click.option("--read", "read", is_flag=True, help="The read key: whoever has it can open every message.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it here, for your eyes only (0600)."
+)
+@identity_options
+def share(output: Output, session: CliSession, stream: str, read: bool, out: Path | None) -> None:
+    """Print the key of STREAM as one word: the write key, which is public; with --read the read key, a secret."""
+    keys = session.keystore.secrets.keyring.for_stream(stream)
+    if read:
+        keys.secret()  # or say that there is none
+    text = (keys if read else keys.for_writers()).to_text()
+    data: dict[str, Any] = {"stream": str(keys), "rights": "read and write" if read else "write", "key": text}
+    if out is not None:
+        with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{text}\n")
+        data |= {"key": None, "file": str(out)}
+    output.result(data, lambda: output.line(text if out is None else f"written to {out}"))
+    if read:
+        output.note("this is the right to read the stream, past and future: pass it on over a safe channel only")
+
+
+@keyring.verb("remove", "Forget the keys of a stream.")
+@click.argument("stream", type=STREAM)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@identity_options
+def remove(output: Output, session: CliSession, stream: str, yes: bool) -> None:
+    """Forget all keys of STREAM. Without its read key nobody on this machine can open its messages again."""
+
+    def without(ring: "Keyring") -> "Keyring":
+        keys = ring.for_stream(stream)
+        if keys.can_read and not yes:
+            if not output.may_ask:
+                raise Fail(
+                    "E.LOCAL.INPUT", f"the read key of {keys} would be lost", "there is nobody to ask", "add --yes"
+                )
+            click.confirm(f"Forget the read key of {keys}?", abort=True, err=True)
+        return ring.without(stream)
+
+    _change(session, without)
+    output.result({"removed": stream}, lambda: output.line(f"removed the keys of {stream}"))

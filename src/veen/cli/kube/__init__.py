@@ -1,0 +1,3 @@
+"""veen kube."""
+
+__all__: list[str] = []

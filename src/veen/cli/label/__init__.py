@@ -1,0 +1,3 @@
+"""Labels, label classes, schemas."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""send, stream, tail, resync, attachment."""
+
+__all__: list[str] = []

@@ -1,0 +1,199 @@
+"""`veen send`: seal, send, and return only with a receipt that verifies."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.shared.authority import CAP, authority
+from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.files import hex32
+from veen.cli.shared.output import Fail, Mode, Output
+from veen.cli.shared.stream_args import stream_argument
+from veen.cli.shared.text import short
+from veen.cli.shared.values import MOMENT
+
+if TYPE_CHECKING:
+    from veen.client.send.sealing import Attach, Draft
+    from veen.client.send.writing import Sent
+
+__all__ = ["FILES", "attached", "body_of", "check_work", "send", "sent_data", "show_sent"]
+
+FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
+_MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits of the hub decide
+
+
+@click.command()
+@stream_argument("body", body=click.STRING)
+@click.option("--body", "body_option", help="The body as text, instead of the argument BODY.")
+@click.option("--file", "-f", "file", type=FILES, help="Send the bytes of this file.")
+@click.option("--attach", type=FILES, multiple=True, help="A file to go with the message, sealed like it. Repeatable.")
+@click.option("--schema", help="What the body is: the name of a schema, or its id in 64 hex digits.")
+@click.option("--parent", type=hex32, metavar="MSG_ID", help="The message that this one answers.")
+@click.option("--expires", type=MOMENT, help="When readers may forget it: a time, or +10m.")
+@click.option("--pow/--no-pow", "work", default=True, help="Pay the proof of work that the hub asks for, or fail.")
+@click.option(
+    "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the RECEIPT here."
+)
+@click.option("--dry-run", is_flag=True, help="Seal and show the exact MSG, and send nothing.")
+@CAP
+@client_options
+def send(
+    output: Output,
+    session: CliSession,
+    stream: str,
+    body: str | None,
+    body_option: str | None,
+    file: Path | None,
+    attach: tuple[Path, ...],
+    schema: str | None,
+    parent: bytes | None,
+    expires: int | None,
+    work: bool,
+    receipt_file: Path | None,
+    dry_run: bool,
+    cap: Path | None,
+) -> None:
+    """Send BODY to STREAM, encrypted for its readers. "-" reads the body from standard input.
+
+    Succeeds only if the hub's receipt verifies, names this message, and fits all that the hub proved before. If no
+    answer comes, the message is kept and sent again, byte for byte, by the next command for this stream.
+
+    \b
+    veen send record/app/http "the valve is open"
+    echo '{"event":"login"}' | veen send record/app/http - --schema recorder.event.v1
+    veen send record/app/http --file report.json --attach photo.jpg
+    """
+    from veen.client.send.sealing import Draft
+    from veen.core.schema_id import schema_id
+
+    data = body_of(body, body_option, file)
+    draft = Draft(
+        body=data,
+        schema=None if schema is None else schema_id(schema),
+        parent=parent,
+        expires_at=expires,
+        attachments=tuple(map(attached, attach)),
+    )
+    if dry_run:
+        _show(output, session, stream, draft, cap)
+        return
+    client = session.client()
+    if not work:
+        check_work(session)
+    token = authority(session, stream, cap)
+    started = time.perf_counter()
+    with output.progress(f"sending {len(data)} bytes"):
+        sent = client.send(
+            stream,
+            draft.body,
+            schema=draft.schema,
+            attachments=draft.attachments,
+            parent=parent,
+            expires_at=expires,
+            capability=token,
+        )
+    seconds = time.perf_counter() - started
+    session.remember_stream(stream)
+    if receipt_file is not None:
+        receipt_file.write_bytes(sent.receipt.to_bytes())
+    show_sent(output, {**sent_data(stream, sent), "seconds": round(seconds, 4)}, sent)
+    output.next(f"veen proof show {stream} {sent.seq} --tree")
+
+
+def body_of(argument: str | None, option: str | None, file: Path | None) -> bytes:
+    """The bytes to send: from exactly one place, and from standard input only if it was named."""
+    sources = [source for source in (argument, option, file) if source is not None]
+    if len(sources) != 1:
+        raise click.UsageError("give one body: BODY, --body TEXT, --file PATH, or - for standard input")
+    if file is not None:
+        return file.read_bytes()
+    if sources[0] != "-":
+        return str(sources[0]).encode("utf-8", "surrogateescape")
+    data = sys.stdin.buffer.read(_MAX_BODY + 1)
+    if len(data) > _MAX_BODY:
+        from veen.core.errors import LimitError
+
+        raise LimitError("body bytes", len(data), _MAX_BODY)
+    return data
+
+
+def attached(path: Path) -> "Attach":
+    """A file as an attachment, under its own name and without the path to it."""
+    from mimetypes import guess_type
+
+    from veen.client.send.sealing import Attach
+
+    return Attach(data=path.read_bytes(), name=path.name, media_type=guess_type(path.name)[0])
+
+
+def check_work(session: CliSession) -> None:
+    """Fail where the hub asks for work and the caller will not pay."""
+    bits = session.client().status().pow_difficulty
+    if bits:
+        raise Fail(
+            "PREFILTER_REJECT",
+            "the hub asks for a proof of work",
+            f"it wants {bits} zero bits, and --no-pow forbids to look for them",
+            "leave out --no-pow, or ask what it costs: veen pow request",
+        )
+
+
+def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
+    """An admitted message for programs."""
+    receipt, msg = sent.receipt, sent.msg
+    return {
+        "stream": stream,
+        "seq": sent.seq,
+        "msg_id": sent.msg_id.hex(),
+        "label": sent.label.hex(),
+        "client_id": msg.client_id.hex(),
+        "client_seq": msg.client_seq,
+        "bytes": len(sent.raw),
+        "mmr_root": sent.root.hex(),
+        "hub_ts": receipt.hub_ts,
+        "verified": True,
+        "mode": sent.mode,
+        "receipt": receipt.to_json(),
+    }
+
+
+def show_sent(output: Output, data: dict[str, Any], sent: "Sent") -> None:
+    def human() -> None:
+        if output.mode is Mode.PLAIN:
+            output.fields((name, value) for name, value in data.items() if name != "receipt")
+            return
+        output.line(
+            f"accepted  seq {sent.seq}  msg_id {short(sent.msg_id)}  root {short(sent.root)}  "
+            f"receipt verified  ({data['seconds'] * 1000:.0f} ms)"
+        )
+
+    output.result(data, human)
+
+
+def _show(output: Output, session: CliSession, stream: str, draft: "Draft", cap: Path | None) -> None:
+    """The MSG as it would leave. Sealing draws fresh randomness: the one that is sent later has other bytes."""
+    from veen.cli.shared.wire_tree import derived_of, fields_of
+
+    token = authority(session, stream, cap, contact=False)
+    (prepared,) = session.client().prepare(stream, [draft], auth_ref=None if token is None else token.auth_ref())
+    msg = prepared.msg
+    data = {
+        "dry_run": True,
+        "stream": stream,
+        "bytes": len(prepared.raw),
+        "attachments": 0 if prepared.attachments is None else len(prepared.attachments.coids),
+        "cbor": prepared.raw.hex(),
+        "msg": msg.to_json(),
+        "fields": dict(fields_of(msg)),
+        "derived": derived_of(msg),
+    }
+
+    def human() -> None:
+        output.line(f"MSG of {len(prepared.raw)} bytes, not sent")
+        output.fields(fields_of(msg))
+        output.fields(derived_of(msg).items())
+
+    output.result(data, human)

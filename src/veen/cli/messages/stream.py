@@ -1,0 +1,190 @@
+"""`veen stream` and `veen tail`: read a stream, every entry verified before it is opened and shown."""
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of, line_of, parse_format
+from veen.cli.shared.output import Mode, Output
+from veen.cli.shared.stream_args import EPOCH, stream_argument
+from veen.cli.shared.values import MOMENT, RANGE
+
+if TYPE_CHECKING:
+    from veen.client.read.reading import Entry
+
+    Entries = Generator[Entry, None, None]
+
+__all__ = ["stream", "tail"]
+
+Span = tuple[int | None, int | None]
+
+
+def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    choices: list[Callable[..., Any]] = [
+        click.option(
+            "--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning."
+        ),
+        click.option("--to", "last", type=click.IntRange(min=1), help="The last entry."),
+        click.option("--last", "-n", "count", type=click.IntRange(min=0), help="Begin so many entries before the end."),
+        click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry."),
+        click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key."),
+        click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'."),
+    ]
+    if not follows:
+        choices += [
+            click.option("--range", "span", type=RANGE, help="The same as --from and --to: 10..20."),
+            click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m."),
+            click.option("--until", type=MOMENT, help="Up to this time of the hub."),
+            click.option("--follow", is_flag=True, help="Go on with what is written from now on (see tail)."),
+            EPOCH,
+        ]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(choices):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.command()
+@stream_argument()
+@_options(follows=False)
+@client_options
+def stream(
+    output: Output,
+    session: CliSession,
+    stream: str,
+    first: int | None,
+    last: int | None,
+    count: int | None,
+    proofs: bool,
+    sealed: bool,
+    layout: str | None,
+    span: Span | None,
+    since: int | None,
+    until: int | None,
+    follow: bool,
+    epoch: int | None,
+) -> None:
+    """Read STREAM. Every entry is verified on the way: signatures, order, place in the tree, what was proven before.
+
+    Entries that the read key does not open are shown with the reason. The first thing that does not hold ends the
+    command with exit code 1; what was shown before it did hold.
+
+    \b
+    veen stream record/app/http --from 10 --to 20
+    veen stream record/app/http --since -15m --format '{seq} {body}'
+    veen stream record/app/http --with-proofs --ndjson
+    """
+    if span is not None:
+        if first is not None or last is not None:
+            raise click.UsageError("give --range, or --from and --to")
+        first, last = span
+    if follow:
+        if since is not None or until is not None or epoch is not None:
+            raise click.UsageError("--follow goes with --from, --to and --last only")
+        _follow(output, session, stream, first, last, count, proofs, sealed, layout)
+        return
+    if count is not None:
+        first = _before_end(session, stream, count, first)
+    entries = session.client().read(
+        stream,
+        from_seq=first or None,
+        to_seq=last,
+        since=since,
+        until=until,
+        epoch=epoch,
+        with_proofs=proofs,
+        open=not sealed,
+    )
+    _show(output, session, stream, entries, proofs, layout)
+
+
+@click.command()
+@stream_argument()
+@_options(follows=True)
+@client_options
+def tail(
+    output: Output,
+    session: CliSession,
+    stream: str,
+    first: int | None,
+    last: int | None,
+    count: int | None,
+    proofs: bool,
+    sealed: bool,
+    layout: str | None,
+) -> None:
+    """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
+
+    Goes on when the hub was away: it must then still have, and sign, all that was read from it. With --to it ends by
+    itself.
+
+    \b
+    veen tail record/app/http
+    veen tail record/app/http -n 10 --format '{time} {body}'
+    """
+    _follow(output, session, stream, first, last, count, proofs, sealed, layout)
+
+
+def _follow(
+    output: Output,
+    session: CliSession,
+    stream: str,
+    first: int | None,
+    last: int | None,
+    count: int | None,
+    proofs: bool,
+    sealed: bool,
+    layout: str | None,
+) -> None:
+    if count is not None:
+        first = _before_end(session, stream, count, first)
+    begin = None if first is None else max(first, 1)
+    entries = session.client().follow(stream, from_seq=begin, with_proofs=proofs, open=not sealed)
+    _show(output, session, stream, _upto(entries, last), proofs, layout)
+
+
+def _upto(entries: "Entries", last: int | None) -> "Entries":
+    with contextlib.closing(entries):
+        for entry in entries:
+            yield entry
+            if last is not None and entry.seq >= last:
+                return
+
+
+def _before_end(session: CliSession, stream: str, count: int, first: int | None) -> int:
+    """Where the last `count` entries begin, by the signed end of the log."""
+    from veen.client.errors import HubRefused
+    from veen.core.errors import ApiCode
+
+    if first is not None:
+        raise click.UsageError("give one of --from and --last")
+    try:
+        return max(session.client().checkpoint(stream).upto_seq - count + 1, 1)
+    except HubRefused as exc:
+        if exc.code != ApiCode.NOT_FOUND.code:
+            raise
+        return 1  # nobody wrote to it yet
+
+
+def _show(
+    output: Output, session: CliSession, stream: str, entries: "Entries", proofs: bool, layout: str | None
+) -> None:
+    session.remember_stream(stream)
+    parts = None if layout is None else parse_format(layout)
+    columns = (*COLUMNS, "proof") if proofs else COLUMNS
+    with contextlib.ExitStack() as closing:
+        closing.callback(entries.close)
+        if parts is not None and not output.as_json:
+            for entry in entries:
+                click.echo(line_of(parts, data_of(entry)))
+            return
+        records = closing.enter_context(output.records("entries", columns, WIDTHS))
+        for entry in entries:
+            data = data_of(entry, with_proof=proofs)
+            records.add(data, cells_of(entry, data, human=output.mode is Mode.HUMAN, with_proof=proofs))

@@ -1,0 +1,3 @@
+"""veen op."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""kv, crud, queue, crdt, rpc."""
+
+__all__: list[str] = []

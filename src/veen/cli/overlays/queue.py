@@ -1,0 +1,141 @@
+"""`veen queue`: items in stream order, delivered at least once to every group (spec §11.4, D-84)."""
+
+from typing import Any, Final
+
+import click
+from click import argument, option
+
+from veen.cli.shared.as_of import View
+from veen.cli.shared.command import CliSession
+from veen.cli.shared.names import STREAM
+from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.overlay_commands import show_folded, state_of
+from veen.cli.shared.overlay_values import HEX32, plain, value_options
+from veen.cli.shared.values import MOMENT
+
+__all__ = ["queue"]
+
+queue: Final = Noun(
+    "queue",
+    "Work items over a stream, each delivered at least once to every group of consumers.",
+    takes=[argument("stream", type=STREAM)],
+)
+
+_MSG_ID: Final = argument("msg_id", type=HEX32)
+_GROUP: Final = option("--group", default="", help="The group of consumers; default: the one without a name.")
+
+
+@queue.write(
+    "push",
+    "Put an item at the end of the queue.",
+    argument("item"),
+    value_options("item"),
+    option("--expires", type=MOMENT, help="When the item is no longer delivered: a time, or +10m."),
+)
+def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> Outgoing:
+    """Put ITEM at the end of the queue in STREAM; "-" reads it from standard input.
+
+    \b
+    veen queue push app/mail "write to Ann"
+    veen queue push app/mail '{"to": "ann@example.org"}' --format json --expires +2d
+    """
+    from veen.overlays.queue import enqueue
+
+    return Outgoing(stream, lambda: enqueue(item, expires_at=expires), {"stream": stream, "item": item})
+
+
+@queue.write("ack", "Say that an item is done.", _MSG_ID, _GROUP)
+def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
+    """Say that the group has done the item MSG_ID: it is not delivered to this group again.
+
+    Exit code 6 if that counts for nothing: there is no such item.
+    """
+    from veen.overlays.queue import QueueFold, ack
+
+    facts = {"stream": stream, "op": "ack", "ref": msg_id, "group": group}
+    return Outgoing(stream, lambda: ack(msg_id, group=group), facts, fold=QueueFold)
+
+
+@queue.write("nack", "Give an item back.", _MSG_ID, _GROUP)
+def _nack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
+    """Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.
+
+    Exit code 6 if that counts for nothing: there is no such item, or the group has acknowledged it.
+    """
+    from veen.overlays.queue import QueueFold, nack
+
+    facts = {"stream": stream, "op": "nack", "ref": msg_id, "group": group}
+    return Outgoing(stream, lambda: nack(msg_id, group=group), facts, fold=QueueFold)
+
+
+@queue.read(
+    "pull",
+    "What a group still has to do, first things first.",
+    _GROUP,
+    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many items."),
+    option("--max-attempts", type=click.IntRange(min=1), help="Leave out what was given back so many times."),
+    option("--consumer", help="Which of several consumers of the group this is; with --consumers."),
+    option("--consumers", help="All consumers of the group, separated by commas: each gets a part of the items."),
+)
+def _pull(
+    session: CliSession,
+    stream: str,
+    group: str,
+    count: int,
+    max_attempts: int | None,
+    consumer: str | None,
+    consumers: str | None,
+    view: View,
+) -> None:
+    """Print what the group still has to do, first things first. An item stays until it is acknowledged.
+
+    \b
+    veen queue pull app/mail --group mailers
+    veen queue ack app/mail MSG_ID --group mailers
+    """
+    from veen.overlays.queue import QueueFold
+
+    if (consumer is None) != (consumers is None):
+        raise click.UsageError("give --consumer and --consumers together")
+    folded = state_of(session, QueueFold(), [stream], view)
+    if consumer is not None and consumers is not None:
+        pending = folded.state.share(group, consumer, consumers.split(","), max_attempts=max_attempts)
+    else:
+        pending = folded.state.pending(group, max_attempts=max_attempts)
+    items = plain(pending[:count])
+    data = {"stream": stream, "group": group, "pending": len(pending), "items": items}
+    rows = [(item["msg_id"], item["attempt"], item["value"]) for item in items]
+    show_folded(session, folded, data, lambda: session.output.table(("msg_id", "attempt", "item"), rows))
+
+
+@queue.read("show", "All items, and what groups have said of them.")
+def _show(session: CliSession, stream: str, view: View) -> None:
+    """All items of the queue in STREAM, and what groups have said of them."""
+    from veen.overlays.queue import QueueFold
+
+    folded = state_of(session, QueueFold(), [stream], view)
+    state = folded.state
+    groups = sorted({group for group, _ in state.deliveries})
+    items = [
+        {
+            "msg_id": msg_id.hex(),
+            "item": plain(item.value),
+            "client_id": item.client_id.hex(),
+            "expires_at": item.expires_at,
+            "deliveries": [
+                {"group": group, **plain(delivery)}
+                for group in groups
+                if (delivery := state.deliveries.get((group, msg_id)))
+            ],
+        }
+        for msg_id, item in state.items.items()
+    ]
+    pending = {group: len(state.pending(group)) for group in (groups or [""])}
+    rows = [(item["msg_id"], item["item"], ", ".join(map(_delivery, item["deliveries"]))) for item in items]
+    data = {"stream": stream, "groups": groups, "pending": pending, "items": items}
+    show_folded(session, folded, data, lambda: session.output.table(("msg_id", "item", "deliveries"), rows))
+
+
+def _delivery(delivery: dict[str, Any]) -> str:
+    result = "acked" if delivery["acked"] else f"{delivery['nacks']} nacks"
+    return f"{delivery['group'] or '(no name)'}: {result}"

@@ -1,0 +1,82 @@
+"""`veen recorder verify`: the whole recorder, stream by stream and period by period (SDR-12)."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.entries import when
+from veen.cli.shared.files import hex32
+from veen.cli.shared.output import Exit, Output
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.products.recorder.verify import Report
+
+__all__ = ["verify"]
+
+
+@click.command()
+@click.option("--admin", "admins", type=hex32, multiple=True, metavar="CLIENT_ID", help="The admin; default: you.")
+@click.option("--continuity/--no-continuity", default=True, help="Follow the positions of sources, or leave that out.")
+@click.option(
+    "--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the report as JSON."
+)
+@client_options
+def verify(
+    output: Output, session: CliSession, admins: tuple[bytes, ...], continuity: bool, report_file: Path | None
+) -> None:
+    """Read every stream of the recorder and compare it with every checkpoint; then judge policy and continuity.
+
+    Each period between two checkpoints is valid, invalid or missing. Exit code 1 if evidence is wrong or missing, 6 if
+    there are findings about policy (mapping, producers, losses, silence), 0 otherwise.
+
+    \b
+    veen recorder verify --identity recorder-admin
+    """
+    admin_ids = set(admins) or {key.client_id for key in session.keystore.identity.client_keys}
+    ring = session.keystore.secrets.keyring
+
+    async def work(opened: "Client") -> "Report":
+        from veen.products.recorder.roles import record_streams
+        from veen.products.recorder.verify import verify as judge
+
+        return await judge(opened, record_streams(ring), admins=admin_ids, now=int(time.time()), continuity=continuity)
+
+    with output.progress("reading all streams"):
+        report = session.client().run(work)
+    data = report.to_json()
+    if report_file is not None:
+        from json import dumps
+
+        report_file.write_text(dumps(data, indent=2) + "\n")
+
+    def human() -> None:
+        rows = [
+            (
+                stream.stream, period.from_seq, period.to_seq,
+                "-" if period.ts_from is None else when(period.ts_from),
+                "-" if period.ts_to is None else when(period.ts_to),
+                "open" if period.checkpoint is None else period.checkpoint, period.state, period.why or "",
+            )
+            for stream in report.streams
+            for period in stream.periods
+        ]  # fmt: skip
+        output.table(("stream", "from", "to", "since", "until", "checkpoint", "state", "why"), rows)
+        for finding in report.findings:
+            place = f"{finding.stream} {finding.seq}" if finding.seq is not None else finding.stream
+            output.line(f"{finding.code}  {place}  {finding.what}", "warn")
+        states = [period.state for stream in report.streams for period in stream.periods]
+        counted = ", ".join(f"{states.count(state)} {state}" for state in ("valid", "invalid", "missing"))
+        verdict = (
+            f"{counted} of {len(states)} periods; {len(report.findings)} findings; {report.checkpoints} checkpoints"
+        )
+        output.line(verdict, "good" if report.ok else "bad")
+
+    output.result(data, human)
+    if not report.ok:
+        raise click.exceptions.Exit(Exit.BAD_EVIDENCE)
+    if report.findings:
+        raise click.exceptions.Exit(Exit.POLICY)

@@ -1,0 +1,3 @@
+"""config, context, completion, doctor, explain, help, version."""
+
+__all__: list[str] = []

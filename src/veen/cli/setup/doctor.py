@@ -1,0 +1,56 @@
+"""`veen doctor`."""
+
+import click
+
+from veen.cli.shared.command import CliSession, home_options
+from veen.cli.shared.output import Exit, Output
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@click.option("--offline", is_flag=True, help="Do not ask any hub.")
+@home_options
+def doctor(output: Output, session: CliSession, offline: bool) -> None:
+    """Check permissions, keystores, configuration, contexts, pins and clocks; say how to mend what is wrong.
+
+    Exit code 1: another key than the pinned one answers; 5: something on this machine; 3: a hub cannot be reached.
+    """
+    import os
+    from pathlib import Path
+
+    from veen.cli.setup import diagnosis
+    from veen.cli.setup.diagnosis import Severity
+    from veen.cli.shared.config_file import ConfigFile
+    from veen.cli.shared.output import Fail
+    from veen.cli.shared.projects import place_of, read_both
+
+    home, here = session.user_home, Path.cwd()
+    findings = [*diagnosis.check_files(home, here, os.environ), *diagnosis.check_identities(home)]
+    try:
+        project, user = read_both(here, home.config_file)
+    except Fail:  # told by check_files
+        project, user = ConfigFile(place_of(here), project=True), ConfigFile(home.config_file)
+    with output.progress("asking the hubs"):
+        findings += diagnosis.check_contexts(user, project, online=not offline)
+    findings += [*diagnosis.check_native(), *diagnosis.check_spark()]
+
+    def human() -> None:
+        styles = {Severity.OK: "good", Severity.WARN: "warn", Severity.BAD: "bad"}
+        for finding in findings:
+            output.line(f"{finding.level.value:<4}  {finding.about}: {finding.what}", styles[finding.level])
+            if finding.fix:
+                output.line(f"      fix: {finding.fix}")
+
+    codes = {finding.exit_code for finding in findings if finding.level is Severity.BAD}
+    data = {
+        "ok": not codes,
+        "findings": [
+            {"level": finding.level.value, "about": finding.about, "what": finding.what, "fix": finding.fix or None}
+            for finding in findings
+        ],
+    }
+    output.result(data, human)
+    for code in (Exit.BAD_EVIDENCE, Exit.LOCAL, Exit.REFUSED, Exit.NETWORK):  # the worst one counts
+        if code in codes:
+            raise click.exceptions.Exit(code)

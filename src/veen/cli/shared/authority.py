@@ -1,0 +1,92 @@
+"""Which capability a command writes with: the one that is named, or the best one held where the hub asks for one."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from veen.cli.shared.files import OBJECT_FILE, read_object
+from veen.cli.shared.output import Exit, Fail
+
+if TYPE_CHECKING:
+    from veen.cli.shared.command import CliSession
+    from veen.client.send.captokens import HeldToken, TokenStore
+    from veen.client.send.grants import TokenGrant
+    from veen.core.objects.captoken import CapToken
+
+__all__ = ["CAP", "authority", "authorized", "read_token", "token_store"]
+
+CAP = click.option("--cap", type=OBJECT_FILE, help="The capability token to write with; default: one that you hold.")
+
+
+def read_token(path: Path) -> "CapToken":
+    """The cap_token in a file."""
+    from veen.core.objects.captoken import CapToken
+
+    token = read_object(path, exit_code=Exit.BAD_EVIDENCE)[1].obj
+    if not isinstance(token, CapToken):
+        raise Fail("E.USAGE", f"{path}: not a cap_token", f"it is a {token.KIND}", "give a file of `veen cap issue`")
+    return token
+
+
+def token_store(session: "CliSession") -> "TokenStore":
+    """The tokens of the identity in use."""
+    from veen.client.send.captokens import TokenStore
+
+    return TokenStore(session.home.tokens_fs(session.identity_name))
+
+
+def authorized(session: "CliSession", token: "CapToken") -> "tuple[TokenGrant, bool]":
+    """Show a token to the hub and remember from when it counts; whether it was kept, which only our own are."""
+    client = session.client()
+    grant = client.authorize(token)
+    ours = token.subject_pk == client.client_id
+    if ours:
+        store = token_store(session)
+        store.put(token)
+        store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+    return grant, ours
+
+
+def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: bool = True) -> "CapToken | None":
+    """The token for a message to `stream`, known to the hub; None where the hub asks for none.
+
+    Without `contact` nothing is asked of the hub and nothing is shown to it.
+    """
+    client = session.client()
+    if cap is not None:
+        token = read_token(cap)
+        stored = token_store(session).get(token.auth_ref())
+        if contact and (stored is None or stored.issued_at(client.hub_id) is None):
+            authorized(session, token)
+            return token
+    elif not client.status().capability_gating:
+        return None
+    else:
+        stream_id = session.keystore.secrets.keyring.for_stream(stream).stream_id
+        stored = token_store(session).usable(client.hub_id, client.client_id, stream_id, int(time.time()))
+        token = stored.token
+        if contact and stored.issued_at(client.hub_id) is None:
+            authorized(session, token)
+            return token
+    if stored is not None:
+        _remind(session, stored)
+    return token
+
+
+def _remind(session: "CliSession", stored: "HeldToken") -> None:
+    """Tell the client of an authorisation from an earlier run, so that it does not ask again."""
+    from veen.client.send.grants import TokenGrant
+
+    client = session.client()
+    issued_at = stored.issued_at(client.hub_id)
+    if issued_at is not None:
+        client.remember(
+            TokenGrant(
+                token=stored.token,
+                auth_ref=stored.auth_ref,
+                issued_at=issued_at,
+                expires_at=issued_at + stored.token.allow.ttl,
+            )
+        )

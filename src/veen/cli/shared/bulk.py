@@ -1,0 +1,96 @@
+"""Commands that read a log in bulk: where it is, who opens it, and which engine does the work."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.shared.command import FILE, CliSession, name_of, several
+
+if TYPE_CHECKING:
+    from veen.client.identity.keyring import Keyring
+    from veen.core.objects.identity import HubIdentity
+    from veen.log.keys import KeyFile
+    from veen.spark.progress import Tell
+
+__all__ = ["DATA_DIR", "HUB_IDENTITY", "KEY_FILE", "MASTER", "PARTITIONS", "LogPlace", "log_options", "spark_at_work"]
+
+DATA_DIR: Final = click.option(
+    "--data-dir", required=True, help="The data directory: a path, or a URL that Arrow can read."
+)
+KEY_FILE: Final = click.option(
+    "--key-file", type=FILE, help="Read keys (veen-stream1…), one per line; default: your keyring."
+)
+MASTER: Final = click.option("--master", help="The Spark master; default: all cores of this machine.")
+PARTITIONS: Final = click.option("--partitions", type=click.IntRange(min=1), help="How many tasks; default: by size.")
+HUB_IDENTITY: Final = click.option(
+    "--hub-identity", type=FILE, help="hub-identity.json from elsewhere, to judge receipts by."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """A log on disk or in an object store, and how it is read."""
+
+    engine: Any  # "spark" or "python": click.Choice allows no other, and libraries want the literal
+    master: str | None
+    data_dir: str = ""
+    key_file: str | None = None
+    hub_identity: str | None = None
+    partitions: int | None = None
+    jobs: int = 1  # processes of the python engine
+    plan: Any = "auto"  # as `engine`
+
+    def keys(self, session: CliSession) -> "KeyFile | Keyring":
+        from veen.log.keys import KeyFile
+
+        if self.key_file is None:
+            return session.keystore.secrets.keyring
+        return KeyFile(str(Path(self.key_file).absolute()))
+
+    def identity(self) -> "HubIdentity | None":
+        from veen.core.objects.identity import HubIdentity
+
+        return None if self.hub_identity is None else HubIdentity.from_bytes(Path(self.hub_identity).read_bytes())
+
+    @contextmanager
+    def spark(self, app: str, progress: "Tell") -> Iterator[Any]:
+        """A session, if the engine needs one; its jobs name their phases themselves."""
+        if self.engine != "spark":
+            yield None
+            return
+        with spark_at_work(app, self.master, progress) as (session, _):
+            yield session
+
+
+def log_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Give a command its `place`, a LogPlace, from options of the same names."""
+    names = [name_of(option) for option in options]
+
+    def decorate(command: Callable[..., Any]) -> Any:
+        @wraps(command)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return command(*args, place=LogPlace(**{name: kwargs.pop(name) for name in names}), **kwargs)
+
+        return several(*options)(run)
+
+    return decorate
+
+
+@contextmanager
+def spark_at_work(
+    app: str, master: str | None, progress: "Tell", settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[Any, "Tell"]]:
+    """A session, and whom to tell the phase: the line of `progress` then shows the tasks of that phase as well."""
+    from veen.spark.progress import STARTING, watching
+    from veen.spark.session import using_session
+
+    progress(STARTING)
+    with using_session(app=app, master=master, settings=settings) as session:
+        progress("")
+        with watching(session, progress) as tell:
+            yield session, tell

@@ -1,0 +1,95 @@
+"""An entry of a stream as commands show it: one set of names for JSON, for `--format` and for columns."""
+
+import string
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.shared.text import cell, short
+
+if TYPE_CHECKING:
+    from veen.client.read.reading import Entry
+
+__all__ = ["COLUMNS", "WIDTHS", "cells_of", "data_of", "line_of", "parse_format", "when"]
+
+COLUMNS: Final = ("seq", "time", "author", "body")
+WIDTHS: Final = (4, 20, 9, 4)
+FIELDS: Final = (
+    "seq", "epoch", "label", "msg_id", "client_id", "client_seq", "hub_ts", "ts", "time", "schema", "parent_id",
+    "auth_ref", "expires_at", "body", "body_hex", "attachments", "error", "mmr_root",
+)  # fmt: skip
+
+
+def when(seconds: int) -> str:
+    """A time of the hub for people; what no calendar can hold stays a number."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
+
+
+def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
+    """All that is known of an entry. `body` is its text; of a body that is no text, `body_hex` holds the bytes."""
+    from veen.client.read.frames import row_of
+
+    row = row_of(entry)
+    body = row.pop("body")
+    data = {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
+    data["time"] = when(entry.ts)
+    data["body"], data["body_hex"] = (None, None) if body is None else _text(body)
+    data["attachments"] = [attachment.to_json() for attachment in entry.attachments]
+    data = {name: data[name] for name in FIELDS}
+    if with_proof:
+        data |= {"receipt": entry.receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
+    return data
+
+
+def _text(body: bytes) -> tuple[str | None, str | None]:
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, body.hex()
+
+
+def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof: bool = False) -> Sequence[Any]:
+    """For people a short author; in a pipe nothing is cut, and what has no body says why."""
+    author = short(entry.msg.client_id) if human else data["client_id"]
+    row = [data["seq"], data["time"], author, _shown(data)]
+    if with_proof and entry.proof is not None:
+        hashes = len(entry.proof.path) + len(entry.proof.peaks_after)
+        row.append(f"{hashes} hashes to {short(entry.receipt.mmr_root) if human else data['mmr_root']}")
+    return row
+
+
+def _shown(data: Mapping[str, Any]) -> str:
+    if data["error"] is not None:
+        return f"[{data['error']}]"
+    if data["body"] is None and data["body_hex"] is None:
+        return "[sealed]"
+    text = data["body"] if data["body"] is not None else f"hex:{data['body_hex']}"
+    names = [
+        str(attachment.get("name") or f"attachment {number}") for number, attachment in enumerate(data["attachments"])
+    ]
+    return f"{text}  [{', '.join(names)}]" if names else str(text)
+
+
+# --- --format --------------------------------------------------------------------------------------------------
+
+
+def parse_format(text: str) -> list[tuple[str, str | None]]:
+    """`{seq} {body}` as pieces of text and names. Plain names only: nothing reaches into objects."""
+    try:
+        parts = list(string.Formatter().parse(text.replace("\\t", "\t").replace("\\n", "\n")))
+    except ValueError as exc:
+        raise click.UsageError(f"--format {text!r}: {exc}") from exc
+    for _, name, spec, conversion in parts:
+        if name is not None and (name not in FIELDS or spec or conversion):
+            raise click.UsageError(f"--format: there is no field {{{name}}}; there are {', '.join(FIELDS)}")
+    return [(before, name) for before, name, _, _ in parts]
+
+
+def line_of(parts: Sequence[tuple[str, str | None]], data: Mapping[str, Any]) -> str:
+    """One entry by a format. What the author wrote cannot steer the terminal; what the format says stays."""
+    return "".join(before + (cell(data[name]) if name is not None else "") for before, name in parts)

@@ -1,0 +1,61 @@
+"""Reading wire objects and keys that a person names on the command line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from veen.cli.shared.output import Exit, Fail
+
+if TYPE_CHECKING:
+    from veen.core.objects.recognise import Recognised
+
+__all__ = ["OBJECT_FILE", "hex32", "read_object"]
+
+OBJECT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+
+def hex32(text: str) -> bytes:
+    """An option that is a key or a hash: 64 hex digits, keys also as `ed25519:…`."""
+    try:
+        data = bytes.fromhex(text.removeprefix("ed25519:"))
+    except ValueError:
+        data = b""
+    if len(data) != 32:
+        raise click.BadParameter(f"{text!r} is not 32 bytes in hex")
+    return data
+
+
+def read_object(path: Path, *, exit_code: Exit) -> "tuple[bytes, Recognised]":
+    """The bytes of a file and the object in them: CBOR, its JSON form, or either written as hex text."""
+    from veen.core import cbor
+    from veen.core.errors import FormatError
+    from veen.core.evidence_file import is_evidence
+    from veen.core.objects.recognise import recognise
+
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(cbor.MAX_ITEM_BYTES + 1)
+    else:
+        with path.open("rb") as file:
+            data = file.read(cbor.MAX_ITEM_BYTES + 1)
+    if is_evidence(data):
+        raise Fail(
+            "E.FORMAT",
+            f"{path}: this is an evidence file",
+            "it holds many objects, and is checked as a whole",
+            f"veen verify {path}",
+            exit_code=exit_code,
+        )
+    try:
+        return data, recognise(_unhex(data))
+    except FormatError as exc:
+        raise Fail("E.FORMAT", f"{path}: not a VEEN object", str(exc), exc.hint, exit_code=exit_code) from exc
+
+
+def _unhex(data: bytes) -> bytes:
+    """People keep objects as hex text too; no object's own bytes are all hex digits."""
+    try:
+        return bytes.fromhex(data.decode("ascii"))
+    except (ValueError, UnicodeDecodeError):
+        return data

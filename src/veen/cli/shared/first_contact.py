@@ -1,0 +1,91 @@
+"""First contact: whose key is it? Asked of a person, once; a script must be told (UX: no silent trust)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from veen.cli.shared.output import Fail, Output
+
+if TYPE_CHECKING:
+    from veen.cli.shared.command import CliSession
+
+__all__ = ["HubClaim", "ask", "claimed", "first_contact", "not_pinned"]
+
+
+@dataclass(frozen=True, slots=True)
+class HubClaim:
+    """What a hub says about itself. Nothing here is proven."""
+
+    hub_id: str
+    first_pk: str  # fixes hub_id; later keys are introduced by it, so this is the one to pin
+    current_pk: str
+
+
+def claimed(url: str, ca_file: Path | None, token_file: Path | None, *, insecure_http: bool = False) -> HubClaim:
+    from veen.client.transport.hubapi import HubApi
+    from veen.core.errors import SignatureError, VerifyError
+
+    with HubApi(url, ca_file=ca_file, token_file=token_file, insecure_http=insecure_http) as hub:
+        answer = hub.identity()
+    try:
+        identity = answer.to_identity()
+        identity.verify(answer.sig)
+    except SignatureError as exc:
+        raise Fail(
+            "E.DIVERGED.FOREIGN_KEY",
+            f"{url}: its identity is not signed by the newest key that it lists",
+            "an ephemeral hub is signed by a root key, which it cannot vouch for itself; otherwise this is no hub",
+            "ask its operator for the root key, then run: veen context add NAME --hub URL --pin root:ed25519:HEX",
+        ) from exc
+    except VerifyError as exc:
+        raise Fail(
+            "E.DIVERGED.FOREIGN_KEY",
+            f"{url}: contradicts itself",
+            str(exc),
+            "do not use this hub before its operator has explained it",
+        ) from exc
+    first, current = identity.keys[0].hub_pk, identity.current.hub_pk
+    return HubClaim(identity.hub_id.hex(), f"ed25519:{first.hex()}", f"ed25519:{current.hex()}")
+
+
+def ask(output: Output, url: str, claim: HubClaim) -> bool:
+    """Show what the hub claims, and have a person decide."""
+    output.say(f"No key of {url} is known here. It says that it is")
+    output.say(f"  hub_id  {claim.hub_id}")
+    output.say(f"  hub_pk  {claim.first_pk}")
+    if claim.current_pk != claim.first_pk:
+        output.say(f"  and signs with  {claim.current_pk}")
+    output.say("Compare this with what its operator published: whoever answers now would be believed.")
+    return click.confirm("Is this the hub?", default=False, err=True)
+
+
+def first_contact(session: "CliSession") -> str:
+    """The key to pin, remembered in the context if there is one."""
+    url = session.hub_url
+    if not session.output.may_ask:
+        raise not_pinned(url)
+    settings = session.settings
+    insecure = bool(settings.insecure_http.value)
+    claim = claimed(url, settings.path("ca_file"), settings.path("token_file"), insecure_http=insecure)
+    if not ask(session.output, url, claim):
+        raise not_pinned(url)
+    name = settings.context.value
+    if name is not None:
+        from veen.cli.shared.config_edit import change
+
+        table = {"hub": url, "hub_pk": claim.first_pk, "hub_id": claim.hub_id}
+        change(session.user_home.config_file, {f"context.{name}.{key}": value for key, value in table.items()})
+    else:
+        session.output.note(f"to remember it: veen context add NAME --hub {url} --pin {claim.first_pk}")
+    return claim.first_pk
+
+
+def not_pinned(url: str) -> Fail:
+    return Fail(
+        "E.LOCAL.PIN",
+        f"{url}: no key of this hub is known",
+        "without a pinned key nothing that it signs can be believed",
+        f"ask its operator for hub_pk, then run: veen context add NAME --hub {url} --pin ed25519:HEX",
+    )

@@ -1,0 +1,315 @@
+"""How commands speak: data on stdout, everything else on stderr, and the same facts in every form.
+
+Forms (`Mode`): HUMAN on a terminal, PLAIN (tab-separated, no headings, nothing cut) in a pipe, JSON with `--json` (one
+object), NDJSON with `--ndjson` (one object per line). `--output` forces one.
+
+How a command is written
+------------------------
+::
+
+    @click.command()
+    @click.argument("stream", type=STREAM)          # options and arguments of its own
+    @output_options                                 # --json --ndjson --output --quiet --no-input
+    def head(output: Output, stream: str) -> None:  # the Output comes first
+        \"\"\"The help text. Its first sentence is repeated in the table of the group.\"\"\"
+        from veen.client import ...                 # heavy imports inside: TAB must stay fast
+        output.result({"stream": stream, "head": 7}, lambda: output.fields([("head", 7)]))
+
+- One result: `output.result(data, human)`; `data` is what a program gets, `human` prints the same facts for people
+  by `fields`, `table` and `line`. Both forms carry the same data; only the dress differs.
+- Many results: `with output.records("entries", ("seq", "body")) as records: records.add(data, cells)`. Nothing is
+  gathered in memory, also not under `--json`.
+- Text that a hub, a writer or a file said reaches the terminal through `Output` alone, which spells out whatever would
+  steer it. `click.echo` appears in no command, but for the few that a test lists.
+- Beside the result: `output.note(...)`, `output.next("veen ...")`, `with output.progress("reading"): ...`.
+- Failing: raise `Fail`, or let any exception of ours through: `failures` finds its exit code and words in the
+  catalogue. No command catches an error only to print it.
+- A command that needs a hub, an identity or a home takes `veen.cli.shared.command.client_options` as well.
+- Then: a row in the table of its group (`veen.cli.app.COMMANDS`), a section there, and its codes in `veen explain`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum, IntEnum
+from functools import wraps
+from typing import IO, Any, Final, TypeVar
+
+import click
+
+from veen.cli.shared.progress import ProgressLine
+from veen.cli.shared.records import RecordWriter, aligned
+from veen.cli.shared.text import block, cell, compact, pretty, safe
+
+__all__ = ["Exit", "Fail", "Mode", "Output", "RecordWriter", "is_terminal", "output_options", "report", "sniff_mode"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Exit(IntEnum):
+    """Exit codes. 1 means that evidence is bad, and nothing else."""
+
+    OK = 0
+    BAD_EVIDENCE = 1
+    USAGE = 2
+    NETWORK = 3
+    REFUSED = 4
+    LOCAL = 5
+    POLICY = 6
+    SELFTEST = 7
+    INTERRUPTED = 130
+
+
+class Fail(Exception):
+    """Ends a command: a code for `veen explain`, and the three parts of a message.
+
+    The exit code is that of the code's row in the catalogue, unless another one is named.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        cause: str,
+        hint: str,
+        *,
+        exit_code: Exit | None = None,
+        stage: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(code, what, cause, hint)
+        self.code, self.what, self.cause, self.hint = code, what, cause, hint
+        self.exit_code = _exit_code_of(code) if exit_code is None else exit_code
+        self.stage, self.request_id = stage, request_id
+
+
+def _exit_code_of(code: str) -> Exit:
+    from veen.core.catalogue import catalogue  # when a command fails, and not before
+
+    return Exit(catalogue()[code].exit_status)
+
+
+class Mode(Enum):
+    HUMAN = "human"
+    PLAIN = "plain"
+    JSON = "json"
+    NDJSON = "ndjson"
+
+
+def is_terminal(stream: IO[Any]) -> bool:
+    """Does a person look at this stream? VEEN_FORCE_TTY says yes, for pagers and recordings of sessions."""
+    return bool(os.environ.get("VEEN_FORCE_TTY")) or stream.isatty()
+
+
+def _mode_of_stdout() -> Mode:
+    return Mode.HUMAN if is_terminal(sys.stdout) else Mode.PLAIN
+
+
+def _colour(stream: IO[Any]) -> bool:
+    """no-color.org and bixense.com/clicolors; a terminal that cannot do it says so in TERM."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
+        return True
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb" and os.environ.get("CLICOLOR") != "0"
+
+
+_STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "good": {"fg": "green"},
+    "bad": {"fg": "red", "bold": True},
+    "warn": {"fg": "yellow"},
+    "head": {"bold": True},
+    "dim": {"dim": True},
+}
+
+
+class Output:
+    """Where the results of one command go, and whether it may ask."""
+
+    def __init__(self, mode: Mode | None = None, *, quiet: bool = False, no_input: bool = False) -> None:
+        self.mode = mode or _mode_of_stdout()
+        self.quiet = quiet
+        self.no_input = no_input
+
+    @property
+    def as_json(self) -> bool:
+        return self.mode in (Mode.JSON, Mode.NDJSON)
+
+    @property
+    def may_ask(self) -> bool:
+        """Prompts need a person at both ends: one who reads stderr and types on stdin."""
+        return not self.no_input and sys.stdin.isatty() and sys.stderr.isatty()
+
+    # --- results ------------------------------------------------------------------------------------------
+
+    def result(self, data: Mapping[str, Any], human: Callable[[], None]) -> None:
+        """The one result of a command: `data` as JSON, or whatever `human` prints."""
+        if self.mode is Mode.JSON:
+            click.echo(pretty(data))
+        elif self.mode is Mode.NDJSON:
+            click.echo(compact(data))
+        else:
+            human()
+
+    def line(self, text: str, style: str | None = None) -> None:
+        """One line for people and pipes; nothing under --json."""
+        if not self.as_json:
+            click.echo(self.styled(safe(text), style))
+
+    def text(self, text: str) -> None:
+        """Several lines as they are, but for what steers a terminal; nothing under --json."""
+        if not self.as_json:
+            click.echo(safe(text, keep="\n").removesuffix("\n"))
+
+    def document(self, value: Any) -> None:
+        """A nested value for people and pipes: indented JSON; nothing under --json."""
+        if not self.as_json:
+            click.echo(pretty(value))
+
+    def fields(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Names and values: aligned for people, separated by a tab when piped. The same data in both."""
+        cells = [(cell(name), cell(value)) for name, value in rows]
+        width = max((len(name) for name, _ in cells), default=0)
+        for name, value in cells:
+            click.echo(f"  {name:<{width}}  {value}" if self.mode is Mode.HUMAN else f"{name}\t{value}")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Rows under headings for people; bare tab-separated rows in a pipe."""
+        if self.mode is not Mode.HUMAN:
+            for row in rows:
+                click.echo("\t".join(map(cell, row)))
+            return
+        lines = [[cell(value) for value in row] for row in rows]
+        widths = [max(len(column), *(len(line[at]) for line in lines), 0) for at, column in enumerate(columns)]
+        click.echo(self.styled(aligned(columns, widths), "head"))
+        for line in lines:
+            click.echo(aligned(line, widths))
+
+    @contextmanager
+    def records(self, name: str, columns: Sequence[str], widths: Sequence[int] = ()) -> Iterator[RecordWriter]:
+        """Results that come one by one; `name` is the member of the one object that `--json` prints.
+
+        `widths` are those people see; what is longer is not cut.
+        """
+        records = RecordWriter(self, name, columns, widths)
+        try:
+            yield records
+        finally:
+            records.close()
+
+    def styled(self, text: str, style: str | None) -> str:
+        """Colour carries no fact: the text says the same without it."""
+        if style is None or self.as_json or not _colour(sys.stdout):
+            return text
+        return click.style(text, **_STYLES[style])
+
+    # --- beside the result -------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is not the result."""
+        if not self.quiet and not self.as_json:
+            click.echo(f"note:  {safe(text)}", err=True)
+
+    def notice(self, text: str, **data: Any) -> None:
+        """Something that is said once and must not be lost: --quiet and --json print it on standard error, too."""
+        click.echo(compact({"notice": text, **data}) if self.as_json else f"note:  {safe(text)}", err=True)
+
+    def say(self, text: str) -> None:
+        """A line for the person who is about to be asked; no form and no --quiet leaves it out."""
+        click.echo(safe(text), err=True)
+
+    def next(self, command: str) -> None:
+        """The command a person would most likely run now."""
+        if not self.quiet and self.mode is Mode.HUMAN:
+            click.echo(f"next:  {safe(command)}", err=True)
+
+    def progress(self, phase: str) -> ProgressLine:
+        """A phase line on a terminal after a second, gone at the end."""
+        return ProgressLine(phase, shown=not self.quiet and sys.stderr.isatty())
+
+
+def _stdout_is_gone() -> bool:
+    """Whether the reader of our output went away, as `head` does, rather than the other side of a connection."""
+    from select import POLLERR, poll
+
+    asked = poll()
+    try:
+        asked.register(sys.stdout, POLLERR)
+    except (OSError, ValueError):  # no file behind it
+        return True
+    return bool(asked.poll(0))
+
+
+def report(output: Output, fail: Fail) -> None:
+    """Tell a person what happened, why, and what to do next; a program gets the same as one line of JSON."""
+    if output.as_json:
+        data = {
+            "code": fail.code,
+            "stage": fail.stage,
+            "message": fail.what,
+            "cause": fail.cause,
+            "hint": fail.hint,
+            "request_id": fail.request_id,
+            "exit": int(fail.exit_code),
+        }
+        click.echo(compact(data), err=True)
+        return
+    width = _width() if is_terminal(sys.stderr) else None
+    hint = fail.hint if fail.exit_code is Exit.USAGE else f"{fail.hint}  (veen explain {fail.code})"
+    lines = [block("error", fail.what, width), block("cause", fail.cause, width), block("hint", hint, width)]
+    if fail.request_id:
+        lines.append(block("note", f"request_id {fail.request_id}", width))
+    if _colour(sys.stderr):
+        lines[0] = click.style("error:", **_STYLES["bad"]) + lines[0].removeprefix("error:")
+    click.echo("\n".join(lines), err=True)
+
+
+def _width() -> int:
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
+def sniff_mode(arguments: Sequence[str]) -> Mode | None:
+    """The form that a command line asks for, also if the rest of it cannot be parsed."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        for mode in (Mode.JSON, Mode.NDJSON):
+            if word in (f"--{mode.value}", f"--output={mode.value}", f"-o{mode.value}"):
+                return mode
+            if word == mode.value and before in ("-o", "--output"):
+                return mode
+    return None
+
+
+def output_options(command: F) -> F:
+    """Give a command its `Output` as first argument, and turn whatever it raises into text and an exit code."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @click.option("--ndjson", "as_ndjson", is_flag=True, help="Print JSON, one object per line.")
+    @click.option("--output", "-o", "form", type=click.Choice([mode.value for mode in Mode]), help="Force a form.")
+    @click.option("--quiet", "-q", is_flag=True, help="Print the result only: no notes, no progress.")
+    @click.option("--no-input", is_flag=True, help="Never ask; fail instead.")
+    @wraps(command)
+    def run(
+        *args: Any, as_json: bool, as_ndjson: bool, form: str | None, quiet: bool, no_input: bool, **kwargs: Any
+    ) -> Any:
+        chosen = {mode for mode, flag in ((Mode.JSON, as_json), (Mode.NDJSON, as_ndjson)) if flag}
+        chosen |= {Mode(form)} if form else set()
+        if len(chosen) > 1:
+            raise click.UsageError("give one of --json, --ndjson and --output")
+        output = Output(chosen.pop() if chosen else None, quiet=quiet, no_input=no_input)
+        try:
+            return command(output, *args, **kwargs)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise  # the business of `main`
+        except Exception as exc:
+            if isinstance(exc, BrokenPipeError) and _stdout_is_gone():
+                raise
+            from veen.cli.shared.failures import failure_of
+
+            fail = failure_of(exc)
+            report(output, fail)
+            raise click.exceptions.Exit(int(fail.exit_code)) from exc
+
+    return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters

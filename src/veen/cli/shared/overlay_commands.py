@@ -1,0 +1,216 @@
+"""What the commands of overlays share: drafts to the hub, states to the screen.
+
+A command that writes sends a draft and, where the fold may refuse an event, reads the log again and tells whether the
+message counted: exit code 6 and the code of the violation if not. A command that reads folds (`folding`) and
+shows a part of the state. Nothing heavy is imported before a command runs.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from veen.cli.shared.as_of import View
+from veen.cli.shared.authority import authority
+from veen.cli.shared.command import CliSession
+from veen.cli.shared.output import Exit, Fail, Mode, Output
+from veen.cli.shared.overlay_values import plain
+from veen.cli.shared.text import short
+
+if TYPE_CHECKING:
+    from veen.cli.shared.folding import Folded
+    from veen.client.send.writing import Sent
+    from veen.overlays.framework.body import Draft
+    from veen.overlays.framework.fold import AnyFold
+
+__all__ = [
+    "absent",
+    "derived_streams",
+    "drafted",
+    "make_keys",
+    "send_draft",
+    "show_folded",
+    "show_rows",
+    "state_of",
+    "tell",
+    "tell_counted",
+]
+
+T = TypeVar("T")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------
+
+
+def drafted(make: "Callable[[], T]") -> T:
+    """A draft, or a usage error with the code of the rule that it breaks: nothing was sent."""
+    from veen.core.errors import FormatError
+
+    try:
+        return make()
+    except FormatError as exc:
+        code = getattr(exc, "code", None)
+        raise Fail(
+            code if isinstance(code, str) else "E.USAGE",
+            "this cannot be sent",
+            str(exc),
+            "change the value; the help of the command says what it takes",
+            exit_code=Exit.USAGE,
+        ) from exc
+
+
+def send_draft(session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None) -> "Sent":
+    """Send what an overlay has drafted, with the capability that the hub asks for."""
+    client = session.client()
+    token = authority(session, stream, cap)
+    with session.output.progress("sending"):
+        sent = client.send(
+            stream,
+            draft.body,
+            schema=draft.schema,
+            parent=draft.parent_id,
+            expires_at=draft.expires_at,
+            capability=token,
+        )
+    if isinstance(stream, str):
+        session.remember_stream(stream)
+    return sent
+
+
+def tell(output: Output, sent: "Sent", facts: Mapping[str, Any], *, counted: bool | None = None) -> None:
+    """The result of a command that has written: the facts of the overlay and the place of the message."""
+    place = {
+        "seq": sent.seq,
+        "msg_id": sent.msg_id.hex(),
+        "label": sent.label.hex(),
+        "mmr_root": sent.root.hex(),
+        "hub_ts": sent.receipt.hub_ts,
+        "verified": True,
+    }
+    data = {**plain(facts), **place, **({} if counted is None else {"counted": counted})}
+
+    def human() -> None:
+        if output.mode is Mode.PLAIN:
+            output.fields(data.items())
+            return
+        output.fields([*plain(facts).items(), ("accepted", f"seq {sent.seq}, receipt verified")])
+        output.fields([("msg_id", sent.msg_id.hex()), ("root", short(sent.root))])
+
+    output.result(data, human)
+
+
+def tell_counted(
+    session: CliSession,
+    sent: "Sent",
+    facts: Mapping[str, Any],
+    fold: "AnyFold",
+    streams: Sequence[Any],
+    after: "Callable[[Any], Mapping[str, Any]]",
+) -> None:
+    """As `tell`, once the log has told whether the message counts; Fail with the code of the violation if not.
+
+    `after` tells facts of the state after it. Who cannot read the stream cannot know: the message is in the log, and
+    readers will judge it.
+    """
+    from veen.cli.shared.folding import fold_streams
+    from veen.client.errors import NoReaderKey
+
+    try:
+        folded = fold_streams(session, fold, streams)
+    except NoReaderKey:
+        session.output.note("no read key for this stream: readers of it will see whether the message counts")
+        tell(session.output, sent, facts)
+        return
+    issue = folded.issue_at(sent.label, sent.seq)
+    if issue is not None:
+        raise Fail(
+            issue.code,
+            f"the message is in the log at {sent.seq} and counts for nothing",
+            issue.what,
+            f"see what the state is now, then send another: veen explain {issue.code}",
+            exit_code=Exit.POLICY,
+        )
+    tell(session.output, sent, {**facts, **after(folded.state)}, counted=True)
+
+
+def make_keys(session: CliSession, stream: str) -> None:
+    """Keys for a stream that the keyring does not know, such as one that belongs to a new wallet."""
+    from dataclasses import replace
+
+    from veen.client.errors import UnknownStream
+    from veen.client.identity.keyring import StreamKeys
+
+    with session.home.lock(session.identity_name):
+        keystore = session.keystore
+        ring = keystore.secrets.keyring
+        try:
+            ring.readers(stream)
+        except UnknownStream:
+            keystore.save(replace(keystore.secrets, keyring=ring.with_keys(StreamKeys.create(stream))))
+            session.output.note(f"made the keys of {stream}; others get them by: veen id keyring share {stream} --read")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def state_of(session: CliSession, fold: "AnyFold", streams: Sequence[Any], view: View) -> "Folded":
+    """The state for a person: what has expired by now is gone, unless another moment is asked for."""
+    from veen.cli.shared.folding import fold_streams
+
+    now = int(time.time()) if view.moment is None else None
+    folded = fold_streams(session, fold, streams, moment=view.moment, at=now, keep=view.keep)
+    for stream in streams:
+        if isinstance(stream, str):
+            session.remember_stream(stream)
+    return folded
+
+
+def derived_streams(session: CliSession) -> list[str]:
+    """The streams that we can read and that have no name: those whose ids overlays derive from keys and ids.
+
+    The streams of identities and wallets are hashes of what they are about; nobody could name them.
+    """
+    ring = session.keystore.secrets.keyring
+    return [f"hex:{keys.stream_id.hex()}" for keys in ring.entries if keys.name is None and keys.can_read]
+
+
+def absent(what: str, hint: str) -> Fail:
+    """The state holds nothing of this name."""
+    return Fail("E.ABSENT", f"there is no {what}", "the state that was folded does not hold it", hint)
+
+
+def show_folded(session: CliSession, folded: "Folded", data: Mapping[str, Any], human: Callable[[], None]) -> None:
+    """A part of a state with what it rests on: programs get all, people the state and a warning if something failed."""
+    output = session.output
+
+    def both() -> None:
+        human()
+        if output.mode is Mode.HUMAN and not output.quiet:
+            tell_basis(output, folded)
+
+    output.result({**plain(data), **plain(folded.about())}, both)
+
+
+def show_rows(
+    session: CliSession,
+    folded: "Folded",
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    headings: Sequence[str] = (),
+) -> None:
+    """As `show_folded`: rows as the list `name` of the JSON object, and some of their columns as a table."""
+    cells = [[row[column] for column in columns] for row in rows]
+    show_folded(session, folded, {name: rows}, lambda: session.output.table(headings or columns, cells))
+
+
+def tell_basis(output: Output, folded: "Folded") -> None:
+    """For people, on stderr: how far the log was read, and what counted for nothing."""
+    upto = ", ".join(f"{short(cut.label)} up to {cut.upto_seq}" for cut in folded.cuts) or "an empty log"
+    output.note(f"from {upto}; state_hash {short(folded.state_hash)}")
+    if folded.issues:
+        codes = sorted({issue.code for issue in folded.issues})
+        output.note(f"{len(folded.issues)} messages count for nothing: {', '.join(codes)}")
+    if folded.unopened_count:
+        output.note(f"{folded.unopened_count} entries could not be opened with the keys held")

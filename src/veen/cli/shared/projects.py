@@ -1,0 +1,148 @@
+"""What the `veen.toml` of a project may decide, and which of these files the user trusts.
+
+A project file comes with a directory: a clone, an archive, a shared disk. Whoever wrote it is not the user. Left to
+itself it may therefore only select what the user defined: one of the user's contexts (`current_context`) and one of
+the user's identities by name (`identity`). Everything else, such as the address and the pin of a hub, needs trust
+that the user gives once: `veen config trust`. Trust is bound to the absolute path of the file and to the SHA-256 of
+its content, so a changed file asks again.
+
+Only the file in the current directory counts; directories above are not searched.
+
+Trust is kept in `trusted.json` beside the user's config.toml:
+
+    {"projects": {"/home/u/work/veen.toml": "<sha256>"}, "ver": 1}
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from veen.cli.shared.config_edit import locked, write
+from veen.cli.shared.config_file import ConfigFile, bad_file, read
+from veen.cli.shared.output import Fail
+
+__all__ = [
+    "PROJECT_FILE",
+    "check_trust",
+    "place_of",
+    "read_both",
+    "read_project",
+    "shown",
+    "store_of",
+    "trust",
+    "trusted",
+    "untrust",
+    "wishes",
+]
+
+PROJECT_FILE: Final = "veen.toml"
+_STORE: Final = "trusted.json"
+_MAX_STORE_BYTES: Final = 1024 * 1024
+_SHOWN_WISHES: Final = 12
+_SHOWN_CHARACTERS: Final = 100
+
+
+def read_both(directory: Path, config_file: Path) -> tuple[ConfigFile, ConfigFile]:
+    """(project, user): what both files say. Fail if the project file wants more than it may."""
+    return read_project(directory, config_file), read(config_file)
+
+
+def read_project(directory: Path, config_file: Path) -> ConfigFile:
+    """The project file of `directory`, if it may be obeyed."""
+    project = read(place_of(directory), project=True)
+    check_trust(project, trusted(store_of(config_file)))
+    return project
+
+
+def place_of(path: Path) -> Path:
+    """The absolute path of the project file that `path`, a directory or the file itself, stands for.
+
+    Links in the way to it are resolved, so that one file has one place.
+    """
+    file = path / PROJECT_FILE if path.is_dir() else path
+    return Path(os.path.realpath(file.parent)) / file.name
+
+
+def wishes(project: ConfigFile) -> dict[str, Any]:
+    """What a project file says beyond selecting what the user defined."""
+    top = {key: value for key, value in project.top.items() if not _selects(key, value)}
+    tables = {
+        f"context.{name}.{key}": value for name, table in project.contexts.items() for key, value in table.items()
+    }
+    empty = {f"context.{name}": "" for name, table in project.contexts.items() if not table}
+    return {**top, **tables, **empty}
+
+
+def _selects(key: str, value: Any) -> bool:
+    """Whether this is the name of something of the user's. A directory with an identity is not."""
+    return key == "current_context" or (key == "identity" and "/" not in value and value not in (".", ".."))
+
+
+def check_trust(project: ConfigFile, trusted_files: Mapping[str, str]) -> None:
+    """Fail if the file wants more than a project may, and is not trusted with just this content."""
+    wanted = wishes(project)
+    before = trusted_files.get(str(project.path))
+    if not wanted or (before is not None and before == project.sha256):
+        return
+    changed = "it changed since it was trusted. " if before is not None else ""
+    raise Fail(
+        "E.LOCAL.UNTRUSTED",
+        f"{project.path}: this project file is not trusted",
+        f"{changed}it wants to set {shown(wanted)}. A project file may only choose one of your contexts or identities",
+        "if you want all of this: veen config trust; if not, remove the file or work in another directory",
+    )
+
+
+def shown(wanted: Mapping[str, Any]) -> str:
+    """Wishes in one sentence, as long as there are few."""
+    texts = [f"{key} = {str(value)[:_SHOWN_CHARACTERS]}" for key, value in list(wanted.items())[:_SHOWN_WISHES]]
+    if len(wanted) > _SHOWN_WISHES:
+        texts.append(f"and {len(wanted) - _SHOWN_WISHES} more")
+    return "; ".join(texts)
+
+
+# --- the store of trust ------------------------------------------------------------------------------------
+
+
+def store_of(config_file: Path) -> Path:
+    return config_file.with_name(_STORE)
+
+
+def trusted(store: Path) -> dict[str, str]:
+    """Path and SHA-256 of every project file that is trusted."""
+    try:
+        with store.open("rb") as file:
+            data = file.read(_MAX_STORE_BYTES + 1)
+        document = json.loads(data) if len(data) <= _MAX_STORE_BYTES else None
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise bad_file(store, str(exc.strerror), "check its permissions") from exc
+    except (ValueError, RecursionError):
+        document = None
+    match document:
+        case {"ver": 1, "projects": dict(projects)} if all(type(value) is str for value in projects.values()):
+            return projects
+    raise bad_file(store, "not a list of trusted project files", "remove it, and trust the files again")
+
+
+def trust(store: Path, project: ConfigFile) -> None:
+    """Obey this file from now on, as long as it stays where and what it is."""
+    with locked(store):
+        _save(store, {**trusted(store), str(project.path): project.sha256})
+
+
+def untrust(store: Path, path: Path) -> bool:
+    """Forget the trust in a file, whether it exists or not; False if it was not trusted."""
+    with locked(store):
+        trusted_files = trusted(store)
+        if trusted_files.pop(str(path), None) is None:
+            return False
+        _save(store, trusted_files)
+        return True
+
+
+def _save(store: Path, projects: Mapping[str, str]) -> None:
+    write(store, json.dumps({"projects": projects, "ver": 1}, indent=2, sort_keys=True) + "\n")

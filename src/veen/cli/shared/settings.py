@@ -1,0 +1,201 @@
+"""What is in force for one command: flag > VEEN_* > ./veen.toml > the user's config.toml > default, with the origin.
+
+Rules that keep a pin a pin, and a token with its hub:
+
+- A project file selects what the user defined; for anything else it must be trusted (`projects`). What comes
+  in here as `project` has passed that check.
+- A context is taken whole from one file. A project file that redefines a context of the user with another key is
+  refused: a pin that a directory can change protects nobody.
+- `--hub URL` without `--context` leaves the chosen context aside, so that a token or a pin for one hub is never used
+  with another. If some context has just this URL, that one is meant.
+- `--context` outranks VEEN_HUB.
+- A token that the environment names is for hubs that the user chose, by a flag, a variable or the user's own
+  configuration. A hub that a project file chose, trusted or not, does not get it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from veen.cli.shared.config_file import CONTEXT_KEYS, TOP_KEYS, ConfigFile, check_value
+from veen.cli.shared.output import Fail
+
+__all__ = ["ENVIRONMENT", "CliSettings", "Value", "no_context", "resolve"]
+
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "context": "VEEN_CONTEXT",
+    "hub": "VEEN_HUB",
+    "hub_pk": "VEEN_PIN",
+    "hub_id": "VEEN_HUB_ID",
+    "profile": "VEEN_PROFILE_ID",
+    "identity": "VEEN_IDENTITY",
+    "ca_file": "VEEN_CA_FILE",
+    "token_file": "VEEN_TOKEN_FILE",
+    "insecure_http": "VEEN_INSECURE_HTTP",
+    "passphrase_file": "VEEN_PASSPHRASE_FILE",
+    "mode": "VEEN_MODE",
+    "remember_streams": "VEEN_REMEMBER_STREAMS",
+    "wait": "VEEN_WAIT",
+    "timeout": "VEEN_TIMEOUT",
+}
+_FLAGS: Final[Mapping[str, str]] = {"hub_pk": "--pin"}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "mode": "full",
+    "remember_streams": True,
+    "wait": 5,
+    "timeout": 30,
+    "insecure_http": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value and who said so; None and "unset" if nobody did."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliSettings:
+    """Everything a command may want to know about where it works."""
+
+    context: Value
+    hub: Value
+    hub_pk: Value
+    hub_id: Value
+    profile: Value
+    identity: Value
+    ca_file: Value
+    token_file: Value
+    insecure_http: Value
+    passphrase_file: Value
+    mode: Value
+    remember_streams: Value
+    wait: Value  # seconds in which calls without an answer are repeated
+    timeout: Value  # seconds that one call may take
+
+    def shown(self) -> Iterator[tuple[str, Any, str]]:
+        for field in fields(self):
+            value: Value = getattr(self, field.name)
+            yield field.name, value.value, value.origin
+
+    def path(self, name: str) -> Path | None:
+        value = getattr(self, name).value
+        return None if value is None else Path(value)
+
+
+_UNSET: Final = Value(None, "unset")
+
+
+def resolve(
+    flags: Mapping[str, str | None], env: Mapping[str, str], project: ConfigFile, user: ConfigFile
+) -> CliSettings:
+    """Pure: everything that decides comes in."""
+    asked = {name: _asked(name, flags, env) for name in ENVIRONMENT}
+    contexts = _contexts(project, user)
+    context = _choose(asked, contexts, project, user)
+    table, file = contexts[context.value] if context.value is not None else ({}, None)
+    by_project = _project_chose(context, file, project, user)
+
+    def value(name: str) -> Value:
+        rank, choice = asked[name]
+        if name == "token_file" and rank == 1 and by_project:
+            rank = 0
+        if name == "hub" and "hub" in table and context.value is not None and rank < asked["context"][0]:
+            rank = 0  # --context outranks VEEN_HUB
+        if rank:
+            return choice
+        if name in table:
+            return Value(table[name], f"{_origin(file)} [context.{context.value}]")
+        if name in TOP_KEYS:
+            for layer in (project, user):
+                if name in layer.top:
+                    return Value(layer.top[name], _origin(layer))
+        if name == "token_file" and asked[name][0] == 1:
+            return Value(None, f"{ENVIRONMENT[name]} is not used: {_origin(project)} chose the hub")
+        return Value(_DEFAULTS[name], "default") if name in _DEFAULTS else _UNSET
+
+    values = {name: value(name) for name in ENVIRONMENT if name != "context"}
+    if not asked["hub_id"][0] and values["hub_pk"].value != table.get("hub_pk"):
+        values["hub_id"] = _UNSET  # it belongs to the key of the context, and another key is asked for
+    return CliSettings(context=context, **values)
+
+
+def _project_chose(context: Value, file: ConfigFile | None, project: ConfigFile, user: ConfigFile) -> bool:
+    """Whether the hub is the choice of the project file: its own context, or another of the user's than is in use."""
+    if file is None:
+        return False
+    selected = context.origin == _origin(project) and context.value != user.top.get("current_context")
+    return file.project or selected
+
+
+def _asked(name: str, flags: Mapping[str, str | None], env: Mapping[str, str]) -> tuple[int, Value]:
+    """What the command line (2) or the environment (1) says."""
+    flag, variable = flags.get(name), ENVIRONMENT[name]
+    if flag is not None:
+        where, text, rank = _FLAGS.get(name, f"--{name.replace('_', '-')}"), flag, 2
+    elif env.get(variable):
+        where, text, rank = variable, env[variable], 1
+    else:
+        return 0, _UNSET
+    try:
+        return rank, Value(_checked(name, text), where)
+    except ValueError as exc:
+        raise Fail("E.USAGE", f"{where} cannot be used", str(exc), "veen help environment") from exc
+
+
+def _checked(name: str, text: str) -> Any:
+    if name in CONTEXT_KEYS:
+        return check_value(f"context.any.{name}", text)
+    if name in TOP_KEYS:
+        return check_value(name, text)
+    return text
+
+
+def _contexts(project: ConfigFile, user: ConfigFile) -> dict[str, tuple[Mapping[str, Any], ConfigFile]]:
+    for name in project.contexts.keys() & user.contexts.keys():
+        if project.contexts[name].get("hub_pk") != user.contexts[name].get("hub_pk"):
+            raise Fail(
+                "E.LOCAL.CONFIG",
+                f"{project.path}: redefines the context {name!r} with another key",
+                f"your own configuration pins {user.contexts[name].get('hub_pk') or 'no key'} for it",
+                f"rename it in the project's file; if the new key is right: veen context pin {name} KEY --replace",
+            )
+    return {name: (table, file) for file in (user, project) for name, table in file.contexts.items()}
+
+
+def _choose(
+    asked: Mapping[str, tuple[int, Value]],
+    contexts: Mapping[str, tuple[Mapping[str, Any], ConfigFile]],
+    project: ConfigFile,
+    user: ConfigFile,
+) -> Value:
+    rank, chosen = asked["context"]
+    if not rank:
+        for layer in (project, user):
+            if "current_context" in layer.top:
+                chosen = Value(layer.top["current_context"], _origin(layer))
+                break
+    hub_rank, hub = asked["hub"]
+    if hub_rank > rank:
+        same = [name for name, (table, _) in contexts.items() if table.get("hub") == hub.value]
+        if chosen.value not in same:
+            chosen = Value(same[0], f"its hub is that of {hub.origin}") if same else _UNSET
+    if chosen.value is not None and chosen.value not in contexts:
+        raise no_context(str(chosen.value), chosen.origin)
+    return chosen
+
+
+def no_context(name: str, origin: str) -> Fail:
+    return Fail(
+        "E.LOCAL.CONTEXT",
+        f"there is no context {name!r}",
+        f"it is asked for by {origin}",
+        f"veen context list, or: veen context add {name} --hub URL --pin ed25519:HEX",
+    )
+
+
+def _origin(file: ConfigFile | None) -> str:
+    return "" if file is None else f"./{file.path.name}" if file.project else str(file.path)

@@ -1,0 +1,93 @@
+"""What all verifying commands share: the checks of the core, and one way to tell their outcome."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.shared.files import hex32, read_object
+from veen.cli.shared.output import Exit, Fail, Output
+
+if TYPE_CHECKING:
+    from veen.cli.shared.command import CliSession
+    from veen.core.checks import Given, MissingInput
+    from veen.core.wire import Wire
+
+__all__ = ["HUB_PK", "show_checks", "trusted_keys", "verified", "verify_file"]
+
+HUB_PK = click.option(
+    "--hub-pk",
+    "trusted",  # `hub_pk` is the pin
+    type=hex32,
+    multiple=True,
+    help="A hub key you trust; default: the pinned one. Repeat after a rotation.",
+)
+
+
+def trusted_keys(session: "CliSession", keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The keys that were given, or else the one that is pinned; nobody is asked, on the network or here.
+
+    A pinned root signs nothing but identities: the keys are those of all its hubs that this machine has met.
+    """
+    if keys or session.settings.hub_pk.value is None:
+        return keys
+    pinned = session.pinned
+    if not pinned.is_root:
+        return (pinned.public,)
+    from veen.client.state import StateStore
+
+    with StateStore.open(session.home, session.identity_name) as store:
+        met = [pin for pin in store.pins() if pin.root_pk == pinned.public and session.hub_id in (None, pin.hub_id)]
+    return tuple(key.hub_pk for pin in met for key in pin.keys)
+
+
+def read_as(file: Path, kind: "type[Wire] | None") -> "tuple[bytes, Wire]":
+    data, recognised = read_object(file, exit_code=Exit.BAD_EVIDENCE)
+    if kind is not None and not isinstance(recognised.obj, kind):
+        raise Fail("E.USAGE", f"{file}: not a {kind.KIND}", f"it is a {recognised.obj.KIND}", f"veen verify {file}")
+    return data, recognised.obj
+
+
+def verified(file: Path, obj: "Wire", inputs: "Given") -> list[str]:
+    """The checks that were made; a Fail if one does not hold, or if something to make it with is missing."""
+    from veen.core.checks import MissingInput, check
+    from veen.core.errors import VeenError
+
+    try:
+        return check(obj, inputs)
+    except MissingInput as exc:
+        raise Fail("E.USAGE", f"{file}: cannot be verified yet", str(exc), _missing_hint(exc)) from exc
+    except VeenError as exc:
+        raise Fail("E.VERIFY", f"{file}: verification FAILED", str(exc), exc.hint) from exc
+
+
+def _missing_hint(exc: "MissingInput") -> str:
+    return "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
+
+
+def show_checks(output: Output, file: Path, data: bytes, obj: "Wire", checks: Sequence[str], **more: Any) -> None:
+    def human() -> None:
+        output.line(f"{obj.KIND} verified: {file}")
+        for line in checks:
+            output.line(f"  ok  {line}")
+
+    output.result({"ok": True, "kind": obj.KIND, "bytes": len(data), "checks": list(checks), **more}, human)
+
+
+def verify_file(
+    output: Output,
+    session: "CliSession",
+    file: Path,
+    kind: "type[Wire]",
+    trusted: tuple[bytes, ...],
+    related: tuple[Path, ...] = (),
+    **given: Any,
+) -> None:
+    """Verify the one object of a known kind in `file`, with keys that are given or pinned."""
+    from veen.core.checks import Given
+
+    data, obj = read_as(file, kind)
+    others = tuple(read_as(path, None)[1] for path in related)
+    checks = verified(file, obj, Given(hub_pks=trusted_keys(session, trusted), related=others, **given))
+    show_checks(output, file, data, obj, checks)

@@ -1,0 +1,68 @@
+"""What is in a wire object: its fields by name, and what can be computed from them without keys."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from veen.core.errors import VeenError
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.control import ControlRecord
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS, Profile
+from veen.core.sealing.ciphertext import Parts
+from veen.core.wire import Wire
+
+__all__ = ["derived_of", "fields_of"]
+
+
+def fields_of(obj: Wire, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every field by its name in the spec, nested ones with their path."""
+    for name, value in obj.named():
+        yield from _field(prefix + name, value)
+
+
+def _field(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Wire):
+        yield from fields_of(value, f"{path}.")
+    elif isinstance(value, (list, tuple)):
+        if not value:
+            yield path, "none"
+        for index, element in enumerate(value):
+            yield from _field(f"{path}[{index}]", element)
+    elif isinstance(value, dict):
+        for key, element in value.items():
+            yield from _field(f"{path}.{key}", element)
+    elif value is None:
+        yield path, "none"
+    else:
+        yield path, value.hex() if isinstance(value, bytes) else str(value)
+
+
+def derived_of(obj: Wire) -> dict[str, str]:
+    """What follows from the fields alone: ids, sizes, and whether the object holds together."""
+    if isinstance(obj, Msg):
+        return {"msg_id": obj.leaf_hash().hex(), **_ciphertext(obj), "self_check": _self_check(obj)}
+    if isinstance(obj, Profile):
+        presets = [name for name, preset in PRESETS.items() if preset == obj]
+        return {"profile_id": obj.profile_id().hex(), "preset": ", ".join(presets) or "none"}
+    if isinstance(obj, CapToken):
+        return {"auth_ref": obj.auth_ref().hex()}
+    if isinstance(obj, ControlRecord):
+        return {"record_hash": obj.record_hash().hex()}
+    return {}
+
+
+def _ciphertext(msg: Msg) -> dict[str, str]:
+    try:
+        parts = Parts.split(msg.ciphertext)
+    except VeenError as exc:
+        return {"ciphertext_parts": f"unreadable: {exc}"}
+    sizes = f"header {len(parts.hpke_ct_hdr)}, body {len(parts.aead_ct_body)}, padding {len(parts.padding)} bytes"
+    return {"ciphertext_parts": f"{sizes}, all encrypted for the reader of the stream"}
+
+
+def _self_check(msg: Msg) -> str:
+    try:
+        msg.verify()
+    except VeenError as exc:
+        return f"FAILED: {exc}"
+    return "ct_hash and sig hold"

@@ -1,0 +1,3 @@
+"""bench, selftest, vesn."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""veen wallet."""
+
+__all__: list[str] = []

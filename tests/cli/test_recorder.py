@@ -1,0 +1,143 @@
+"""`veen recorder` as people and scripts use it, against a hub of its own."""
+
+import json
+
+import pytest
+from tests.cli.homes import Cli
+from tests.cli.hubprocess import running
+
+
+@pytest.fixture
+def cli(tmp_path):
+    return Cli(tmp_path / "home")
+
+
+def init(cli, hub, *options, code=0):
+    return cli.json(
+        "recorder", "init", "--producer", "web=record/app/web", "--insecure-plain-keystore", "--hub", hub.url,
+        "--pin", hub.about["hub_pk"], *options, code=code,
+    )  # fmt: skip
+
+
+def emit(cli, hub, *words, identity="web", **more):
+    return cli.json(
+        "recorder", "emit", *words, "--identity", identity, "--hub", hub.url, "--pin", hub.about["hub_pk"], **more
+    )
+
+
+@pytest.mark.req("SDR-13")
+def test_init_makes_roles_and_emit_returns_with_a_receipt(cli, tmp_path):
+    with running(tmp_path / "hub") as hub:
+        about = init(cli, hub)
+        assert about["producers"]["web"]["streams"] == ["record/app/web"]
+        assert about["written"]
+        assert init(cli, hub)["written"] == []
+        done = emit(cli, hub, "record/app/web", "--type", "login", "--subject", "alice", '{"ip":"10.0.0.7"}')
+        assert done["recorded"] == 1
+        assert done["receipt"]
+        lines = "\n".join(json.dumps({"user": f"u{n}", "event": "tick", "n": n}) for n in range(300)) + "\nno JSON\n"
+        done = emit(cli, hub, "record/app/web", "-", "--subject", ".user|nobody", "--type", ".event|log", stdin=lines)
+        assert (done["lines"], done["recorded"], done["faults"]) == (301, 301, [])
+        assert (done["first_seq"], done["last_seq"]) == (2, 302)
+
+
+@pytest.mark.req("SDR-05")
+def test_a_hub_that_does_not_trust_the_admin_is_named_with_what_to_do(cli, tmp_path):
+    with running(tmp_path / "hub", "--set", "engine.workers=0", "--port", "0") as hub:
+        told = init(cli, hub, code=4)
+        assert told["code"] == "SDR.ISSUER"
+        assert "admission.trusted_issuers" in told["hint"]
+    issuer = cli.json("id", "show", "--identity", "recorder-admin")["id_sign_pk"]
+    trusted = f"admission.trusted_issuers={issuer}"
+    with running(tmp_path / "hub", "--set", "engine.workers=0", "--port", "0", "--set", trusted) as hub:
+        assert init(cli, hub)["capability_gating"] is True
+        assert emit(cli, hub, "record/app/web", "--type", "a", "--subject", "b")["recorded"] == 1
+
+
+def admin(cli, hub, *words, code=0):
+    at = ("--identity", "recorder-admin", "--hub", hub.url, "--pin", hub.about["hub_pk"])
+    return cli.json("recorder", *words, *at, code=code)
+
+
+@pytest.mark.req("SDR-02", "SDR-04", "SDR-07", "SDR-08", "SDR-10", "SDR-13")
+def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
+    with running(tmp_path / "hub") as hub:
+        init(cli, hub, "--every-events", "3")
+        at = ("--identity", "web", "--hub", hub.url, "--pin", hub.about["hub_pk"])
+        lines = "".join(json.dumps({"user": f"u{n}", "event": "tick", "n": n}) + "\n" for n in range(6))
+        log = tmp_path / "app.log"
+        log.write_text(lines)
+        source = ("--source", f"file:{log}", "--stream", "record/app/web", "--once")
+        done = cli.json("recorder", "agent", *source, "--subject", ".user", "--type", ".event", *at)
+        assert (done["sent"], done["waiting"], done["lost"]) == (8, 0, 0)
+        assert cli.json("recorder", "agent", *source, *at)["sent"] == 10  # a start and a stop, and no line again
+
+        status = admin(cli, hub, "status")
+        assert status["checkpoint"] is None
+        assert status["checkpoint_due"] is True
+        written = admin(cli, hub, "checkpoint", "--if-due")
+        assert written["written"] is True
+        assert admin(cli, hub, "checkpoint", "--if-due")["written"] is False
+        assert admin(cli, hub, "status")["checkpoint"]["log_root"] == written["log_root"]
+
+        rows = admin(cli, hub, "replay", "--stream", "record/app/web", "--from", "2", "--to", "4")["rows"]
+        assert [row["payload"]["n"] for row in rows[:-1]] == [1, 2, 3]
+        assert rows[-1]["trailer"]["rows"] == 3
+        whole = admin(cli, hub, "replay", "--since", "-1h")["rows"]
+        streams = {row["stream"] for row in whole[:-1]}
+        assert {"record/app/web", "record/infrastructure/recorder"} <= streams
+        assert len(whole[-1]["trailer"]["coverage"]) == len({row["stream"] for row in whole[:-1]})
+        ocsf = admin(cli, hub, "replay", "--stream", "record/app/web", "--from", "1", "--to", "2", "--ocsf")["rows"]
+        assert ocsf[0]["record_integrity"]["attestation_list"][0]["chain_uid"] == rows[0]["label"]
+
+        report = tmp_path / "report.json"
+        assert admin(cli, hub, "verify", "--report", str(report))["ok"] is True
+        assert json.loads(report.read_text())["findings"] == []
+        mapped = admin(cli, hub, "map", "tick", "record/security/gate", "--reason", "moved")
+        assert {"event_type": "tick", "stream": "record/security/gate"} in mapped["mapping"]
+        admin(cli, hub, "map", "tick", "record/app/web", "--rename", "record/security/gate")
+        emit(cli, hub, "record/app/web", "--type", "unmapped", "--subject", "x")
+        findings = admin(cli, hub, "verify", code=6)["findings"]
+        assert [(finding["code"], finding["stream"]) for finding in findings if finding["seq"] == 7] == [
+            ("SDR.MAPPING", "record/app/web")
+        ]
+
+
+def test_an_agent_without_its_hub_keeps_what_it_read_and_says_so(cli, tmp_path):
+    with running(tmp_path / "hub") as hub:
+        init(cli, hub)
+        pin = hub.about["hub_pk"]
+    log, settings = tmp_path / "app.log", tmp_path / "agent.toml"
+    log.write_text("one\ntwo\n")
+    settings.write_text(
+        f'[agent]\ndrain = 1\n[[source]]\nid = "a"\nkind = "file"\nstream = "record/app/web"\npath = "{log}"\n'
+        "follow = false\n"
+    )
+    words = ("recorder", "agent", "--config", settings, "--identity", "web", "--pin", pin)
+    done = cli.run(*words, "--hub", "http://127.0.0.1:9", "--json", "--wait", "0", code=6)
+    assert json.loads(done.stdout)["waiting"] == 4
+    assert json.loads(done.stderr.splitlines()[-1])["code"] == "SDR.WAITING"
+    with running(tmp_path / "hub") as hub:
+        done = cli.json(*words, "--hub", hub.url)
+        assert (done["waiting"], done["sent"]) == (0, 6)
+        rows = admin(cli, hub, "replay", "--stream", "record/app/web", "--since", "0")["rows"]
+        assert [row["payload"]["message"] for row in rows[:-1]] == ["one", "two"]
+
+
+def test_events_that_an_agent_recorded_are_queried_by_members_of_their_payload(cli, tmp_path):
+    pytest.importorskip("pyarrow")  # of the extra spark
+    with running(tmp_path / "hub") as hub:
+        init(cli, hub)
+        lines = "".join(
+            json.dumps({"user": f"u{n % 2}", "event": "sale", "shop": "a" if n % 3 else "b", "price": 0.1 * n}) + "\n"
+            for n in range(9)
+        )
+        emit(cli, hub, "record/app/web", "-", "--subject", ".user", "--type", ".event", stdin=lines)
+        hub.stop()  # then everything is in its files
+        told = cli.json(
+            "query", "run", "--data-dir", hub.data_dir, "--scope", "record/app/*", "--type", "sale", "--group-by",
+            "payload.shop", "--metric", "count", "--evidence", "full", "--identity", "recorder-admin",
+        )  # fmt: skip
+    assert told["rows"], told
+    counts = {row["payload.shop"]: row["count"] for row in told["rows"]}
+    assert counts == {"a": 6, "b": 3}
