@@ -33,17 +33,19 @@ from nacl.bindings import (
 )
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from veen.core import aead, ciphertext, hkdf, hpke, msg, x25519
-from veen.core.captoken import CapToken
-from veen.core.ciphertext import Binding, Parts, open_msg, seal
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto import aead, hkdf, hpke, x25519
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
-from veen.core.mmr import LABEL_TAGS, Mmr, peak_nodes, root_of
-from veen.core.msg import Msg
-from veen.core.objects import recognise
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.proof import MmrProof, PathStep
-from veen.core.receipt import Receipt
+from veen.core.objects import msg
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.recognise import recognise
+from veen.core.sealing import ciphertext
+from veen.core.sealing.ciphertext import Binding, Parts, open_msg, seal
+from veen.core.tree.mmr import LABEL_TAGS, Mmr, peak_nodes, root_of
+from veen.core.tree.proof import MmrProof, PathStep
 
 Call = Callable[[], object]
 T = TypeVar("T")

@@ -25,14 +25,14 @@ from benchmarks.hub import authorize, over_http, running_hub
 
 from veen.client.client import Client
 from veen.client.home import Home
-from veen.client.http import HttpTransport
-from veen.client.identity import ClientKey, Identity
-from veen.client.keyring import Keyring, StreamKeys
-from veen.client.pin import HubPin
+from veen.client.identity.identity import ClientKey, Identity
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.send.writing import Sent
 from veen.client.state import StateStore
-from veen.client.writing import Sent
-from veen.core import x25519
-from veen.core.ed25519 import SigningKey
+from veen.client.transport.http import HttpTransport
+from veen.client.verify.pin import HubPin
+from veen.core.crypto import x25519
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 
 CLIENTS: Final = 8

@@ -21,14 +21,14 @@ from typing import Final
 
 from benchmarks import report
 
-from veen.core.checkpoint import Checkpoint
-from veen.core.control import ControlRecord, LabelOpen
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.limits import Limits
-from veen.core.proof import prove_inclusion
-from veen.storage.fs import OsFs
-from veen.storage.labelfiles import LabelFiles
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, LabelOpen
+from veen.core.tree.proof import prove_inclusion
+from veen.fs.local import OsFs
+from veen.storage.label_files import LabelFiles
 from veen.storage.store import Group, Store
 
 KEY: Final = SigningKey(H(b"growth"))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.hub            prints the table and writes it to docs/benchmarks.md
 
-The crypto limit is cores / (verify + sign) of the library in use, measured on all cores at once between the runs.
+The crypto limit is cores / (verify + sign) of libsodium, measured on all cores at once between the runs.
 Rounds are interleaved and medians reported. The load generator runs on the same cores; its own share of them is in
 the table, and what it reports are receipts it has decoded.
 """
@@ -26,17 +26,18 @@ from typing import Any, Final, TypeVar
 
 from benchmarks import load, peers, report
 
-from veen.core import ed25519
-from veen.core.checkpoint import Checkpoint
-from veen.core.ed25519 import SigningKey
+from veen import native
+from veen.core.crypto import ed25519
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of, routing_key_of
 from veen.core.limits import Limits
-from veen.hub.pipeline import Outcome, Pipeline
-from veen.hub.policy import Policy
-from veen.hub.resolver import Resolver
-from veen.storage.fs import OsFs
-from veen.storage.labelfiles import LabelFiles
+from veen.core.objects.checkpoint import Checkpoint
+from veen.fs.local import OsFs
+from veen.hub.admission.policy import Policy
+from veen.hub.admission.resolver import Resolver
+from veen.hub.sequencer.sequencer import Outcome, Sequencer
+from veen.storage.label_files import LabelFiles
 from veen.storage.store import Store
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def _crypto_loop(seconds: float) -> int:
     done, until = 0, time.perf_counter() + seconds
     while time.perf_counter() < until:
         for _ in range(50):
-            ed25519.verify(key.public, digest, signature)
+            ed25519.libsodium_verify(key.public, digest, signature)
             key.sign(digest)
         done += 50
     return done
@@ -91,8 +92,10 @@ class _Signer:
         return self._key
 
 
-async def in_process(messages: list[bytes], key: SigningKey, root: Path) -> dict[str, Any]:
-    """The pipeline alone: everything but HTTP, on a real disk."""
+async def in_process(
+    messages: list[bytes], key: SigningKey, root: Path, module: native.Module | None = native.LOADED.module
+) -> dict[str, Any]:
+    """The sequencer alone: everything but HTTP, on a real disk."""
 
     def seal(files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         return Checkpoint.issue(
@@ -102,9 +105,11 @@ async def in_process(messages: list[bytes], key: SigningKey, root: Path) -> dict
     tokens = {token.auth_ref(): token for token in map(load.token, range(CLIENTS))}
     policy = Policy(trust_any_issuer=True, preloaded=tokens)
     resolver = Resolver(routing_key_of(hub_id_of(key.public)), 0, 60)
-    workers = max(1, (os.cpu_count() or 2) - 1)
-    pipeline = Pipeline(Store.open(OsFs(root), LIMITS, seal), _Signer(key), policy, resolver, workers=workers)
-    await asyncio.sleep(0.5)  # the verifier processes start
+    cores = os.cpu_count() or 2
+    workers = max(1, cores - 1) if module is None else cores  # as `engine.workers` does it by itself
+    store = Store.open(OsFs(root), LIMITS, seal)
+    sequencer = Sequencer(store, _Signer(key), policy, resolver, workers=workers, module=module)
+    await asyncio.sleep(0.5)  # verifier processes start
     receipts = 0
     room = asyncio.Event()
 
@@ -115,14 +120,14 @@ async def in_process(messages: list[bytes], key: SigningKey, root: Path) -> dict
 
     began = time.perf_counter()
     for raw in messages:
-        while pipeline.depth >= IN_FLIGHT:
+        while sequencer.depth >= IN_FLIGHT:
             room.clear()
             await room.wait()
-        refused = pipeline.admit(raw, done)
+        refused = sequencer.admit(raw, done)
         assert refused is None, refused
-    await pipeline.drain()
+    await sequencer.drain()
     seconds = time.perf_counter() - began
-    await pipeline.close()
+    await sequencer.close()
     return {"receipts": receipts, "refused": len(messages) - receipts, "per_second": receipts / seconds}
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final, cast
 
 from veen.core import cbor
-from veen.core.captoken import CapToken, Rate
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
-from veen.core.msg import Msg
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
 
 ISSUER: Final = SigningKey(H(b"bench issuer"))
 CIPHERTEXT_BYTES: Final = 480
@@ -71,7 +71,8 @@ def prepare(hub_pk: bytes, clients: int, each: int, path: Path) -> None:
 
 
 def request(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: hub\r\nContent-Type: application/cbor\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cbor\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -25,15 +25,15 @@ from benchmarks import report
 
 from veen.core.event import Event
 from veen.core.hashing import H, u64be
-from veen.core.payload_hdr import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays import crdt, kv
-from veen.overlays.body import Draft
-from veen.overlays.decode import decode
-from veen.overlays.fold import AnyFold
+from veen.overlays.framework.body import Draft
+from veen.overlays.framework.decode import decode
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.stream import fold_events
 from veen.overlays.id import drafts as ids
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, org_id_of, realm_id_of
-from veen.overlays.stream import fold_events
 from veen.overlays.wallet import LedgerFold
 from veen.overlays.wallet import drafts as wallets
 from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
@@ -74,12 +74,12 @@ def _wal(count: int, rng: random.Random) -> Iterator[Sent]:
     owners = [H(b"owner %d" % n) for n in range(min(KEYS, max(count // 20, 2)))]
     held = [wallet_id_of(realm, owner, "EUR") for owner in owners]
     for n, owner in enumerate(owners):
-        yield wallet_stream(held[n]), wallets.open_wallet(realm_id=realm, ctx_id=owner, currency="EUR", created_at=1)
-    for wallet_id in held:
-        yield wallet_stream(wallet_id), wallets.deposit(wallet_id, 10**9, ts=2)
-    for n in range(count - 2 * len(held)):
+        yield wallet_stream(held[n]), wallets.open_wallet(realm_id=realm, ctx_id=owner, currency="EUR", created_at=n)
+    for n, wallet_id in enumerate(held, start=len(held)):
+        yield wallet_stream(wallet_id), wallets.deposit(wallet_id, 10**9, ts=n)
+    for n in range(2 * len(held), count):
         source, target = rng.sample(held, 2)
-        draft = wallets.transfer(source, target, rng.randrange(100), ts=3 + n, transfer_id=H(u64be(n)))
+        draft = wallets.transfer(source, target, rng.randrange(100), ts=n, transfer_id=H(u64be(n)))
         yield wallet_stream(source), draft
 
 

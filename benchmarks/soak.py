@@ -24,10 +24,10 @@ from typing import Final, cast
 
 from benchmarks import hub, load, report
 
+from veen.fs.local import OsFs
 from veen.storage import layout
 from veen.storage.findings import Level
-from veen.storage.fs import OsFs
-from veen.storage.fsck import Report, verify_data
+from veen.verify.directory import Report, verify_data
 
 CONNECTIONS: Final = 64
 WINDOW: Final = 60  # unanswered messages of a connection; all of them fit into a hub's queue

@@ -16,26 +16,28 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from veen.client.keyring import Keyring, StreamKeys
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, seal
-from veen.core.control import ControlRecord, LabelOpen
-from veen.core.ed25519 import SigningKey
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, u64be
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import PRESETS
-from veen.core.receipt import Receipt
-from veen.overlays import kv, sdr
-from veen.overlays.body import Draft
-from veen.pipeline.query.keys import KeyFile, write_keys
-from veen.storage import frame, identity
-from veen.storage.fs import OsFs
-from veen.storage.identity import HubKeys
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, LabelOpen
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import Binding, seal
+from veen.fs.local import OsFs
+from veen.log.keys import KeyFile, write_keys
+from veen.overlays import kv
+from veen.overlays.framework.body import Draft
+from veen.overlays.recorder import events as sdr
+from veen.storage import frame
 from veen.storage.index import Index
-from veen.storage.labelfiles import LabelFiles
+from veen.storage.keys import identity
+from veen.storage.keys.identity import HubKeys
+from veen.storage.label_files import LabelFiles
 from veen.storage.store import Group, Store
 
 __all__ = ["EVENTS", "START", "STATE", "STATE_KEYS", "Log", "begin_of", "built"]

@@ -19,44 +19,43 @@ from benchmarks.sparkbench import Bench, Figure, Limits, Touched, in_processes, 
 from benchmarks.sparklog import EVENTS, START, STATE, STATE_KEYS, Log, begin_of
 from nacl.bindings import crypto_sign_open
 
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, u64be
 from veen.core.labels import stream_id_of
+from veen.folds import run as run_fold
+from veen.folds import typed_frame
+from veen.folds.coverage import FoldCoverage
+from veen.folds.on_spark import NATIVE
+from veen.folds.planning import PlanName
+from veen.fs.places import open_fs
+from veen.log.columns import ENTRIES, chosen, ddl
+from veen.log.entries import Level, ReadSpec, batches
+from veen.log.events import EventJob, make_prefix
+from veen.log.keys import KeyFile
+from veen.log.options import Options
+from veen.log.slices import Selection, Slice, divide, pack
+from veen.log.sources import DirectorySource
+from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
-from veen.overlays.stream import fold_events
-from veen.pipeline import bronze
-from veen.pipeline.audit import AuditOptions, audit
-from veen.pipeline.audit.spark import SparkEngine
-from veen.pipeline.bronze import Level
-from veen.pipeline.columns import ENTRIES, chosen, ddl
-from veen.pipeline.events import EventJob, EventWork, events_frame, make_prefix, timed_tasks
-from veen.pipeline.files import open_fs
-from veen.pipeline.folds import run as run_fold
-from veen.pipeline.folds import typed_frame
-from veen.pipeline.folds.native import NATIVE
-from veen.pipeline.folds.planning import Asked
-from veen.pipeline.folds.seen import Seen
-from veen.pipeline.inventory import pin
-from veen.pipeline.opening import Clock
-from veen.pipeline.options import Options
-from veen.pipeline.plan import Piece, Selection, pack, pieces
-from veen.pipeline.query import api
-from veen.pipeline.query.descriptor import QueryDescriptor, normalise
-from veen.pipeline.query.engine import execute
-from veen.pipeline.query.keys import KeyFile
-from veen.pipeline.query.onspark import SparkSource
-from veen.pipeline.query.planning import LabelPlan, make_plan
-from veen.pipeline.query.tasks import Job, cut, group_batches, item_batches
-from veen.pipeline.query.times import timestamp
-from veen.pipeline.session import spark_session
-from veen.pipeline.works import Work
+from veen.query import api
+from veen.query.descriptor import QueryDescriptor, normalise
+from veen.query.engine import execute
+from veen.query.on_spark import SparkSource
+from veen.query.planning import plan_query
+from veen.query.tasks import QueryJob, group_batches, match_batches
+from veen.query.times import timestamp
+from veen.spark.audit import SparkEngine
+from veen.spark.events import events_frame
+from veen.spark.runner import timed_tasks
+from veen.spark.session import spark_session
+from veen.verify.audit import AuditOptions, audit
 
 __all__ = ["PARTS", "measured"]
 
 _WARM_SECONDS: Final = 0.3
 _VERIFY_SECONDS: Final = 1.0
 _PARTITION_BYTES: Final = Options.of({"path": "."}).partition_bytes
-_PLANS: Final[tuple[Asked, ...]] = ("native", "generic")
+_PLANS: Final[tuple[PlanName, ...]] = ("native", "generic")
 # What decides between two writes to a key (D-27), and what is kept of the last one.
 _LATEST: Final = (
     "at", "ts", "stream_id", "epoch", "stream_seq", "leaf_hash", "value", "client_id", "expires_at",
@@ -72,14 +71,10 @@ _READS: Final[tuple[tuple[str, Level, tuple[str, ...]], ...]] = (
 )
 
 
-def _decode(path: str, task: tuple[Piece, ...], level: Level, names: tuple[str, ...]) -> int:
+def _decode(path: str, task: tuple[Slice, ...], level: Level, names: tuple[str, ...]) -> int:
     """What a task of the source does, and nothing around it."""
-    fs, wanted = open_fs(path), chosen(names, ENTRIES)
-    return sum(
-        batch.num_rows
-        for piece in task
-        for batch in bronze.batches(fs, piece.ref, wanted, level=level, first=piece.first, last=piece.last)
-    )
+    fs, spec = open_fs(path), ReadSpec(columns=chosen(names, ENTRIES), level=level)
+    return sum(batch.num_rows for part in task for batch in batches(fs, part, spec))
 
 
 def read(bench: Bench) -> Iterator[Figure]:
@@ -87,8 +82,9 @@ def read(bench: Bench) -> Iterator[Figure]:
         schema = ddl(chosen(names, ENTRIES))
 
         def tasks(log: Log, level: Level = level, names: tuple[str, ...] = names) -> list[tuple[Any, ...]]:
-            found = pack(pieces(open_fs(log.path), pin(log.path), Selection()), _PARTITION_BYTES)
-            return [(log.path, task, level, names) for task in found]
+            source = DirectorySource(log.path)
+            slices = source.slices(source.pin(Selection()), Selection())
+            return [(log.path, task, level, names) for task in pack(slices, _PARTITION_BYTES)]
 
         def on_spark(log: Log = bench.log, level: Level = level, schema: str = schema) -> None:
             frame = bench.spark.read.format("veen").option("verify", level).schema(schema).load(log.path)
@@ -154,15 +150,15 @@ class _Nowhere:
     verified = row
 
 
-def _open(job: Job, works: list[Work[LabelPlan]]) -> int:
+def _open(job: QueryJob, slices: list[Slice]) -> int:
     """What a task of a query does, and nothing around it."""
-    made = item_batches if job.descriptor.aggregate is None else group_batches
-    return sum(batch.num_rows for batch in made(job, works))
+    run = match_batches if job.descriptor.aggregate is None else group_batches
+    return sum(batch.num_rows for batch in run(job, slices))
 
 
 def _answer(bench: Bench, log: Log, asked: QueryDescriptor) -> int:
     """On Spark, to the digest; rows are hashed and forgotten."""
-    plan = make_plan(log.path, asked)
+    plan = plan_query(log.path, asked)
     source = SparkSource(bench.spark, plan, asked, log.keys)
     outcome = execute(plan, asked, "r-bench", source, _Nowhere(), now=lambda: 0)
     assert not outcome.coverage.skipped
@@ -178,9 +174,9 @@ def query(bench: Bench) -> Iterator[Figure]:
         asked = normalise(given).descriptor
 
         def tasks(log: Log, asked: QueryDescriptor = asked) -> list[tuple[Any, ...]]:
-            plan = make_plan(log.path, asked)
-            job = Job(uri=plan.uri, descriptor=asked, identity=plan.identity, keys=log.keys)
-            return [(job, works) for works in cut(plan, 8 * bench.cores)]
+            plan = plan_query(log.path, asked)
+            job = QueryJob(uri=plan.uri, descriptor=asked, identity=plan.identity, keys=log.keys)
+            return [(job, slices) for slices in divide(plan.slices, 8 * bench.cores)]
 
         def on_spark(log: Log = bench.log, asked: QueryDescriptor = asked) -> None:
             _answer(bench, log, asked)
@@ -193,12 +189,11 @@ def query(bench: Bench) -> Iterator[Figure]:
 # --- folding -------------------------------------------------------------------------------------------------
 
 
-def _fold_alone(job: EventJob, works: list[EventWork]) -> int:
+def _fold_alone(job: EventJob, slices: list[Slice]) -> int:
     """What a task of a fold does, and nothing around it: open, decode, fold."""
-    fs, opener, seen = open_fs(job.uri), job.opener(), Seen()
-    found = (one for place, piece, ts in works for one in opener.found(fs, place, piece, Clock(ts)))
-    fold_events(KvFold(), seen.events(found))
-    return seen.rows
+    coverage = FoldCoverage()
+    fold_events(KvFold(), coverage.events(job.opener().events(open_fs(job.uri), slices)))
+    return coverage.rows
 
 
 def folds(bench: Bench) -> Iterator[Figure]:
@@ -207,12 +202,12 @@ def folds(bench: Bench) -> Iterator[Figure]:
     def tasks(log: Log) -> list[tuple[Any, ...]]:
         prefix = make_prefix(log.path, streams=[stream_id_of(STATE)])
         job = EventJob(prefix.uri, log.keys)
-        return [(job, works) for works in timed_tasks(None, prefix, 8 * bench.cores)]
+        return [(job, slices) for slices in timed_tasks(None, prefix, 8 * bench.cores)]
 
     plain = in_processes(bench, _fold_alone, tasks, _writes(bench.log))
     for plan in _PLANS:
 
-        def on_spark(log: Log = bench.log, plan: Asked = plan) -> None:
+        def on_spark(log: Log = bench.log, plan: PlanName = plan) -> None:
             found = run_fold(log.path, KvFold(), keys=log.keys, streams=[STATE], spark=bench.spark, plan=plan)
             assert found.entries == _writes(log)
             assert not found.issues
@@ -232,8 +227,8 @@ def columns(bench: Bench) -> Iterator[Figure]:
     typed, simple = _written(bench, bench.log)
 
     def native() -> None:
-        found = NATIVE[KvFold](bench.spark.read.parquet(typed), Seen(), "bench")
-        assert len(found) <= STATE_KEYS
+        state = NATIVE[KvFold](bench.spark.read.parquet(typed), FoldCoverage(), "bench")
+        assert len(state) <= STATE_KEYS
 
     def plain() -> float:
         began = time.perf_counter()

@@ -22,9 +22,9 @@ def cells(page, heading):
 @pytest.fixture(scope="module")
 def shown():
     """id -> (level, whether a test demonstrates it)"""
-    found = ROW.findall((DOCS / "conformance.md").read_text("utf-8"))
-    assert len(found) > 600
-    return {identifier: (level, tests != "open") for identifier, level, tests in found}
+    rows = ROW.findall((DOCS / "conformance.md").read_text("utf-8"))
+    assert len(rows) > 600
+    return {identifier: (level, tests != "open") for identifier, level, tests in rows}
 
 
 @pytest.mark.req("TS0-07")
@@ -46,3 +46,14 @@ def test_what_is_open_is_explained_and_what_is_explained_is_open(shown):
     assert set(listed) <= still_open
     grouped = {i for i in still_open if any(fnmatchcase(i, pattern) for pattern in patterns)}
     assert still_open == set(listed) | grouped
+
+
+@pytest.mark.req("META-04")
+def test_profiles_are_claimed_on_the_page_and_nowhere_on_the_wire():
+    """001 spec-2 §8."""
+    claims = " ".join(row[0] for row in cells("compliance.md", "claim"))
+    for claim in ("Core", "VEEN v0.0.1+ Federated", "VEEN v0.0.1+ Hardened", "Federated + Hardened + Meta"):
+        assert claim in claims
+    source = DOCS.parent / "src" / "veen"
+    wire = [path.read_text("utf-8") for part in ("core", "hub") for path in (source / part).rglob("*.py")]
+    assert not [text for text in wire if "v0.0.1+" in text]

@@ -12,24 +12,24 @@ from typing import Any, ClassVar
 import pytest
 from tests.client.hubs import ORDERS, all_of, client_at, copy_of, hub_at, person, pin_of, run
 
-from veen.client.inprocess import InProcess
+from veen.client.transport.inprocess import InProcess
 from veen.core import cbor
-from veen.core.ciphertext import open_msg
 from veen.core.event import Event
-from veen.core.msg import Msg
-from veen.core.receipt import Receipt
-from veen.hub.forking import fork, verify_all
-from veen.overlays.body import Body, InvalidBody
-from veen.overlays.fold import Compact
-from veen.overlays.registry import BUILTIN, Overlay, Registry
-from veen.overlays.runner import MemorySource, Runner
-from veen.overlays.schema import Schema, SchemaSet
-from veen.overlays.snapshot import Cut, Snapshot
-from veen.overlays.state import state_hash
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.ciphertext import open_msg
+from veen.fs.local import OsFs
+from veen.hub.process.forking import fork, verify_all
+from veen.overlays.framework.body import Body, InvalidBody
+from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.registry import BUILTIN, Overlay, Registry
+from veen.overlays.framework.runner import MemorySource, Runner
+from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.snapshot import Cut, Snapshot
+from veen.overlays.framework.state import state_hash
+from veen.storage.copies.copying import origin_of
 from veen.storage.frame import frames
-from veen.storage.fs import OsFs
-from veen.storage.outcomes import origin_of
-from veen.storage.rebuild import rebuild_index
+from veen.storage.maintenance.rebuild import rebuild_index
 
 READINGS = [("hall", 21), ("roof", 3), ("hall", 19), ("cellar", -4), ("roof", 7), ("hall", 23), ("roof", 7)]
 SCHEMA = "example.reading.v1"
@@ -69,8 +69,8 @@ class Extremes(Compact[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]):
 
     def absorb(self, into, other):
         for place, (low, high) in other.items():
-            known = into.get(place, (low, high))
-            into[place] = (min(low, known[0]), max(high, known[1]))
+            span = into.get(place, (low, high))
+            into[place] = (min(low, span[0]), max(high, span[1]))
 
     def show(self, state, as_of):
         return dict(sorted(state.items()))
@@ -174,9 +174,9 @@ def test_a_clone_is_the_same_hub_and_its_users_notice_nothing(tmp_path, origin):
 @pytest.mark.req("OUT-02", "OUT-05")
 def test_a_fork_keeps_a_prefix_goes_its_own_way_and_both_sides_verify(tmp_path, origin):
     path, _, before, state = origin
-    label, kept, target = before[0].receipt.label, 4, tmp_path / "fork"
+    label, count, target = before[0].receipt.label, 4, tmp_path / "fork"
     target.mkdir()
-    fork(OsFs(path), OsFs(target), int(time.time()), cuts={label: kept})
+    fork(OsFs(path), OsFs(target), int(time.time()), cuts={label: count})
 
     async def diverge():
         async with hub_at(target) as hub, at(hub, tmp_path, "cleo") as cleo:
@@ -187,7 +187,7 @@ def test_a_fork_keeps_a_prefix_goes_its_own_way_and_both_sides_verify(tmp_path, 
     assert own[0].receipt.label != label  # another identity has other labels
     assert all(report.ok for report in (*verify_all(OsFs(target)), *verify_all(OsFs(path))))
     prefix = stored(origin_of(OsFs(target)).root, label)
-    assert [event.leaf_hash for event in prefix] == [entry.msg_id for entry in before[:kept]]
+    assert [event.leaf_hash for event in prefix] == [entry.msg_id for entry in before[:count]]
     fold = Extremes()
     joined = fold.merge(fold.summarize(prefix), fold.summarize(entry.event for entry in own))
     assert fold.view(joined) == {"attic": (40, 40), "cellar": (-4, -4), "hall": (19, 21), "roof": (3, 3)}
@@ -203,8 +203,8 @@ def test_state_is_replayed_from_any_prefix_of_the_log_and_from_checkpoints_and_f
     assert state_of(events) == state
     copy = copy_of(path, tmp_path / "copy")
     for derived in ("index", "nodes", "offsets"):  # nothing of it is needed to know the state
-        for found in copy.glob(f"{derived}*"):
-            shutil.rmtree(found) if found.is_dir() else found.unlink()
+        for derived_file in copy.glob(f"{derived}*"):
+            shutil.rmtree(derived_file) if derived_file.is_dir() else derived_file.unlink()
     assert state_of(stored(copy, label)) == state
     rebuild_index(OsFs(copy))
 
@@ -223,12 +223,14 @@ def test_state_is_replayed_from_any_prefix_of_the_log_and_from_checkpoints_and_f
         assert state_of(entry.event for entry in entries[:size]) == wanted
         assert state_hash(fold.name, fold.view(runner.summary({label: size}))) == wanted
         receipt = before[size - 1].receipt
-        kept = Snapshot.take(
+        state_cut = Snapshot.take(
             fold,
             fold.summarize(events[:size]),
             [Cut(label=label, upto_seq=size, mmr_root=receipt.mmr_root)],
         )
-        restored = Snapshot.from_bytes(kept.to_bytes()).restore(fold, lambda _, seq: entries[seq - 1].receipt.mmr_root)
+        restored = Snapshot.from_bytes(state_cut.to_bytes()).restore(
+            fold, lambda _, seq: entries[seq - 1].receipt.mmr_root
+        )
         joined = fold.merge(restored, fold.summarize(events[size:]))
         assert state_hash(fold.name, fold.view(joined)) == state
 

@@ -92,15 +92,15 @@ def test_a_malformed_inventory_is_refused(tmp_path, line):
 
 
 def test_our_inventory_is_well_formed(request):
-    known = traceability.read_requirements(Path(request.config.rootpath) / traceability.REQUIREMENTS)
-    assert {requirement.level for requirement in known.values()} == traceability.LEVELS
+    requirements = traceability.read_requirements(Path(request.config.rootpath) / traceability.REQUIREMENTS)
+    assert {requirement.level for requirement in requirements.values()} == traceability.LEVELS
 
 
 def test_the_table_names_tests_or_says_open(tmp_path):
     path = tmp_path / "requirements.md"
     path.write_text(INVENTORY, "utf-8")
-    known = traceability.read_requirements(path)
-    text = conformance.render(known, {"ONE-02": [f"tests/test_a.py::test_{n}" for n in "abcdef"]})
+    requirements = traceability.read_requirements(path)
+    text = conformance.render(requirements, {"ONE-02": [f"tests/test_a.py::test_{n}" for n in "abcdef"]})
     assert "| ONE: first things | 1 | 1 |" in text
     assert "| **all** | 1 | 2 |" in text
     assert "| TWO-1a | SHOULD | Nothing is lost | open |" in text

@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 import make_vectors
-from veen.core import hpke, objects
-from veen.core.attached import ATTACHED_SCHEMA, Attached
-from veen.core.attachments import att_root_of
-from veen.core.captoken import CapToken
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, Parts, open_msg, seal
-from veen.core.control import BODIES, CapAuthorize, ControlRecord
-from veen.core.ed25519 import SigningKey
+from veen.core.crypto import hpke
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import (
     CapabilityError,
     EvidenceError,
@@ -29,22 +23,22 @@ from veen.core.errors import (
     VerifyError,
     VersionError,
 )
-from veen.core.evidence import Equivocation
 from veen.core.hashing import H, Ht, u64be
 from veen.core.labels import epoch_at, epoch_window, hub_id_of, label_of, routing_key_of, stream_id_of
-from veen.core.mmr import Mmr, MmrTree
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.profile import Profile
-from veen.core.proof import (
-    ConsistencyProof,
-    MmrProof,
-    RangeProof,
-    prove_consistency,
-    prove_inclusion,
-    prove_range,
-)
-from veen.core.receipt import Receipt
+from veen.core.objects import recognise as objects
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import BODIES, CapAuthorize, ControlRecord
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached
+from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import Binding, Parts, open_msg, seal
+from veen.core.tree.mmr import Mmr, MmrTree
+from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof, prove_consistency, prove_inclusion, prove_range
 
 VECTORS = json.loads(make_vectors.OUTPUT.read_text("utf-8"))
 SCENARIOS = VECTORS["scenarios"]
@@ -58,7 +52,7 @@ ERRORS: dict[str, type[FormatError]] = {
     "VERSION": VersionError,
 }
 
-# SPEC-DECISIONS §18, written here once more: neither the generator nor the core may move them.
+# decisions §18, written here once more: neither the generator nor the core may move them.
 GOLDEN = {
     "profile_id 60 256": "1db91032b4bf4cd8b9f56a782b299458e6f782d3a1276f04c50c7b02651038ca",
     "profile_id 0 256": "97cc14b67f5d900b91289748f05ecabc3e4b898dcee3698aa3d1f1a9697b72b9",
@@ -83,8 +77,8 @@ def unhex(text):
 
 
 def steps(op, names="ABCD"):
-    found = [(name, step) for name in names for step in SCENARIOS[name]["steps"] if step["op"] == op]
-    return pytest.mark.parametrize(("scenario", "step"), found, ids=[f"{name}: {step['note']}" for name, step in found])
+    steps = [(name, step) for name in names for step in SCENARIOS[name]["steps"] if step["op"] == op]
+    return pytest.mark.parametrize(("scenario", "step"), steps, ids=[f"{name}: {step['note']}" for name, step in steps])
 
 
 def rows(listed):
@@ -102,12 +96,12 @@ def accepted(scenario):
 
 def hub_key_at(scenario, time):
     """The name of the signing key (D-41)."""
-    held = [
+    tokens = [
         key
         for key in SCENARIOS[scenario]["hub"]["hub_keys"]
         if key["valid_from"] <= time < key.get("valid_until", 2**64)
     ]
-    return max(held, key=lambda key: key["valid_from"])["key"]
+    return max(tokens, key=lambda key: key["valid_from"])["key"]
 
 
 # The file
@@ -186,8 +180,8 @@ def test_every_object_has_one_cbor_and_one_json_form(row):
         "link_digests": lambda: row["derived"]["link_digests"],  # see the test of the chain below
     }
     for name, value in row["derived"].items():
-        found = computed[name]()
-        assert (found.hex() if isinstance(found, bytes) else found) == value, name
+        actual = computed[name]()
+        assert (actual.hex() if isinstance(actual, bytes) else actual) == value, name
 
 
 def test_no_kind_of_object_is_left_out():
@@ -217,16 +211,16 @@ def test_a_message_can_be_sealed_again_to_the_same_bytes(scenario, step):
     assert (msg.signing_digest().hex(), msg.leaf_hash().hex()) == (step["signing_digest"], step["leaf_hash"])
     if "seal" not in step:
         return  # altered after signing, or sent before
-    made, signer = step["seal"], KEYS[step["signer"]]
-    profile = Profile.from_bytes(unhex(made["profile"]))
-    binding, plain = Binding.of(msg), [unhex(row["plaintext"]) for row in made["attachments"]]
-    hdr, body = PayloadHdr.from_bytes(unhex(made["payload_hdr"])), unhex(made["body"])
+    sealing, signer = step["seal"], KEYS[step["signer"]]
+    profile = Profile.from_bytes(unhex(sealing["profile"]))
+    binding, plain = Binding.of(msg), [unhex(row["plaintext"]) for row in sealing["attachments"]]
+    hdr, body = PayloadHdr.from_bytes(unhex(sealing["payload_hdr"])), unhex(sealing["body"])
     sealed = seal(
-        READER_PK, binding, hdr, body, ikm=unhex(made["ikm_e"]), pad_block=profile.pad_block, attachments=plain
+        READER_PK, binding, hdr, body, ikm=unhex(sealing["ikm_e"]), pad_block=profile.pad_block, attachments=plain
     )
     assert sealed.ciphertext == msg.ciphertext
-    assert [c.hex() for c in sealed.attachments.ciphertexts] == [row["ciphertext"] for row in made["attachments"]]
-    assert [c.hex() for c in sealed.attachments.coids] == [row["coid"] for row in made["attachments"]]
+    assert [c.hex() for c in sealed.attachments.ciphertexts] == [row["ciphertext"] for row in sealing["attachments"]]
+    assert [c.hex() for c in sealed.attachments.coids] == [row["coid"] for row in sealing["attachments"]]
     again = Msg.compose(
         signer,
         profile_id=profile.profile_id(),
@@ -238,11 +232,11 @@ def test_a_message_can_be_sealed_again_to_the_same_bytes(scenario, step):
     )
     assert again == msg
     parts = Parts.split(msg.ciphertext)
-    assert (binding.aad().hex(), binding.nonce().hex()) == (made["aad"], made["nonce"])
-    assert (parts.enc.hex(), parts.hpke_ct_hdr.hex()) == (made["enc"], made["hpke_ct_hdr"])
-    assert (parts.aead_ct_body.hex(), len(parts.padding)) == (made["aead_ct_body"], made["padding_bytes"])
+    assert (binding.aad().hex(), binding.nonce().hex()) == (sealing["aad"], sealing["nonce"])
+    assert (parts.enc.hex(), parts.hpke_ct_hdr.hex()) == (sealing["enc"], sealing["hpke_ct_hdr"])
+    assert (parts.aead_ct_body.hex(), len(parts.padding)) == (sealing["aead_ct_body"], sealing["padding_bytes"])
     context = hpke.setup_receiver(parts.enc, READER_SK)
-    assert context.export(b"veen/body-k", 32).hex() == made["k_body"]
+    assert context.export(b"veen/body-k", 32).hex() == sealing["k_body"]
 
 
 @pytest.mark.req("TS0-01", "INV-01", "INV-05", "ATT-01", "ATT-02", "ATT-03", "ATT-08")
@@ -251,12 +245,12 @@ def test_the_reader_opens_what_was_sealed(scenario, step):
     """Spec §4.2, §4.6"""
     if "seal" not in step:
         return
-    made, msg = step["seal"], Msg.from_bytes(unhex(step["msg"]))
-    sealed = [unhex(row["ciphertext"]) for row in made["attachments"]]
+    seal, msg = step["seal"], Msg.from_bytes(unhex(step["msg"]))
+    sealed = [unhex(row["ciphertext"]) for row in seal["attachments"]]
     opened = open_msg(READER_SK, msg, reader_pk=READER_PK, attachments=sealed)
-    assert opened.hdr.to_bytes().hex() == made["payload_hdr"]
-    assert opened.body.hex() == made["body"]
-    assert [data.hex() for data in opened.attachments] == [row["plaintext"] for row in made["attachments"]]
+    assert opened.hdr.to_bytes().hex() == seal["payload_hdr"]
+    assert opened.body.hex() == seal["body"]
+    assert [data.hex() for data in opened.attachments] == [row["plaintext"] for row in seal["attachments"]]
     assert opened.hdr.cap_ref in (None, msg.auth_ref)
     if opened.hdr.schema == ATTACHED_SCHEMA:
         declared = Attached.from_bytes(opened.body)
@@ -269,10 +263,10 @@ def test_the_reader_opens_what_was_sealed(scenario, step):
 def test_repeated_sends_never_share_a_key_and_a_nonce():
     """TS0.1: B and D seal several messages for one place, so their nonces repeat; their keys must not (D-09)"""
     seals = [step["seal"] for _, scenario in SCENARIOS.items() for step in scenario["steps"] if "seal" in step]
-    pairs = Counter((made["k_body"], made["nonce"]) for made in seals)
+    pairs = Counter((seal["k_body"], seal["nonce"]) for seal in seals)
     assert max(pairs.values()) == 1
-    assert max(Counter(made["nonce"] for made in seals).values()) > 1
-    assert len({made["ikm_e"] for made in seals}) == len({made["enc"] for made in seals}) == len(seals)
+    assert max(Counter(seal["nonce"] for seal in seals).values()) > 1
+    assert len({seal["ikm_e"] for seal in seals}) == len({seal["enc"] for seal in seals}) == len(seals)
 
 
 @pytest.mark.req("ERR-02")
@@ -349,18 +343,18 @@ def test_commit_depends_on_cursors_alone(scenario):
         msg = Msg.from_bytes(unhex(step["msg"]))
         last_seq, last_ack = cursors.get((msg.label, msg.client_id), (0, 0))
         if not last_ack <= msg.prev_ack <= heads[msg.label]:
-            found = "PREV_ACK"
+            detail = "PREV_ACK"
         elif 1 <= msg.client_seq <= last_seq:
-            found = "DUPLICATE"
+            detail = "DUPLICATE"
             assert refused.get("stream_seq") == originals.get(msg.leaf_hash())  # D-56
         elif msg.client_seq != last_seq + 1:
-            found = "CLIENT_SEQ"
+            detail = "CLIENT_SEQ"
         else:
-            found = None
+            detail = None
             heads[msg.label] += 1
             cursors[msg.label, msg.client_id] = (msg.client_seq, msg.prev_ack)
             originals[msg.leaf_hash()] = heads[msg.label]
-        assert found == (refused and refused["detail_enum"]), step["note"]
+        assert detail == (refused and refused["detail_enum"]), step["note"]
 
 
 @pytest.mark.req("INV-12", "CRY-11", "CRY-12", "ADM-10")
@@ -504,9 +498,9 @@ def test_d_admits_by_token_bucket_and_ttl():
             assert issued.setdefault(token.auth_ref(), now) == record.hub_ts
             continue
         msg = Msg.from_bytes(unhex(step["msg"]))
-        found = _cap_refusal(msg, step, tokens, trusted, issued, buckets)
-        assert found == refused.get("detail_enum"), step["note"]
-        assert (found == "CAP_RATE") == ("retry_after" in refused)
+        refusal = _cap_refusal(msg, step, tokens, trusted, issued, buckets)
+        assert refusal == refused.get("detail_enum"), step["note"]
+        assert (refusal == "CAP_RATE") == ("retry_after" in refused)
     assert len(journal) == 3
 
 

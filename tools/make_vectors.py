@@ -1,7 +1,8 @@
-"""Writes tests/vectors/veen-v0.0.1.json, the conformance vectors of the protocol (spec-1 §20 and TS0.1; D-118).
+"""Writes tests/vectors/veen-v0.0.1.json, the conformance vectors of the protocol (spec-1 §20 and TS0.1; D-118), and
+veen-beyond-v0.0.1.json beside it, the vectors of what no seed document defines (D-168; tools/beyond_vectors.py).
 
-    python tools/make_vectors.py           write the file
-    python tools/make_vectors.py --check   exit 1 if the file on disk is not what this program writes
+    python tools/make_vectors.py           write the files
+    python tools/make_vectors.py --check   exit 1 if a file on disk is not what this program writes
 
 Every input is fixed: keys come from one-byte seeds, times are given, and the HPKE ephemeral of message n is derived
 from 0x04×24 || u64be(n). The protocol draws no other randomness, so the file is a function of this program and the
@@ -22,13 +23,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from veen.core import cbor, ed25519, hpke, x25519
-from veen.core.attached import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.attachments import SealedAttachments, att_root_of
-from veen.core.captoken import CapToken, Rate
-from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Binding, Parts, seal
-from veen.core.control import (
+from veen.core import cbor
+from veen.core.crypto import ed25519, hpke, x25519
+from veen.core.errors import Refusal
+from veen.core.hashing import H, Ht, trunc_24, u32be, u64be
+from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
+from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
     ControlRecord,
@@ -40,7 +43,7 @@ from veen.core.control import (
     RetentionDrop,
     StreamRegister,
 )
-from veen.core.envelopes import (
+from veen.core.objects.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
     ErrorEnvelope,
@@ -54,22 +57,22 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.errors import Refusal
-from veen.core.evidence import Equivocation
-from veen.core.hashing import H, Ht, trunc_24, u32be, u64be
-from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
-from veen.core.limits import DEFAULT_LIMITS
-from veen.core.mmr import MmrTree
-from veen.core.msg import Msg
-from veen.core.payload_hdr import PayloadHdr
-from veen.core.policies import Authority, Revocation, realm_id_of
-from veen.core.prekey import Prekey
-from veen.core.profile import PRESETS, Profile
-from veen.core.proof import MmrProof, PathStep, prove_consistency, prove_inclusion, prove_range
-from veen.core.receipt import Receipt
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.core.objects.prekey import Prekey
+from veen.core.objects.profile import PRESETS, Profile
+from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
+from veen.core.sealing.attachments import SealedAttachments, att_root_of
+from veen.core.sealing.ciphertext import Binding, Parts, seal
+from veen.core.tree.mmr import MmrTree
+from veen.core.tree.proof import MmrProof, PathStep, prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Json, Wire
 
 OUTPUT: Final = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "veen-v0.0.1.json"
+BEYOND: Final = OUTPUT.with_name("veen-beyond-v0.0.1.json")
 
 SEEDS: Final = {"client": 1, "hub": 2, "client_b": 5, "hub_next": 6, "issuer": 7, "witness": 8, "stranger": 9}
 KEYS: Final = {name: ed25519.SigningKey(bytes([seed]) * 32) for name, seed in SEEDS.items()}
@@ -84,19 +87,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the conformance vectors.")
     parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
     args = parser.parse_args(argv)
-    text = render()
-    if not args.check:
-        OUTPUT.write_text(text, "utf-8")
-        return 0
-    if OUTPUT.exists() and OUTPUT.read_text("utf-8") == text:
-        return 0
-    sys.stderr.write(f"{OUTPUT.name} is not what tools/make_vectors.py writes\n")
-    return 1
+    faults = 0
+    for path, text in ((OUTPUT, render()), (BEYOND, render_beyond())):
+        if not args.check:
+            path.write_text(text, "utf-8")
+        elif not path.exists() or path.read_text("utf-8") != text:
+            sys.stderr.write(f"{path.name} is not what tools/make_vectors.py writes\n")
+            faults = 1
+    return faults
 
 
 def render() -> str:
     """The whole file: members in a fixed order, byte strings in lower-case hex, one value a line."""
     return json.dumps(_hexed(build()), indent=1, ensure_ascii=False) + "\n"
+
+
+def render_beyond() -> str:
+    """The other file, in the same form."""
+    import beyond_vectors  # which uses the worlds of this module
+
+    return json.dumps(_hexed(beyond_vectors.build(scenario_a().world)), indent=1, ensure_ascii=False) + "\n"
 
 
 def build() -> dict[str, Any]:

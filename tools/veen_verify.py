@@ -1,4 +1,5 @@
-"""Checks VEEN evidence and the conformance vectors with none of VEEN's own code (spec v0.0.1, docs/vectors.md).
+"""Checks VEEN evidence and the conformance vectors with none of VEEN's own code (spec v0.0.1, docs/vectors.md,
+docs/evidence.md).
 
 Written from the specification as a second opinion: one file, the standard library, PyNaCl and cbor2. Objects may be
 CBOR, hex text or the JSON form. The verdict is one line, OK or FAILED with the reason; the exit status is 0 if all is
@@ -12,16 +13,18 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from hmac import digest as mac
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cbor2
 from nacl import bindings as sodium
+from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_decrypt as xdecrypt
 from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_encrypt as xencrypt
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
-# One blank line between functions, none between one-liners: whoever trusts this file has 500 lines to read, not more.
+# One blank line between functions, none between one-liners: whoever trusts this file has 670 lines to read, not more.
 # fmt: off
 TYPE, SIZE, VERSION = "E.FORMAT structural CBOR_INVALID", "E.SIZE structural FIELD_SIZE", "E.FORMAT structural VERSION"
 
@@ -38,6 +41,7 @@ RECEIPT, CHECKPOINT = "<v b32 u b32 b32 u b64 >", "<v b32 b32 u b32 u b64 (<(b64
 SHAPES = {
     "MSG": "<v b32 b32 b32 u u (b32|n) b32 b b64 >", "RECEIPT": RECEIPT, "CHECKPOINT": CHECKPOINT,
     "control record": "<v u =cap.authorize u b32 «1:b32 2:b32 3:b » b64 >",
+    "rotation": "<v u =key.rotate u b32 «1:b32 2:u (3:b32 )?(4:u )?» b64 >",
     "mmr_proof": "«1:v 2:b32 3:<(«1:u 2:b32 » ){0,64}> 4:<(b32 ){0,64}> »",
     "consistency_proof": "«1:v 2:u 3:u 4:<(b32 ){0,64}> 5:<(b32 ){0,128}> »",
     "range_proof": "«1:v 2:u 3:u 4:u 5:<(b32 ){0,64}> 6:<(b32 ){0,128}> »",
@@ -149,7 +153,9 @@ def derive_secret(ikm: bytes) -> bytes: return expand(mac(b"", KEM + b"dkp_prk" 
 
 def hpke_context(dh: bytes, enc: bytes, pk_r: bytes) -> tuple[bytes, bytes, Callable[[bytes], bytes]]:
     """The key, the nonce of the first message, and the exporter."""
-    shared = expand(mac(b"", KEM + b"eae_prk" + dh, "sha256"), KEM + b"shared_secret" + enc + pk_r)
+    return context_of(expand(mac(b"", KEM + b"eae_prk" + dh, "sha256"), KEM + b"shared_secret" + enc + pk_r))
+
+def context_of(shared: bytes) -> tuple[bytes, bytes, Callable[[bytes], bytes]]:
     context = b"\x00" + b"".join(mac(b"", SUITE + label, "sha256") for label in (b"psk_id_hash", b"info_hash"))
     secret = mac(shared, SUITE + b"secret", "sha256")
     exporter = expand(secret, SUITE + b"exp" + context)
@@ -436,6 +442,166 @@ def check_seal(seal: Any, msg: list[Any], sk_r: bytes) -> None:
     require([(h(c), len(c) - 16) for c in sealed] == [(a["coid"], a["size"]) for a in listed], "declared attachments")
     require(header.get(4, auth_ref) == auth_ref, "cap_ref of a message")
 
+# --- Evidence files (docs/evidence.md), in the order of the checks there. ---
+FILE_MAGIC, MAX_FILE, MAX_ENTRIES = b"\x84\x6dveen-evidence", 1 << 26, 65_536
+BODY = ("«1:b 2:b64 3:<(b ){0,1023}> (4:b32 )?(5:t )?6:<(b ){1,16}> 7:<(L ){1,1024}> "
+        "(8:<(<(=tlog-proof|=cose-receipt|=rfc3161) b32 b > ){1,256}> )?»")
+LOG, RUN = "«1:b32 2:u 3:<(b ){1,16}> 4:<(b ){0,15}> 5:<(R ){1,65536}> »", "«1:b 2:<(E ){1,65536}> »"
+ENTRY = "<b b (b32 |<b b > )?>"
+
+def check_evidence(data: bytes, hub_pk: bytes | None, hub_id: bytes | None) -> str:
+    require(len(data) <= MAX_FILE, f"the file is larger than {MAX_FILE} bytes")
+    require(data.startswith(FILE_MAGIC), "not an evidence file")
+    require(data[15:16] == b"\x01", "another version of the format")
+    frame = plain_cbor(data)
+    require(matches("<t u b b32 >", outline(frame)), "the frame of the file")
+    require(ht("veen/evidence", frame[2]) == frame[3], "the file is damaged: its digest does not match")
+    body = plain_cbor(frame[2])
+    require(type(body) is dict and type(body.get(7)) is list, "the body of the file")
+    require(matches(BODY.replace("L", "n"), outline({**body, 7: [None] * len(body[7])})), "the body of the file")
+    for log in body[7]:
+        hollow = {**log, 5: [None] * len(log[5])}
+        require(matches(LOG.replace("R", "n"), outline(hollow)), "a log of the file")
+        for run in log[5]:
+            require(matches(RUN.replace("E", "n"), outline({**run, 2: [None] * len(run[2])})), "a run of the file")
+            require(all(matches(ENTRY, outline(entry)) for entry in run[2]), "an entry of the file")
+    require(sum(len(run[2]) for log in body[7] for run in log[5]) <= MAX_ENTRIES, f"more than {MAX_ENTRIES} entries")
+    hub, signers = check_hub(body, hub_pk, hub_id)
+    salt, stream, name = ht("veen/routing_key", x(hub["hub_id"])), body.get(4), body.get(5)
+    require(name is None or (name and stream_id_of(name) == stream), "stream_id is not that of stream_name")
+    profiles = {ht("veen/profile", raw): from_cbor("profile", raw) for raw in body[6]}
+    require(list(profiles) == sorted(profiles) and len(profiles) == len(body[6]), "profiles are not sorted")
+    require(len({profile[6] for profile in profiles.values()}) == 1, "the profiles differ in epoch_sec")
+    places = [(log[2], log[1]) for log in body[7]]
+    require(places == sorted(set(places)), "logs are not sorted")
+    used, kinds, ranges = set[bytes](), list[str](), list[str]()
+    for log in body[7]:
+        require(stream is None or log[1] == ht("veen/label", salt, stream, u64(log[2])), "a label is not the stream's")
+        size, root = check_log(log, signers, next(iter(profiles.values()))[6], stream, salt)
+        authors, end = dict[bytes, tuple[int, int]](), -1
+        for run in log[5]:
+            proof = from_cbor("range_proof", run[1])
+            require(end < proof[2] - 1, "runs do not ascend with a gap between them")
+            end = proof[3]
+            ranges.append(f"{proof[2]}..{proof[3]}")
+            for msg, content in check_run(run, proof, log[1], size, root, signers, profiles, authors):
+                used.add(msg[1])
+                kinds.append("sealed" if not content else "stated" if type(content[0]) is list else "opened")
+                check_content(msg, content)
+    require(used == set(profiles), "a profile is listed that no entry names")
+    points = {h(raw) for log in body[7] for raw in log[3]}
+    require(all(row[1] in points and len(row[2]) <= 65_536 for row in body.get(8, [])), "a proof by others")
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    whose = f"hub {hub['hub_id']}" if hub_pk else "a hub whose key was not given (--hub-pk)"
+    return f"evidence of {len(kinds)} entries ({counts}), {' '.join(ranges)} of {name or 'a stream'}, by {whose}"
+
+def plain_cbor(data: bytes) -> Any:
+    try:
+        tree = cbor2.loads(data)
+        require(cbor2.dumps(tree) == data, "CBOR is not in its one form, or bytes follow it")
+    except (cbor2.CBORError, ValueError, TypeError, ArithmeticError, RecursionError) as exc:
+        raise Failed("not deterministic CBOR, or the file ends too early", TYPE, {}) from exc
+    return tree
+
+def check_hub(body: Any, hub_pk: bytes | None, hub_id: bytes | None) -> tuple[Any, list[Any]]:
+    """The identity, and those of its keys that the given one leads to (§8.4)."""
+    raw = body[1]
+    hub = json.loads(raw)
+    canonical = json.dumps(hub, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    keys = hub["hub_keys"]
+    require(canonical == raw and hub["ver"] == 1, "the identity is not in its canonical form")
+    require(hub.keys() == {"ver", "hub_id", "anchoring", "hub_keys"}, "members of the identity")
+    require(hub["anchoring"] in ("data-directory", "fingerprint", "certificate"), "anchoring of the identity")
+    require(hub["hub_id"] == ht("veen/hub-id", x(keys[0]["hub_pk"])).hex(), "hub_id is not that of the first key")
+    require(keys == sorted(keys, key=lambda key: (key["valid_from"], key["hub_pk"])), "keys are not sorted")
+    require(len({key["hub_pk"] for key in keys}) == len(keys), "a key is listed twice")
+    for key in keys:
+        public, times = x(key["hub_pk"]), [key["valid_from"], key.get("valid_until", 1 << 63)]
+        require(key["key_id"] == h(public).hex()[:16] and len(public) == 32, "a key of the identity")
+        require(key.keys() - {"valid_until"} == {"hub_pk", "key_id", "valid_from"}, "members of a key")
+        require(type(times[0]) is type(times[1]) is int and 0 <= times[0] < times[1], "times of a key")
+    pairs, seqs = list(pairwise(keys)), list[int]()
+    trusted = {x(keys[0]["hub_pk"]) if hub_id else hub_pk}
+    for raw in body[3]:
+        record = from_cbor("rotation", raw)
+        new, valid_from, old, until = (record[5].get(key) for key in (1, 2, 3, 4))
+        listed = [x(a["hub_pk"]) == old and x(b["hub_pk"]) == new and b["valid_from"] == valid_from
+                  and a.get("valid_until") == until for a, b in pairs]
+        require(any(listed) and signed_by(old, digest_of(record), record[6]), "a rotation of the hub's keys")
+        trusted |= {new} if old in trusted else set()
+        seqs.append(record[1])
+    require(seqs == sorted(set(seqs)), "rotations are not in their order")
+    current = x(min(keys, key=lambda key: (-key["valid_from"], key["hub_pk"]))["hub_pk"])
+    require(hub_id is None or hub["hub_id"] == hub_id.hex(), "this is another hub: its hub_id is not the given one")
+    reached = trusted & {x(key["hub_pk"]) for key in keys}
+    require(not hub_pk or {hub_pk, current} <= reached, "the given key is not this hub's, or leads to no key of it")
+    require(signed_by(current, ht("veen/hub-identity", body[1]), body[2]), "the identity is not signed by its key")
+    return hub, [key for key in keys if not hub_pk or x(key["hub_pk"]) in trusted]
+
+def signed_then(tree: list[Any], keys: list[Any], start: int, end: int) -> bool:
+    """Whether one of the keys that are valid at some time in start … end - 1 signed; of all keys if that is empty."""
+    valid = [k for k in keys if start == end or (k["valid_from"] < end and start < k.get("valid_until", 1 << 64))]
+    return any(signed_by(x(key["hub_pk"]), digest_of(tree), tree[6]) for key in valid)
+
+def check_log(log: Any, keys: list[Any], span: int, stream: Any, salt: bytes) -> tuple[int, bytes]:
+    points, epoch = [from_cbor("CHECKPOINT", raw) for raw in log[3]], log[2]
+    before = ht("veen/label", salt, stream, u64(epoch - 1)) if stream and epoch else log[1]
+    for point in points:
+        require(point[2] == log[1] and point[5] == epoch, "a CHECKPOINT is about another log")
+        require(stream is None or point[1] in (log[1], before), "label_prev of a CHECKPOINT")
+        good = signed_then(point, keys, epoch * span, (epoch + 1) * span)
+        require(good, "a CHECKPOINT is not signed by the hub")
+    sizes = [point[3] for point in points]
+    require(sizes == sorted(set(sizes)) and len(log[4]) == len(points) - 1, "checkpoints and consistency do not fit")
+    for raw, old, new in zip(log[4], points, points[1:], strict=False):
+        _, from_size, to_size, peaks, added = from_cbor("consistency_proof", raw).values()
+        require([from_size, to_size] == [old[3], new[3]] and root_of(peaks) == old[4], "a consistency_proof")
+        whole = cover(0, from_size, peaks[::-1]) + cover(from_size, to_size, added)
+        require(root_of(fold(whole)) == new[4], "the log did not only grow between two checkpoints")
+    return points[0][3], points[0][4]
+
+def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: list[Any], profiles: Any,
+              authors: dict[bytes, tuple[int, int]]) -> list[tuple[list[Any], list[Any]]]:
+    _, first, last, tree_size, before, after = proof.values()
+    require(1 <= first <= last <= size == tree_size and last - first + 1 == len(run[2]), "a range with a gap")
+    blocks, here, result = cover(0, first - 1, before[::-1]), set[bytes](), []
+    for seq, (raw_msg, raw_receipt, *content) in enumerate(run[2], start=first):
+        msg, receipt = from_cbor("MSG", raw_msg), from_cbor("RECEIPT", raw_receipt)
+        require(receipt[2] == seq, f"entry {seq} is missing or not at its place")
+        require(msg[2] == receipt[1] == label and msg[1] in profiles, f"entry {seq} is of another stream")
+        require(receipt[3] == leaf_of(msg), f"entry {seq}: the RECEIPT is for another message")
+        check_msg(msg)
+        peaks = fold([*blocks, (1, receipt[3])])
+        blocks = cover(0, seq, peaks[::-1])
+        require(root_of(peaks) == receipt[4], f"entry {seq} does not lead to the root of its RECEIPT")
+        require(signed_then(receipt, keys, receipt[5], receipt[5] + 1), f"RECEIPT {seq} is not signed by the hub")
+        number, ack = authors.get(msg[3], (0, 0))
+        follows = msg[4] == number + 1 if first == 1 or msg[3] in here else msg[4] > number
+        require(follows and ack <= msg[5] < seq, f"entry {seq}: the author's numbers do not follow each other")
+        authors[msg[3]] = (msg[4], msg[5])
+        here.add(msg[3])
+        result.append((msg, content))
+    require(root_of(fold(blocks + cover(last, size, after))) == root, "a range does not lead to the checkpoint")
+    return result
+
+def check_content(msg: list[Any], content: list[Any]) -> None:
+    """An opening must open header and body; plaintext proves nothing, but its header has a form."""
+    if content and type(content[0]) is list:
+        from_cbor("payload_hdr", content[0][0])
+    elif content:
+        _, profile_id, label, client_id, client_seq, prev_ack, auth_ref, _, ciphertext, _ = msg
+        hdr_size, body_size = (int.from_bytes(ciphertext[at : at + 4], "big") for at in (32, 36))
+        key, hdr_nonce, export = context_of(content[0])
+        seq, ack = u64(client_seq), u64(prev_ack)
+        aad = ht("veen/aad", profile_id, label, client_id, seq, ack, auth_ref or bytes(32))
+        nonce, end = ht("veen/nonce", label, ack, client_id, seq)[:24], 40 + hdr_size
+        try:
+            hdr = sodium.crypto_aead_chacha20poly1305_ietf_decrypt(ciphertext[40:end], aad, hdr_nonce, key)
+            xdecrypt(ciphertext[end : end + body_size], aad, nonce, export(b"veen/body-k"))
+        except CryptoError as exc:
+            raise Failed("an opening does not open its message", "-", {}) from exc
+        from_cbor("payload_hdr", hdr)
+
 # --- The command line. ---
 KINDS = {"receipt": "RECEIPT", "proof": "mmr_proof", "checkpoint": "CHECKPOINT", "msg": "MSG"}
 
@@ -448,6 +614,9 @@ def load(kind: str, path: str) -> Any:
 def run(args: Any) -> str:
     if args.command == "vectors":
         return check_vectors(json.loads(Path(args.file).read_bytes()))
+    if args.command == "evidence":
+        with Path(args.file).open("rb") as file:
+            return check_evidence(file.read(MAX_FILE + 1), args.hub_pk, args.hub_id)
     tree = load(KINDS.get(args.command, args.command), args.file)
     if args.command == "msg":
         check_msg(tree)
@@ -476,10 +645,11 @@ def run(args: Any) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify VEEN objects and conformance vectors.")
-    parser.add_argument("command", choices=["vectors", *KINDS, "equivocation"])
+    parser.add_argument("command", choices=["vectors", "evidence", *KINDS, "equivocation"])
     parser.add_argument("file")
     parser.add_argument("--witness", type=x, nargs="+", default=[], metavar="HEX")
-    for options, kind in (("--hub-pk --root --leaf", x), ("--msg --receipt --checkpoint", str), ("--size --seq", int)):
+    hexes, paths, numbers = "--hub-pk --hub-id --root --leaf", "--msg --receipt --checkpoint", "--size --seq"
+    for options, kind in ((hexes, x), (paths, str), (numbers, int)):
         for option in options.split():
             parser.add_argument(option, type=kind, metavar={x: "HEX", str: "FILE", int: "N"}[kind])
     args = parser.parse_args(argv)

@@ -1,0 +1,37 @@
+"""Names that documents showed before the rooms were cut anew."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from veen._moved import MOVED
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_an_old_name_gives_the_module_of_today_and_a_warning(name):
+    code = f"import importlib, sys; assert importlib.import_module({name!r}) is sys.modules[{MOVED[name]!r}]"
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"DeprecationWarning: {name} is now {MOVED[name]}" in done.stderr
+
+
+def test_a_name_that_never_was_is_not_found():
+    for name in ("veen.pipeline.nothing", "veen.nothing"):
+        with pytest.raises(ModuleNotFoundError):
+            import_module(name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "today"),
+    [
+        ("veen.overlays.operations.content", "File", "ContentFile"),
+        ("veen.overlays.rpc.server", "Context", "CallContext"),
+        ("veen.overlays.wallet", "Policy", "WalletPolicy"),
+        ("veen.overlays.wallet.approvals", "Approval", "TransferApproval"),
+        ("veen.overlays.wallet.bridge", "Seen", "BridgedReferences"),
+    ],
+)
+def test_a_class_has_the_name_that_documents_showed_too(module, name, today):
+    assert getattr(import_module(module), name) is getattr(import_module(module), today)

@@ -1,0 +1,176 @@
+"""Draws the pictures of docs/architecture.md.
+
+    python tools/make_pictures.py            write docs/pictures/*.svg
+    python tools/make_pictures.py --check    exit 1 if a file is not what would be written
+
+Every name in a picture that begins with a room of `src/veen` is a module or something in one: tests/test_pictures.py
+imports them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FOLDER: Final = ROOT / "docs" / "pictures"
+WIDTH: Final = 960
+STYLE: Final = """
+  text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1c2430 }
+  .name { font-weight: 600; font-size: 14px }
+  .code { font-family: ui-monospace, monospace; font-size: 12px; fill: #35506b }
+  .head { font-weight: 600; font-size: 15px }
+  .box { fill: #eef3f8; stroke: #6b87a3 }
+  .mark { fill: #fdf3e3; stroke: #b9822f }
+  .back { fill: #ffffff }
+  .line { stroke: #6b87a3; stroke-width: 1.5; fill: none }
+  .tip { fill: #6b87a3 }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e4eaf1 } .code { fill: #9fc1e3 } .box { fill: #1f2a36 } .mark { fill: #3a2f1c }
+    .back { fill: #11161c }
+  }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A box of a picture that is read from top to bottom."""
+
+    name: str
+    says: str
+    code: Sequence[str]  # names below `veen.`
+    marked: bool = False
+
+
+# From the top down; each room may import from those below it.
+ROOMS: Final[Sequence[Mapping[str, str]]] = (
+    {
+        "cli": "the veen command, a folder per noun",
+        "kube": "manifests of hubs",
+        "selftest": "checks against running hubs",
+    },
+    {"products": "the recorder, the air-gap bridge", "vesn": "logs of the predecessor"},
+    {"folds": "state of overlays", "query": "results anyone can check", "tables": "Parquet, exactly once"},
+    {"spark": "session, data source, writer, one runner"},
+    {"log": "a log in bulk: pinned prefix, entries, events"},
+    {"client": "identities, send, read, prove", "overlays": "events to state, pure", "hub": "admit, order, answer"},
+    {"verify": "what is checked of a data directory"},
+    {"storage": "journal, chunks, index, state: what is written"},
+    {"fs": "the door to files and buckets"},
+    {"core": "the protocol, pure: bytes, keys, objects, tree, errors"},
+)
+
+MESSAGE: Final[Sequence[Step]] = (
+    Step("seal and sign", "HPKE and XChaCha20-Poly1305, then Ed25519: a MSG", ("client.send.sealing",)),
+    Step("submit", "kept until a receipt comes; a retry sends the same bytes", ("client.send.submitting",)),
+    Step("read the request", "sizes, deny list, proof of work", ("hub.http.connection", "hub.api.submits")),
+    Step("verify", "structure, ct_hash, signature: worker threads, no state", ("hub.sequencer.verifier",)),
+    Step("admit", "capability, rate, sequence: the ranked table", ("hub.admission.decide", "core.errors.Refusal")),
+    Step("order", "position, hub_ts, Merkle root; the RECEIPT is signed", ("hub.sequencer.sequencer", "core.tree.mmr")),
+    Step("journal", "all that waits, one write, one sync: durable from here", ("storage.journal",), marked=True),
+    Step("answer", "the RECEIPT leaves; chunks, nodes and index follow", ("storage.store",)),
+    Step("verify the receipt", "root, signature, the view of the label goes on", ("client.verify.view",)),
+    Step("open", "whoever has a read key of the stream", ("client.read.reading",)),
+)
+
+ROW: Final[Sequence[Step]] = (
+    Step("chunk", "frames of MSG and RECEIPT in a file, a bucket or a hub's page", ("storage.frame", "fs.places")),
+    Step("pinned prefix", "which entries count now, label by label", ("storage.pinned", "log.prefix")),
+    Step("entries", "columns of each entry, hashes and signatures checked", ("log.entries", "verify.vectors")),
+    Step("events", "opened with read keys, or the reason why not", ("log.decryption", "log.events")),
+    Step("records", "fields of a typed body", ("query.fields",)),
+    Step("rows", "filtered, grouped, ordered, hashed", ("query.engine", "query.on_spark"), marked=True),
+    Step("result", "rows with a digest, coverage and evidence", ("query.digest", "query.coverage", "query.evidence")),
+)
+
+
+def names() -> Iterator[str]:
+    """Everything of the code that the pictures name, below `veen.`."""
+    for row in ROOMS:
+        yield from row
+    for step in (*MESSAGE, *ROW):
+        yield from step.code
+
+
+def _svg(title: str, about: str, height: int, parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="t d">\n'
+        f'<title id="t">{escape(title)}</title>\n<desc id="d">{escape(about)}</desc>\n<style>{STYLE}</style>\n'
+        f'<rect class="back" width="{WIDTH}" height="{height}"/>\n{body}\n</svg>\n'
+    )
+
+
+def _arrow(x: int, top: int, bottom: int) -> str:
+    return f'<path class="line" d="M{x} {top} V{bottom - 6}"/><path class="tip" d="M{x - 5} {bottom - 8} h10 l-5 8 z"/>'
+
+
+def rooms() -> str:
+    """The rooms on one screen."""
+    top, height, gap = 52, 58, 12
+    parts = ['<text class="head" x="20" y="30">The rooms of src/veen: each imports only from those below it</text>']
+    for number, row in enumerate(ROOMS):
+        y = top + number * (height + gap)
+        width = (WIDTH - 40 - gap * (len(row) - 1)) // len(row)
+        for place, (name, says) in enumerate(row.items()):
+            x = 20 + place * (width + gap)
+            parts.append(f'<rect class="box" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>')
+            parts.append(f'<text class="name" x="{x + 14}" y="{y + 24}">{escape(name)}</text>')
+            parts.append(f'<text x="{x + 14}" y="{y + 44}">{escape(says)}</text>')
+    about = "; ".join(f"{name}: {says}" for row in ROOMS for name, says in row.items())
+    return _svg("The rooms of VEEN", about, top + len(ROOMS) * (height + gap) + 8, parts)
+
+
+def steps(title: str, path: Sequence[Step]) -> str:
+    """A way, from top to bottom."""
+    top, height, gap = 52, 56, 22
+    parts = [f'<text class="head" x="20" y="30">{escape(title)}</text>']
+    for number, step in enumerate(path):
+        y = top + number * (height + gap)
+        kind = "mark" if step.marked else "box"
+        parts.append(f'<rect class="{kind}" x="20" y="{y}" width="560" height="{height}" rx="6"/>')
+        parts.append(f'<text class="name" x="34" y="{y + 23}">{escape(step.name)}</text>')
+        parts.append(f'<text x="34" y="{y + 43}">{escape(step.says)}</text>')
+        for line, code in enumerate(step.code):
+            parts.append(f'<text class="code" x="600" y="{y + 20 + 18 * line}">{escape(code)}</text>')
+        if number + 1 < len(path):
+            parts.append(_arrow(300, y + height, y + height + gap))
+    about = "; ".join(f"{step.name}: {step.says} ({', '.join(step.code)})" for step in path)
+    return _svg(title, about, top + len(path) * (height + gap), parts)
+
+
+def pictures() -> Mapping[str, str]:
+    """Every file and what it holds."""
+    return {
+        "rooms.svg": rooms(),
+        "message.svg": steps("The life of a message", MESSAGE),
+        "row.svg": steps("From a chunk to a row of a query", ROW),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Draw the pictures of docs/architecture.md.")
+    parser.add_argument("--check", action="store_true", help="only compare")
+    options = parser.parse_args(words)
+    stale = [name for name, text in pictures().items() if not _is(FOLDER / name, text)]
+    if options.check:
+        for name in stale:
+            print(f"docs/pictures/{name} is stale: run python tools/make_pictures.py", file=sys.stderr)
+        return 1 if stale else 0
+    FOLDER.mkdir(exist_ok=True)
+    for name in stale:
+        (FOLDER / name).write_text(pictures()[name], "utf-8")
+    return 0
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text("utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
