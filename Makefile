@@ -1,19 +1,30 @@
 PYTHON ?= python3
-JOBS ?= auto
+# One process more than cores: tests wait for hubs, disks and JVMs about as long as they compute.
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 FUZZ_ARGS ?=
+# A seed shuffles the tests: `make test SEED=7`. Without one they run in the order of the files.
+SEED ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest
+RUN := $(PYTEST) -q --dist loadgroup --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED),-p no:randomly)
+# What the tests marked `system` run, each with the Debian package that brings it.
+PROGRAMS := systemd-analyze:systemd zsh:zsh fish:fish buildah:buildah umoci:umoci bwrap:bubblewrap \
+	chromium:chromium rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 iptables:iptables \
+	/lib/systemd/systemd-journal-remote:systemd-journal-remote
 # What exists of the places that hold Python; benchmarks may not be there yet.
 CODE := $(wildcard src tests tools benchmarks examples)
+
+# Without compiled modules each worker and each program that a test starts would compile all of them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test test-slow lint format bench coverage conformance mutation java spark clean
+.PHONY: help demo native check test test-python test-system test-slow style lint format bench crashes coverage conformance mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,32 +53,60 @@ $(VENV)/.stamp-spark: $(STAMP)
 	@$(UV) --editable '.[spark]'
 	@touch $@
 
+# Built where it runs, for the CPU it runs on (NATIVE_FLAGS= for any CPU of its architecture). Nothing needs it: without
+# cargo or its registry everything goes on in Python, and the next make tries again.
+NATIVE_FLAGS ?= -C target-cpu=native
+native: $(STAMP) ## build the optional module in Rust, if cargo is here (docs/native.md)
+	@VENV="$(VENV)" RUSTFLAGS="$(NATIVE_FLAGS)" tools/build_native.sh
+
 # Without Java, and without the right to install one, what needs no Java is shown. By another name, so that `make -n`
 # does not run it: make does run lines in which it sees $(MAKE) itself.
 AGAIN = $(MAKE)
-demo: $(STAMP) ## send, receipt, proof, tamper, detection, and the same log on Spark: the whole idea
+demo: $(STAMP) native ## send, receipt, proof, tamper, detection, and the same log on Spark: the whole idea
 	@if tools/ensure_java.sh >&2; then $(AGAIN) --silent $(VENV)/.stamp-spark && $(BIN)/veen demo --spark; \
 		else echo "so the Spark part is left out: veen demo"; $(BIN)/veen demo; fi
 
-# Tests that share a Spark session carry a group, and a group runs in one process.
-test: $(STAMP) java $(VENV)/.stamp-spark ## the fast tests
-	@$(PYTEST) -q -n $(JOBS) --dist loadgroup --benchmark-disable -m "not slow"
+# What an edit breaks first, in a minute: no Spark, no hub processes, fewer examples. .ci/run is the whole check.
+check: $(STAMP) $(VENV)/.stamp-spark style ## the quick check while editing: style, core, storage, overlays, architecture
+	@$(RUN) -n $(JOBS) --hypothesis-profile=quick -m "not slow and not system and not long" \
+		tests/core tests/overlays tests/storage tests/test_architecture.py tests/test_words.py
 
-# Exit status 5 of pytest is "no tests ran": not a failure while nothing is marked slow.
-test-slow: $(STAMP) java $(VENV)/.stamp-spark $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
-	@$(PYTEST) -q -n $(JOBS) --dist loadgroup --benchmark-disable --hypothesis-profile=thorough -m slow || [ $$? -eq 5 ]
+# Tests that share a Spark session carry a group, and a group runs in one process.
+test: $(STAMP) native java $(VENV)/.stamp-spark ## the fast tests
+	@$(RUN) -n $(JOBS) -m "not slow and not system"
+
+# What the native module has a part in, once more without it: pure Python is what other machines run.
+PYTHON_TESTS := tests/core/test_ed25519.py \
+	$(addprefix tests/hub/test_,$(addsuffix .py,api http kill model overload rotation sequencer signals verifier)) \
+	$(addprefix tests/storage/test_,$(addsuffix .py,fsck fsckpool store))
+test-python: $(STAMP) ## hub and storage without the native module
+	@if [ -f $(VENV)/.stamp-native ]; then \
+		VEEN_NATIVE=0 $(RUN) -n $(JOBS) -m "not slow and not system" $(PYTHON_TESTS); \
+		else echo "the native module is not built: make test has tested Python already"; fi
+
+# Exit status 5 of pytest is "no tests ran": not a failure, but worth a line.
+test-system: $(STAMP) $(VENV)/.stamp-spark ## the tests that run programs of Debian packages, which root gets installed
+	@tools/ensure_packages.sh $(PROGRAMS)
+	@$(RUN) -n 0 -m "system and not slow" || { [ $$? -eq 5 ] && echo "no test is marked system"; }
+
+test-slow: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
+	@$(RUN) -n $(JOBS) --hypothesis-profile=thorough -m slow || { [ $$? -eq 5 ] && echo "no test is marked slow"; }
 	@if [ -f tests/fuzz/run.py ]; then $(BIN)/python tests/fuzz/run.py $(FUZZ_ARGS); else echo "no fuzz targets yet"; fi
 
-lint: $(STAMP) $(VENV)/.stamp-spark ## formatting, ruff, mypy, import layers, conformance table
+style: $(STAMP) $(VENV)/.stamp-spark ## formatting, ruff, mypy, import layers, words
 	@echo "ruff format"; $(BIN)/ruff format --check --quiet $(CODE) || { echo "run make format"; exit 1; }
 	@echo "ruff check"; $(BIN)/ruff check --quiet $(CODE)
 	@echo "mypy"; $(BIN)/mypy --no-error-summary $(CODE)
 	@echo "import layers"; $(BIN)/lint-imports > $(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
+	@echo "words"; $(BIN)/python tools/words.py
+
+lint: style ## style and the conformance table
 	@echo "conformance"; $(BIN)/python tools/conformance.py --check
 
 format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
 	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/python tools/words.py --lower
 
 # The hub beside NATS (a package), Redis and PostgreSQL (Debian's, if they are or can be installed; no cluster is made);
 # the largest directory takes 6 GB for a while.
@@ -81,24 +120,29 @@ $(VENV)/.stamp-bench: $(STAMP)
 		|| echo "no PostgreSQL: it is left out"
 	@touch $@
 
-bench: $(STAMP) $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure: core, hub, peers, growth, Spark (an hour)
-	@$(PYTEST) benchmarks -q -p no:xdist --benchmark-only --benchmark-disable-gc --benchmark-warmup=on \
+bench: $(STAMP) native $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure: core, hub, peers, growth, Spark (an hour)
+	@$(PYTEST) benchmarks -q -p no:xdist -p no:randomly --timeout=0 --benchmark-only --benchmark-disable-gc --benchmark-warmup=on \
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
 	@$(BIN)/python -m benchmarks.hub
+	@$(BIN)/python -m benchmarks.hostile
 	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.overlays
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
+	@$(BIN)/python -m benchmarks.labels 1000 1000000
+	@$(BIN)/python -m benchmarks.requests
 	@$(BIN)/python -m benchmarks.spark
 
+crashes: $(STAMP) ## a million simulated crashes of the store, resumable (an hour)
+	@$(BIN)/python -m benchmarks.crashes
+
 coverage: $(STAMP) java $(VENV)/.stamp-spark ## branch coverage of veen.core, at least 95 %
-	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
+	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow and not system" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 conformance: $(STAMP) $(VENV)/.stamp-spark ## write docs/conformance.md from the req marks of the tests
 	@$(BIN)/python tools/conformance.py
 
-mutation: $(STAMP) ## change the code of the core and see whether a test notices
-	@$(BIN)/mutmut run
-	@$(BIN)/mutmut results
+mutation: $(STAMP) ## change the code in one place at a time and see whether a test notices (ARGS="--sample 200 view")
+	@$(BIN)/python tools/mutation.py $(ARGS)
 
 java: ## find or install a Java for Spark
 	@tools/ensure_java.sh
@@ -106,6 +150,6 @@ java: ## find or install a Java for Spark
 spark: java $(VENV)/.stamp-spark ## everything the Spark pipeline needs
 
 clean: ## remove what the targets above made
-	@rm -rf $(VENV) build dist mutants htmlcov .benchmarks .coverage .coverage.* .hypothesis .import_linter_cache \
+	@rm -rf $(VENV) native/target build dist mutants htmlcov .benchmarks .coverage .coverage.* .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
