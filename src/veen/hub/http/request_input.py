@@ -194,7 +194,7 @@ class Reader:
         self.progress = True
         request = self.request
         request.url += url
-        # Up to here a URL is read whole, and the routes refuse it with the headers known: the client gets the form it asked for.
+        # A shorter URL that is too long is refused by the routes, in the form that the headers ask for.
         if len(request.url) > _MAX_URL and self.state is not _ENDED:
             self._reject(ApiError(ApiCode.LIMIT, "the URL is too long", status=414))
 
