@@ -129,9 +129,9 @@ def round_of_all(clients: int, each: int) -> dict[int, dict[str, dict[str, Any]]
 
 def table(rounds: list[dict[int, dict[str, dict[str, Any]]]], clients: int) -> str:
     def middle(batch: int, who: str, key: str) -> float:
-        return median(float(one[batch][who][key]) for one in rounds)
+        return median(float(measured[batch][who][key]) for measured in rounds)
 
-    seal_us = median(one[batch]["library"]["seal_us"] for one in rounds for batch in one)
+    seal_us = median(measured[batch]["library"]["seal_us"] for measured in rounds for batch in measured)
     lines = [
         "## Client",
         "",
@@ -148,7 +148,9 @@ def table(rounds: list[dict[int, dict[str, dict[str, Any]]]], clients: int) -> s
     for batch in BATCHES:
         bare, library = middle(batch, "bare", "per_second"), middle(batch, "library", "per_second")
         # Rounds are compared with themselves: what slows the machine slows both sides of a ratio.
-        ratio = median(one[batch]["library"]["per_second"] / one[batch]["bare"]["per_second"] for one in rounds)
+        ratio = median(
+            measured[batch]["library"]["per_second"] / measured[batch]["bare"]["per_second"] for measured in rounds
+        )
         met = "yes" if ratio >= TARGET else "no"
         cells = [str(batch), f"{bare:.0f}", f"{library:.0f}", f"{ratio:.2f}", f"≥ {TARGET:.2f}", met]
         lines.append(f"| {' | '.join(cells)} | {middle(batch, 'library', 'own_cpu_us'):.1f} |")

@@ -242,7 +242,7 @@ def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
         values = [result[name][key] for result in rounds if key in result[name]]
         return median(values) if values else None
 
-    limit = median(result["limit"] for one in rounds for result in one.values())
+    limit = median(result["limit"] for measured in rounds for result in measured.values())
     lines = [
         "## Hub",
         "",

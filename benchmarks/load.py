@@ -147,9 +147,9 @@ async def drive(port: int, lists: list[list[bytes]], connections: int, batch: in
     waiting = []
     for messages in lists[:connections]:
         done: asyncio.Future[None] = loop.create_future()
-        made = Connection(requests_of(messages, batch), done)
-        await loop.create_connection(partial(_same, made), "127.0.0.1", port)
-        opened.append(made)
+        link = Connection(requests_of(messages, batch), done)
+        await loop.create_connection(partial(_same, link), "127.0.0.1", port)
+        opened.append(link)
         waiting.append(done)
     began, cpu = time.perf_counter(), time.process_time()
     for connection in opened:

@@ -62,8 +62,8 @@ def _orset(count: int, rng: random.Random) -> Iterator[Sent]:
     present: list[bytes] = []
     for n in range(count):
         if n % 5 == 4:
-            taken = [present.pop(rng.randrange(len(present))) for _ in range(min(2, len(present)))]
-            yield stream, crdt.orset_remove(taken)
+            removed = [present.pop(rng.randrange(len(present))) for _ in range(min(2, len(present)))]
+            yield stream, crdt.orset_remove(removed)
         else:
             present.append(H(u64be(n)))
             yield stream, crdt.orset_add(b"element %d" % rng.randrange(KEYS), add_id=present[-1])
@@ -72,13 +72,13 @@ def _orset(count: int, rng: random.Random) -> Iterator[Sent]:
 def _wal(count: int, rng: random.Random) -> Iterator[Sent]:
     realm = realm_id_of("bench")
     owners = [H(b"owner %d" % n) for n in range(min(KEYS, max(count // 20, 2)))]
-    held = [wallet_id_of(realm, owner, "EUR") for owner in owners]
+    owned = [wallet_id_of(realm, owner, "EUR") for owner in owners]
     for n, owner in enumerate(owners):
-        yield wallet_stream(held[n]), wallets.open_wallet(realm_id=realm, ctx_id=owner, currency="EUR", created_at=n)
-    for n, wallet_id in enumerate(held, start=len(held)):
+        yield wallet_stream(owned[n]), wallets.open_wallet(realm_id=realm, ctx_id=owner, currency="EUR", created_at=n)
+    for n, wallet_id in enumerate(owned, start=len(owned)):
         yield wallet_stream(wallet_id), wallets.deposit(wallet_id, 10**9, ts=n)
-    for n in range(2 * len(held), count):
-        source, target = rng.sample(held, 2)
+    for n in range(2 * len(owned), count):
+        source, target = rng.sample(owned, 2)
         draft = wallets.transfer(source, target, rng.randrange(100), ts=n, transfer_id=H(u64be(n)))
         yield wallet_stream(source), draft
 
@@ -90,18 +90,18 @@ def _id(count: int, rng: random.Random) -> Iterator[Sent]:
         pk = people[rng.randrange(KEYS)]
         account, kind = ctx_id_of(pk, realm), n % 6
         if kind == 0:
-            made = ids.device(pk, device_pk=H(pk + bytes([n % 3])), dh_pk=H(b"dh"), label="phone", created_at=n)
+            draft = ids.device(pk, device_pk=H(pk + bytes([n % 3])), dh_pk=H(b"dh"), label="phone", created_at=n)
         elif kind == 1:
-            made = ids.ctx_profile(account, realm, display_name="somebody", updated_at=n)
+            draft = ids.ctx_profile(account, realm, display_name="somebody", updated_at=n)
         elif kind == 2:
-            made = ids.change_group(org_id, f"group {n % 50}", add=[account], updated_at=n)
+            draft = ids.change_group(org_id, f"group {n % 50}", add=[account], updated_at=n)
         elif kind == 3:
-            made = ids.handle(realm, f"@{rng.randrange(KEYS)}", target_type="ctx", target_id=account, ts=n)
+            draft = ids.handle(realm, f"@{rng.randrange(KEYS)}", target_type="ctx", target_id=account, ts=n)
         elif kind == 4:
-            made = ids.bind_role(org_id, f"role {n % 20}", ctx=[account], ts=n)
+            draft = ids.bind_role(org_id, f"role {n % 20}", ctx=[account], ts=n)
         else:
-            made = ids.principal(pk, created_at=n)
-        yield made.stream_id, made.draft
+            draft = ids.principal(pk, created_at=n)
+        yield draft.stream_id, draft.draft
 
 
 LOGS: Final[dict[str, tuple[Callable[[int, random.Random], Iterator[Sent]], Callable[[], AnyFold]]]] = {
@@ -176,9 +176,9 @@ def speed(name: str, count: int, rounds: int) -> dict[str, float]:
 
 def _status(field: str) -> int:
     """Bytes, of one line of what the kernel tells about this process."""
-    found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text("ascii"), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text("ascii"), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def hold(name: str, count: int, *, fold_them: bool) -> dict[str, int]:
@@ -186,16 +186,16 @@ def hold(name: str, count: int, *, fold_them: bool) -> dict[str, int]:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", "ascii")  # the peak counts from here
     before = _status("VmRSS")
-    fold, kept = LOGS[name][1](), None
+    fold, state = LOGS[name][1](), None
     if fold_them:
-        kept = fold_events(fold, events_of(name, count))
+        state = fold_events(fold, events_of(name, count))
     else:
         for _ in events_of(name, count):
             pass
     gc.collect()
-    held, peak = _status("VmRSS") - before, _status("VmHWM") - before
-    del kept  # not before it was measured
-    return {"held": held, "peak": peak}
+    resident, peak = _status("VmRSS") - before, _status("VmHWM") - before
+    del state  # not before it was measured
+    return {"held": resident, "peak": peak}
 
 
 def memory(name: str, count: int) -> dict[str, float]:
@@ -215,11 +215,11 @@ def memory(name: str, count: int) -> dict[str, float]:
 def table(count: int, memory_count: int, rounds: int) -> str:
     rows = []
     for name in LOGS:
-        found = {**speed(name, count, rounds), **memory(name, memory_count)}
-        met = "yes" if found["ratio"] >= TARGET else "NO"
+        figures = {**speed(name, count, rounds), **memory(name, memory_count)}
+        met = "yes" if figures["ratio"] >= TARGET else "NO"
         rows.append(
-            f"| {name} | {found['folded']:,.0f} | {found['decoded']:,.0f} | {found['ratio']:.2f} | ≥ {TARGET} | {met} "
-            f"| {found['held']:,.0f} | {found['peak']:,.0f} |"
+            f"| {name} | {figures['folded']:,.0f} | {figures['decoded']:,.0f} | {figures['ratio']:.2f} | ≥ {TARGET} "
+            f"| {met} | {figures['held']:,.0f} | {figures['peak']:,.0f} |"
         )
     return "\n".join(
         [

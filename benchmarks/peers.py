@@ -101,16 +101,16 @@ async def _drive(
     loop = asyncio.get_running_loop()
     loops = []
     for number in range(CONNECTIONS):
-        one = Loop(*make(number), answered, each)
-        await loop.create_connection(partial(_same, one), "127.0.0.1", port)
-        await one.ready
-        loops.append(one)
+        worker = Loop(*make(number), answered, each)
+        await loop.create_connection(partial(_same, worker), "127.0.0.1", port)
+        await worker.ready
+        loops.append(worker)
     began, cpu = time.perf_counter(), time.process_time()
-    for one in loops:
-        one.send()
-    await asyncio.gather(*(one.done for one in loops))
+    for worker in loops:
+        worker.send()
+    await asyncio.gather(*(worker.done for worker in loops))
     seconds, own = time.perf_counter() - began, time.process_time() - cpu
-    latencies = sorted(latency for one in loops for latency in one.latencies)
+    latencies = sorted(latency for worker in loops for latency in worker.latencies)
     return {
         "per_second": len(latencies) / seconds,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
@@ -213,8 +213,8 @@ def postgres(each: int) -> dict[str, float] | None:
         if user is not None:
             shutil.chown(root, user)
         data = root / "data"
-        made = [str(tools / "initdb"), "-D", str(data), "-A", "trust", "-U", "bench", "-E", "UTF8", "--no-locale"]
-        subprocess.run(made, check=True, stdout=subprocess.DEVNULL, user=user, cwd=root)
+        initdb = [str(tools / "initdb"), "-D", str(data), "-A", "trust", "-U", "bench", "-E", "UTF8", "--no-locale"]
+        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, user=user, cwd=root)
         command = [str(tools / "postgres"), "-D", str(data), "-k", str(root), "-p", str(port)]
         for setting in ("listen_addresses=127.0.0.1", "synchronous_commit=on", "fsync=on"):
             command += ["-c", setting]
@@ -227,8 +227,8 @@ def postgres(each: int) -> dict[str, float] | None:
 
 def _postgres_tools() -> Path | None:
     """Where the server is: on the path, or where Debian puts it."""
-    if (found := shutil.which("postgres")) is not None:
-        return Path(found).resolve().parent
+    if (program := shutil.which("postgres")) is not None:
+        return Path(program).resolve().parent
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     return versions[-1].parent if versions else None
 

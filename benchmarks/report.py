@@ -25,8 +25,8 @@ def write_section(name: str, text: str) -> None:
     section = f"{begin}\n{text.strip()}\n{end}\n"
     page = PAGE.read_text("utf-8") if PAGE.exists() else _OPENING
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end) + "\n", re.DOTALL)
-    known = pattern.search(page) is not None
-    PAGE.write_text(pattern.sub(lambda _: section, page) if known else f"{page}\n{section}", "utf-8")
+    has_section = pattern.search(page) is not None
+    PAGE.write_text(pattern.sub(lambda _: section, page) if has_section else f"{page}\n{section}", "utf-8")
 
 
 def machine() -> str:
@@ -41,8 +41,8 @@ def machine() -> str:
 
 def _libsodium() -> str:
     """The wheel does not export libsodium's version function; its changelog, newest first, tells."""
-    found = re.search(r"Updated ``libsodium`` to (\S+)", str(metadata("pynacl").json["description"]))
-    return found[1].rstrip(".") if found else "of unknown version"
+    match = re.search(r"Updated ``libsodium`` to (\S+)", str(metadata("pynacl").json["description"]))
+    return match[1].rstrip(".") if match else "of unknown version"
 
 
 def _cpu() -> str:
@@ -50,5 +50,5 @@ def _cpu() -> str:
         info = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         info = ""
-    found = re.search(r"model name\s*:\s*(.+)", info)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"model name\s*:\s*(.+)", info)
+    return match[1].strip() if match else platform.processor() or platform.machine()

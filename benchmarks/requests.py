@@ -110,10 +110,10 @@ def requests() -> list[Request]:
     streams = [H(b"stream %d" % number) for number in range(MAX_CAP_STREAMS)]
 
     def token(number: int) -> CapToken:
-        made = CapToken.issue(ISSUER, H(b"subject %d" % number), streams, ttl=1000)
+        token = CapToken.issue(ISSUER, H(b"subject %d" % number), streams, ttl=1000)
         for _ in range(MAX_CAP_CHAIN - 1):
-            made = made.renew(ISSUER)
-        return made
+            token = token.renew(ISSUER)
+        return token
 
     def page(label: bytes) -> Callable[[int], Wire]:
         return lambda number: StreamRequest(label=label, from_seq=1 + number, with_receipts=True, with_mmr_proof=True)

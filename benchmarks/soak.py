@@ -128,11 +128,11 @@ def _rss(pid: int) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    children = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
-            found += [int(word) for word in (task / "children").read_text("ascii").split()]
-    return found
+            children += [int(word) for word in (task / "children").read_text("ascii").split()]
+    return children
 
 
 def _hub_pid(data_dir: Path) -> int:
@@ -143,14 +143,14 @@ async def soak(port: int, hub_pk: bytes, pid: int, rate: float, seconds: float) 
     loop, tally = asyncio.get_running_loop(), Tally()
     connections = []
     for number in range(CONNECTIONS):
-        made = Connection(load.Writer(hub_pk, number), tally)
-        await loop.create_connection(lambda made=made: made, "127.0.0.1", port)  # type: ignore[misc]  # its own default
-        connections.append(made)
+        connection = Connection(load.Writer(hub_pk, number), tally)
+        await loop.create_connection(lambda connection=connection: connection, "127.0.0.1", port)  # type: ignore[misc]  # its own default
+        connections.append(connection)
     samples: list[Sample] = []
     began = noted = time.perf_counter()
     sent = 0
     print(HEAD, flush=True)
-    while (now := time.perf_counter()) < began + seconds and not any(made.lost for made in connections):
+    while (now := time.perf_counter()) < began + seconds and not any(connection.lost for connection in connections):
         for _ in range(min(int((now - began) * rate) - sent, CONNECTIONS * 4)):
             if connections[sent % CONNECTIONS].waiting >= WINDOW:
                 break
@@ -159,17 +159,17 @@ async def soak(port: int, hub_pk: bytes, pid: int, rate: float, seconds: float) 
         if now >= noted + 60:
             samples.append(_sample(connections, tally, pid, now - began, now - noted))
             noted, tally = now, Tally()
-            for made in connections:
-                made.tally = tally
+            for connection in connections:
+                connection.tally = tally
         await asyncio.sleep(TICK_SECONDS)
     until = time.perf_counter() + PATIENCE_SECONDS
-    while any(made.waiting and not made.lost for made in connections) and time.perf_counter() < until:  # noqa: ASYNC110 - as above, a tick at a time
+    while any(connection.waiting and not connection.lost for connection in connections) and time.perf_counter() < until:  # noqa: ASYNC110 - as above, a tick at a time
         await asyncio.sleep(TICK_SECONDS)
     now = time.perf_counter()
-    tally.faults["unanswered"] = sum(made.waiting for made in connections)
+    tally.faults["unanswered"] = sum(connection.waiting for connection in connections)
     samples.append(_sample(connections, tally, pid, now - began, now - noted))
-    for made in connections:
-        made.close()
+    for connection in connections:
+        connection.close()
     await asyncio.sleep(0)
     return samples
 
@@ -185,7 +185,7 @@ def _sample(connections: list[Connection], tally: Tally, pid: int, at: float, se
         rss_mb=_rss(pid),
         children_mb=sum(_rss(child) for child in _children(pid)),
         open_files=len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208 - only how many
-        waiting=sum(made.waiting for made in connections),
+        waiting=sum(connection.waiting for connection in connections),
     )
     print(line(sample), flush=True)
     return sample
@@ -216,12 +216,12 @@ def main() -> int:
             samples = hub.run(soak(port, hub_pk, _hub_pid(root / "data"), rate, options.minutes * 60))
         level: Level = "structure" if options.structure else "full"
         began = time.perf_counter()
-        found = verify_data(OsFs(root / "data"), level=level, jobs=os.cpu_count() or 1)
-        words = verdict(samples, found, time.perf_counter() - began)
+        outcome = verify_data(OsFs(root / "data"), level=level, jobs=os.cpu_count() or 1)
+        words = verdict(samples, outcome, time.perf_counter() - began)
         print(words)
         if options.minutes >= WRITTEN_MINUTES and options.rate is None:
             report.write_section("soak", section(samples, load_text, words))
-        return int(any(+sample.faults for sample in samples) or not found.ok)
+        return int(any(+sample.faults for sample in samples) or not outcome.ok)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -241,7 +241,7 @@ def verdict(samples: list[Sample], found: Report, seconds: float) -> str:
 
 def section(samples: list[Sample], load_text: str, words: str) -> str:
     """Every fifth minute, and the last."""
-    shown = [one for number, one in enumerate(samples, 1) if number % 5 == 1 or one is samples[-1]]
+    shown = [sample for number, sample in enumerate(samples, 1) if number % 5 == 1 or sample is samples[-1]]
     title = f"## Soak: {samples[-1].minute:.0f} minutes"
     how = (
         f"{load_text}; one message a request over {CONNECTIONS} connections in an open loop, at most {WINDOW} of a "

@@ -41,25 +41,25 @@ def _run(entries: int, cores: int, rounds: int, parts: list[str], cache: Path | 
     ]  # fmt: skip
     command += ["--cache", str(cache)] if cache else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: Run = json.loads(done.stdout.splitlines()[-1])
-    return {"entries": entries, "cores": cores, "found": found}
+    run: Run = json.loads(done.stdout.splitlines()[-1])
+    return {"entries": entries, "cores": cores, "found": run}
 
 
 def _figures(run: Run) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for part, found in run["found"].items() if part != "touched" for one in found}
+    return {figure["name"]: figure for part, figures in run["found"].items() if part != "touched" for figure in figures}
 
 
 def _rates(run: Run) -> list[str]:
     rows = []
-    for name, one in _figures(run).items():
+    for name, figure in _figures(run).items():
         target = TARGETS.get(name)
         goal = "–" if target is None else f"≥ {target}"
-        met = "–" if target is None else "yes" if one["ratio"] >= target else "NO"
-        if one["ratio"] > BEYOND:
+        met = "–" if target is None else "yes" if figure["ratio"] >= target else "NO"
+        if figure["ratio"] > BEYOND:
             met = "limit disturbed"  # nothing is faster than its limit: something else ran while that was measured
         rows.append(
-            f"| {name} | {run['entries']:,} | {run['cores']} | {one['rate']:,.0f} {one['unit']} | {one['limit']:,.0f} "
-            f"| {one['ratio']:.2f} | {goal} | {met} |"
+            f"| {name} | {run['entries']:,} | {run['cores']} | {figure['rate']:,.0f} {figure['unit']} "
+            f"| {figure['limit']:,.0f} | {figure['ratio']:.2f} | {goal} | {met} |"
         )
     return rows
 
@@ -72,11 +72,11 @@ def _scaling(runs: list[Run]) -> list[str]:
     sizes = sorted({run["entries"] for run in runs})
     first, reference = by[smallest, min(run["cores"] for run in runs)], by[smallest, most]
     lines = []
-    for name, one in reference.items():
-        cells = [f"{one['rate'] / first[name]['rate']:.2f}" if name in first and first is not reference else "–"]
+    for name, figure in reference.items():
+        cells = [f"{figure['rate'] / first[name]['rate']:.2f}" if name in first and first is not reference else "–"]
         for size in sizes[1:]:
             other = by[size, most].get(name)
-            growth = one["rate"] / other["rate"] if other else None
+            growth = figure["rate"] / other["rate"] if other else None
             cells.append("–" if growth is None else f"{growth:.2f}")
             cells.append("–" if growth is None else "yes" if growth <= GROWTH else "NO")
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -88,11 +88,12 @@ def _scaling(runs: list[Run]) -> list[str]:
 def _touched(runs: list[Run]) -> list[str]:
     lines = []
     for run in runs:
-        for one in run["found"].get("touched", ()):
-            files = "–" if one["files"] is None else f"{one['files']:,}"
-            size = "–" if one["megabytes"] is None else f"{one['megabytes']:,.1f}"
+        for touched in run["found"].get("touched", ()):
+            files = "–" if touched["files"] is None else f"{touched['files']:,}"
+            size = "–" if touched["megabytes"] is None else f"{touched['megabytes']:,.1f}"
             lines.append(
-                f"| {one['name']} | {run['entries']:,} | {one['rows']:,} | {files} | {size} | {one['seconds']:.2f} |"
+                f"| {touched['name']} | {run['entries']:,} | {touched['rows']:,} | {files} | {size} "
+                f"| {touched['seconds']:.2f} |"
             )
     return lines
 

@@ -59,23 +59,23 @@ Limits = dict[str, Callable[[], float]]
 def turns(bench: Bench, unit: str, amount: int, work: Callable[[], object], limits: Limits) -> Iterator[Figure]:
     """Limits are rates; they are asked before and after each of several runs, so that they saw the same machine."""
     rates = {name: [limit()] for name, limit in limits.items()}
-    found = []
+    figures = []
     for _ in range(bench.rounds):
-        found.append(seconds_of(work))
+        figures.append(seconds_of(work))
         for name, limit in limits.items():
             rates[name].append(limit() if bench.rounds > 1 else rates[name][-1])  # one round takes minutes
-    for name, seen in rates.items():
+    for name, measured in rates.items():
         ratios = [
             amount / seconds / ((before + after) / 2)
-            for seconds, before, after in zip(found, seen[:-1], seen[1:], strict=True)
+            for seconds, before, after in zip(figures, measured[:-1], measured[1:], strict=True)
         ]
         yield Figure(
             name=name,
             unit=unit,
-            rate=amount / median(found),
-            limit=median(seen),
+            rate=amount / median(figures),
+            limit=median(measured),
             ratio=median(ratios),
-            seconds=median(found),
+            seconds=median(figures),
         )
 
 
@@ -84,11 +84,11 @@ def in_processes(
 ) -> Callable[[], float]:
     """A limit: `task` for every part of the log, in plain processes that have done it before."""
     bench.pool.starmap(task, tasks(bench.small) * (8 * bench.cores), chunksize=1)
-    given = tasks(bench.log)
+    work = tasks(bench.log)
 
     def rate() -> float:
         began = time.perf_counter()
-        bench.pool.starmap(task, given, chunksize=1)
+        bench.pool.starmap(task, work, chunksize=1)
         return amount / (time.perf_counter() - began)
 
     return rate

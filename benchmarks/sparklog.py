@@ -112,7 +112,7 @@ def _message(number: int) -> tuple[bytes, bytes, int, int]:
     """A MSG in bytes, its leaf, its stream and its writer."""
     stream, place = number % len(STREAMS), number // len(STREAMS)
     client = place % len(CLIENTS)
-    writer, held = CLIENTS[client], KEYS[STREAMS[stream]]
+    writer, keys = CLIENTS[client], KEYS[STREAMS[stream]]
     at: dict[str, Any] = {
         "profile_id": PROFILE,
         "label": LABELS[stream],
@@ -123,7 +123,7 @@ def _message(number: int) -> tuple[bytes, bytes, int, int]:
     draft = _draft(number, place, writer)
     ikm = H(b"ikm" + u64be(number))
     binding, hdr = Binding(client_id=writer.public, **at), PayloadHdr(schema=draft.schema)
-    sealed = seal(held.reader_pk, binding, hdr, draft.body, ikm=ikm, pad_block=0)
+    sealed = seal(keys.reader_pk, binding, hdr, draft.body, ikm=ikm, pad_block=0)
     msg = Msg.compose(writer, ciphertext=sealed.ciphertext, **at)
     return msg.to_bytes(), msg.leaf_hash(), stream, client
 

@@ -105,8 +105,8 @@ def _verify(seconds: float) -> float:
     signed = [key.sign(digest) + digest for digest in digests]
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        for one in signed:
-            crypto_sign_open(one, key.public)
+        for signature in signed:
+            crypto_sign_open(signature, key.public)
         done += len(signed)
     return done / (time.perf_counter() - began)
 
@@ -170,8 +170,8 @@ def _events(log: Log) -> int:
 
 
 def query(bench: Bench) -> Iterator[Figure]:
-    for name, given in _QUERIES.items():
-        asked = normalise(given).descriptor
+    for name, query in _QUERIES.items():
+        asked = normalise(query).descriptor
 
         def tasks(log: Log, asked: QueryDescriptor = asked) -> list[tuple[Any, ...]]:
             plan = plan_query(log.path, asked)
@@ -208,9 +208,9 @@ def folds(bench: Bench) -> Iterator[Figure]:
     for plan in _PLANS:
 
         def on_spark(log: Log = bench.log, plan: PlanName = plan) -> None:
-            found = run_fold(log.path, KvFold(), keys=log.keys, streams=[STATE], spark=bench.spark, plan=plan)
-            assert found.entries == _writes(log)
-            assert not found.issues
+            result = run_fold(log.path, KvFold(), keys=log.keys, streams=[STATE], spark=bench.spark, plan=plan)
+            assert result.entries == _writes(log)
+            assert not result.issues
 
         on_spark(bench.small)
         yield from turns(bench, "writes", _writes(bench.log), on_spark, {f"fold of the log, {plan}": plain})
@@ -233,8 +233,8 @@ def columns(bench: Bench) -> Iterator[Figure]:
     def plain() -> float:
         began = time.perf_counter()
         last = F.max(F.struct(*_LATEST)).alias("last")
-        found = bench.spark.read.parquet(simple).groupBy("key").agg(last).toArrow()
-        assert found.num_rows <= STATE_KEYS
+        table = bench.spark.read.parquet(simple).groupBy("key").agg(last).toArrow()
+        assert table.num_rows <= STATE_KEYS
         return _writes(bench.log) / (time.perf_counter() - began)
 
     plain()
@@ -279,9 +279,9 @@ def _opened_and_read(path: str, given: dict[str, Any], keys: KeyFile, small: str
 
 
 def _bytes_read() -> int:
-    found = re.search(r"^rchar: (\d+)$", Path("/proc/self/io").read_text("ascii"), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"^rchar: (\d+)$", Path("/proc/self/io").read_text("ascii"), re.MULTILINE)
+    assert match is not None
+    return int(match[1])
 
 
 def touched(bench: Bench) -> Iterator[Touched]:
@@ -295,15 +295,15 @@ def touched(bench: Bench) -> Iterator[Touched]:
         "one percent of the time": base | {"filter": {"time": window}},
         "the same with full evidence": base | {"filter": {"time": window}, "evidence": {"mode": "full"}},
     }
-    for name, given in asked.items():
-        descriptor = normalise(given).descriptor
-        files, size = bench.pool.apply(_opened_and_read, (log.path, given, log.keys, bench.small.path))
+    for name, query in asked.items():
+        descriptor = normalise(query).descriptor
+        files, size = bench.pool.apply(_opened_and_read, (log.path, query, log.keys, bench.small.path))
         rows = _answer(bench, log, descriptor)
         seconds = median(seconds_of(lambda d=descriptor: _answer(bench, log, d)) for _ in range(bench.rounds))  # type: ignore[misc]  # a lambda with a default
         yield Touched(name=name, rows=rows, files=files, megabytes=size / 1e6, seconds=seconds)
-    found = [seconds_of(lambda: _one_entry(bench)) for _ in range(bench.rounds + 1)][1:]
+    entry_seconds = [seconds_of(lambda: _one_entry(bench)) for _ in range(bench.rounds + 1)][1:]
     name = "one entry, by the source: what every read costs"
-    yield Touched(name=name, rows=1, files=None, megabytes=None, seconds=median(found))
+    yield Touched(name=name, rows=1, files=None, megabytes=None, seconds=median(entry_seconds))
 
 
 def _one_entry(bench: Bench) -> None:
@@ -326,14 +326,14 @@ PARTS: Final[dict[str, Callable[[Bench], Iterator[Figure | Touched]]]] = {
 def measured(log: Log, small: Log, *, cores: int, rounds: int, parts: list[str]) -> dict[str, Any]:
     """Run the parts on the first `cores` cores of this machine; the figures of each."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # and all that is started from here on
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         pool.map(_verify, [_WARM_SECONDS] * cores, chunksize=1)
         spark = spark_session("veen bench", master=f"local[{cores}]", settings={"spark.driver.memory": "2g"})
         try:
             bench = Bench(spark=spark, pool=pool, cores=cores, rounds=rounds, log=log, small=small)
             for part in parts:
-                found[part] = [asdict(figure) for figure in PARTS[part](bench)]
+                figures[part] = [asdict(figure) for figure in PARTS[part](bench)]
         finally:
             spark.stop()
-    return found
+    return figures

@@ -34,8 +34,8 @@ OF_TUPLES = {"_asdict", "_fields", "_replace"}  # public, whatever their names l
 
 @cache
 def trees(package: str) -> tuple[tuple[str, ast.Module], ...]:
-    found = sorted((ROOT / package).rglob("*.py"))
-    return tuple((path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))) for path in found)
+    files = sorted((ROOT / package).rglob("*.py"))
+    return tuple((path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))) for path in files)
 
 
 @cache
@@ -124,8 +124,10 @@ def test_tools_use_public_names_only(package):
 @cache
 def defined(tree: ast.Module) -> set[str]:
     """Private names of the module itself, which its own functions may use on each other's objects."""
-    made = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-    return made | {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    written = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return written | {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 @pytest.mark.req("GEN-35", "PHDR-03", "ADM-08")
@@ -155,8 +157,8 @@ def test_hubs_issue_no_tokens(package):
     for path, tree in trees(package):
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute):
-                made = (spoken(node.value), node.attr) == ("CapToken", "issue") or node.attr == "renew"
-                assert not made, f"{path}:{node.lineno} makes a token"
+                is_issuing = (spoken(node.value), node.attr) == ("CapToken", "issue") or node.attr == "renew"
+                assert not is_issuing, f"{path}:{node.lineno} makes a token"
             if isinstance(node, ast.Call):
                 assert spoken(node.func) != "CapToken", f"{path}:{node.lineno} makes a token"
 
@@ -184,5 +186,5 @@ def test_what_admits_is_compared_in_constant_time(package):
                 secret = named & {"auth_ref", "cap_ref", "bearer", "passphrase", "key_check"}
                 assert not secret, f"{path}:{node.lineno} compares {secret.pop()}"
         verifiers = {"crypto_sign_open", "Ed25519PublicKey", "VerifyKey"}
-        found = {name for where, _, name in imports(package) if where == path and name in verifiers}
-        assert not found or path == "core/crypto/ed25519.py", path
+        used = {name for where, _, name in imports(package) if where == path and name in verifiers}
+        assert not used or path == "core/crypto/ed25519.py", path

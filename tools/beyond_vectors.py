@@ -153,12 +153,12 @@ def _row(name: str, obj: Wire) -> dict[str, Any]:
 
 def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
     """The fields of every kind that occurs, in order: the n-th has the key n in a map."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
 
     def walk(value: Any) -> None:
         if isinstance(value, Wire):
             written = value._write()
-            found.setdefault(value.KIND, list(written))
+            names.setdefault(value.KIND, list(written))
             for part in written.values():
                 walk(part)
         elif isinstance(value, (list, tuple)):
@@ -166,7 +166,7 @@ def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
                 walk(part)
 
     walk(list(objs))
-    return dict(sorted(found.items()))
+    return dict(sorted(names.items()))
 
 
 # --- evidence files -----------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
     authorized, registered, rotated, anchored, revoked = (records[n] for n in (0, 1, 4, 6, 7))
     point = _checkpoint_a(a, 7)
     inclusion = prove_inclusion(tree.node_at, 3, 7)
-    held = HeldToken(token=token, grants=(grant := Grant(hub_id=hub_id_of(hub.public), issued_at=3000),))
+    held_token = HeldToken(token=token, grants=(grant := Grant(hub_id=hub_id_of(hub.public), issued_at=3000),))
     state = label_state(a)
     revocation = Revocation(kind="client-id", target=client.public, ts=3000, ttl=60)
     authority = Authority(
@@ -391,7 +391,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ),
         ("client_cursor_response_of_a_stranger", ClientCursorResponse(last_client_seq=0, last_prev_ack=0)),
         ("grant", grant),
-        ("held_token", held),
+        ("held_token", held_token),
         ("label_state", state),
         ("label_state_light", replace(state, mode="light", peaks=())),
         ("hub_record", HubRecord(hub_id=hub_id_of(hub.public), record=_identity().to_bytes())),
@@ -774,8 +774,8 @@ def _ephemeral(identity: HubIdentity) -> dict[str, Any]:
 def birth() -> dict[str, Any]:
     """birth.json of the key `hub`: when a blank directory may begin with it."""
     key, end = KEYS["hub"], NOW + 86_400
-    made = BirthCertificate.issue(key, end)
-    data = made.to_bytes()
+    certificate = BirthCertificate.issue(key, end)
+    data = certificate.to_bytes()
     value = json.loads(data)
     stranger = BirthCertificate.issue(KEYS["stranger"], end).to_bytes()
 
@@ -807,7 +807,7 @@ def birth() -> dict[str, Any]:
         "hub_pk": key.public,
         "not_after": end,
         "digest": Ht("veen/birth", key.public + u64be(end)),
-        "sig": made.sig,
+        "sig": certificate.sig,
         "good": [{"name": name, "birth.json": file, "now": now} for name, file, now in good],
         "refused": [{"name": name, "birth.json": file, "now": now, "error": why} for name, file, now, why in refused],
     }

@@ -120,15 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     check: bool = parser.parse_args(argv).check
     os.chdir(ROOT)  # pytest names tests relative to where it runs
     try:
-        known = read_requirements(REQUIREMENTS)
-        tests = collect_tests(known)
+        requirements = read_requirements(REQUIREMENTS)
+        tests = collect_tests(requirements)
     except (ConformanceError, InventoryError, OSError) as exc:
         print(exc, file=sys.stderr)
         return 1
-    text = render(known, tests)
+    text = render(requirements, tests)
     if not check:
         OUTPUT.write_text(text, "utf-8")
-        print(f"{OUTPUT}: {len(tests)} of {len(known)} requirements covered")
+        print(f"{OUTPUT}: {len(tests)} of {len(requirements)} requirements covered")
         return 0
     if not OUTPUT.exists() or OUTPUT.read_text("utf-8") != text:
         print(f"{OUTPUT} is not current: run make conformance", file=sys.stderr)

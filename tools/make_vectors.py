@@ -205,7 +205,7 @@ class Draft:
     """A message, and how it was made."""
 
     msg: Msg
-    made: dict[str, Any]
+    fields: dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -295,7 +295,7 @@ class World:
             auth_ref=binding.auth_ref,
             ciphertext=sealed.ciphertext,
         )
-        made = {
+        fields = {
             "signer": signer,
             "stream": stream,
             "epoch": epoch,
@@ -327,7 +327,7 @@ class World:
                 ],
             },
         }
-        return Draft(msg, made)
+        return Draft(msg, fields)
 
     def accept(self, note: str, draft: Draft, hub_ts: int) -> Receipt:
         msg = draft.msg
@@ -367,7 +367,7 @@ class World:
     def _submit(self, note: str, draft: Draft, hub_ts: int, expect: dict[str, Any]) -> None:
         msg = draft.msg
         derived = {"signing_digest": msg.signing_digest(), "leaf_hash": msg.leaf_hash()}
-        step = {"op": "submit", "note": note, "hub_ts": hub_ts, **draft.made, "msg": msg, **derived, "expect": expect}
+        step = {"op": "submit", "note": note, "hub_ts": hub_ts, **draft.fields, "msg": msg, **derived, "expect": expect}
         self.steps.append(step)
 
     def authorize(
@@ -966,7 +966,7 @@ def malformed(a: World, d: World) -> list[dict[str, Any]]:
     record = ControlRecord.issue(KEYS["hub"], None, CapAuthorize.of(token), hub_ts=3000)
     evidence = _two_receipts(receipt)
     attached = Attached(body=b"x", attachments=(Attachment(coid=H(b"x"), size=1),))
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for obj, special in (
         (msg, _bad_msgs(msg, capped)),
         (receipt, _bad_receipts(receipt)),
@@ -980,10 +980,10 @@ def malformed(a: World, d: World) -> list[dict[str, Any]]:
         (attached, _bad_attached(attached)),
     ):
         for name, data, error in [*_generic(obj), *special]:
-            found.append({"name": name, "kind": obj.KIND, "cbor": data, "error": error})
+            rows.append({"name": name, "kind": obj.KIND, "cbor": data, "error": error})
     for obj, cases in ((receipt, _bad_receipt_json(receipt)), (token, _bad_token_json(token))):
-        found += [{"name": name, "kind": obj.KIND, "json": value, "error": error} for name, value, error in cases]
-    return found
+        rows += [{"name": name, "kind": obj.KIND, "json": value, "error": error} for name, value, error in cases]
+    return rows
 
 
 def _generic(obj: Wire) -> list[_Case]:
@@ -1119,15 +1119,15 @@ def _bad_proofs(proof: MmrProof) -> list[_Case]:
 def _bad_tokens(token: CapToken) -> list[_Case]:
     tree = token.to_tree()
     allow = tree[4]
-    one, two = allow[1]
+    first, two = allow[1]
     return [
         ("stream_ids_empty", _with(tree, {4: {**allow, 1: []}}), _SIZE),
-        ("stream_ids_unsorted", _with(tree, {4: {**allow, 1: [two, one]}}), _INVALID),
-        ("stream_ids_duplicate", _with(tree, {4: {**allow, 1: [one, one]}}), _INVALID),
-        ("stream_id_short", _with(tree, {4: {**allow, 1: [one[:31]]}}), _SIZE),
+        ("stream_ids_unsorted", _with(tree, {4: {**allow, 1: [two, first]}}), _INVALID),
+        ("stream_ids_duplicate", _with(tree, {4: {**allow, 1: [first, first]}}), _INVALID),
+        ("stream_id_short", _with(tree, {4: {**allow, 1: [first[:31]]}}), _SIZE),
         ("rate_null", _with(tree, {4: {**allow, 3: None}}), _INVALID),
         ("allow_unknown_key", _with(tree, {4: {**allow, 4: 0}}), _INVALID),
-        ("allow_misordered", _with(tree, {4: {2: 60, 1: [one], 3: allow[3]}}), _INVALID),
+        ("allow_misordered", _with(tree, {4: {2: 60, 1: [first], 3: allow[3]}}), _INVALID),
         ("rate_unknown_key", _with(tree, {4: {**allow, 3: {1: 1, 2: 2, 3: 3}}}), _INVALID),
         ("rate_without_burst", _with(tree, {4: {**allow, 3: {1: 1}}}), _INVALID),
         ("sig_chain_empty", _with(tree, {5: []}), _SIZE),
@@ -1182,12 +1182,12 @@ def _bad_evidence(evidence: Equivocation, msg: Msg) -> list[_Case]:
 
 def _bad_attached(attached: Attached) -> list[_Case]:
     tree = attached.to_tree()
-    one = tree["attachments"][0]
-    misordered = {"size": one["size"], "coid": one["coid"]}
+    attachment = tree["attachments"][0]
+    misordered = {"size": attachment["size"], "coid": attachment["coid"]}
     return [
         ("attachment_misordered", _with(tree, {"attachments": [misordered]}), _INVALID),
-        ("attachment_without_size", _with(tree, {"attachments": [{"coid": one["coid"]}]}), _INVALID),
-        ("attachment_coid_short", _with(tree, {"attachments": [{**one, "coid": b""}]}), _SIZE),
+        ("attachment_without_size", _with(tree, {"attachments": [{"coid": attachment["coid"]}]}), _INVALID),
+        ("attachment_coid_short", _with(tree, {"attachments": [{**attachment, "coid": b""}]}), _SIZE),
         ("attachments_null", _with(tree, {"attachments": None}), _INVALID),
     ]
 

@@ -44,7 +44,7 @@ class Requirement:
 
 def read_requirements(path: Path) -> Mapping[str, Requirement]:
     """Every requirement by id, in the order of the file."""
-    found: dict[str, Requirement] = {}
+    requirements: dict[str, Requirement] = {}
     group = ""
     for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
         if line.startswith("## "):
@@ -55,10 +55,10 @@ def read_requirements(path: Path) -> Mapping[str, Requirement]:
         if len(parts) != 4 or not _ID.fullmatch(parts[0]) or parts[2] not in LEVELS or not group:
             raise InventoryError(f"{path}:{number}: expected `- ID | text | level | source` under a heading")
         identifier, text, level, source = parts
-        if identifier in found:
+        if identifier in requirements:
             raise InventoryError(f"{path}:{number}: {identifier} is listed twice")
-        found[identifier] = Requirement(id=identifier, text=text, level=level, source=source, group=group)
-    return found
+        requirements[identifier] = Requirement(id=identifier, text=text, level=level, source=source, group=group)
+    return requirements
 
 
 def marked_ids(item: pytest.Item) -> Iterator[str]:
@@ -87,10 +87,10 @@ def check_marks(items: Iterable[pytest.Item], known: Mapping[str, Requirement]) 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Stop the run if a `req` mark is empty or names an unknown requirement."""
     try:
-        known = read_requirements(config.rootpath / REQUIREMENTS)
+        requirements = read_requirements(config.rootpath / REQUIREMENTS)
     except (OSError, InventoryError) as exc:
         raise _refusal(session, [f"the requirement inventory cannot be read: {exc}"]) from exc
-    problems = check_marks(items, known)
+    problems = check_marks(items, requirements)
     if problems:
         raise _refusal(session, ["wrong req marks:", *problems])
 

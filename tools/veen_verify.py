@@ -105,8 +105,8 @@ def tree_from(value: Any, kind: str) -> Any:
         return [tree_from(item, kind) for item in value]
     if type(value) is dict:
         names = NAMES.get(kind, "").split()
-        found = {name: tree_from(value[name], name) for name in sorted(value, key=(names + list(value)).index)}
-        return found if "attach" in kind else {names.index(n) + 1 if n in names else n: v for n, v in found.items()}
+        fields = {name: tree_from(value[name], name) for name in sorted(value, key=(names + list(value)).index)}
+        return fields if "attach" in kind else {names.index(n) + 1 if n in names else n: v for n, v in fields.items()}
     return x(value) if type(value) is str and re.fullmatch("(?:[0-9a-f]{2})*", value) else value
 
 def to_json(value: Any, kind: str = "") -> Any:
@@ -210,14 +210,14 @@ def check_signed(tree: list[Any], *keys: bytes) -> None:
     require(any(signed_by(key, digest_of(tree), tree[6]) for key in keys), "hub_sig is not the hub's", "hub_sig")
 
 def check_equivocation(evidence: dict[int, Any]) -> None:
-    hub_pks, one, two = evidence[2], evidence[3], evidence[4]
-    require(cbor2.dumps(one) < cbor2.dumps(two), "the statements are not in the order of their bytes", "order")
+    hub_pks, first, two = evidence[2], evidence[3], evidence[4]
+    require(cbor2.dumps(first) < cbor2.dumps(two), "the statements are not in the order of their bytes", "order")
     require(len(set(hub_pks)) == len(hub_pks), "a key is listed twice", "hub_pks")
-    check_signed(one, hub_pks[0])
+    check_signed(first, hub_pks[0])
     check_signed(two, hub_pks[-1])
-    places = [s[1:3] if type(s[2]) is int else s[2:4] for s in (one, two)]  # a number at 2 makes it a RECEIPT
+    places = [s[1:3] if type(s[2]) is int else s[2:4] for s in (first, two)]  # a number at 2 makes it a RECEIPT
     require(places[0] == places[1], "the statements are about different positions", "position")
-    require(one[4] != two[4] or (type(one[2]) is type(two[2]) is int and one[3] != two[3]), "they agree", "agree")
+    require(first[4] != two[4] or (type(first[2]) is type(two[2]) is int and first[3] != two[3]), "they agree", "agree")
 
 # --- A hub as the vectors describe it: admission in the order of §8.2, with all the state that it depends on. ---
 class Hub:
@@ -239,8 +239,8 @@ class Hub:
 
     def active(self, start: int, end: int) -> list[str]:
         """The keys valid at some time in start … end - 1, the newest first, which signs (D-41)."""
-        held = [k for k in self.told["hub_keys"] if k["valid_from"] < end and start < k.get("valid_until", 1 << 64)]
-        return [k["key"] for k in sorted(held, key=lambda k: -k["valid_from"])]
+        keys = [k for k in self.told["hub_keys"] if k["valid_from"] < end and start < k.get("valid_until", 1 << 64)]
+        return [k["key"] for k in sorted(keys, key=lambda k: -k["valid_from"])]
 
     def check_token(self, token: dict[int, Any]) -> None:
         links = zip(link_digests(token), token[5], strict=True)
@@ -396,8 +396,8 @@ def check_proof(kind: str, row: Any, log: list[tuple[int, bytes]]) -> None:
         same(row, first_seq=first, last_seq=last, tree_size=size, root=root_of(fold(whole)))
     else:
         leaf = x(row["leaf_hash"]) if kind == "refused" else log[row["stream_seq"] - 1][1]
-        found = outcome(check_inclusion, proof, leaf, row["stream_seq"], row["tree_size"], x(row["root"]))
-        require(found.startswith("accepted" if kind == "inclusion" else "refused"), f"{kind}: {found}")
+        verdict = outcome(check_inclusion, proof, leaf, row["stream_seq"], row["tree_size"], x(row["root"]))
+        require(verdict.startswith("accepted" if kind == "inclusion" else "refused"), f"{kind}: {verdict}")
 
 def check_step(step: Any, hub: Hub) -> None:
     submit, got = step["op"] == "submit", dict[str, Any]()

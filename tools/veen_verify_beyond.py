@@ -120,7 +120,9 @@ def check_keys(tree: Any, shown: Any, fields: Any) -> None:
             check_keys(item, other, fields)
     elif isinstance(tree, dict):
         names = list(shown)
-        places = [[one.index(name) + 1 for name in names] for one in fields.values() if set(names) <= set(one)]
+        places = [
+            [columns.index(name) + 1 for name in names] for columns in fields.values() if set(names) <= set(columns)
+        ]
         require(list(tree) in [names, *places], f"the keys {list(tree)} are not those of {names}")
         for item, other in zip(tree.values(), shown.values(), strict=True):
             check_keys(item, other, fields)
@@ -275,9 +277,9 @@ def check_inside(files: dict[str, bytes]) -> int:
         require(receipt[2] == len(log) and root_of(base.fold(log)) == receipt[4], "a root does not follow")
     for point in sequence(files["checkpoints.cborseq"]):
         base.check_signed(base.check("CHECKPOINT", point), *keys)
-    for held in sequence(files["cap_tokens"]):
-        links = zip(base.link_digests(held[2]), held[2][5], strict=True)
-        require(all(signed_by(held[2][2], digest, sig) for digest, sig in links), "a token of the set")
+    for held_token in sequence(files["cap_tokens"]):
+        links = zip(base.link_digests(held_token[2]), held_token[2][5], strict=True)
+        require(all(signed_by(held_token[2][2], digest, sig) for digest, sig in links), "a token of the set")
     for state in sequence(files["sync_state"]):
         require(root_of(state[11]) == state[10] and state[12] == bytes(32), "a label state")
     for msg in sequence(files["pending.cborseq"]):
@@ -298,8 +300,8 @@ def check_fork(row: Any, keys: Any) -> None:
     require(sorted(value) == ["forked_at", "labels", "origin_hub_id", "same_identity", "ver"], "fork-origin.json")
     digest = ht("veen/fork-origin", data)
     require(signed_by(x(keys[row["signer"]]["public"]), digest, x(row["fork-origin.sig"])), "fork-origin.sig")
-    kept = [{name: head[name] for name in ("label", "upto_seq", "mmr_root")} for head in value["labels"]]
-    base.same(row, digest=digest, origin_hub_id=value["origin_hub_id"], labels=kept)
+    heads = [{name: head[name] for name in ("label", "upto_seq", "mmr_root")} for head in value["labels"]]
+    base.same(row, digest=digest, origin_hub_id=value["origin_hub_id"], labels=heads)
 
 
 def check_identity(row: Any, keys: Any) -> None:
@@ -365,7 +367,7 @@ def check_vectors(v: Any) -> str:
     check_proofs(v["proofs"])
     check_control(v["control"], x(v["keys"]["hub"]["public"]))
     for row in v["evidence"]:
-        statements = sorted(x(one) for one in row["statements"])
+        statements = sorted(x(statement) for statement in row["statements"])
         packed = {1: 1, 2: [x(key) for key in row["hub_pks"]], 3: decoded(statements[0]), 4: decoded(statements[1])}
         base.same(row, cbor=cbor2.dumps(packed))
         base.check_equivocation(base.from_cbor("equivocation", x(row["cbor"])))

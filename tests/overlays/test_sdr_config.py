@@ -80,10 +80,10 @@ def test_a_record_needs_the_fields_of_its_change(fields):
 
 @pytest.mark.req("SDR-06")
 def test_the_profile_id_follows_from_the_configuration_alone():
-    one = config.history_of([at(1, mapped("x", A, "a")), at(2, mapped("y", B, "b"))], None).now
+    mapping = config.history_of([at(1, mapped("x", A, "a")), at(2, mapped("y", B, "b"))], None).now
     two = config.history_of([at(1, mapped("y", B, "b")), at(2, mapped("x", A, "a"))], None).now
-    assert one.profile_id() == two.profile_id() != config.Configuration().profile_id()
-    assert one.profile_id() == Ht("sdr/profile", cbor.encode(cbor.sort_keys(one.to_tree())))
+    assert mapping.profile_id() == two.profile_id() != config.Configuration().profile_id()
+    assert mapping.profile_id() == Ht("sdr/profile", cbor.encode(cbor.sort_keys(mapping.to_tree())))
 
 
 def head(label, last_seq, root=b"\x07" * 32):

@@ -36,9 +36,9 @@ CONFS = {
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 class Cluster:
@@ -55,7 +55,7 @@ class Cluster:
 
     def workers(self):
         """Process ids of the workers."""
-        return [one.pid for one in self._processes[1:]]
+        return [process.pid for process in self._processes[1:]]
 
     def log(self):
         return "".join(file.read_text(errors="replace")[-2000:] for file in sorted(self.directory.glob("*.log")))
@@ -120,7 +120,7 @@ def _await(cluster, processes):
     while time.monotonic() < deadline:
         assert all(process.poll() is None for process in processes), cluster.log()
         try:
-            alive = [one for one in cluster.state()["workers"] if one["state"] == "ALIVE"]
+            alive = [worker for worker in cluster.state()["workers"] if worker["state"] == "ALIVE"]
         except OSError:
             alive = []
         if len(alive) == WORKERS:
@@ -141,8 +141,8 @@ def _stop(process):
 
 def drive(cluster_url, script, *words, confs=None, env=None, timeout=400):
     """Run a Python file of these tests as a driver; the JSON that it prints last."""
-    given = {**CONFS, **(confs or {})}
-    found = subprocess.run(
+    settings = {**CONFS, **(confs or {})}
+    done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), *map(str, words)],
         capture_output=True,
         text=True,
@@ -154,19 +154,19 @@ def drive(cluster_url, script, *words, confs=None, env=None, timeout=400):
             "MASTER": cluster_url,
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "VEEN_TEST_CONFS": json.dumps(given),
+            "VEEN_TEST_CONFS": json.dumps(settings),
             **(env or {}),
         },
     )
-    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-6000:]
-    return json.loads(found.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def ancestors(pid):
     """The command lines of the processes above one, nearest first."""
-    found = []
+    pids = []
     while pid > 1:
         pid = int(Path(f"/proc/{pid}/status").read_text().partition("PPid:")[2].split()[0])
         if pid:
-            found.append((pid, Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()))
-    return found
+            pids.append((pid, Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()))
+    return pids

@@ -52,7 +52,9 @@ def prepare(directory, entries=60):
 
 
 WALLETS = [wallet_id_of(bytes([number]) * 32, bytes(32), "EUR") for number in range(4)]
-WALLET_KEYS = {one: StreamKeys.create(wallet_stream(one).hex(), random=random.Random(one).randbytes) for one in WALLETS}
+WALLET_KEYS = {
+    wallet: StreamKeys.create(wallet_stream(wallet).hex(), random=random.Random(wallet).randbytes) for wallet in WALLETS
+}
 
 
 def _states(world, entries):
@@ -63,15 +65,15 @@ def _states(world, entries):
         stream = STREAMS[0] if wallet is None else wallet_stream(wallet).hex()
         world.emit(stream, client=rng.randrange(3), schema=draft.schema, body=draft.body, keys=WALLET_KEYS.get(wallet))
 
-    for number, one in enumerate(WALLETS):
+    for number, opened in enumerate(WALLETS):
         realm = bytes([number]) * 32
-        tell(drafts.open_wallet(realm_id=realm, ctx_id=bytes(32), currency="EUR", created_at=world.now), one)
+        tell(drafts.open_wallet(realm_id=realm, ctx_id=bytes(32), currency="EUR", created_at=world.now), opened)
     for _ in range(entries):
         world.now += rng.randrange(3)
-        one, other = rng.sample(WALLETS, 2)
+        payee, payer = rng.sample(WALLETS, 2)
         tell(kv.put(f"key-{rng.randrange(9)}", rng.randrange(100)))
-        tell(drafts.deposit(one, rng.randrange(1, 9), ts=world.now, ref=rng.randbytes(32)), one)
-        tell(drafts.withdraw(other, rng.randrange(1, 9), ts=world.now, ref=rng.randbytes(32)), other)
+        tell(drafts.deposit(payee, rng.randrange(1, 9), ts=world.now, ref=rng.randbytes(32)), payee)
+        tell(drafts.withdraw(payer, rng.randrange(1, 9), ts=world.now, ref=rng.randbytes(32)), payer)
     world.done()
 
 
@@ -80,13 +82,13 @@ def _hash(*parts):
 
 
 def _audited(path, engine=None):
-    found = run(path, engine=engine)
-    return _hash(*tables(found), json.dumps(document(found), sort_keys=True).encode())
+    report = run(path, engine=engine)
+    return _hash(*tables(report), json.dumps(document(report), sort_keys=True).encode())
 
 
 def _answered(path, asked, keys, **where):
-    found = api.run(str(path), asked, keys=keys, result_id="r-1", now=lambda: 7, **where)
-    return {"digest": found.digest.to_json(), "rows": _hash(*(repr(row).encode() for row in found.rows()))}
+    result = api.run(str(path), asked, keys=keys, result_id="r-1", now=lambda: 7, **where)
+    return {"digest": result.digest.to_json(), "rows": _hash(*(repr(row).encode() for row in result.rows()))}
 
 
 def _folded(path, keys, **where):
@@ -138,8 +140,8 @@ class OnSpark:
 
     def source(self):
         read = self.session.read.format("veen").option("verify", "full").option("partitionBytes", "4000")
-        found = read.schema(", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, _KINDS, strict=True)))
-        return _sourced(found.load(str(self.directory / "log")).collect())
+        stream = read.schema(", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, _KINDS, strict=True)))
+        return _sourced(stream.load(str(self.directory / "log")).collect())
 
     def audit(self):
         from veen.spark.audit import SparkEngine
@@ -165,15 +167,15 @@ def main(directory, faults, how):
     from veen.spark.session import described, spark_session
 
     session = spark_session("veen tests", settings=json.loads(os.environ["VEEN_TEST_CONFS"]))
-    steps, found, struck = OnSpark(session, Path(directory)), {}, {}
-    above = [ancestors(one.process) for one in fitness.check(session, key_file=steps.keys.path)]
+    steps, outcomes, struck = OnSpark(session, Path(directory)), {}, {}
+    above = [ancestors(executor.process) for executor in fitness.check(session, key_file=steps.keys.path)]
     for name in STEPS:
         arm(Path(faults), *KILLS[how][name])
         with described(session, f"test: {name}"):
-            found[name] = getattr(steps, name)()
+            outcomes[name] = getattr(steps, name)()
         struck[name] = len(list(Path(faults).glob("slot-*")))
     session.stop()
-    print(json.dumps({"found": found, "struck": struck, "above": above}))
+    print(json.dumps({"found": outcomes, "struck": struck, "above": above}))
 
 
 def arm(directory, what, times):

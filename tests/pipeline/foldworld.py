@@ -147,15 +147,15 @@ def history(seed, count=60, *, kinds=tuple(WRITERS), copies=True, unread=True):
     log = FakeLog()
     for number in range(rng.randrange(count + 1) if count < 100 else count):
         draft = WRITERS[rng.choice(kinds)](rng, log)
-        known = [event for events in log.by_label.values() for event in events]
+        events_before = [event for events in log.by_label.values() for event in events]
         chance, client = rng.random(), rng.choice(("alice", "bob"))
         if chance < 0.07:
             body = rng.choice((b"", b"\xff", b"\xa0", draft.body[:-1], draft.body + b"\x00"))
             draft = Draft(schema=draft.schema, body=body, parent_id=draft.parent_id)
         elif chance < 0.12:
             draft = Draft(schema=H(b"unrelated.v1"), body=b"anything")
-        elif copies and known and chance < 0.3:
-            original, client = rng.choice(known), "bridge"
+        elif copies and events_before and chance < 0.3:
+            original, client = rng.choice(events_before), "bridge"
             parent_id = rng.choice((original.msg_id, original.msg_id, H(b"elsewhere")))
             body = rng.choice((original.body, original.body, draft.body))  # a bridge may lie
             draft = Draft(schema=original.hdr.schema, body=body, parent_id=parent_id)
@@ -169,16 +169,16 @@ def _perhaps_unread(rng, event):
     if rng.random() > 0.06:
         return event
     reason = rng.choice(REASONS)
-    known = reason not in ("damaged", "missing")
+    is_placed = reason not in ("damaged", "missing")
     return Unread(
         stream_id=event.stream_id,
         label=event.label,
         epoch=event.epoch,
         stream_seq=event.stream_seq,
-        leaf_hash=event.leaf_hash if known else None,
-        client_id=event.client_id if known else None,
+        leaf_hash=event.leaf_hash if is_placed else None,
+        client_id=event.client_id if is_placed else None,
         auth_ref=None,
-        hub_ts=event.hub_ts if known else None,
+        hub_ts=event.hub_ts if is_placed else None,
         ts=event.ts,
         reason=reason,
     )
@@ -187,8 +187,8 @@ def _perhaps_unread(rng, event):
 def cuts_of(found):
     """By label: where it ends and the root there; of a label with an unknown leaf any root."""
     by_label: dict[bytes, dict[int, bytes | None]] = {}
-    for one in found:
-        by_label.setdefault(one.label, {})[one.stream_seq] = one.leaf_hash
+    for entry in found:
+        by_label.setdefault(entry.label, {})[entry.stream_seq] = entry.leaf_hash
     cuts = []
     for label, leaves in sorted(by_label.items()):
         tree, root = Mmr(), Ht("test/root", label)

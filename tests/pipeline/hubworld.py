@@ -40,15 +40,15 @@ def settings(tmp_path, *more):
         "limits.max_chunk_bytes": "8192",
     }
     sets = [part for name, value in flags.items() for part in ("--set", f"{name}={value}")]
-    return ["--port", "0", *sets, *(part for one in more for part in ("--set", one))]
+    return ["--port", "0", *sets, *(part for option in more for part in ("--set", option))]
 
 
 def restarted(hub, *options):
     """The same hub again, on the same port."""
     port = hub.url.rsplit(":", 1)[1]
     hub.stop()
-    return HubProcess(hub.data_dir, *[port if one == "0" and before == "--port" else one
-                                      for before, one in zip(["", *options], options, strict=False)])  # fmt: skip
+    return HubProcess(hub.data_dir, *[port if option == "0" and before == "--port" else option
+                                      for before, option in zip(["", *options], options, strict=False)])  # fmt: skip
 
 
 def write(hub, home, count, *, name="alice", streams=("orders", "trades")):

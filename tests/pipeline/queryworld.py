@@ -60,13 +60,13 @@ class Recorder(World):
         state, group = self.store.state, Group()
         if label not in state.labels:
             self.control(LabelOpen(label=label, epoch=epoch, stream_id=stream_id_of(stream)), group)
-        known = state.labels[label]
-        cursor = state.client(known, writer.public)
+        label_state = state.labels[label]
+        cursor = state.client(label_state, writer.public)
         place: dict[str, Any] = {
             "profile_id": PRESETS[profile].profile_id(),
             "label": label,
             "client_seq": cursor.client_seq + 1 if cursor else 1,
-            "prev_ack": known.size // 2,
+            "prev_ack": label_state.size // 2,
             "auth_ref": None,
         }
         sealed = seal(
@@ -79,7 +79,7 @@ class Recorder(World):
         )
         msg = Msg.compose(writer, ciphertext=sealed.ciphertext, **place)
         admitted = state.admit(
-            known,
+            label_state,
             client_id=msg.client_id,
             client_seq=msg.client_seq,
             prev_ack=msg.prev_ack,
@@ -145,5 +145,5 @@ def payload(rng, number):
 
 def descriptor(**changed):
     """What a client might send; keys that are None are left out."""
-    given = {"scope": list(STREAMS), "filter": {}, "projection": ["*"], "evidence": {"mode": "none"}}
-    return {name: value for name, value in (given | changed).items() if value is not None}
+    members = {"scope": list(STREAMS), "filter": {}, "projection": ["*"], "evidence": {"mode": "none"}}
+    return {name: value for name, value in (members | changed).items() if value is not None}

@@ -44,8 +44,8 @@ def made(path, count, seed=0, **settings):
 
 def spoil(path, rng):
     """Damage one chunk, cut another, lose a third; says which labels are hit."""
-    found = [path / file.path for files in inventory(OsFs(path)).values() for file in files if file.kind == "chunk"]
-    flipped, cut_off, lost = rng.sample(sorted(found)[1:], 3)
+    chunks = [path / file.path for files in inventory(OsFs(path)).values() for file in files if file.kind == "chunk"]
+    flipped, cut_off, lost = rng.sample(sorted(chunks)[1:], 3)
     data = bytearray(flipped.read_bytes())
     data[len(data) // 2] ^= 1
     flipped.write_bytes(bytes(data))

@@ -21,8 +21,8 @@ DRIVER = ROOT / "tests" / "pipeline" / "drivers.py"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
-        yield found
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def test_every_step_on_two_workers_gives_the_results_of_one_process(cluster, pre
         "spark.executorEnv.PYTHONPATH": f"{faults}:{ROOT}",
         "spark.executorEnv.VEEN_TEST_FAULTS": str(faults),
     }
-    told = drive(cluster.url, DRIVER, prepared, faults, "all", confs=confs)
-    assert told["found"] == expected
-    assert told["struck"] == {name: times for name, (_, times) in KILLS["all"].items()}
+    result = drive(cluster.url, DRIVER, prepared, faults, "all", confs=confs)
+    assert result["found"] == expected
+    assert result["struck"] == {name: times for name, (_, times) in KILLS["all"].items()}
     # Python workers come from the executors of both workers, and from nowhere else.
-    assert all(any("CoarseGrainedExecutorBackend" in line for _, line in above) for above in told["above"])
-    assert {pid for above in told["above"] for pid, _ in above} >= set(cluster.workers())
+    assert all(any("CoarseGrainedExecutorBackend" in line for _, line in above) for above in result["above"])
+    assert {pid for above in result["above"] for pid, _ in above} >= set(cluster.workers())
     ran = executors_by_step(tmp_path / "events")
     for about in (
         "test: source",
@@ -115,13 +115,13 @@ def veen(*words, **env):
 
 @pytest.mark.slow
 def test_executors_that_lack_something_are_named_before_they_get_work(cluster, bare, tmp_path):
-    told = veen("spark", "check", "--master", cluster.url, *SETTINGS, "--json", PYSPARK_PYTHON=str(bare))
-    assert told.returncode == Exit.LOCAL, told.stderr
-    assert len(json.loads(told.stdout)["executors"]) == WORKERS
-    assert "cannot import veen (ModuleNotFoundError)" in json.loads(told.stderr.splitlines()[-1])["cause"]
+    unfit = veen("spark", "check", "--master", cluster.url, *SETTINGS, "--json", PYSPARK_PYTHON=str(bare))
+    assert unfit.returncode == Exit.LOCAL, unfit.stderr
+    assert len(json.loads(unfit.stdout)["executors"]) == WORKERS
+    assert "cannot import veen (ModuleNotFoundError)" in json.loads(unfit.stderr.splitlines()[-1])["cause"]
     fit = veen("spark", "check", "--master", cluster.url, *SETTINGS, "--json")
     assert fit.returncode == Exit.OK, fit.stderr
-    assert [one["lacking"] for one in json.loads(fit.stdout)["executors"]] == [[], []]
+    assert [executor["lacking"] for executor in json.loads(fit.stdout)["executors"]] == [[], []]
 
 
 @pytest.mark.slow
@@ -131,6 +131,6 @@ def test_what_is_needed_travels_to_executors(cluster, bare, prepared, tmp_path, 
     python = {"all": ["--python", bare], "code": []}[ship]
     path = prepared / "log"
     words = ["spark", "submit", "--master", cluster.url, "--ship", ship, *python, *SETTINGS]
-    told = veen(*words, "audit", "run", path, "--out", tmp_path / "out", "--json")
-    assert told.returncode == Exit.BAD_EVIDENCE, told.stderr[-3000:]
-    assert json.loads(told.stdout) == document(run(path))
+    result = veen(*words, "audit", "run", path, "--out", tmp_path / "out", "--json")
+    assert result.returncode == Exit.BAD_EVIDENCE, result.stderr[-3000:]
+    assert json.loads(result.stdout) == document(run(path))

@@ -82,9 +82,9 @@ def check_folds(found, here, there, parts, keys):
     """The generic path of Spark without Spark: summaries of parts that meet in any order, in a tree."""
     rng = random.Random(found.seed)
     for name in FOLDS:
-        fold, seen = fold_named(name), FoldCoverage()
+        fold, coverage = fold_named(name), FoldCoverage()
         try:
-            expected = states(fold, fold_events(fold, seen.events(read_events(str(here), KEYRING))), seen)
+            expected = states(fold, fold_events(fold, coverage.events(read_events(str(here), KEYRING))), coverage)
         except VeenError as exc:
             with pytest.raises(type(exc), match=re.escape(str(exc))):
                 make_prefix(str(there))
@@ -95,21 +95,21 @@ def check_folds(found, here, there, parts, keys):
                 pickle.dumps((EventJob(prefix.uri, keys), timed_tasks(None, prefix, count)))
             )
             rng.shuffle(tasks)
-            made = [summarized(fold, entries_in(event_batches(job, works))) for works in tasks]
-            while len(made) > 1:  # any two that are there
-                one, other = made.pop(rng.randrange(len(made))), made.pop(rng.randrange(len(made)))
-                summary, noted = merged(fold, (one, other))
-                made.append([fold.dump(summary), noted.to_tree()])
-            assert states(fold, *merged(fold, made)) == expected
+            summaries = [summarized(fold, entries_in(event_batches(job, works))) for works in tasks]
+            while len(summaries) > 1:  # any two that are there
+                left, other = summaries.pop(rng.randrange(len(summaries))), summaries.pop(rng.randrange(len(summaries)))
+                summary, noted = merged(fold, (left, other))
+                summaries.append([fold.dump(summary), noted.to_tree()])
+            assert states(fold, *merged(fold, summaries)) == expected
 
 
 def check(seed, root, keys, parts=CUTS):
     """One log, twice on the disk, and everything that is made of it."""
-    found = random_log(seed)
-    here, there = found.put(root / f"{seed}-here"), found.put(root / f"{seed}-there", shuffled=True)
-    check_audits(found, here, there, parts)
-    check_queries(found, here, there, parts, keys)
-    check_folds(found, here, there, parts, keys)
+    world = random_log(seed)
+    here, there = world.put(root / f"{seed}-here"), world.put(root / f"{seed}-there", shuffled=True)
+    check_audits(world, here, there, parts)
+    check_queries(world, here, there, parts, keys)
+    check_folds(world, here, there, parts, keys)
 
 
 @pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
@@ -128,17 +128,17 @@ def test_two_hundred_logs_give_one_answer_for_every_cut(tmp_path, keys, lot):
 
 def folded(path, name, keys, **how):
     try:
-        found = folds.run(str(path), name, keys=keys, **how)
+        result = folds.run(str(path), name, keys=keys, **how)
     except VeenError as exc:
         return type(exc), str(exc)
-    return found.state_hash, found.issues, found.cuts, found.unopened, found.unproven
+    return result.state_hash, result.issues, result.cuts, result.unopened, result.unproven
 
 
 def check_on_spark(spark, seeds, root, keys, parts):
     """The same on Spark: what one process says of the first copy, Spark says of the second."""
     for seed in seeds:
-        found = random_log(seed)
-        here, there = found.put(root / f"{seed}-here"), found.put(root / f"{seed}-there", shuffled=True)
+        world = random_log(seed)
+        here, there = world.put(root / f"{seed}-here"), world.put(root / f"{seed}-there", shuffled=True)
         asked = random_query(random.Random(seed), seed)
         audit = audited(here)
         rows = answered(here, asked, lambda plan, asked=asked: LocalSource(plan, asked, KEYRING))
@@ -168,9 +168,10 @@ def test_more_logs_give_the_same_answer_on_spark(spark, tmp_path, keys):
 
 def test_the_logs_are_of_every_kind():
     """What the tests above are worth depends on what they are given."""
-    found = [random_log(seed) for seed in range(40)]
-    assert {one.variant for one in found} == {"good", "erased", "cut off", "damaged"}
+    worlds = [random_log(seed) for seed in range(40)]
+    assert {world.variant for world in worlds} == {"good", "erased", "cut off", "damaged"}
     labels = [
-        {name.split("-")[1] for name in one.files if name.startswith(("log/chunk-", "log/active-"))} for one in found
+        {name.split("-")[1] for name in world.files if name.startswith(("log/chunk-", "log/active-"))}
+        for world in worlds
     ]
-    assert {len(one) for one in labels} >= {1, 2, 3, 4, 5}
+    assert {len(names) for names in labels} >= {1, 2, 3, 4, 5}

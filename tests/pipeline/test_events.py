@@ -64,19 +64,19 @@ def reason_of(found):
 
 
 def by_place(found):
-    return {(one.label, one.stream_seq): one for one in found}
+    return {(entry.label, entry.stream_seq): entry for entry in found}
 
 
 def test_every_entry_is_there_once_in_logical_order(log, keys):
     """OVL-15, D-27: one order over all streams and labels."""
-    found = list(read_events(str(log), keys))
-    assert len(by_place(found)) == len(found) == 120
-    assert [one.order for one in found] == sorted(one.order for one in found)
-    reasons = Counter(one.reason for one in found if isinstance(one, Unread))
+    entries = list(read_events(str(log), keys))
+    assert len(by_place(entries)) == len(entries) == 120
+    assert [entry.order for entry in entries] == sorted(entry.order for entry in entries)
+    reasons = Counter(entry.reason for entry in entries if isinstance(entry, Unread))
     assert set(reasons) == {"sealed", "malformed"}
-    event = next(one for one in found if isinstance(one, Event))
+    event = next(entry for entry in entries if isinstance(entry, Event))
     assert event.stream_id in {keys.stream_id for keys in KEYS.values()}
-    assert list(read_events(str(log), KEYRING)) == found
+    assert list(read_events(str(log), KEYRING)) == entries
 
 
 @pytest.mark.parametrize("spoiled", [False, True])
@@ -84,7 +84,7 @@ def test_however_the_log_is_cut_tasks_give_the_rows_of_one_process(log, copy, ke
     if spoiled:
         spoil(copy, random.Random(3))
     prefix = make_prefix(str(copy))
-    names = {one.stream_id: str(one.name) for one in KEYS.values()}
+    names = {stream_keys.stream_id: str(stream_keys.name) for stream_keys in KEYS.values()}
     expected = list(rows_of(read_events(prefix, keys), names))
     assert {row["reason"] for row in expected} >= ({"damaged", "missing"} if spoiled else {None})
     for parts in CUTS:
@@ -104,19 +104,19 @@ def test_time_that_runs_backwards_is_carried_over_every_cut(tmp_path, keys):
     assert any(row["ts"] > row["hub_ts"] for row in expected)
     for parts in (*CUTS, 10):
         job = EventJob(prefix.uri, keys)
-        found = [
+        entries = [
             row
             for task in timed_tasks(None, prefix, parts)
-            for one in event_batches(job, task)
-            for row in one.to_pylist()
+            for entry in event_batches(job, task)
+            for row in entry.to_pylist()
         ]
-        assert [row["ts"] for row in found] == [row["ts"] for row in expected]
+        assert [row["ts"] for row in entries] == [row["ts"] for row in expected]
 
 
 def test_rows_and_events_are_each_other(log, keys):
-    found = list(read_events(str(log), keys))
-    rows = list(rows_of(found))
-    assert [entry_of(row) for row in rows] == found
+    entries = list(read_events(str(log), keys))
+    rows = list(rows_of(entries))
+    assert [entry_of(row) for row in rows] == entries
     assert all(set(row) == {column.name for column in SILVER} for row in rows)
     row = next(row for row in rows if row["ok"])
     for bad in ({"hdr": b"\xff"}, {"hdr": None}, {"body": None}, {"leaf_hash": 5}):
@@ -130,7 +130,9 @@ def test_damage_and_holes_are_rows_with_place_and_reason(log, copy, keys):
     assert set(before) == set(after)
     changed = [place for place in before if before[place] != after[place]]
     assert {label.hex() for label, _ in changed} <= labels
-    hurt = [place for place, one in after.items() if isinstance(one, Unread) and one.reason in ("damaged", "missing")]
+    hurt = [
+        place for place, entry in after.items() if isinstance(entry, Unread) and entry.reason in ("damaged", "missing")
+    ]
     assert {after[place].reason for place in hurt} == {"damaged", "missing"}
     for place in set(before) - set(hurt):  # an entry that is well stays what it was, up to ts* behind a hole
         assert rows_without_ts(after[place]) == rows_without_ts(before[place])
@@ -149,7 +151,7 @@ def test_erased_entries_keep_their_place_and_identity(tmp_path, keys, receipts):
     erase(world, receipts=receipts)
     after = by_place(read_events(world.done(), keys))
     assert set(after) == set(before)
-    gone = [place for place, one in after.items() if isinstance(one, Unread) and one.reason == "erased"]
+    gone = [place for place, entry in after.items() if isinstance(entry, Unread) and entry.reason == "erased"]
     assert gone
     for place in gone:
         assert (after[place].leaf_hash, after[place].ts) == (before[place].leaf_hash, before[place].ts)
@@ -157,9 +159,9 @@ def test_erased_entries_keep_their_place_and_identity(tmp_path, keys, receipts):
 
 
 def test_without_keys_everything_is_sealed_and_nothing_stops(log):
-    found = list(read_events(str(log), Keyring()))
-    assert {one.reason for one in found if isinstance(one, Unread)} == {"sealed"}
-    assert all(one.leaf_hash and one.client_id and one.stream_id for one in found)
+    entries = list(read_events(str(log), Keyring()))
+    assert {entry.reason for entry in entries if isinstance(entry, Unread)} == {"sealed"}
+    assert all(entry.leaf_hash and entry.client_id and entry.stream_id for entry in entries)
 
 
 def test_labels_that_the_journal_does_not_name_prove_their_stream(log, copy, keys):
@@ -167,8 +169,8 @@ def test_labels_that_the_journal_does_not_name_prove_their_stream(log, copy, key
     shutil.rmtree(copy / "journal")
     assert list(read_events(str(copy), keys)) == list(read_events(str(log), keys))
     (copy / "hub-identity.json").unlink()
-    found = list(read_events(str(copy), keys))
-    assert {(one.stream_id, reason_of(one)) for one in found} == {(None, "sealed")}
+    entries = list(read_events(str(copy), keys))
+    assert {(entry.stream_id, reason_of(entry)) for entry in entries} == {(None, "sealed")}
 
 
 def test_a_directory_under_the_name_of_another_hub_is_no_source_of_events(log, copy, keys, tmp_path):
@@ -178,9 +180,9 @@ def test_a_directory_under_the_name_of_another_hub_is_no_source_of_events(log, c
     identity.create(OsFs(strange), bytes(31) + b"\x07", 0)
     for name in ("hub-identity.json", "hub-identity.sig"):
         shutil.copy(strange / name, copy / name)
-    found = list(read_events(str(copy), keys))
-    assert len(found) == 120
-    assert {(one.stream_id, reason_of(one)) for one in found} == {(None, "damaged")}
+    entries = list(read_events(str(copy), keys))
+    assert len(entries) == 120
+    assert {(entry.stream_id, reason_of(entry)) for entry in entries} == {(None, "damaged")}
 
 
 def test_a_prefix_is_chosen_by_stream_label_and_position(log, keys):
@@ -208,8 +210,8 @@ def test_a_prefix_names_the_root_at_every_head(log, copy):
     prefix = make_prefix(str(log), upto=upto)
     roots = {}
     for file in (log / "log").glob("*.log"):
-        for _, one in frames(file.read_bytes()):
-            roots[one.label, one.stream_seq] = Receipt.from_bytes(one.receipt).mmr_root
+        for _, frame in frames(file.read_bytes()):
+            roots[frame.label, frame.stream_seq] = Receipt.from_bytes(frame.receipt).mmr_root
     assert prefix.cuts == tuple(
         Cut(label=label, upto_seq=seq, mmr_root=roots[label, seq]) for label, seq in sorted(upto.items())
     )
@@ -243,6 +245,6 @@ def test_the_columns_are_those_of_the_contract():
 def test_no_key_travels_with_a_task(log, keys):
     prefix = make_prefix(str(log))
     travelling = pickle.dumps((EventJob(str(log), keys), timed_tasks(None, prefix, 3))) + repr(prefix).encode()
-    for one in KEYS.values():
-        for secret in (one.secret(), one.secret().hex().encode(), one.to_text().encode()):
+    for stream_keys in KEYS.values():
+        for secret in (stream_keys.secret(), stream_keys.secret().hex().encode(), stream_keys.to_text().encode()):
             assert secret not in travelling

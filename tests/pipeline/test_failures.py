@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]  # test_cluste
 @pytest.mark.req("GEN-04", "SNAP-02")
 def test_killed_workers_change_no_result(tmp_path):
     prepared, faults = prepare(tmp_path / "data"), hooked(tmp_path / "faults")
-    told = drive(
+    result = drive(
         "local[2,4]",
         ROOT / "tests" / "pipeline" / "drivers.py",
         prepared,
@@ -22,5 +22,5 @@ def test_killed_workers_change_no_result(tmp_path):
         env={"PYTHONPATH": f"{faults}:{ROOT}", "VEEN_TEST_FAULTS": str(faults)},
     )
     expected = in_one_process(prepared)
-    assert told["found"] == expected
-    assert told["struck"] == {name: times for name, (_, times) in KILLS["workers"].items()}
+    assert result["found"] == expected
+    assert result["struck"] == {name: times for name, (_, times) in KILLS["workers"].items()}

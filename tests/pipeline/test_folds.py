@@ -52,40 +52,41 @@ def shipped(number, tree):
 @pytest.mark.parametrize("seed", range(12))
 def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_parts(seed, mirrors):
     """D-82, D-120: 1, 2, 7 and 64 parts, rows in disorder, every compact overlay."""
-    found = history(seed)
-    cuts = cuts_of(found)
+    entries = history(seed)
+    cuts = cuts_of(entries)
     for fold in folds(mirrors=mirrors):
         if isinstance(fold, Ordered):
             continue
-        expected = outcome(fold, reference(fold, found), cuts)
+        expected = outcome(fold, reference(fold, entries), cuts)
         for parts in PARTS:
             trees = [
-                shipped(n, partials.summarized(fold, part)) for n, part in enumerate(dealt(found, parts, seed + parts))
+                shipped(n, partials.summarized(fold, part))
+                for n, part in enumerate(dealt(entries, parts, seed + parts))
             ]
-            first, seen = partials.merged(fold, trees[: parts // 2])
-            again = shipped(0, [fold.dump(first), seen.to_tree()])
-            summary, seen = partials.merged(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
+            first, coverage = partials.merged(fold, trees[: parts // 2])
+            again = shipped(0, [fold.dump(first), coverage.to_tree()])
+            summary, coverage = partials.merged(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
             assert outcome(fold, summary, cuts) == expected
-            assert seen.rows == len(found)
+            assert coverage.rows == len(entries)
 
 
 @pytest.mark.req("OVL-15", "SNAP-02")
 @pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
 @pytest.mark.parametrize("seed", range(12))
 def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
-    found = history(seed)
-    cuts = cuts_of(found)
+    entries = history(seed)
+    cuts = cuts_of(entries)
     for fold in folds(mirrors=mirrors):
         if not isinstance(fold, Ordered):
             continue
-        expected = outcome(fold, reference(fold, found), cuts)
+        expected = outcome(fold, reference(fold, entries), cuts)
         for parts in PARTS:
-            rows = [row for part in dealt(found, parts, seed) for row in partials.counting_rows(fold, part)]
-            seen = merged_coverage(row for row in rows if "data" in row)
+            rows = [row for part in dealt(entries, parts, seed) for row in partials.counting_rows(fold, part)]
+            coverage = merged_coverage(row for row in rows if "data" in row)
             events = [event_of(row) for row in rows if "data" not in row]
             events += events[: len(events) // 3]  # rows that stand twice
             summary = fold_events(fold, sorted(events, key=lambda event: event.order))
-            settled = type(summary)(summary.prefix, {}, max(summary.ts, seen.ts), summary.issues)
+            settled = type(summary)(summary.prefix, {}, max(summary.ts, coverage.ts), summary.issues)
             assert outcome(fold, settled, cuts) == expected
 
 
@@ -93,11 +94,11 @@ def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
 @pytest.mark.parametrize("seed", range(20))
 def test_records_that_are_independent_can_be_stepped_through_apart(seed):
     """CRUD and queues: the same tables, violations and positions as from one pass."""
-    found = history(seed, 90, kinds=("crud", "queue"))
-    cuts = cuts_of(found)
+    entries = history(seed, 90, kinds=("crud", "queue"))
+    cuts = cuts_of(entries)
     for fold in (CrudFold(), QueueFold(), QueueFold(groups=["", "a"])):
         key_of = partials.KEYS[type(fold)]
-        rows = [row for row in partials.counting_rows(fold, found, key_of) if "data" not in row]
+        rows = [row for row in partials.counting_rows(fold, entries, key_of) if "data" not in row]
         for parts in PARTS:
             shards: list[list[Event]] = [[] for _ in range(parts)]
             for row in rows:
@@ -106,10 +107,10 @@ def test_records_that_are_independent_can_be_stepped_through_apart(seed):
                 fold.load(shipped(0, fold.dump(fold_events(fold, sorted(shard, key=lambda e: e.order)))))
                 for shard in shards
             )
-            seen = FoldCoverage()
-            seen.all(found)
-            whole = type(summary)(summary.prefix, {}, max(summary.ts, seen.ts), summary.issues)
-            assert outcome(fold, whole, cuts) == outcome(fold, reference(fold, found), cuts)
+            coverage = FoldCoverage()
+            coverage.all(entries)
+            whole = type(summary)(summary.prefix, {}, max(summary.ts, coverage.ts), summary.issues)
+            assert outcome(fold, whole, cuts) == outcome(fold, reference(fold, entries), cuts)
 
 
 def test_a_bridge_may_tie_two_records_so_mirrored_folds_are_not_cut_by_key():
@@ -123,21 +124,21 @@ def test_a_bridge_may_tie_two_records_so_mirrored_folds_are_not_cut_by_key():
 def in_windows(fold, events, bounds):
     """What Spark does, without Spark: judge, free of copies, cut by order, settle."""
     entries = sorted(windows.wallet_events(fold, events), key=lambda entry: entry.order)
-    known: set[bytes] = set()
+    opened: set[bytes] = set()
     judged, bad = [], []
     for entry in entries:
         if entry.identity is None:
             assert entry.issue is not None
             bad.append(entry.issue)
             continue
-        judged.append(entry._replace(first=entry.identity not in known))
-        known.add(entry.identity)
+        judged.append(entry._replace(first=entry.identity not in opened))
+        opened.add(entry.identity)
     books, start = windows.Books(fold), 0
     for end in [*sorted(min(bound, len(judged)) for bound in bounds), len(judged)]:
         part = judged[start:end]
-        found = windows.RangeSummary.from_tree(shipped(0, windows.summarize_range(part).to_tree()))
+        summary = windows.RangeSummary.from_tree(shipped(0, windows.summarize_range(part).to_tree()))
         again = [entry for entry in part if entry.counts and entry.first]
-        books.add(found, again.copy)
+        books.add(summary, again.copy)
         start = end
     return books, books.progress(max((event.ts for event in events), default=0), bad)
 
@@ -171,8 +172,8 @@ def test_a_policy_refuses_the_same_events_in_windows(world, bounds, data):
 def test_owners_are_asked_for_in_windows_as_in_the_sequential_fold(world, bounds, bridged, data):
     """The key of an owner is checked against the record of the wallet, so it is state: windows have to see the same."""
     own = {OWNERS[name]: H(b"device of " + wallet_stream(WALLETS[name])) for name in OWNERS}
-    known = data.draw(st.sets(st.sampled_from(sorted(own))))
-    owners = owners_by({ctx_id: [own[ctx_id], H(b"mallory")] for ctx_id in known})
+    opened = data.draw(st.sets(st.sampled_from(sorted(own))))
+    owners = owners_by({ctx_id: [own[ctx_id], H(b"mallory")] for ctx_id in opened})
     services = data.draw(st.lists(st.sampled_from(sorted(own.values())), max_size=1))
     policy = WalletPolicy.institutional(services=services, max_skew_sec=None) if services else ANY_TIME
     mirrors = Mirrors.by([WALLET_BRIDGE] if bridged else [])
@@ -217,35 +218,35 @@ def test_where_nothing_is_refused_nothing_is_replayed_although_the_wallets_open_
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
-    found = history(seed, 80)
-    cuts = cuts_of(found)
-    unknown = {one.label for one in found if one.leaf_hash is None}
+    entries = history(seed, 80)
+    cuts = cuts_of(entries)
+    unknown = {entry.label for entry in entries if entry.leaf_hash is None}
     for parts in PARTS:
-        seen = FoldCoverage()
-        for part in dealt(found, parts, seed):
+        coverage = FoldCoverage()
+        for part in dealt(entries, parts, seed):
             some = FoldCoverage()
             some.all(part)
-            seen.absorb(merged_coverage([coverage_row(some)]))
+            coverage.absorb(merged_coverage([coverage_row(some)]))
         for cut in cuts:
-            tree = seen.peaks(cut.label, cut.upto_seq)
+            tree = coverage.peaks(cut.label, cut.upto_seq)
             assert (tree is None) == (cut.label in unknown)
             assert tree is None or tree.root() == cut.mmr_root
-        assert sum(one.count for one in seen.unopened()) == sum(isinstance(one, Unread) for one in found)
+        assert sum(entry.count for entry in coverage.unopened()) == sum(isinstance(entry, Unread) for entry in entries)
 
 
 def test_a_row_that_is_missing_or_stands_twice_leaves_no_single_run():
     events = history(3, 200, unread=False)
-    found = [one for one in events if one.label == events[0].label]
+    first_label = [event for event in events if event.label == events[0].label]
     whole, holed, doubled = FoldCoverage(), FoldCoverage(), FoldCoverage()
-    whole.all(found)
-    holed.all(found[:2] + found[3:])
-    doubled.all([*found, found[1]])
-    label = found[0].label
+    whole.all(first_label)
+    holed.all(first_label[:2] + first_label[3:])
+    doubled.all([*first_label, first_label[1]])
+    label = first_label[0].label
     assert whole.first_of(label) == 1
     assert holed.first_of(label) is None
     assert doubled.first_of(label) is None
-    assert holed.peaks(label, len(found)) is None
-    assert doubled.peaks(label, len(found)) == whole.peaks(label, len(found))
+    assert holed.peaks(label, len(first_label)) is None
+    assert doubled.peaks(label, len(first_label)) == whole.peaks(label, len(first_label))
 
 
 # --- streams of events ---------------------------------------------------------------------------------------------
@@ -280,36 +281,36 @@ def test_an_event_that_belongs_before_a_finished_state_is_named():
 
 @pytest.mark.parametrize("name", FOLDS)
 def test_rows_are_folded_in_any_order_and_bound_to_the_cuts_that_come_with_them(name):
-    found = history(11, 120, copies=False)
+    entries = history(11, 120, copies=False)
     fold = FOLDS[name]()
-    cuts = cuts_of(found)
-    result = api.run(list(reversed(found)), fold, cuts=cuts)
-    assert outcome(fold, result.summary, cuts) == outcome(fold, reference(fold, found), cuts)
-    assert (result.snapshot, result.issues) == outcome(fold, reference(fold, found), cuts)
-    assert result.entries == len(found)
+    cuts = cuts_of(entries)
+    result = api.run(list(reversed(entries)), fold, cuts=cuts)
+    assert outcome(fold, result.summary, cuts) == outcome(fold, reference(fold, entries), cuts)
+    assert (result.snapshot, result.issues) == outcome(fold, reference(fold, entries), cuts)
+    assert result.entries == len(entries)
     assert result.plan == "python"
-    assert set(result.unproven) == {one.label for one in found if one.leaf_hash is None}
-    assert sum(one.count for one in result.unopened) == sum(isinstance(one, Unread) for one in found)
-    assert result.ts == max(one.ts for one in found)
+    assert set(result.unproven) == {entry.label for entry in entries if entry.leaf_hash is None}
+    assert sum(entry.count for entry in result.unopened) == sum(isinstance(entry, Unread) for entry in entries)
+    assert result.ts == max(entry.ts for entry in entries)
     assert "state_hash" in repr(result)
     assert result.state_hash.hex()[:4] in result._repr_html_()
 
 
 def test_rows_that_are_not_those_of_their_cuts_are_refused():
-    found = history(12, 120, unread=False)
-    cuts = cuts_of(found)
+    entries = history(12, 120, unread=False)
+    cuts = cuts_of(entries)
     fold = KvFold()
     with pytest.raises(RowsMissing):
-        api.run(found[:-1], fold, cuts=cuts)
+        api.run(entries[:-1], fold, cuts=cuts)
     wrong = [
         cut if n else type(cut)(label=cut.label, upto_seq=cut.upto_seq, mmr_root=bytes(32))
         for n, cut in enumerate(cuts)
     ]
     with pytest.raises(RootDiffers) as caught:
-        api.run(found, fold, cuts=wrong)
+        api.run(entries, fold, cuts=wrong)
     assert cuts[0].label.hex() in str(caught.value)
     with pytest.raises(NotBound):
-        _ = api.run(found, fold).snapshot
+        _ = api.run(entries, fold).snapshot
 
 
 def test_a_state_looks_the_same_in_pieces_of_any_size():
@@ -351,5 +352,5 @@ def test_folds_are_found_by_their_names():
 
 
 def test_rows_and_unread_entries_survive_the_way_through_columns():
-    found = history(5, 120)
-    assert [entry_of(row) for row in rows_of(found)] == found
+    entries = history(5, 120)
+    assert [entry_of(row) for row in rows_of(entries)] == entries

@@ -31,6 +31,6 @@ def test_the_examples_run_one_after_another(tmp_path):
 
 def test_the_table_of_plans_is_what_auto_does():
     rows = re.findall(r"^\| `([a-z ]+)` \| ([a-z., ]+) \|", PAGE, re.MULTILINE)
-    told = {name: plan for plan, names in rows for name in names.split(", ") if "every" not in name}
-    assert told == {name: plan_of(fold_named(name), "auto") for name in told}
-    assert len(told) == 11
+    plans = {name: plan for plan, names in rows for name in names.split(", ") if "every" not in name}
+    assert plans == {name: plan_of(fold_named(name), "auto") for name in plans}
+    assert len(plans) == 11

@@ -36,9 +36,9 @@ from veen.testing.events import FakeLog
 @pytest.fixture
 def world(tmp_path):
     rng, log = random.Random(7), FakeLog()
-    made = real_log(tmp_path / "hub", [WRITERS[rng.choice(("kv", "crud"))](rng, log) for _ in range(70)], foreign=0.07)
-    yield made
-    made.store.close()
+    world = real_log(tmp_path / "hub", [WRITERS[rng.choice(("kv", "crud"))](rng, log) for _ in range(70)], foreign=0.07)
+    yield world
+    world.store.close()
 
 
 def more(world, count=20, seed=9):
@@ -52,7 +52,7 @@ def folded(world, fold="kv", **how):
 
 
 def events_of(world):
-    return [one for one in read_events(str(world.path), KEYRING) if isinstance(one, Event)]
+    return [event for event in read_events(str(world.path), KEYRING) if isinstance(event, Event)]
 
 
 @pytest.mark.req("OVL-11", "SNAP-02")
@@ -61,7 +61,7 @@ def test_a_state_is_bound_to_the_roots_of_exactly_what_was_folded(world, tmp_pat
     assert not result.unproven
     assert {cut.label: cut.upto_seq for cut in result.cuts} == make_prefix(str(world.path)).heads
     assert result.entries == sum(cut.upto_seq for cut in result.cuts)
-    assert {one.reason for one in result.unopened} == {"sealed"}
+    assert {unread.reason for unread in result.unopened} == {"sealed"}
     events = list(read_events(str(world.path), KEYRING))
     assert folds.run(events, "kv", cuts=result.cuts).snapshot == result.snapshot
     by_file = folds.run(world.path, KvFold(), keys=write_keys(tmp_path, KEYRING.entries).path, engine="python")
@@ -69,11 +69,11 @@ def test_a_state_is_bound_to_the_roots_of_exactly_what_was_folded(world, tmp_pat
 
 
 def test_only_the_streams_that_were_asked_for_are_folded(world):
-    one = folded(world, streams=[STREAMS[0]])
-    assert one.streams == (stream_id_of(STREAMS[0]),)
-    assert 0 < len(one.cuts) < len(folded(world).cuts)
+    first = folded(world, streams=[STREAMS[0]])
+    assert first.streams == (stream_id_of(STREAMS[0]),)
+    assert 0 < len(first.cuts) < len(folded(world).cuts)
     key = next(keys for keys in KEYRING.entries if keys.name == STREAMS[0])
-    assert folds.run(str(world.path), "kv", keys=Keyring((key,)), engine="python").snapshot == one.snapshot
+    assert folds.run(str(world.path), "kv", keys=Keyring((key,)), engine="python").snapshot == first.snapshot
 
 
 def test_a_state_of_an_earlier_position_or_time_is_that_of_a_shorter_log(world):
@@ -102,7 +102,9 @@ def test_a_written_state_says_what_it_is_bound_to_and_is_read_again(world, tmp_p
         ("crud", schema, cut.label, cut.upto_seq, cut.mmr_root) for schema in CrudFold.schemas for cut in result.cuts
     }
     (issues,) = (tmp_path / "state").glob("*-issues.parquet")
-    assert [tuple(row.values()) for row in pq.read_table(issues).to_pylist()] == [tuple(one) for one in result.issues]
+    assert [tuple(row.values()) for row in pq.read_table(issues).to_pylist()] == [
+        tuple(issue) for issue in result.issues
+    ]
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "state").iterdir())  # it holds what was sealed
 
 
@@ -229,7 +231,7 @@ def test_every_way_in_which_a_checkpoint_is_false_is_named(world):
     assert verified(world, claim).ok
 
     def names(changed):
-        return [one.code for one in verified(world, changed).differences]
+        return [difference.code for difference in verified(world, changed).differences]
 
     assert names(replace(claim, state_hash=bytes(32))) == ["SNAP.HASH"]
     first, *rest = claim.cuts
@@ -238,9 +240,9 @@ def test_every_way_in_which_a_checkpoint_is_false_is_named(world):
     shorter = replace(first, upto_seq=first.upto_seq - 1)
     assert names(replace(claim, cuts=(shorter, *rest)))[0] == "SNAP.ROOT"
     assert names(replace(claim, state_class="crud", cuts=claim.cuts)) == ["SNAP.HASH"]
-    assert [one.code for one in verified(world, claim, fold="crud").differences] == ["SNAP.CLASS"]
+    assert [difference.code for difference in verified(world, claim, fold="crud").differences] == ["SNAP.CLASS"]
     stranger = HubIdentity.first(ed25519.SigningKey(bytes(32)).public, valid_from=0)
-    assert {one.code for one in verified(world, claim, identity=stranger).differences} == {"SNAP.RECEIPT"}
+    assert {difference.code for difference in verified(world, claim, identity=stranger).differences} == {"SNAP.RECEIPT"}
     assert "claimed" in str(verified(world, replace(claim, state_hash=bytes(32))).differences[0])
 
 
@@ -255,7 +257,7 @@ def test_a_log_that_was_changed_under_a_checkpoint_does_not_pass(world):
     path.write_bytes(bytes(data))
     verdict = verified(world, claim)
     assert not verdict.ok
-    assert {"SNAP.LEAVES", "SNAP.HASH"} & {one.code for one in verdict.differences}
+    assert {"SNAP.LEAVES", "SNAP.HASH"} & {difference.code for difference in verdict.differences}
 
 
 def test_a_written_state_is_verified_like_a_checkpoint_also_at_another_time(world, tmp_path):
@@ -284,7 +286,7 @@ def test_what_is_no_checkpoint_is_no_claim(world):
 def test_erased_entries_keep_their_leaves_so_a_state_without_them_is_still_bound(world):
     erase(world)
     result = folded(world)
-    assert {one.reason for one in result.unopened} >= {"erased"}
+    assert {unread.reason for unread in result.unopened} >= {"erased"}
     assert not result.unproven
 
 

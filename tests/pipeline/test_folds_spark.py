@@ -47,60 +47,60 @@ def test_sql_gives_the_very_summary_that_the_fold_makes(spark, name, mirrors):
     """Ties, late times, u64 beyond BIGINT, copies true and false, bodies that do not decode, entries not read."""
     fold = FOLDS[name](mirrors=mirrors)
     sums = name == "crdt.gcnt"  # these need every place once: see below
-    found = history(f"native {name}", 250, kinds=(name,), copies=bool(mirrors) and not sums, unread=not sums)
-    cuts = cuts_of(found)
-    summary, seen = fold_native(frame_of(spark, found, 3), fold)
-    assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
-    assert seen.rows == len(found)
+    entries = history(f"native {name}", 250, kinds=(name,), copies=bool(mirrors) and not sums, unread=not sums)
+    cuts = cuts_of(entries)
+    summary, coverage = fold_native(frame_of(spark, entries, 3), fold)
+    assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, entries), cuts)
+    assert coverage.rows == len(entries)
 
 
 def test_where_sql_cannot_sum_the_generic_plan_does(spark):
     """A row that stands twice, a hole, a copy: sums by position need each place once."""
     fold = FOLDS["crdt.gcnt"](mirrors=BY_BRIDGE)
-    found = history(4, 150, kinds=("crdt.gcnt",))
-    doubled = [*found, found[5]]
+    entries = history(4, 150, kinds=("crdt.gcnt",))
+    doubled = [*entries, entries[5]]
     frame = frame_of(spark, doubled, 2)
     with pytest.raises(PlanUnfit):
         fold_native(frame, fold)
     result = api.run(frame, fold)
     assert result.plan == "summaries"
-    cuts = cuts_of(found)
-    assert outcome(fold, result.summary, cuts) == outcome(fold, reference(fold, found), cuts)
+    cuts = cuts_of(entries)
+    assert outcome(fold, result.summary, cuts) == outcome(fold, reference(fold, entries), cuts)
 
 
 @pytest.mark.req("SNAP-02")
 @pytest.mark.parametrize("parts", [1, 2, 7, 64])
 def test_summaries_of_any_number_of_partitions_merge_to_one_state(spark, parts):
     fold = Joined(fold for fold in folds(mirrors=BY_BRIDGE) if not isinstance(fold, Ordered))
-    found = history("generic", 300)
-    cuts = cuts_of(found)
-    summary, seen = on_spark.fold_frame(frame_of(spark, found, parts, seed=parts), fold)
-    assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
-    assert seen.rows == len(found)
+    entries = history("generic", 300)
+    cuts = cuts_of(entries)
+    summary, coverage = on_spark.fold_frame(frame_of(spark, entries, parts, seed=parts), fold)
+    assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, entries), cuts)
+    assert coverage.rows == len(entries)
 
 
 @pytest.mark.req("SNAP-02")
 @pytest.mark.parametrize("name", ["crud", "queue"])
 def test_ordered_folds_agree_in_order_and_by_key(spark, name):
-    found = history(f"ordered {name}", 250, kinds=(name,))
-    cuts = cuts_of(found)
-    frame, fold = frame_of(spark, found, 3), FOLDS[name]()
-    expected = outcome(fold, reference(fold, found), cuts)
+    entries = history(f"ordered {name}", 250, kinds=(name,))
+    cuts = cuts_of(entries)
+    frame, fold = frame_of(spark, entries, 3), FOLDS[name]()
+    expected = outcome(fold, reference(fold, entries), cuts)
     assert outcome(fold, on_spark.by_key(frame, fold, 5)[0], cuts) == expected
     mirrored = FOLDS[name](mirrors=BY_BRIDGE)
     summary, _ = on_spark.in_order(frame, mirrored)
-    assert outcome(mirrored, summary, cuts) == outcome(mirrored, reference(mirrored, found), cuts)
+    assert outcome(mirrored, summary, cuts) == outcome(mirrored, reference(mirrored, entries), cuts)
 
 
 @pytest.mark.req("WAL-15", "SNAP-02")
 @pytest.mark.parametrize("parts", [1, 5])
 def test_the_ledger_settles_in_windows_to_the_sequential_fold(spark, parts):
     fold = FOLDS["wallet.ledger"](mirrors=BY_BRIDGE)
-    found = history("ledger", 250, kinds=("wallet.ledger",))
-    cuts = cuts_of(found)
-    summary, seen, replayed = on_spark.fold_ledger(frame_of(spark, [*found, found[3]], 3), fold, parts)
-    assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
-    assert seen.rows == len(found) + 1
+    entries = history("ledger", 250, kinds=("wallet.ledger",))
+    cuts = cuts_of(entries)
+    summary, coverage, replayed = on_spark.fold_ledger(frame_of(spark, [*entries, entries[3]], 3), fold, parts)
+    assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, entries), cuts)
+    assert coverage.rows == len(entries) + 1
     assert replayed > 0  # such a history has everything that can be refused
 
 
@@ -108,12 +108,12 @@ def test_the_ledger_settles_in_windows_to_the_sequential_fold(spark, parts):
 def test_the_ledger_asks_for_owners_on_spark_as_in_the_sequential_fold(spark):
     owners = owners_by({OWNERS["ann"]: [H(b"alice")], OWNERS["bob"]: [H(b"bob")], OWNERS["dan"]: [H(b"alice")]})
     policy = WalletPolicy(max_skew_sec=None).on_shared_streams(owners)
-    found = history("owners", 250, kinds=("wallet.ledger",))
-    cuts = cuts_of(found)
+    entries = history("owners", 250, kinds=("wallet.ledger",))
+    cuts = cuts_of(entries)
     for mirrors in (BY_BRIDGE, NO_MIRRORS):
         fold = LedgerFold(mirrors=mirrors, policy=policy)
-        summary, _, _ = on_spark.fold_ledger(frame_of(spark, found, 3), fold, 5)
-        assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, found), cuts)
+        summary, _, _ = on_spark.fold_ledger(frame_of(spark, entries, 3), fold, 5)
+        assert outcome(fold, summary, cuts) == outcome(fold, reference(fold, entries), cuts)
         assert "WAL.UNAUTHORIZED_OPERATION" in {issue.code for issue in fold.issues(summary)}
 
 
@@ -145,11 +145,11 @@ def test_a_log_on_disk_gives_one_state_for_both_engines_and_goes_on_from_it(spar
 
 def test_typed_silver_can_be_kept_and_folded_without_decoding_again(spark, tmp_path):
     fold = FOLDS["kv"]()
-    found = history("typed", 120, kinds=("kv",), copies=False)
-    frame = frame_of(spark, found, 2)
+    entries = history("typed", 120, kinds=("kv",), copies=False)
+    frame = frame_of(spark, entries, 2)
     api.typed_rows(frame, fold).write.parquet(str(tmp_path / "typed"))
     again = api.run(spark.read.parquet(str(tmp_path / "typed")), fold)
-    assert (again.state_hash, again.issues, again.plan) == (*_plain(fold, found), "native")
+    assert (again.state_hash, again.issues, again.plan) == (*_plain(fold, entries), "native")
     rows = api.typed_frame(frame, fold)
     assert {"key", "value", "at"} <= set(rows.columns)
     assert rows.where("key = 'a'").count() > 0
@@ -163,8 +163,8 @@ def _plain(fold, found):
 def test_a_task_that_fails_says_so_in_a_line(spark):
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
-    found = history(1, 100, unread=False)
-    broken = frame_of(spark, found, 2).withColumn("hdr", F.lit(b"nothing"))
+    entries = history(1, 100, unread=False)
+    broken = frame_of(spark, entries, 2).withColumn("hdr", F.lit(b"nothing"))
     with pytest.raises(FoldFailed) as caught:
         api.run(broken, FOLDS["rpc"]())
     assert "the row is no event" in str(caught.value)
@@ -193,11 +193,11 @@ def test_the_command_lets_spark_work_and_verifies_what_it_made(tmp_path):
 def test_every_fold_by_every_plan_over_many_histories(spark, seed):
     """With copies and without, on 1, 2, 7 and 64 partitions."""
     mirrors, parts = (NO_MIRRORS, BY_BRIDGE)[seed % 2], (1, 2, 7, 64)[seed % 4]
-    found = history(f"many {seed}", 200, copies=bool(mirrors), unread=seed % 3 > 0)
-    cuts = cuts_of(found)
-    frame = frame_of(spark, found, parts, seed).persist()
+    entries = history(f"many {seed}", 200, copies=bool(mirrors), unread=seed % 3 > 0)
+    cuts = cuts_of(entries)
+    frame = frame_of(spark, entries, parts, seed).persist()
     for fold in folds(mirrors=mirrors):
-        expected = outcome(fold, reference(fold, found), cuts)
+        expected = outcome(fold, reference(fold, entries), cuts)
         for plan in ("auto", "generic"):
             result = api.run(frame, fold, plan=plan, cuts=cuts, parts=min(parts, 7))
             assert (result.snapshot, result.issues) == expected, (fold.name, result.plan)

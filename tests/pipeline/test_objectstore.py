@@ -64,20 +64,20 @@ class Store:
 def store(tmp_path_factory):
     requests = tmp_path_factory.mktemp("s3") / "requests"
     with (
-        requests.open("a") as told,
+        requests.open("a") as output,
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told
+            [sys.executable, "-W", "ignore", "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
         ) as server,
     ):
         assert server.stdin is not None
         assert server.stdout is not None
         lines = iter(server.stdout.readline, b"")
         port = int(next(line for line in lines if line.strip().isdigit()))
-        found = Store(port, requests)
+        bucket_store = Store(port, requests)
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in found.environment.items():
+            for name, value in bucket_store.environment.items():
                 patch.setenv(name, value)
-            yield found
+            yield bucket_store
         server.stdin.close()
         server.wait(30)
 
@@ -88,14 +88,14 @@ def spark_there(spark, store):
 
     So are those that look at a source that was registered, but not those of one that Spark found by itself.
     """
-    told = spark.sparkContext.environment
-    told.update(store.environment)
+    environment = spark.sparkContext.environment
+    environment.update(store.environment)
     session = spark_session().newSession()
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     session.dataSource.register(EntrySource)
     yield session
     for name in store.environment:
-        del told[name]
+        del environment[name]
 
 
 def test_an_audit_of_a_bucket_is_that_of_the_directory(spark_there, store, tmp_path):
@@ -107,9 +107,9 @@ def test_an_audit_of_a_bucket_is_that_of_the_directory(spark_there, store, tmp_p
     data[400] ^= 1
     chunks(path)[0].write_bytes(data)
     place = store.put(path, "bucket/bad")
-    found = run(place, engine=SparkEngine(spark_there, 3))
-    assert not found.ok
-    assert tables(found) == tables(run(path))
+    report = run(place, engine=SparkEngine(spark_there, 3))
+    assert not report.ok
+    assert tables(report) == tables(run(path))
 
 
 def test_source_and_queries_read_a_bucket(spark_there, store, tmp_path):
@@ -121,8 +121,8 @@ def test_source_and_queries_read_a_bucket(spark_there, store, tmp_path):
     )
     asked = descriptor(query_id="q-1", evidence={"mode": "full"})
     expected = api.run(path, asked, keys=KEYRING, result_id="r-1", now=lambda: 7)
-    found = api.run(place, asked, keys=KEYRING, result_id="r-1", now=lambda: 7, engine="spark", spark=spark_there)
-    assert (found.digest, list(found.rows())) == (expected.digest, list(expected.rows()))
+    result = api.run(place, asked, keys=KEYRING, result_id="r-1", now=lambda: 7, engine="spark", spark=spark_there)
+    assert (result.digest, list(result.rows())) == (expected.digest, list(expected.rows()))
 
 
 def test_a_bucket_that_is_not_there_is_no_empty_log(store, tmp_path):
@@ -130,9 +130,9 @@ def test_a_bucket_that_is_not_there_is_no_empty_log(store, tmp_path):
     for place in ("s3://nobody-has-this/hub", "s3://bucket/elsewhere"):
         with pytest.raises(PlaceMissing, match="no such directory or bucket"):
             run(place)
-        told = CliRunner().invoke(cli, ["audit", "run", place, "--engine", "python"])
-        assert told.exit_code == Exit.LOCAL, told.output
-        assert place in told.stderr
+        result = CliRunner().invoke(cli, ["audit", "run", place, "--engine", "python"])
+        assert result.exit_code == Exit.LOCAL, result.output
+        assert place in result.stderr
     with pytest.raises(PlaceMissing, match="Unrecognized filesystem"):
         open_place("wasb://account/container")
 
@@ -155,8 +155,8 @@ def test_the_pipeline_never_writes_into_a_bucket(store, tmp_path):
     store.requests()
     run(place)
     assert {line.split()[0] for line in store.requests()} <= {"GET", "HEAD"}
-    kept = ArrowFs(place)
-    for act in (lambda: kept.remove("log"), lambda: kept.open("x", create=True), lambda: kept.make_dir("x")):
+    bucket = ArrowFs(place)
+    for act in (lambda: bucket.remove("log"), lambda: bucket.open("x", create=True), lambda: bucket.make_dir("x")):
         with pytest.raises(Exception, match="does not write"):
             act()
     assert "AWS_SECRET_ACCESS_KEY" in os.environ  # and nowhere in the URLs above

@@ -162,26 +162,26 @@ def test_group_keys_are_canonical_and_receipts_follow_the_order():
     fields = (FieldPath.of("origin"), FieldPath.of("payload.v"))
     assert group_key(fields, with_value({"b": 1, "a": Decimal("1.0")})) == b'["o",{"a":1,"b":1}]'
     assert group_key(fields, record(None)) == b'["o",null]'
-    one, other = GroupReceipts(), GroupReceipts()
+    left, other = GroupReceipts(), GroupReceipts()
     for leaf in (b"a" * 32, b"b" * 32):
-        one.add(b"k", leaf)
+        left.add(b"k", leaf)
     for leaf in (b"b" * 32, b"a" * 32):
         other.add(b"k", leaf)
-    assert one.receipt_id(b"k") != other.receipt_id(b"k")
-    assert len(one.receipt_id(b"k")) == len("rcpt-") + 64
-    assert one.receipt_id(b"none") == GroupReceipts().receipt_id(b"none")
+    assert left.receipt_id(b"k") != other.receipt_id(b"k")
+    assert len(left.receipt_id(b"k")) == len("rcpt-") + 64
+    assert left.receipt_id(b"none") == GroupReceipts().receipt_id(b"none")
 
 
 @pytest.mark.req("QRY-08")
 def test_paths_lead_into_maps_and_lists_and_end_in_null():
-    found = record({"a": {"b": [{"c": 7}, 8]}, "raw": b"\xff", "json": b'{"x":1}'})
+    event = record({"a": {"b": [{"c": 7}, 8]}, "raw": b"\xff", "json": b'{"x":1}'})
     values = {
         "payload.a.b.0.c": 7, "payload.a.b.1": 8, "payload.a.b.2": None, "payload.a.b.-1": None, "payload.a.b.c": None,
         "payload.a.x.y": None, "payload.raw": "ff", "payload.raw.0": None, "payload.json.x": 1,
         "payload.a.b.\u0660": None,
         "subject_id": "s", "principal_id": "00" * 32, "event_time": "1970-01-01T00:00:01Z",
     }  # fmt: skip
-    assert {name: FieldPath.of(name).value(found) for name in values} == values
+    assert {name: FieldPath.of(name).value(event) for name in values} == values
 
 
 def test_a_payload_of_bytes_is_json_only_if_it_is_canonical():

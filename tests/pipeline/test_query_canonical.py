@@ -37,7 +37,7 @@ def test_the_order_of_members_does_not_matter(value):
     def turned(found):
         if isinstance(found, dict):
             return {key: turned(found[key]) for key in reversed(found)}
-        return [turned(one) for one in found] if isinstance(found, list) else found
+        return [turned(item) for item in found] if isinstance(found, list) else found
 
     assert encode(turned(value)) == encode(value)
 

@@ -100,16 +100,16 @@ def answer(plan, asked, source):
 
 
 def random_query(rng, number):
-    given = descriptor(query_id=f"q-{number}", scope=rng.sample(STREAMS, rng.randint(1, 3)))
-    given["projection"] = rng.choice((["*"], ["payload.where.rack", "receipt_id"], ["subject_id", "payload.price"]))
+    asked = descriptor(query_id=f"q-{number}", scope=rng.sample(STREAMS, rng.randint(1, 3)))
+    asked["projection"] = rng.choice((["*"], ["payload.where.rack", "receipt_id"], ["subject_id", "payload.price"]))
     if rng.random() < 0.4:
-        given["filter"]["subject_id"] = rng.choice(SUBJECTS)
+        asked["filter"]["subject_id"] = rng.choice(SUBJECTS)
     if rng.random() < 0.4:
-        given["filter"]["event_type"] = rng.sample(TYPES, rng.randint(1, 2))
+        asked["filter"]["event_type"] = rng.sample(TYPES, rng.randint(1, 2))
     if rng.random() < 0.4:
         first = START + rng.randrange(60)
-        given["filter"]["time"] = {"from": timestamp(first), "to": timestamp(first + rng.randrange(60))}
-    given["evidence"] = rng.choice(
+        asked["filter"]["time"] = {"from": timestamp(first), "to": timestamp(first + rng.randrange(60))}
+    asked["evidence"] = rng.choice(
         (
             {"mode": "none"},
             {"mode": "none"},
@@ -127,11 +127,11 @@ def random_query(rng, number):
             "sum(payload.amount)",
         ]
         groups = ["origin", "payload.where.rack", "stream", "event_type"]
-        given["aggregate"] = {
+        asked["aggregate"] = {
             "group_by": rng.sample(groups, rng.randint(0, 2)),
             "metrics": rng.sample(metrics, rng.randint(1, 4)),
         }
-    return normalise(given).descriptor
+    return normalise(asked).descriptor
 
 
 @pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
@@ -185,8 +185,8 @@ def test_no_key_travels_with_a_task(tmp_path):
     plan = plan_query(path, asked)
     job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).prepared()
     travelling = pickle.dumps((job, tasks)) + repr((job, tasks)).encode()
-    for one in KEYS.values():
-        for secret in (one.secret(), one.secret().hex().encode(), one.to_text().encode()):
+    for stream_keys in KEYS.values():
+        for secret in (stream_keys.secret(), stream_keys.secret().hex().encode(), stream_keys.to_text().encode()):
             assert secret not in travelling
     assert (tmp_path / "keys" / "reader.keys").stat().st_mode & 0o777 == 0o600
 
@@ -210,10 +210,10 @@ def test_a_key_file_that_cannot_be_used_is_named_without_its_contents(tmp_path):
 
 def test_skips_merge_in_any_order():
     parts = [(b"l", "sealed", 5, 2), (b"l", "sealed", 3, 1), (b"m", "erased", 9, 4)]
-    one, other = Skips(), Skips()
+    left, other = Skips(), Skips()
     for part in parts:
-        one.add(*part)
+        left.add(*part)
     for part in reversed(parts):
         other.add(*part)
-    assert one == other
-    assert one.totals() == {"erased": 4, "sealed": 3}
+    assert left == other
+    assert left.totals() == {"erased": 4, "sealed": 3}

@@ -17,7 +17,7 @@ from veen.query.times import seconds_of, timestamp
 
 @pytest.mark.req("QRY-05", "QRY-11")
 def test_defaults_are_filled_in_and_the_form_is_canonical():
-    found = normalise(
+    normal = normalise(
         {
             "scope": ["record/b", "record/a", "record/b"],
             "filter": {"event_type": ["z", "a", "z"]},
@@ -26,44 +26,44 @@ def test_defaults_are_filled_in_and_the_form_is_canonical():
         },
         new_id=lambda: "q-7",
     ).descriptor
-    assert found.to_bytes() == (
+    assert normal.to_bytes() == (
         b'{"evidence":{"mode":"spot","sample_rate":0.1},'
         b'"filter":{"event_type":["a","z"],"subject_id":null,"time":{"from":null,"to":null}},'
         b'"projection":["origin","payload"],"query_id":"q-7","scope":["record/a","record/b"],"version":1}'
     )
-    assert QueryDescriptor.from_bytes(found.to_bytes()) == found
-    assert normalise(found.to_bytes()).descriptor == found
+    assert QueryDescriptor.from_bytes(normal.to_bytes()) == normal
+    assert normalise(normal.to_bytes()).descriptor == normal
 
 
 @pytest.mark.req("QRY-08")
 def test_the_star_stands_for_every_field():
-    found = normalise(descriptor(projection=["*"])).descriptor
-    assert {field.name for field in found.projection} == set(ALL)
+    normal = normalise(descriptor(projection=["*"])).descriptor
+    assert {field.name for field in normal.projection} == set(ALL)
     assert {"subject_id", "principal_id", "event_time", "origin", "event_type", "payload", "receipt_id"} <= set(ALL)
 
 
 def test_equal_questions_have_equal_bytes_whatever_their_spelling():
-    one = normalise(descriptor(query_id="q", scope=["b", "a"], filter={"time": None}, aggregate=None)).descriptor
+    left = normalise(descriptor(query_id="q", scope=["b", "a"], filter={"time": None}, aggregate=None)).descriptor
     spelled = (
         '{"query_id":"q","version":1.0, "scope":["a","b","a"],"filter":{"subject_id":null},"projection":["*"],'
         '"evidence":{"mode":"none","sample_rate":null},"aggregate":null}'
     )
     other = normalise(spelled).descriptor
-    assert one.to_bytes() == other.to_bytes()
+    assert left.to_bytes() == other.to_bytes()
 
 
 def test_meta_is_kept_as_it_is():
     meta = {"requested_by": "é", "deep": [{"x": Decimal("0.5")}]}
-    found = normalise(canonical.encode(descriptor(meta=meta))).descriptor
-    assert found.to_json()["meta"] == meta
+    normal = normalise(canonical.encode(descriptor(meta=meta))).descriptor
+    assert normal.to_json()["meta"] == meta
     assert "meta" not in normalise(descriptor()).descriptor.to_json()
 
 
 @pytest.mark.req("QRY-02")
 def test_ids_are_made_in_one_format():
-    for made, prefix in ((new_query_id(), "q-"), (new_result_id(), "r-")):
-        assert made.startswith(prefix)
-        assert len(bytes.fromhex(made[2:])) == 16
+    for name, prefix in ((new_query_id(), "q-"), (new_result_id(), "r-")):
+        assert name.startswith(prefix)
+        assert len(bytes.fromhex(name[2:])) == 16
     assert new_query_id() != new_query_id()
     assert normalise(descriptor()).descriptor.query_id.startswith("q-")
 
@@ -150,9 +150,9 @@ def test_what_is_not_json_is_refused_by_its_own_code(given):
 
 @pytest.mark.req("QRY-31")
 def test_a_filter_of_a_later_version_is_ignored_and_said_to_be():
-    found = normalise(descriptor(filter={"severity": "high", "subject_id": "a"}))
-    assert found.ignored == ("severity",)
-    assert "severity" not in found.descriptor.to_json()["filter"]
+    normal = normalise(descriptor(filter={"severity": "high", "subject_id": "a"}))
+    assert normal.ignored == ("severity",)
+    assert "severity" not in normal.descriptor.to_json()["filter"]
 
 
 def test_a_recorded_descriptor_is_exactly_its_bytes():
@@ -164,7 +164,7 @@ def test_a_recorded_descriptor_is_exactly_its_bytes():
 
 def test_every_code_of_an_error_has_a_status():
     def below(kind):
-        return [kind, *(one for sub in kind.__subclasses__() for one in below(sub))]
+        return [kind, *(subclass for sub in kind.__subclasses__() for subclass in below(sub))]
 
     assert {kind for kind in below(QueryError) if not catalogue()[kind.error_code].http_status} == set()
 
@@ -212,7 +212,7 @@ anything = st.recursive(
 @given(st.dictionaries(st.sampled_from(members), anything))
 def test_any_object_is_normalised_or_refused_by_name(given_value):
     try:
-        found = normalise(canonical.encode(given_value))
+        normal = normalise(canonical.encode(given_value))
     except QueryError:
         return
-    assert QueryDescriptor.from_bytes(found.descriptor.to_bytes()) == found.descriptor
+    assert QueryDescriptor.from_bytes(normal.descriptor.to_bytes()) == normal.descriptor

@@ -59,8 +59,8 @@ def test_without_evidence_the_summary_is_the_mode_alone():
 @pytest.mark.req("QRY-18")
 @given(st.decimals("1e-30", 1, allow_nan=False).filter(lambda rate: rate > 0))
 def test_the_threshold_is_the_floor_of_the_exact_product(rate):
-    found = threshold(rate)
-    assert found <= Fraction(rate) * 2**64 < found + 1
+    bound = threshold(rate)
+    assert bound <= Fraction(rate) * 2**64 < bound + 1
 
 
 def test_thresholds_where_floats_would_be_wrong():
@@ -77,8 +77,8 @@ def test_a_sample_is_a_function_of_query_id_and_row_and_has_row_0():
     for row in range(2000):
         draw = int.from_bytes(Ht("veen/query-spot", b"q-1\x00" + u64be(row))[:8], "big")
         assert is_sampled(row) == (row == 0 or draw < threshold(rate))
-    taken = sum(map(is_sampled, range(2000)))
-    assert 500 < taken < 700
+    count = sum(map(is_sampled, range(2000)))
+    assert 500 < count < 700
     other = sampler(EvidencePolicy(mode="spot", sample_rate=rate), "q-2")
     assert [other(row) for row in range(64)] != [is_sampled(row) for row in range(64)]
 

@@ -74,7 +74,7 @@ def labels_in(stream):
 
 def oracle(world, scope=STREAMS):
     """Every event by the plainest of means: all frames, every key, one sort."""
-    found = []
+    places = []
     for stream in scope:
         epochs = labels_in(stream)
         for frame in world.frames:
@@ -89,8 +89,8 @@ def oracle(world, scope=STREAMS):
             if opened.hdr.schema != sdr.EVENT.id:
                 continue
             order = (receipt.hub_ts, stream_id_of(stream), epochs[frame.label], receipt.stream_seq)
-            found.append((order, stream, body, receipt))
-    return sorted(found, key=lambda one: one[0])
+            places.append((order, stream, body, receipt))
+    return sorted(places, key=lambda one: one[0])
 
 
 @pytest.mark.req("QRY-05", "QRY-08", "QRY-13", "QRY-15", "SDR-01", "SDR-12")
@@ -224,7 +224,7 @@ def test_values_that_a_metric_cannot_take_are_told(log):
     asked = descriptor(aggregate={"metrics": ["sum(payload.amount)"]}, projection=["origin"])
     result = ask(log.path, asked)
     amounts = [payload_of(body.payload)["amount"] for _, _, body, _ in oracle(log)]
-    bad = [one for one in amounts if one == "text" or one is True]
+    bad = [amount for amount in amounts if amount == "text" or amount is True]
     assert bad
     assert result.coverage["values_ignored"] == {"sum(payload.amount)": len(bad)}
 
@@ -330,8 +330,8 @@ def test_evidence_needs_to_know_the_hub(log, copy):
     with pytest.raises(EvidenceFailed, match="identity"):
         ask(copy, descriptor(evidence={"mode": "full"}))
     assert ask(copy).digest.hub_id == "unidentified"
-    known = log.keys.identity
-    assert ask(copy, descriptor(evidence={"mode": "full"}), identity=known).digest.hub_id == known.hub_id.hex()
+    identity = log.keys.identity
+    assert ask(copy, descriptor(evidence={"mode": "full"}), identity=identity).digest.hub_id == identity.hub_id.hex()
 
 
 def test_a_directory_of_another_hub_is_refused(log):
@@ -373,9 +373,9 @@ def test_executing_again_over_the_same_ranges_gives_the_same_digest(tmp_path, ev
 def test_a_replica_replays_to_the_same_digest(log, copy):
     for evidence in MODES:
         result = ask(log.path, descriptor(evidence=evidence))
-        found = api.replay(str(copy), result, keys=KEYRING)
-        assert found.ok
-        assert found.compared == ("query_id", "row_count", "rows_hash", "evidence_hash")
+        replayed = api.replay(str(copy), result, keys=KEYRING)
+        assert replayed.ok
+        assert replayed.compared == ("query_id", "row_count", "rows_hash", "evidence_hash")
 
 
 @pytest.mark.req("SDR-12")
@@ -412,12 +412,12 @@ def test_damage_is_counted_and_takes_no_other_row_with_it(log, copy):
         bad = bytearray(good)
         bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
         path.write_bytes(bad)
-        found = ask(copy)
-        lost = found.skipped.get("damaged", 0)
+        result = ask(copy)
+        lost = result.skipped.get("damaged", 0)
         assert lost
-        total = found.digest.row_count + sum(found.skipped.values())
+        total = result.digest.row_count + sum(result.skipped.values())
         assert total == expected.digest.row_count + sum(expected.skipped.values())
-        assert found.digest.coverage_hash != expected.digest.coverage_hash
+        assert result.digest.coverage_hash != expected.digest.coverage_hash
         path.write_bytes(good)
 
 
@@ -427,8 +427,8 @@ def test_a_missing_chunk_is_counted(log, copy):
     label = expected.coverage["streams"][0]["labels"][0]["label"]
     first = min((copy / "log").glob(f"chunk-{label}-*.log"))
     first.unlink()
-    found = ask(copy)
-    assert found.skipped["missing"] == 3
+    result = ask(copy)
+    assert result.skipped["missing"] == 3
     shutil.rmtree(copy / "nodes")
     with pytest.raises(EvidenceFailed, match="entry 1 is damaged or missing"):
         ask(copy, descriptor(evidence={"mode": "full"}))
@@ -453,15 +453,15 @@ def test_a_query_about_a_time_reads_the_chunks_of_that_time_only(log):
     some = plan_query(str(log.path), normalise(descriptor(filter=narrow)).descriptor)
     counts = [len(list(plan.slices)) for plan in (every, some)]
     assert counts[1] * 4 < counts[0]
-    assert [one.head for one in some.labels] == [one.head for one in every.labels]  # but covers all of it
+    assert [label.head for label in some.labels] == [label.head for label in every.labels]  # but covers all of it
 
 
 @pytest.mark.req("QRY-30")
 def test_of_chunks_of_other_times_and_streams_at_most_the_first_entry_is_read(log, copy):
     """All but their first entry, which tells their time, is destroyed: who read the rest would count it as damaged."""
     begin, end = START + 30, START + 33
-    given = descriptor(scope=[STREAMS[1]], filter={"time": {"from": timestamp(begin), "to": timestamp(end)}})
-    expected = ask(log.path, given)
+    asked = descriptor(scope=[STREAMS[1]], filter={"time": {"from": timestamp(begin), "to": timestamp(end)}})
+    expected = ask(log.path, asked)
     assert expected.digest.row_count > 0
     in_scope = {label.hex() for label in labels_in(STREAMS[1])}
     chunks = sorted((copy / "log").glob("chunk-*.log"))
@@ -477,9 +477,9 @@ def test_of_chunks_of_other_times_and_streams_at_most_the_first_entry_is_read(lo
         path.write_bytes(data[: first.size] + bytes(len(data) - first.size))
         destroyed += 1
     assert destroyed > 20
-    found = ask(copy, given)
-    assert list(found.rows()) == list(expected.rows())
-    assert "damaged" not in found.skipped
+    result = ask(copy, asked)
+    assert list(result.rows()) == list(expected.rows())
+    assert "damaged" not in result.skipped
 
 
 def test_no_key_and_no_content_shows_in_values_that_are_logged(log):

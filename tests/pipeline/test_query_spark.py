@@ -54,10 +54,10 @@ def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, pa
     ids=["full", "spot", "groups", "nothing"],
 )  # fmt: skip
 def test_both_engines_give_one_digest_through_the_api(spark, log, asked):
-    one = api.run(log, asked, keys=KEYRING, result_id="r-1", now=lambda: 7)
+    local = api.run(log, asked, keys=KEYRING, result_id="r-1", now=lambda: 7)
     other = api.run(log, asked, keys=KEYRING, result_id="r-1", now=lambda: 7, engine="spark", spark=spark)
-    assert (one.digest, one.coverage, list(one.rows())) == (other.digest, other.coverage, list(other.rows()))
-    assert api.verify(log, one, keys=KEYRING, engine="spark", spark=spark).ok
+    assert (local.digest, local.coverage, list(local.rows())) == (other.digest, other.coverage, list(other.rows()))
+    assert api.verify(log, local, keys=KEYRING, engine="spark", spark=spark).ok
 
 
 def test_adaptive_plans_change_nothing(spark, log, keys):
@@ -78,9 +78,9 @@ def test_no_key_is_in_a_plan(spark, log, keys):
     job, tasks = source._prepared()
     frame = over(spark, tasks, lambda slices: match_batches(job, slices), MATCHES)
     shown = frame._jdf.queryExecution().toString() + repr((job, tasks))
-    for one in KEYS.values():
-        assert one.to_text() not in shown
-        assert one.secret().hex() not in shown
+    for stream_keys in KEYS.values():
+        assert stream_keys.to_text() not in shown
+        assert stream_keys.secret().hex() not in shown
 
 
 def test_a_task_that_cannot_read_its_keys_ends_the_query_by_name(spark, log, tmp_path):

@@ -152,18 +152,18 @@ def test_a_page_has_bounds(store, log, offset, limit):
 @pytest.mark.req("QRY-16", "QRY-28")
 def test_a_stored_result_has_all_that_its_hashes_are_made_of_and_verifies(store, log):
     result = api.run(log, descriptor(evidence={"mode": "spot", "sample_rate": 0.4}), keys=KEYRING, store=store)
-    found = api.stored(Store(store._results.parent), result.digest.result_id)
-    assert (found.descriptor, found.digest, found.coverage) == (result.descriptor, result.digest, result.coverage)
-    assert api.verify(log, found, keys=KEYRING).ok
+    stored = api.stored(Store(store._results.parent), result.digest.result_id)
+    assert (stored.descriptor, stored.digest, stored.coverage) == (result.descriptor, result.digest, result.coverage)
+    assert api.verify(log, stored, keys=KEYRING).ok
     verified = b",".join(store.verified(result.digest.result_id))
     head = canonical.encode(
-        {"query_id": found.digest.query_id, "result_id": found.digest.result_id,
-         **found.descriptor.evidence.to_json(), "verified": []}
+        {"query_id": stored.digest.query_id, "result_id": stored.digest.result_id,
+         **stored.descriptor.evidence.to_json(), "verified": []}
     )  # fmt: skip
-    assert hashlib.sha256(head[:-2] + verified + b"]}").hexdigest() == found.digest.evidence_hash
+    assert hashlib.sha256(head[:-2] + verified + b"]}").hexdigest() == stored.digest.evidence_hash
     rows = b",".join(store.rows(result.digest.result_id))
-    assert hashlib.sha256(b"[" + rows + b"]").hexdigest() == found.digest.rows_hash
-    assert hashlib.sha256(canonical.encode(found.coverage)).hexdigest() == found.digest.coverage_hash
+    assert hashlib.sha256(b"[" + rows + b"]").hexdigest() == stored.digest.rows_hash
+    assert hashlib.sha256(canonical.encode(stored.coverage)).hexdigest() == stored.digest.coverage_hash
 
 
 @pytest.mark.req("QRY-19", "QRY-26")
@@ -225,12 +225,12 @@ def test_queries_and_results_are_recorder_events_and_can_be_queried(log, tmp_pat
     world.emit(REQUESTS, body=asked.body, keys=keys[REQUESTS])
     world.emit(RESULTS, body=answered.body, keys=keys[RESULTS])
     ring = KEYRING
-    for one in keys.values():
-        ring = ring.with_keys(one)
-    given = descriptor(
+    for stream_keys in keys.values():
+        ring = ring.with_keys(stream_keys)
+    records_query = descriptor(
         scope=[REQUESTS, RESULTS], projection=["event_type", "payload.query_id", "payload.rows_hash", "subject_id"]
     )
-    rows = {row["event_type"]: row for row in api.run(world.done(), given, keys=ring).rows()}
+    rows = {row["event_type"]: row for row in api.run(world.done(), records_query, keys=ring).rows()}
     assert set(rows) == {"query.submitted", "query.result"}
     assert {row["payload.query_id"] for row in rows.values()} == {"q-77"}
     assert rows["query.result"]["payload.rows_hash"] == result.digest.rows_hash

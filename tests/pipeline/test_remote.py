@@ -70,12 +70,12 @@ def world(tmp_path_factory):
 
 def test_the_url_and_the_directory_of_a_hub_give_the_same_rows(tmp_path):
     with hub_with_entries(tmp_path, 61) as hub:
-        told = {
+        answers = {
             (level, size): rows_at(*place_of(hub.url, hubKey=hub.about["hub_pk"], verify=level, partitionBytes=size))
             for level, size in (("none", "1"), ("hash", "5000"), ("receipt", "20000"), ("full", "100000000"))
         }
         hub.stop()
-    for (level, _), rows in told.items():
+    for (level, _), rows in answers.items():
         path = str(tmp_path / "hub")
         there = rows_at(DirectorySource(path), Options.of({"path": path, "verify": level}))
         assert bare(rows) == bare(there)
@@ -91,12 +91,12 @@ def test_selections_choose_the_same_rows_as_from_a_directory(tmp_path):
         times = sorted({row["hub_ts"] for row in everything})
         asked += [{"fromTime": str(times[0]), "toTime": str(times[0])}, {"fromTime": str(times[-1] + 1)}]
         asked += [{"fromSeq": str(rng.randrange(22)), "toSeq": str(rng.randrange(22))} for _ in range(5)]
-        told = [rows_at(*place_of(hub.url, partitionBytes="3000", **given)) for given in asked]
+        results = [rows_at(*place_of(hub.url, partitionBytes="3000", **options)) for options in asked]
         hub.stop()
-    for given, rows in zip(asked, told, strict=True):
+    for options, rows in zip(asked, results, strict=True):
         path = str(tmp_path / "hub")
-        assert bare(rows) == bare(rows_at(DirectorySource(path), Options.of({"path": path, **given}))), given
-    assert {row["stream_id"] for row in told[0]} == {TRADES.stream_id}
+        assert bare(rows) == bare(rows_at(DirectorySource(path), Options.of({"path": path, **options}))), options
+    assert {row["stream_id"] for row in results[0]} == {TRADES.stream_id}
 
 
 def test_a_hub_tells_the_checkpoint_of_every_label(world):
@@ -132,8 +132,8 @@ def pruned(operation, body, answer):
     """As a hub answers that has erased the first three entries."""
     if operation != "v1/stream" or StreamRequest.from_bytes(body).from_seq > 3:
         return answer
-    told = ErrorEnvelope(code="E.NOT_FOUND", message="gone", detail={"reason": "pruned", "stream_seq": 1})
-    return Answer(404, told.to_bytes())
+    refusal = ErrorEnvelope(code="E.NOT_FOUND", message="gone", detail={"reason": "pruned", "stream_seq": 1})
+    return Answer(404, refusal.to_bytes())
 
 
 def corrupt(operation, body, answer):
@@ -143,8 +143,8 @@ def corrupt(operation, body, answer):
     asked = StreamRequest.from_bytes(body)
     if not asked.from_seq <= 5 <= (asked.to_seq or 5):
         return answer
-    told = ErrorEnvelope(code="E.UNAVAILABLE", message="damaged", detail={"reason": "corrupt"})
-    return Answer(503, told.to_bytes())
+    refusal = ErrorEnvelope(code="E.UNAVAILABLE", message="damaged", detail={"reason": "corrupt"})
+    return Answer(503, refusal.to_bytes())
 
 
 LIES = {
@@ -298,9 +298,9 @@ class Boasts:
     def __call__(self, operation, body, answer):
         if operation != "tooling/inspect":
             return answer
-        told = InspectResponse.from_bytes(answer.body)
-        labels = tuple(replace(one, last_stream_seq=self.size) for one in told.labels) * self.times
-        return replace(answer, body=replace(told, labels=labels).to_bytes())
+        inspection = InspectResponse.from_bytes(answer.body)
+        labels = tuple(replace(label, last_stream_seq=self.size) for label in inspection.labels) * self.times
+        return replace(answer, body=replace(inspection, labels=labels).to_bytes())
 
 
 @pytest.mark.parametrize(("lie", "words"), [(Boasts(2**60, 1), "tasks"), (Boasts(7, 2), "do not ascend")])
@@ -414,8 +414,8 @@ def test_a_stream_from_a_hub_reads_every_entry_once_across_restarts(spark, tmp_p
                 .option("checkpointLocation", str(tmp_path / "state")).start(str(tmp_path / "out"))
             )  # fmt: skip
             query.awaitTermination()
-            found = places(spark.read.parquet(str(tmp_path / "out")).collect())
-            assert len(set(found)) == len(found) == total
+            rows = places(spark.read.parquet(str(tmp_path / "out")).collect())
+            assert len(set(rows)) == len(rows) == total
 
 
 def test_spark_tells_that_a_hub_is_away_and_what_to_do(spark):

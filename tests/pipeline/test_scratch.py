@@ -61,8 +61,8 @@ def test_keys_are_gone_when_the_work_is_done_and_when_it_fails():
     for failing in (False, True):
         with contextlib.suppress(ZeroDivisionError), keys_for_tasks(KEYRING) as file:
             paths.append(Path(file.path))
-            assert {one.stream_id for one in file.load().entries} == {
-                one.stream_id for one in KEYRING.entries if one.can_read
+            assert {entry.stream_id for entry in file.load().entries} == {
+                entry.stream_id for entry in KEYRING.entries if entry.can_read
             }
             if failing:
                 raise ZeroDivisionError

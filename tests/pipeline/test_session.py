@@ -62,11 +62,11 @@ def test_java_is_looked_for_where_spark_does(tmp_path):
 def test_a_command_without_java_says_what_to_do(tmp_path, command):
     words = [sys.executable, "-m", "veen", *command]
     env = {**os.environ, "JAVA_HOME": str(tmp_path)}
-    told = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
-    assert told.returncode == 5
-    assert "JAVA_HOME has no Java" in told.stderr
-    assert "openjdk-17-jre-headless" in told.stderr
-    assert "Traceback" not in told.stderr
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 5
+    assert "JAVA_HOME has no Java" in done.stderr
+    assert "openjdk-17-jre-headless" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # --- sessions ----------------------------------------------------------------------------------------------------
@@ -80,11 +80,11 @@ def test_a_session_that_runs_is_used_and_neither_stopped_nor_changed(spark):
             assert session.sparkContext.applicationId == spark.sparkContext.applicationId
         with using_session(spark) as session:
             assert session is spark
-        found = []
-        thread = threading.Thread(target=lambda: found.append(spark_session("from a thread", master="local[7]")))
+        lines = []
+        thread = threading.Thread(target=lambda: lines.append(spark_session("from a thread", master="local[7]")))
         thread.start()
         thread.join()
-        assert found[0].sparkContext.applicationId == spark.sparkContext.applicationId
+        assert lines[0].sparkContext.applicationId == spark.sparkContext.applicationId
         assert spark.sparkContext.appName == "veen tests"
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
         assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"  # or Spark refuses our source
@@ -194,11 +194,11 @@ def test_the_line_names_the_phase_and_counts_tasks():
 
 
 def test_work_is_described_and_watched(spark, tmp_path):
-    told: list[str] = []
+    messages: list[str] = []
     reported = tmp_path / "reported"
 
     def report(text):
-        told.append(text)
+        messages.append(text)
         if text.startswith("test: slowly: 0 of 2 tasks"):
             reported.touch()
 
@@ -217,8 +217,8 @@ def test_work_is_described_and_watched(spark, tmp_path):
         spark.sparkContext.parallelize(range(2), 2).map(wait_for_the_report).collect()
         phase("another phase")
     assert doing() == ""
-    assert any(text.startswith("test: slowly: 0 of 2 tasks") for text in told)
-    assert "another phase" in told
+    assert any(text.startswith("test: slowly: 0 of 2 tasks") for text in messages)
+    assert "another phase" in messages
     assert not [thread for thread in threading.enumerate() if thread.name == "spark-progress"]
 
 
@@ -226,8 +226,8 @@ def test_work_is_described_and_watched(spark, tmp_path):
 
 
 def test_executors_say_whether_they_can_do_the_work(spark, tmp_path):
-    (found,) = check(spark)
-    assert (found.lacking, found.key_file) == ((), None)
+    (executor,) = check(spark)
+    assert (executor.lacking, executor.key_file) == ((), None)
     with pytest.raises(ExecutorUnfit, match="cannot read the key file: No such file"):
         check(spark, key_file=str(tmp_path / "gone"))
     assert ask(spark, key_file=__file__)[0].key_file is None

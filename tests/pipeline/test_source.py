@@ -54,9 +54,9 @@ def test_filters_choose_chunks_on_request(spark, log):
         reader = spark.read.format("veen").option("partitionBytes", 1).option("pushFilters", "true")
         return reader.load(str(path)).where(condition)
 
-    one = chosen(f"label = X'{LABELS[0].hex()}' and stream_seq between 4 and 6")
-    assert one.rdd.getNumPartitions() == 1 < everything
-    assert [row.stream_seq for row in one.orderBy("stream_seq").collect()] == [4, 5, 6]
+    label_rows = chosen(f"label = X'{LABELS[0].hex()}' and stream_seq between 4 and 6")
+    assert label_rows.rdd.getNumPartitions() == 1 < everything
+    assert [row.stream_seq for row in label_rows.orderBy("stream_seq").collect()] == [4, 5, 6]
     frame = spark.read.format("veen").load(str(path))
     latest = frame.selectExpr("max(hub_ts)").collect()[0][0]
     late = chosen(f"hub_ts >= {latest}")

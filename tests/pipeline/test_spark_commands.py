@@ -19,19 +19,19 @@ def veen(*words, **more):
 
 
 def test_check_asks_executors(spark, tmp_path):
-    told = veen("check", "--master", "local[2]", "--json")
-    assert told.exit_code == Exit.OK, told.output
-    assert [one["lacking"] for one in json.loads(told.stdout)["executors"]] == [[]]
-    told = veen("check", "--master", "local[2]", "--key-file", tmp_path / "gone")
-    assert told.exit_code == Exit.LOCAL
-    assert "cannot read the key file" in told.stderr
+    done = veen("check", "--master", "local[2]", "--json")
+    assert done.exit_code == Exit.OK, done.output
+    assert [executor["lacking"] for executor in json.loads(done.stdout)["executors"]] == [[]]
+    done = veen("check", "--master", "local[2]", "--key-file", tmp_path / "gone")
+    assert done.exit_code == Exit.LOCAL
+    assert "cannot read the key file" in done.stderr
 
 
 def test_the_shell_runs_what_it_is_given(spark, tmp_path):
     (tmp_path / "hub").mkdir()
     path = dump(log(20), tmp_path / "hub")
-    told = veen("shell", "--execute", f"print(reader(spark).load({str(path)!r}).count(), audit({str(path)!r}).ok)")
-    assert (told.exit_code, told.stdout) == (Exit.OK, "20 True\n"), told.output
+    done = veen("shell", "--execute", f"print(reader(spark).load({str(path)!r}).count(), audit({str(path)!r}).ok)")
+    assert (done.exit_code, done.stdout) == (Exit.OK, "20 True\n"), done.output
     script = tmp_path / "script.py"
     script.write_text("print(spark.range(5).count())")
     assert veen("shell", "--script", script).stdout == "5\n"

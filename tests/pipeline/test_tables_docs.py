@@ -11,11 +11,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
 
 def test_the_columns_are_the_documented_ones():
     (block,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
-    found = {}
+    columns = {}
     for part in block.split("-- ")[1:]:
         name, _, text = part.partition("\n")
-        found[name.strip()] = " ".join(text.split())
-    assert found == {table: ddl_of(table) for table in COLUMNS}
+        columns[name.strip()] = " ".join(text.split())
+    assert columns == {table: ddl_of(table) for table in COLUMNS}
 
 
 def test_the_reasons_are_the_documented_ones():

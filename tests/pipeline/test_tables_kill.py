@@ -49,8 +49,8 @@ class Load:
             await client.authorize(token_for(who.client_id, ORDERS.stream_id, TRADES.stream_id))
             while not self._enough.is_set():
                 for stream in ("orders", "trades"):
-                    made = [kv.put(f"key-{number % 7}", self.sent + number) for number in range(5)]
-                    drafts = [Draft(body=one.body, schema=one.schema) for one in made]
+                    writes = [kv.put(f"key-{number % 7}", self.sent + number) for number in range(5)]
+                    drafts = [Draft(body=write.body, schema=write.schema) for write in writes]
                     for outcome in await client.send_many(stream, drafts):
                         assert isinstance(outcome, Sent)
                     self.sent += len(drafts)
@@ -111,6 +111,6 @@ def test_a_driver_that_is_killed_twice_loses_and_doubles_nothing(tmp_path, engin
     expected = folds.run(str(hub.data_dir), "kv", keys=keys, engine="python")
     assert tables.show(str(to)).states == {"kv": expected.state_hash.hex()}
     written = b"".join(path.read_bytes() for place in (events, to) for path in place.rglob("*") if path.is_file())
-    for one in (ORDERS, TRADES):
-        for secret in (one.secret(), one.secret().hex().encode(), one.to_text().encode()):
+    for stream in (ORDERS, TRADES):
+        for secret in (stream.secret(), stream.secret().hex().encode(), stream.to_text().encode()):
             assert secret not in written

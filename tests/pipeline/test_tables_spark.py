@@ -89,7 +89,7 @@ def test_a_frame_of_events_has_the_rows_of_one_process(spark, log, keys):
     rows = [row.asDict() for row in frame.orderBy("ts", "stream_id", "epoch", "stream_seq", "leaf_hash").collect()]
     for row in rows:
         row |= {name: bytes(value) for name, value in row.items() if isinstance(value, bytearray)}
-    names = {one.stream_id: str(one.name) for one in KEYS.values()}
+    names = {stream_keys.stream_id: str(stream_keys.name) for stream_keys in KEYS.values()}
     assert rows == list(rows_of(read_events(prefix, keys), names))
 
 
@@ -98,8 +98,8 @@ def test_spark_writes_and_reads_the_bytes_of_one_process(spark, log, keys, loade
     frame = tables.read(spark, loaded, "silver")
     assert frame.columns == [*(column.name for column in SILVER), "sid", "day"]
     assert frame.count() == 60
-    found = frame.where("ok").groupBy("stream").count().collect()
-    assert sum(row["count"] for row in found) == sum(1 for row in tables.rows(loaded) if row["ok"])
+    counts = frame.where("ok").groupBy("stream").count().collect()
+    assert sum(row["count"] for row in counts) == sum(1 for row in tables.rows(loaded) if row["ok"])
     assert tables.load(log, loaded, keys=keys, spark=spark).commits == 0
 
 
@@ -133,8 +133,8 @@ def test_no_key_is_in_a_plan_a_table_or_a_manifest(spark, log, keys, loaded):
     ]
     shown = "".join(plan._jdf.queryExecution().toString() for plan in plans).encode()
     stored = b"".join(store_bytes(loaded))
-    for one in KEYS.values():
-        for secret in (one.secret(), one.secret().hex().encode(), one.to_text().encode()):
+    for stream_keys in KEYS.values():
+        for secret in (stream_keys.secret(), stream_keys.secret().hex().encode(), stream_keys.to_text().encode()):
             assert secret not in shown + stored
 
 
@@ -148,7 +148,7 @@ def test_a_task_that_fails_says_so_in_one_line(spark, log, tmp_path):
 
 def store_bytes(to):
     store = TableLog(to).store
-    return [store.get(one.path, 1 << 30) for one in store.walk("")]
+    return [store.get(file.path, 1 << 30) for file in store.walk("")]
 
 
 def test_compaction_and_erasure_on_spark(spark, keys, tmp_path):

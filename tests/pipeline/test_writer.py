@@ -43,8 +43,8 @@ def world(tmp_path_factory):
 
 
 def asked(hub, identity, **more):
-    given = {"hub": hub.url, "hubKey": hub.about["hub_pk"], "stream": "orders", "identity": str(identity), **more}
-    return WriteOptions.of({"patience": "10", **given})
+    options = {"hub": hub.url, "hubKey": hub.about["hub_pk"], "stream": "orders", "identity": str(identity), **more}
+    return WriteOptions.of({"patience": "10", **options})
 
 
 def plan_of(hub, identity, write_id, epoch=0, **more):
@@ -99,11 +99,11 @@ def test_rows_are_sent_in_order_with_what_they_say(world, tmp_path):
     assert [entry.event.hdr.parent_id for entry in entries] == [None, b"p" * 32, None]
     assert [entry.event.hdr.expires_at for entry in entries] == [None, None, 1_900_000_000]
     complete(plan.options.receipts, "orders", [done])
-    found = pq.read_table(tmp_path / "receipts").to_pylist()
-    assert list(found[0]) == [column.name for column in SENT]
-    assert [(row["partition"], row["row"], row["key"]) for row in found] == [(3, 0, "a"), (3, 1, "b"), (3, 2, "c")]
-    assert [row["leaf_hash"] for row in found] == [entry.msg_id for entry in entries]
-    for row, entry in zip(found, entries, strict=True):
+    receipts = pq.read_table(tmp_path / "receipts").to_pylist()
+    assert list(receipts[0]) == [column.name for column in SENT]
+    assert [(row["partition"], row["row"], row["key"]) for row in receipts] == [(3, 0, "a"), (3, 1, "b"), (3, 2, "c")]
+    assert [row["leaf_hash"] for row in receipts] == [entry.msg_id for entry in entries]
+    for row, entry in zip(receipts, entries, strict=True):
         assert Receipt.from_bytes(row["receipt"]) == entry.receipt
     (record,) = (tmp_path / "receipts" / "_writes").iterdir()
     assert json.loads(record.read_text())["rows"] == 3
@@ -127,10 +127,10 @@ def test_a_task_that_is_killed_and_run_again_loses_and_doubles_nothing(world, tm
     assert len(bodies_at(hub, tmp_path, b"kill-%d-" % after)) < 30
     first = write_rows(plan, 0, rows_of(wanted, size=30))
     assert bodies_at(hub, tmp_path, b"kill-%d-" % after) == wanted
-    told = pq.read_table(tmp_path / "receipts").to_pylist()
+    receipts = pq.read_table(tmp_path / "receipts").to_pylist()
     assert write_rows(plan, 0, rows_of(wanted)) == first
-    assert pq.read_table(tmp_path / "receipts").to_pylist() == told
-    assert [row["row"] for row in told] == list(range(30))
+    assert pq.read_table(tmp_path / "receipts").to_pylist() == receipts
+    assert [row["row"] for row in receipts] == list(range(30))
     assert bodies_at(hub, tmp_path, b"kill-%d-" % after) == wanted
 
 
@@ -207,8 +207,8 @@ def test_a_hub_that_restarts_in_the_middle_is_waited_for(tmp_path):
             assert write_rows(plan_of(hub, identity, "wait", batch="1"), 0, rows()).rows == 20
             assert bodies_at(hub, tmp_path, b"wait-") == numbered(b"wait-", 20)
         finally:
-            for one in again:
-                one.stop()
+            for row in again:
+                row.stop()
 
 
 def test_where_the_hub_asks_for_capabilities_the_identity_issues_them(tmp_path):
@@ -299,10 +299,10 @@ def test_columns_that_are_no_message_are_named(spark, ddl, words):
 )
 def test_a_wrong_option_of_a_write_is_named_before_anything_begins(world, change, words):
     hub, identity, _ = world
-    given = {"hub": hub.url, "hubKey": hub.about["hub_pk"], "stream": "orders", "identity": str(identity), **change}
+    options = {"hub": hub.url, "hubKey": hub.about["hub_pk"], "stream": "orders", "identity": str(identity), **change}
     with pytest.raises(OptionError, match=words):
         BatchWriter(
-            WriteOptions.of({name: value for name, value in given.items() if value is not None}),
+            WriteOptions.of({name: value for name, value in options.items() if value is not None}),
             StructType().add("body", "binary"),
             overwrite=False,
         )
@@ -340,13 +340,13 @@ def test_a_dataframe_becomes_messages_and_a_table_of_receipts(spark, world, tmp_
     write.save()  # the same write again
     entries = [entry for entry in log_of(hub, tmp_path) if b"spark-" in entry.body]
     assert sorted(json.loads(entry.body)["n"] for entry in entries) == list(range(40))
-    told = {row.key: row for row in spark.read.parquet(receipts).collect()}
-    assert len(told) == spark.read.parquet(receipts).count() == 40
+    rows = {row.key: row for row in spark.read.parquet(receipts).collect()}
+    assert len(rows) == spark.read.parquet(receipts).count() == 40
     for entry in entries:
-        row = told[str(json.loads(entry.body)["n"])]
+        row = rows[str(json.loads(entry.body)["n"])]
         assert (bytes(row.leaf_hash), row.stream_seq) == (entry.msg_id, entry.seq)
     for partition in range(3):
-        places = [(row.row, row.stream_seq) for row in told.values() if row.partition == partition]
+        places = [(row.row, row.stream_seq) for row in rows.values() if row.partition == partition]
         assert sorted(places) == sorted(places, key=lambda place: place[1])
     with pytest.raises(Exception, match="never overwritten"):
         frame.write.format("veen").mode("overwrite").options(**options_of(hub, identity)).save()

@@ -10,7 +10,7 @@ from tests.cli.hubprocess import veen
 @pytest.mark.req("SDR-14", "SDR-13")
 def test_the_recorder_passes_its_own_test(tmp_path):
     done = veen("selftest", "recorder", "--json", env=Cli(tmp_path / "home").env)
-    told = json.loads(done.stdout)
-    assert [check for check in told["checks"] if not check["ok"]] == []
-    assert len(told["checks"]) == 2
+    outcome = json.loads(done.stdout)
+    assert [check for check in outcome["checks"] if not check["ok"]] == []
+    assert len(outcome["checks"]) == 2
     assert done.returncode == 0

@@ -62,9 +62,9 @@ def test_faults_of_a_stream_are_found():
     wrong_msg = replace(ENTRIES[2], msg=ENTRIES[1].msg).to_line()
     unsigned = replace(ENTRIES[2], msg=replace(ENTRIES[2].msg, sig=bytes(64))).to_line()
     for line, problem in ((wrong_proof, Problem.I3), (wrong_msg, Problem.I2), (unsigned, Problem.SIG)):
-        found = verify_stream([*LINES[:2], line, *LINES[3:]], w.TRUST)
-        assert problem in {finding.problem for finding in found.findings}
-        assert all(finding.where == "line 3" for finding in found.findings if finding.problem is problem)
+        report = verify_stream([*LINES[:2], line, *LINES[3:]], w.TRUST)
+        assert problem in {finding.problem for finding in report.findings}
+        assert all(finding.where == "line 3" for finding in report.findings if finding.problem is problem)
     assert verify_stream([LINES[0], LINES[2]], w.TRUST).findings[0].problem is Problem.GAP
 
 

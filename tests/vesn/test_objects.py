@@ -286,24 +286,24 @@ def test_sizes_of_tokens_are_bounded():
 @pytest.mark.req("VESN-16")
 def test_two_receipts_for_one_position_convict_the_hub():
     """002 §14"""
-    one = LOG["receipts"][0]
-    evidence = Equivocation.of(FORKED, one, hub_pk=w.HUB.public)
-    assert evidence == Equivocation.of(one, FORKED, hub_pk=w.HUB.public)
+    receipt = LOG["receipts"][0]
+    evidence = Equivocation.of(FORKED, receipt, hub_pk=w.HUB.public)
+    assert evidence == Equivocation.of(receipt, FORKED, hub_pk=w.HUB.public)
     Equivocation.from_bytes(evidence.to_bytes()).verify()
     same_root = Receipt.issue(
-        w.HUB, label=one.label, stream_seq=1, leaf_hash=bytes(32), mmr_root=one.mmr_root, hub_ts=0
+        w.HUB, label=receipt.label, stream_seq=1, leaf_hash=bytes(32), mmr_root=receipt.mmr_root, hub_ts=0
     )
-    Equivocation.of(one, same_root, hub_pk=w.HUB.public)  # one root cannot stand for two leaves
+    Equivocation.of(receipt, same_root, hub_pk=w.HUB.public)  # one root cannot stand for two leaves
     later = Receipt.issue(
-        w.HUB, label=one.label, stream_seq=1, leaf_hash=one.leaf_hash, mmr_root=one.mmr_root, hub_ts=9
+        w.HUB, label=receipt.label, stream_seq=1, leaf_hash=receipt.leaf_hash, mmr_root=receipt.mmr_root, hub_ts=9
     )
     elsewhere = Receipt.issue(w.HUB, label=bytes(32), stream_seq=1, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=9)
     forged = Receipt.issue(
-        w.OTHER_HUB, label=one.label, stream_seq=1, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=9
+        w.OTHER_HUB, label=receipt.label, stream_seq=1, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=9
     )
-    for other in (one, later, elsewhere, forged, LOG["receipts"][1]):
+    for other in (receipt, later, elsewhere, forged, LOG["receipts"][1]):
         with pytest.raises(Violation):
-            Equivocation.of(one, other, hub_pk=w.HUB.public)
+            Equivocation.of(receipt, other, hub_pk=w.HUB.public)
     with pytest.raises(Violation):
         replace(evidence, first=evidence.second, second=evidence.first).verify()
 

@@ -151,11 +151,11 @@ def test_i2_leaf_hash():
 
 @pytest.mark.req("VESN-12", "VESN-08")
 def test_i3_mmr_root():
-    one, two = relogged(FIRST, SECOND)
+    first, two = relogged(FIRST, SECOND)
     wrong = Receipt.issue(
-        w.HUB, label=two.label, stream_seq=2, leaf_hash=two.leaf_hash, mmr_root=one.mmr_root, hub_ts=w.HUB_TS
+        w.HUB, label=two.label, stream_seq=2, leaf_hash=two.leaf_hash, mmr_root=first.mmr_root, hub_ts=w.HUB_TS
     )
-    assert codes(changed(receipts=[one, wrong], payloads=[FIRST, SECOND], **PLAIN)) == {Problem.I3}
+    assert codes(changed(receipts=[first, wrong], payloads=[FIRST, SECOND], **PLAIN)) == {Problem.I3}
 
 
 @pytest.mark.req("VESN-12", "VESN-02")
@@ -170,11 +170,11 @@ def test_i4_profile():
 def test_i5_att_root():
     coids = [H(b"a"), H(b"b")]
     hdr = PayloadHdr(schema=bytes(32), att_root=att_root_of(coids))
-    known: dict[str, Any] = {"stream_id": w.STREAM_ID, "first_used_at": 0, "hub_ts": 0}
-    check_payload(hdr, coids=coids, **known)
+    fields: dict[str, Any] = {"stream_id": w.STREAM_ID, "first_used_at": 0, "hub_ts": 0}
+    check_payload(hdr, coids=coids, **fields)
     for wrong in (None, [], coids[:1], coids[::-1]):
         with pytest.raises(Violation) as refused:
-            check_payload(hdr, coids=wrong, **known)
+            check_payload(hdr, coids=wrong, **fields)
         assert refused.value.problem is Problem.I5
 
 
@@ -237,14 +237,14 @@ def test_a_checkpoint_links_labels_and_without_it_a_new_tree_must_start():
 
 def test_a_link_may_lead_over_epochs_without_a_message():
     ledger = Ledger(w.HUB)
-    one, _ = w.message(w.CLIENT, 1, at=w.label(w.EPOCH_0))
-    receipts = [ledger.accept(one, hub_ts=w.HUB_TS)]
+    message, _ = w.message(w.CLIENT, 1, at=w.label(w.EPOCH_0))
+    receipts = [ledger.accept(message, hub_ts=w.HUB_TS)]
     links = [
         ledger.rotate(w.label(w.EPOCH_0 + n), w.label(w.EPOCH_0 + n + 1), epoch=w.EPOCH_0 + n + 1) for n in range(5)
     ]
     two, _ = w.message(w.OWNER, 1, at=w.label(w.EPOCH_0 + 5), prev_ack=1)
     receipts.append(ledger.accept(two, hub_ts=w.HUB_TS + 300))
-    files = changed(receipts=receipts, payloads=[one, two], checkpoints=links, attachments=[])
+    files = changed(receipts=receipts, payloads=[message, two], checkpoints=links, attachments=[])
     assert report(files).findings == ()
     assert report(files).logs[1].continues == w.label(w.EPOCH_0)
     assert vesn_verify.verify(files, [w.HUB.public], [], [60, 0]) == 2
@@ -322,13 +322,13 @@ def test_client_seq_increases_and_gaps_are_only_noted():
 
 @pytest.mark.req("VESN-14")
 def test_a_client_that_does_not_rotate_is_noted():
-    one, _ = w.message(w.CLIENT, 1, at=w.label(w.EPOCH_0))
+    message, _ = w.message(w.CLIENT, 1, at=w.label(w.EPOCH_0))
     two, _ = w.message(w.CLIENT, 2, at=w.label(w.EPOCH_0 + 1), prev_ack=1)
     ledger = Ledger(w.HUB)
-    receipts = [ledger.accept(one, hub_ts=w.HUB_TS)]
-    link = ledger.rotate(one.label, two.label, epoch=w.EPOCH_0 + 1)
+    receipts = [ledger.accept(message, hub_ts=w.HUB_TS)]
+    link = ledger.rotate(message.label, two.label, epoch=w.EPOCH_0 + 1)
     receipts.append(ledger.accept(two, hub_ts=w.HUB_TS + 60))
-    noted = report(changed(receipts=receipts, payloads=[one, two], checkpoints=[link], attachments=[]))
+    noted = report(changed(receipts=receipts, payloads=[message, two], checkpoints=[link], attachments=[]))
     assert noted.verdict == "verified"
     assert "not rotated" in noted.notes[0]
 
@@ -356,14 +356,14 @@ def test_padding_must_fill_the_block():
 
 @pytest.mark.req("VESN-16")
 def test_two_stories_in_one_set_are_proven():
-    one = LOG["receipts"][1]
+    receipt = LOG["receipts"][1]
     forked = Receipt.issue(
-        w.HUB, label=one.label, stream_seq=2, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=w.HUB_TS
+        w.HUB, label=receipt.label, stream_seq=2, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=w.HUB_TS
     )
     caught = report(changed(receipts=[*LOG["receipts"], forked]))
     assert Problem.EQUIVOCATION in {finding.problem for finding in caught.findings}
-    assert caught.evidence == (Equivocation.of(one, forked, hub_pk=w.HUB.public),)
-    repeated = report(changed(receipts=[*LOG["receipts"], one]))
+    assert caught.evidence == (Equivocation.of(receipt, forked, hub_pk=w.HUB.public),)
+    repeated = report(changed(receipts=[*LOG["receipts"], receipt]))
     assert repeated.evidence == ()
 
 
@@ -394,9 +394,9 @@ def test_what_no_set_can_do_without(name):
 
 @pytest.mark.parametrize("name", ["notes.txt", "attachments/readme", "manifest.cbor", "\x1b[31m\n"])
 def test_a_file_that_no_set_has_is_named_safely(name):
-    found = report({**FILES, name: b"x"})
-    assert [finding.problem for finding in found.findings] == [Problem.FILE]
-    assert found.findings[0].where.isprintable()
+    result = report({**FILES, name: b"x"})
+    assert [finding.problem for finding in result.findings] == [Problem.FILE]
+    assert result.findings[0].where.isprintable()
     assert report({**FILES, name: b"x"}, replace(w.TRUST, ignore=frozenset((name,)))).verdict == "incomplete"
 
 
@@ -449,8 +449,8 @@ def test_reading_ends_after_enough_findings():
                 read += 1
                 yield b"\x00"
 
-    found = verify_set(Endless(FILES), w.TRUST)
-    assert (found.verdict, found.stopped, len(found.findings)) == ("failed", True, logcheck.MAX_FINDINGS)
+    result = verify_set(Endless(FILES), w.TRUST)
+    assert (result.verdict, result.stopped, len(result.findings)) == ("failed", True, logcheck.MAX_FINDINGS)
     assert read <= 200
 
 

@@ -55,8 +55,8 @@ def test_header_body_and_attachments_come_back():
     opened = open_payload(w.READER_SK, msg)
     assert opened.body == b"hello"
     assert opened.hdr.cap_ref == w.TOKEN.cap_ref()
-    assert opened.hdr.att_root == att_root_of([H(one) for one in sealed])
-    assert [open_attachment(w.READER_SK, msg, index, one) for index, one in enumerate(sealed)] == [b"one", b"two"]
+    assert opened.hdr.att_root == att_root_of([H(blob) for blob in sealed])
+    assert [open_attachment(w.READER_SK, msg, index, blob) for index, blob in enumerate(sealed)] == [b"one", b"two"]
     with pytest.raises(OpenError):
         open_attachment(w.READER_SK, msg, 1, sealed[0])
     for changed in (

@@ -49,7 +49,7 @@ def message(key, client_seq, *, at, prev_ack=0, body=b"", attachments=(), cap_re
     """A signed message to the label `at`, and its sealed attachments."""
     ikm = H(at + key.public + bytes([client_seq % 256])) if ikm is None else ikm
     sealed = seal_attachments(READER_PK, ikm, attachments)
-    root = att_root_of([H(one) for one in sealed]) if sealed else None
+    root = att_root_of([H(blob) for blob in sealed]) if sealed else None
     hdr = PayloadHdr(schema=H(b"chat.v1"), att_root=root, cap_ref=cap_ref)
     ciphertext, again = seal_payload(
         READER_PK,
@@ -141,8 +141,8 @@ def samples(kind):
     tree = Tree()
     for receipt in parts["receipts"]:
         tree.append(receipt.leaf_hash)
-    one = parts["receipts"][0]
-    forked = Receipt.issue(HUB, label=one.label, stream_seq=1, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=0)
+    first = parts["receipts"][0]
+    forked = Receipt.issue(HUB, label=first.label, stream_seq=1, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=0)
     records = [
         *parts["payloads"][:2],
         *parts["receipts"][:2],
@@ -158,7 +158,7 @@ def samples(kind):
         Profile(),
         ErrorReply(code="E.SIG"),
         ErrorReply(code="E.SIG", detail="no"),
-        Equivocation.of(one, forked, hub_pk=HUB.public),
+        Equivocation.of(first, forked, hub_pk=HUB.public),
         prove(tree.node_at, 3, 6),
         prove(tree.node_at, 1, 1),
     ]
