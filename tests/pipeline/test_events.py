@@ -10,12 +10,14 @@ from tests.damage import flipped
 from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import LABELS, copy_of, erase, made, spoil
 
+from veen import tables
 from veen.client.identity.keyring import Keyring
 from veen.core.event import Event
 from veen.core.labels import stream_id_of
 from veen.core.objects.receipt import Receipt
 from veen.fs.local import OsFs
 from veen.log.columns import ddl
+from veen.log.errors import SourceDamaged
 from veen.log.events import (
     REASONS,
     SILVER,
@@ -162,6 +164,17 @@ def test_without_keys_everything_is_sealed_and_nothing_stops(log):
     entries = list(read_events(str(log), Keyring()))
     assert {entry.reason for entry in entries if isinstance(entry, Unread)} == {"sealed"}
     assert all(entry.leaf_hash and entry.client_id and entry.stream_id for entry in entries)
+
+
+def test_a_file_name_that_claims_a_huge_hole_is_named_and_not_walked_through(copy, keys, tmp_path):
+    """Nothing from a foreign directory is trusted: a name costs its author nothing, a row for each entry costs us."""
+    active = next((copy / "log").glob("active-*"))
+    stem, _, _ = active.name.rpartition("-")
+    active.rename(active.with_name(f"{stem}-{10**15:020d}.log"))
+    with pytest.raises(SourceDamaged, match="more than the 1048576 that may be missing"):
+        list(read_events(str(copy), keys))
+    with pytest.raises(SourceDamaged, match="more than the 1048576 that may be missing"):
+        tables.load(str(copy), str(tmp_path / "tables"), keys=keys, engine="python")
 
 
 def test_labels_that_the_journal_does_not_name_prove_their_stream(log, copy, keys):

@@ -105,7 +105,7 @@ class Opener:
             clock.enter(part)
             stream, reader = self._resolved(part.stream)
             if part.is_missing:
-                for seq in range(part.first, part.last + 1):
+                for seq in part.missing_seqs():
                     yield Unread(**_shared_fields(stream, seq, None, clock.ts), reason="missing"), None, None
                 continue
             for batch in batches(fs, part, self._erased if part.is_erased else self._spec):

@@ -34,7 +34,7 @@ from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.log.columns import ENTRIES, Column, arrow_schema
 from veen.log.errors import SourceDamaged
-from veen.log.slices import Slice
+from veen.log.slices import MAX_HOLE, Slice
 from veen.storage import frame
 from veen.storage.copies import archive
 from veen.storage.pinned import ChunkRef, read_chunk
@@ -48,7 +48,6 @@ Level = Literal["none", "hash", "receipt", "full"]
 LEVELS: Final[tuple[Level, ...]] = ("none", "hash", "receipt", "full")
 
 _MAX_ROWS: Final = 16_384  # of a batch
-_MAX_HOLE: Final = 1 << 20
 
 Row = dict[str, Any]
 
@@ -331,7 +330,7 @@ def _erased(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
 
 def _missing(ref: ChunkRef) -> Iterator[Row]:
     """A row for each entry that no file has; a hole that only a file name claims to be huge is one row."""
-    if ref.entries > _MAX_HOLE:
+    if ref.entries > MAX_HOLE:
         reason = f"no file has this entry, nor those after it up to {ref.end_seq}"
         yield {"stream_seq": ref.start_seq, "ok": False, "reason": reason}
         return

@@ -8,13 +8,16 @@ pack         slices into tasks by bytes, chunks whole
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from veen.core.labels import label_of
 from veen.fs.local import Fs
+from veen.log.errors import SourceDamaged
 from veen.storage.pinned import ChunkRef, LabelPin, first_ts
 
-__all__ = ["LabelStream", "Selection", "Slice", "budget", "divide", "label_slices", "pack"]
+__all__ = ["MAX_HOLE", "LabelStream", "Selection", "Slice", "budget", "divide", "label_slices", "pack"]
+
+MAX_HOLE: Final = 1 << 20  # entries in a row that may be missing: a file name can claim any number
 
 
 class LabelStream(NamedTuple):
@@ -71,6 +74,15 @@ class Slice(NamedTuple):
     def is_missing(self) -> bool:
         """Whether no file has the entries."""
         return self.chunk.kind == "missing"
+
+    def missing_seqs(self) -> range:
+        """The positions of entries that no file has; SourceDamaged if a file name alone claims more than can be."""
+        if self.chunk.entries > MAX_HOLE:
+            raise SourceDamaged(
+                f"label {self.label.hex()}: no file has the entries {self.chunk.start_seq} to {self.chunk.end_seq}, more "
+                f"than the {MAX_HOLE} that may be missing in a row"
+            )
+        return range(self.first, self.last + 1)
 
     @property
     def is_erased(self) -> bool:

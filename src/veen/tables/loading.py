@@ -144,9 +144,7 @@ def bronze_batches(fs: Fs, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[
 def _missing(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
     stream = part.stream
     position = {"label": stream.label, "epoch": stream.epoch, "stream_id": _stream_id(part), "ts": clock.ts}
-    rows = (
-        position | {"stream_seq": seq, "ok": False, "reason": "missing"} for seq in range(part.first, part.last + 1)
-    )
+    rows = (position | {"stream_seq": seq, "ok": False, "reason": "missing"} for seq in part.missing_seqs())
     return batched(rows, arrow_of("bronze"))
 
 
