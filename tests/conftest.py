@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SEC))
-    # A group runs in one process and takes minutes: it begins first, whatever the order, so that none is waited for alone.
+    # A group runs in one process and takes minutes: it begins first, whatever the order.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.interrupts import interruptible
 from tests.pipeline.queryworld import KEYRING
 
 from veen.log.keys import KeyFile, keys_for_tasks
@@ -34,6 +35,7 @@ def started(kind, temporary):
         text=True,
         env={**os.environ, "TMPDIR": str(temporary)},
         cwd=Path(__file__).parents[2],
+        preexec_fn=interruptible,
     )
 
 

@@ -79,8 +79,8 @@ class Slice(NamedTuple):
         """The positions of entries that no file has; SourceDamaged if a file name alone claims more than can be."""
         if self.chunk.entries > MAX_HOLE:
             raise SourceDamaged(
-                f"label {self.label.hex()}: no file has the entries {self.chunk.start_seq} to {self.chunk.end_seq}, more "
-                f"than the {MAX_HOLE} that may be missing in a row"
+                f"label {self.label.hex()}: no file has the entries {self.chunk.start_seq} to {self.chunk.end_seq}, "
+                f"more than the {MAX_HOLE} that may be missing in a row"
             )
         return range(self.first, self.last + 1)
 

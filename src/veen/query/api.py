@@ -20,19 +20,24 @@ from veen.client.identity.keyring import Keyring
 from veen.core.errors import VeenError
 from veen.core.labels import stream_id_of
 from veen.core.objects.identity import HubIdentity
+from veen.fs.places import open_fs
+from veen.log.columns import ENTRIES
 from veen.log.decryption import reader_of
+from veen.log.entries import ReadSpec, batches
 from veen.log.keys import KeyFile, keys_for_tasks
 from veen.log.prefix import Prefix
+from veen.log.slices import Slice
 from veen.query import canonical
 from veen.query.canonical import Json
 from veen.query.coverage import heads_of
 from veen.query.descriptor import QueryDescriptor, new_result_id, normalise
 from veen.query.digest import ResultDigest
 from veen.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute
-from veen.query.errors import ForbiddenScope, InvalidDescriptor, QueryError
+from veen.query.errors import EvidenceFailed, ForbiddenScope, InvalidDescriptor, QueryError
 from veen.query.evidence import Leaves
 from veen.query.planning import plan_query
 from veen.query.store import Store
+from veen.query.times import seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +49,10 @@ __all__ = [
     "Keys",
     "Recorded",
     "Result",
+    "answer_into",
+    "check_fresh",
+    "check_scope",
+    "failure_of",
     "recorded_as",
     "replay",
     "replay_over",
@@ -123,11 +132,20 @@ def run(
     """
     descriptor, ignored = normalise(given)
     result_id = result_id or new_result_id()
-    _check_scope(descriptor, keys)
+    check_scope(descriptor, keys)
 
     def answered(sink: ResultSink) -> QueryOutcome:
-        prefix = plan_query(data_dir, descriptor, identity=identity)
-        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+        return answer_into(
+            sink,
+            data_dir,
+            descriptor,
+            result_id=result_id,
+            keys=keys,
+            engine=engine,
+            identity=identity,
+            spark=spark,
+            now=now,
+        )
 
     rows: Callable[[], Iterator[bytes]]
     if store is None:
@@ -154,13 +172,34 @@ def run(
     )
 
 
+def answer_into(
+    sink: ResultSink,
+    data_dir: str,
+    descriptor: QueryDescriptor,
+    *,
+    result_id: str,
+    keys: Keys,
+    engine: Engine = "python",
+    identity: HubIdentity | None = None,
+    spark: "SparkSession | None" = None,
+    now: Callable[[], int] = lambda: int(time.time()),
+) -> QueryOutcome:
+    """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise."""
+    prefix = plan_query(data_dir, descriptor, identity=identity)
+    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+
+
 def _fail(store: Store, result_id: str, exc: Exception) -> None:
+    store.fail(result_id, *failure_of(exc))
+
+
+def failure_of(exc: Exception) -> tuple[str, str]:
+    """The error_code and message that a failed execution is remembered by."""
     if isinstance(exc, QueryError):
-        store.fail(result_id, exc.error_code, str(exc))
-    elif isinstance(exc, VeenError):
-        store.fail(result_id, "execution_failed", str(exc))
-    else:
-        store.fail(result_id, "internal_error", type(exc).__name__)  # foreign words may quote anything
+        return exc.error_code, str(exc)
+    if isinstance(exc, VeenError):
+        return "execution_failed", str(exc)
+    return "internal_error", type(exc).__name__  # foreign words may quote anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +257,31 @@ def verify(
     return Comparison(before=recorded.digest, after=after, compared=(*_SAME, "coverage_hash"))
 
 
+def check_fresh(
+    data_dir: str, recorded: Recorded, *, identity: HubIdentity | None = None, lag_seconds: int = 60
+) -> None:
+    """EvidenceFailed if a result leaves out an entry that stood in the log `lag_seconds` before it was executed.
+
+    Roots and rows of a result may be true and old: a service that covers less than there was, or that answers with a
+    result of last week, passes `verify`. The lag allows for entries that a copy of the log got a little later.
+    """
+    covered = heads_of(recorded.coverage)
+    executed = seconds_of(recorded.digest.executed_at)
+    fs, spec = open_fs(data_dir), ReadSpec(columns=tuple(column for column in ENTRIES if column.name == "hub_ts"))
+    for label_range in plan_query(data_dir, recorded.descriptor, identity=identity).labels:
+        first_left_out = covered.get(label_range.label, 0) + 1
+        for chunk in label_range.chunks:
+            if not chunk.start_seq <= first_left_out <= min(chunk.end_seq, label_range.head):
+                continue
+            part = Slice.whole(chunk)._replace(first=first_left_out, last=first_left_out)
+            times = [time for batch in batches(fs, part, spec) for time in batch.column("hub_ts").to_pylist()]
+            if times and times[0] is not None and times[0] + lag_seconds < executed:
+                raise EvidenceFailed(
+                    f"label {label_range.label.hex()}: the result covers it up to entry {first_left_out - 1}, and "
+                    f"entry {first_left_out} stood in the log {executed - times[0]} s before the query was executed"
+                )
+
+
 def replay(
     data_dir: str,
     recorded: Recorded,
@@ -249,13 +313,14 @@ def _again(
     heads: Mapping[bytes, int] | None,
 ) -> ResultDigest:
     descriptor, digest = recorded.descriptor, recorded.digest
-    _check_scope(descriptor, keys)
+    check_scope(descriptor, keys)
     prefix = plan_query(data_dir, descriptor, heads=heads, identity=identity)
     outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), lambda: int(time.time()))
     return outcome.digest
 
 
-def _check_scope(descriptor: QueryDescriptor, keys: Keys) -> None:
+def check_scope(descriptor: QueryDescriptor, keys: Keys) -> None:
+    """ForbiddenScope unless `keys` open every stream of the scope."""
     keyring = keys.load() if isinstance(keys, KeyFile) else keys
     for name in descriptor.scope:
         try:

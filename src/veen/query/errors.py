@@ -17,6 +17,9 @@ __all__ = [
     "QueryError",
     "QueryNotFound",
     "ResultDamaged",
+    "ResultForged",
+    "ServiceRefused",
+    "ServiceUnreachable",
     "UnsupportedVersion",
 ]
 
@@ -101,3 +104,24 @@ class EvidenceFailed(VerifyError, ExecutionFailed):
     """A receipt or proof behind a row does not hold: there is no result (QRY-18, QRY-19)."""
 
     hint = "Keep the directory as evidence and run `veen audit run` on it: it names every place that is damaged."
+
+
+class ServiceUnreachable(QueryError):
+    """A query service gave no answer that can be understood."""
+
+    code = "E.NET"
+    hint = "Check the URL and that the service runs; a private CA is named by `--ca-file`."
+
+
+class ServiceRefused(QueryError):
+    """A query service said no; `error_code` is its reason."""
+
+    def __init__(self, error_code: str, why: str) -> None:
+        super(StatedError, self).__init__(error_code, why)
+        self.refused_with, self.what = error_code, f"{error_code}: {why}"
+
+
+class ResultForged(VerifyError, QueryError):
+    """What a query service sent does not belong together: rows, digest, coverage or descriptor are another's."""
+
+    hint = "Do not use the rows. Ask for the log and answer the query yourself: `veen query run`."

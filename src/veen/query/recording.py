@@ -6,16 +6,35 @@ is committed once its event has a receipt (QRY-27); whoever sends the drafts mad
 
 from typing import Final
 
+from veen.core.hashing import Ht
 from veen.overlays.framework.body import Draft
 from veen.overlays.recorder import events as sdr
+from veen.query import canonical
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
 
-__all__ = ["AUDIT", "REQUESTS", "RESULTS", "result_event", "submitted_event"]
+__all__ = [
+    "ACCESSES",
+    "AUDIT",
+    "EXECUTIONS",
+    "REQUESTS",
+    "RESULTS",
+    "failed_event",
+    "result_event",
+    "result_id_of",
+    "submitted_event",
+]
 
 REQUESTS: Final = "record/query/requests"  # QRY-01
 RESULTS: Final = "record/query/results"
 AUDIT: Final = "record/query/audit/"  # streams below it are optional
+EXECUTIONS: Final = f"{AUDIT}executions"  # failures (D-134)
+ACCESSES: Final = f"{AUDIT}access"  # query.audit.v1, one for each delivery of rows (D-135)
+
+
+def result_id_of(request_msg_id: bytes, attempt: int = 0) -> str:
+    """The result_id of a recorded request: it survives crashes, and anyone can compute it (D-136)."""
+    return f"r-{Ht('veen/query-result', request_msg_id + attempt.to_bytes(8, 'big')).hex()[:32]}"
 
 
 def submitted_event(
@@ -41,4 +60,25 @@ def result_event(digest: ResultDigest, *, subject_id: str, principal_id: bytes, 
         event_time=answered_at,
         origin=origin,
         payload=digest.to_bytes(),
+    )
+
+
+def failed_event(
+    query_id: str,
+    result_id: str,
+    error_code: str,
+    *,
+    subject_id: str,
+    principal_id: bytes,
+    failed_at: int,
+    origin: str,
+) -> Draft:
+    """For EXECUTIONS: an execution that ended without a digest, so that a restart does not begin it again (D-134)."""
+    return sdr.event(
+        subject_id=subject_id,
+        principal_id=principal_id,
+        event_type="query.failed",
+        event_time=failed_at,
+        origin=origin,
+        payload=canonical.encode({"query_id": query_id, "result_id": result_id, "error_code": error_code}),
     )

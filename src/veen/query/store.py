@@ -7,6 +7,7 @@
         rows.ndjson, rows.idx   canonical rows, one per line, and where each begins (u64be)
         evidence.ndjson         the verified entries
         coverage.json           what the result covers
+        digest.json             where the digest is recorded in a log first: what is to be recorded
         final.json              completed with its digest, or failed with the reason; made exclusively, never changed
 
 Files that decide something are linked into place whole: a crash leaves the state before or the state after, and of
@@ -95,6 +96,15 @@ class Store:
             raise DuplicateQuery(f"result_id {result_id} was used before") from exc
         _put_once(directory / "query", descriptor.query_id.encode())
 
+    def adopt(self, descriptor: QueryDescriptor, result_id: str) -> None:
+        """Pending, if it is not here yet: for queries whose ids are unique by a log, after a crash too."""
+        for directory in (self._queries, self._results / check_id(result_id, "result_id")):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_new = _put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes())
+        if not is_new and self.descriptor(descriptor.query_id) != descriptor:
+            raise DuplicateQuery(f"query_id {descriptor.query_id} is another query in this store")
+        _put_once(self._results / result_id / "query", descriptor.query_id.encode())
+
     def start(self, result_id: str) -> "RowsWriter":
         """Running, from pending only."""
         directory = self._directory(result_id)
@@ -102,13 +112,41 @@ class Store:
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it cannot be started")
         return RowsWriter(directory)
 
-    def complete(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
-        """Completed, from running only, and for good."""
+    def prepare(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
+        """Still running, but rows, coverage and digest are durable: `complete` follows once the digest is recorded."""
         directory = self._directory(result_id)
         if not (directory / "running").exists():
             raise NotReady(f"result {result_id} is pending: it cannot be completed")
         _put_once(directory / "coverage.json", canonical.encode(coverage.value))
+        _put_once(directory / "digest.json", digest.to_bytes())
+
+    def prepared(self, result_id: str) -> ResultDigest | None:
+        """The digest of `prepare`, if execution came that far."""
+        try:
+            return ResultDigest.from_bytes(_stored(self._directory(result_id) / "digest.json", _MAX_JSON_BYTES))
+        except FileNotFoundError:
+            return None
+
+    def complete(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
+        """Completed, from running only, and for good."""
+        self.prepare(result_id, digest, coverage)
+        self.complete_prepared(result_id)
+
+    def complete_prepared(self, result_id: str) -> None:
+        """Completed with the digest of `prepare`."""
+        digest = self.prepared(result_id)
+        if digest is None:
+            raise NotReady(f"result {result_id} is {self.status(result_id).state}: it has no digest yet")
         self._end(result_id, {"state": "completed", "digest": digest.to_json()})
+
+    def reset(self, result_id: str) -> None:
+        """Pending again, without what an execution that was cut off left behind. Only for the process that executes."""
+        directory = self._directory(result_id)
+        if self._final(result_id) is not None or (directory / "digest.json").exists():
+            raise NotReady(f"result {result_id} is {self.status(result_id).state}: it is not executed again")
+        for name in ("rows.ndjson", "rows.idx", "evidence.ndjson", "coverage.json", "running"):
+            (directory / name).unlink(missing_ok=True)
+        _sync(directory)
 
     def fail(self, result_id: str, error_code: str, message: str) -> None:
         """Failed, from pending or running, and for good: no digest (QRY-26)."""
@@ -134,6 +172,9 @@ class Store:
             error_code=final.get("error_code"),
             message=final.get("message"),
         )
+
+    def has_result(self, result_id: str) -> bool:
+        return (self._results / check_id(result_id, "result_id") / "query").exists()
 
     def descriptor(self, query_id: str) -> QueryDescriptor:
         path = self._queries / f"{check_id(query_id, 'query_id')}.json"

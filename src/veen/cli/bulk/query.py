@@ -8,7 +8,7 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
-from veen.cli.shared.command import FILE, CliSession, identity_options
+from veen.cli.shared.command import FILE, CliSession, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
 from veen.cli.shared.values import MOMENT
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring
     from veen.query.api import Comparison, Keys, Recorded, Result
     from veen.query.digest import ResultDigest
+    from veen.query.remote import QueryConnection
     from veen.query.store import Store
 
-__all__ = ["descriptor", "query", "replay", "result", "run", "status", "verify"]
+__all__ = ["SERVICE", "descriptor", "query", "query_connection", "replay", "result", "run", "status", "verify"]
 
 _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
 )  # fmt: skip
+_MAX_TOKEN: Final = 4096
 _SHOWN: Final = 40  # rows that people see before they are told of the others
 
 query = LazyGroup(
@@ -32,6 +34,11 @@ query = LazyGroup(
 
     Exit code 1 means that a receipt, a proof or a digest does not hold.
     """,
+    table={
+        "serve": ("veen.cli.bulk.query_service:serve", "Serve the query API over HTTP, recorded and audited."),
+        "submit": ("veen.cli.bulk.query_service:submit", "Submit a descriptor to a query service."),
+        "token": ("veen.cli.bulk.query_service:token", "Make a bearer token for a query service."),
+    },
 )
 
 
@@ -46,6 +53,22 @@ _PLACE: Final = log_options(
 _STORE: Final = click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
 )
+
+
+SERVICE: Final = several(
+    click.option("--service", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="Ask a query service."),
+    click.option("--service-token", "token_file", envvar="VEEN_QUERY_TOKEN_FILE", type=click.Path(path_type=Path),
+                 help="The file with the bearer token for --service."),
+)  # fmt: skip
+
+
+def query_connection(service: str, token_file: Path | None) -> "QueryConnection":
+    from veen.client.home import read_secret
+    from veen.query.remote import connect
+
+    if token_file is None:
+        raise click.UsageError("--service needs --service-token FILE")
+    return connect(service, token=read_secret(token_file, _MAX_TOKEN))
 
 
 @query.verb("run", "Answer a query from a data directory.")
@@ -221,34 +244,83 @@ def _tell_skipped(output: Output, skipped: Mapping[str, int]) -> None:
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first row.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many rows.")
 @_STORE
+@SERVICE
 @identity_options
-def result(output: Output, session: CliSession, result_id: str, offset: int, limit: int, store_dir: str | None) -> None:
-    """Fetch rows of a stored result. Order and digest are those of the whole result, whatever the page."""
-    page = _store(session, store_dir).page(result_id, offset, limit)
-    beside = {name: value for name, value in page.to_json().items() if name != "rows"}
-    _show_rows(output, page.rows, beside)
-    if page.has_more:
-        output.next(f"veen query result {result_id} --offset {offset + len(page.rows)}")
+def result(
+    output: Output,
+    session: CliSession,
+    result_id: str,
+    offset: int,
+    limit: int,
+    store_dir: str | None,
+    service: str | None,
+    token_file: Path | None,
+) -> None:
+    """Fetch rows of a stored result. Order and digest are those of the whole result, whatever the page.
+
+    \b
+    veen query result r-… --offset 1000
+    veen query result r-… --service https://query.example --service-token alice.token
+    """
+    if service is not None:
+        with query_connection(service, token_file) as connection:
+            page = connection.page(result_id, offset, limit)
+    else:
+        page = _store(session, store_dir).page(result_id, offset, limit).to_json()
+    _show_rows(output, page["rows"], {name: value for name, value in page.items() if name != "rows"})
+    if page["page"]["has_more"]:
+        output.next(f"veen query result {result_id} --offset {offset + len(page['rows'])}")
 
 
 @query.verb("status", "How far a query has come.")
 @click.argument("result_id")
 @_STORE
+@SERVICE
 @identity_options
-def status(output: Output, session: CliSession, result_id: str, store_dir: str | None) -> None:
-    """How far a query has come, and why it failed if it did."""
-    state = _store(session, store_dir).status(result_id).to_json()
+def status(
+    output: Output,
+    session: CliSession,
+    result_id: str,
+    store_dir: str | None,
+    service: str | None,
+    token_file: Path | None,
+) -> None:
+    """How far a query has come, and why it failed if it did.
+
+    \b
+    veen query status r-… --service https://query.example --service-token alice.token
+    """
+    if service is not None:
+        with query_connection(service, token_file) as connection:
+            state = connection.status(result_id)
+    else:
+        state = _store(session, store_dir).status(result_id).to_json()
     output.result(state, lambda: output.fields(state.items()))
 
 
 @query.verb("descriptor", "Show what a query asked, as it is recorded.")
 @click.argument("query_id")
 @_STORE
+@SERVICE
 @identity_options
-def descriptor(output: Output, session: CliSession, query_id: str, store_dir: str | None) -> None:
-    """Show the normalised descriptor of a query in canonical JSON: the bytes that are recorded and hashed."""
-    question = _store(session, store_dir).descriptor(query_id)
-    click.echo(_text(question.to_json()))
+def descriptor(
+    output: Output,
+    session: CliSession,
+    query_id: str,
+    store_dir: str | None,
+    service: str | None,
+    token_file: Path | None,
+) -> None:
+    """Show the normalised descriptor of a query in canonical JSON: the bytes that are recorded and hashed.
+
+    \b
+    veen query descriptor q-…
+    """
+    if service is not None:
+        with query_connection(service, token_file) as connection:
+            click.echo(_text(connection.descriptor(query_id)["descriptor"]))
+        return
+    click.echo(_text(_store(session, store_dir).descriptor(query_id).to_json()))
 
 
 # --- again ---------------------------------------------------------------------------------------------------------
@@ -258,6 +330,7 @@ def descriptor(output: Output, session: CliSession, query_id: str, store_dir: st
 @click.argument("result_id")
 @_PLACE
 @_STORE
+@SERVICE
 @identity_options
 def verify(
     output: Output,
@@ -265,14 +338,30 @@ def verify(
     result_id: str,
     place: LogPlace,
     store_dir: str | None,
+    service: str | None,
+    token_file: Path | None,
 ) -> None:
-    """Answer a stored query again over exactly the entries it covered, under the same roots, and compare.
+    """Answer a query again over exactly the entries it covered, under the same roots, and compare.
 
-    A row that was left out, added or changed shows, and so does a log that was rewritten since.
+    A row that was left out, added or changed shows, and so does a log that was rewritten since. With --service the
+    result of a query service is fetched and checked: its rows by their hash, its digest by the log, and that it left
+    out no entry that stood in the log a minute before it was executed.
+
+    \b
+    veen query verify r-… --data-dir ./hub
+    veen query verify r-… --data-dir ./replica --service https://query.example --service-token alice.token
     """
     from veen.query import api
 
-    recorded = api.stored(_store(session, store_dir), result_id)
+    if service is not None:
+        with query_connection(service, token_file) as connection:
+            remote = connection.result(result_id)
+            for _ in remote.rows():  # hashed as they come
+                pass
+        recorded: Recorded = remote
+        api.check_fresh(place.data_dir, recorded, identity=place.identity())
+    else:
+        recorded = api.stored(_store(session, store_dir), result_id)
     keys = place.keys(session)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.verify(

@@ -1,0 +1,220 @@
+"""`veen query serve`, `submit` and `token`: the query API over HTTP, and what a client needs for it."""
+
+import secrets
+import ssl
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.bulk.query import SERVICE, query_connection
+from veen.cli.recorder.connecting import connector
+from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
+from veen.cli.shared.command import CliSession, client_options, identity_options
+from veen.cli.shared.output import Fail, Output
+
+if TYPE_CHECKING:
+    from veen.products.queryservice.principals import Principals
+    from veen.products.queryservice.service import QueryService
+
+__all__ = ["serve", "submit", "token"]
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_PLACE: Final = log_options(
+    HUB_IDENTITY,
+    KEY_FILE,
+    MASTER,
+    click.option("--engine", type=click.Choice(["python", "spark"]), default="python", show_default=True,
+                 help="python: threads of this process, no Java. spark: all cores or a cluster, the same bytes."),
+    DATA_DIR,
+)  # fmt: skip
+
+
+@click.command()
+@click.option("--principals", "principals_file", type=_FILE, required=True, help="Who may ask: a TOML file.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8447, show_default=True, help="0: any free port.")
+@click.option("--tls-cert", type=_FILE, help="The certificate, in PEM; beyond loopback it is needed.")
+@click.option("--tls-key", type=_FILE, help="Its private key.")
+@click.option(
+    "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Queries executed at a time.")
+@click.option("--sync-entries", type=click.IntRange(min=0), default=50_000, show_default=True,
+              help="A query over at most so many entries is answered at once.")  # fmt: skip
+@_PLACE
+@client_options
+def serve(
+    output: Output,
+    session: CliSession,
+    principals_file: Path,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    store_dir: str | None,
+    workers: int,
+    sync_entries: int,
+    place: LogPlace,
+) -> None:
+    """Serve the query API over HTTP until stopped. Requests, results and deliveries are recorded in the log first.
+
+    The service reads DIR with the keys of --identity and writes its records to the hub of the context. Its identity
+    needs keys of the four streams below record/query/: make them once with `veen id keyring new`.
+
+    \b
+    veen query token --out alice.token
+    veen query serve --data-dir ./hub --principals principals.toml
+    """
+    import asyncio
+
+    from veen.products.queryservice.principals import Principals
+
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    if tls_cert is None and host not in _LOOPBACK:
+        raise Fail(
+            "E.LOCAL.PLAIN_HTTP",
+            f"the service is not started on {host} without TLS",
+            "tokens and rows would cross the network in the clear",
+            "give --tls-cert FILE and --tls-key FILE, or listen on 127.0.0.1 behind a proxy",
+        )
+    principals = Principals.read(principals_file)
+    with output.progress("starting") as progress, place.spark("veen query serve", progress) as spark:
+        opened = _Opened(session, principals, place, spark, store_dir, workers, sync_entries)
+        asyncio.run(_serve(output, opened, host, port, tls_cert, tls_key))
+
+
+class _Opened:
+    """What the service is made of, once its loop runs."""
+
+    def __init__(
+        self,
+        session: CliSession,
+        principals: "Principals",
+        place: LogPlace,
+        spark: Any,
+        store_dir: str | None,
+        workers: int,
+        sync_entries: int,
+    ) -> None:
+        from veen.products.queryservice.service import ServiceSettings
+        from veen.query.store import Store
+
+        keystore = session.keystore
+        self.principals, self._keystore = principals, keystore
+        self._connect = connector(session, session.home)
+        self._store = Store(Path(store_dir) if store_dir else session.home.state / "query" / session.identity_name)
+        self._settings = ServiceSettings(
+            data_dir=place.data_dir,
+            keys=place.keys(session),
+            engine=place.engine,
+            identity=place.identity(),
+            spark=spark,
+            workers=workers,
+            sync_entries=sync_entries,
+        )
+
+    def client(self) -> Any:
+        return self._connect(self._keystore.identity, self._keystore.secrets.keyring)
+
+    async def service(self, client: Any) -> "QueryService":
+        from veen.products.queryservice.service import QueryService
+
+        return await QueryService.open(client, self._store, self.principals, self._settings)
+
+
+async def _serve(
+    output: Output, opened: _Opened, host: str, port: int, tls_cert: Path | None, tls_key: Path | None
+) -> None:
+    import asyncio
+
+    try:
+        import uvicorn
+
+        from veen.products.queryservice.http import make_app
+    except ImportError as exc:
+        raise Fail(
+            "E.EXTRA",
+            "the query service needs more packages",
+            f"{exc.name} is not installed",
+            "install the extra `query`",
+        ) from exc
+    async with opened.client() as client:  # which holds the identity, and so the store, for itself
+        ready = asyncio.Event()
+        app = make_app(lambda: opened.service(client), opened.principals, ready=ready)
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+            ssl_version=ssl.PROTOCOL_TLS_SERVER,
+            timeout_graceful_shutdown=10,
+            limit_concurrency=1000,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+        server = uvicorn.Server(config)
+        announcement = asyncio.create_task(_announce(output, server, ready, "https" if tls_cert else "http", host))
+        try:
+            await server.serve()
+        finally:
+            announcement.cancel()
+
+
+async def _announce(output: Output, server: Any, ready: Any, scheme: str, host: str) -> None:
+    import asyncio
+
+    await ready.wait()
+    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
+        await asyncio.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    output.notice(f"answering queries at {url}", url=url)
+
+
+@click.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A new file for the token.")
+@identity_options
+def token(output: Output, session: CliSession, out: Path) -> None:
+    """Make a bearer token for somebody who asks a query service. The file of principals gets its hash alone.
+
+    \b
+    veen query token --out alice.token
+    """
+    import os
+
+    text = secrets.token_urlsafe(32)
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError as exc:
+        raise Fail("E.LOCAL", "the token is not made", f"{out} exists", "name a new file with --out") from exc
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+    facts = {"file": str(out), "token_sha256": sha256(text.encode()).hexdigest()}
+    output.result(facts, lambda: output.fields(facts.items()))
+
+
+@click.command()
+@click.argument("descriptor_file", type=click.File("rb"), default="-", metavar="[FILE]")
+@SERVICE
+@identity_options
+def submit(
+    output: Output, session: CliSession, descriptor_file: Any, service: str | None, token_file: Path | None
+) -> None:
+    """Submit a QueryDescriptor in JSON, from a file or from standard input, to a query service.
+
+    \b
+    veen query submit descriptor.json --service https://query.example --service-token alice.token
+    """
+    if service is None:
+        raise click.UsageError("Missing option '--service'.")
+    with query_connection(service, token_file) as connection:
+        accepted = connection.submit(descriptor_file.read())
+    output.result(accepted, lambda: output.fields(accepted.items()))
+    output.next(f"veen query result {accepted['result_id']} --service {service}")

@@ -1,0 +1,12 @@
+"""The query service: the whole of the query API over HTTP (001 query §7, §8), for people who hold no keys themselves.
+
+It reads a log with keys of its own, so it is a reading party and no part of a hub. What it says need not be believed:
+requests and digests are receipted events, and `veen query verify` computes a result again from the log.
+
+    principals   who may ask, and for what
+    history      what the log says of queries: a fold
+    service      submit, execute, deliver; durable and audited
+    http         the routes; `openapi` describes them
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,162 @@
+"""Who may use a query service: bearer tokens, mapped to VEEN identities and to the streams they may ask about (QRY-20).
+
+The configuration is a TOML file with one table for each principal. It holds hashes of tokens and no token:
+
+    [principal.alice]
+    token_sha256 = "9f86d0…"            # of the bearer token: `veen query token` makes both
+    client_id = "5be1…"                 # the VEEN identity that she is; audit records name it
+    subject_id = "user:alice"           # who asks, in query.submitted
+    scopes = ["record/app/*"]           # patterns over names of streams
+    max_rows = 100000
+    evidence_min = "none"               # or spot, or full
+    auditor = false                     # whether she may see the results of others
+
+    [classes]                           # what audit records call streams; the first pattern that fits
+    "record/hr/*" = "confidential"
+"""
+
+import hmac
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, Self, cast
+
+from veen.core.errors import StatedError
+from veen.query.descriptor import MODES, Mode, QueryDescriptor
+from veen.query.errors import ForbiddenScope, InvalidDescriptor
+
+__all__ = ["Principal", "Principals", "PrincipalsInvalid"]
+
+_MAX_FILE: Final = 1024 * 1024
+_UNCLASSIFIED: Final = "unclassified"
+_MEMBERS: Final = frozenset(
+    {"token_sha256", "client_id", "subject_id", "scopes", "max_rows", "evidence_min", "auditor"}
+)
+
+
+class PrincipalsInvalid(StatedError):
+    """The file that says who may use a query service cannot be used."""
+
+    code = "E.LOCAL"
+    hint = "docs/query-service.md shows the file; `veen query token` makes a token and its hash."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Somebody whom the service knows."""
+
+    name: str
+    token_hash: bytes
+    client_id: bytes
+    subject_id: str
+    scopes: tuple[str, ...]
+    max_rows: int = 100_000
+    evidence_min: Mode = "none"
+    auditor: bool = False
+
+    def check(self, descriptor: QueryDescriptor) -> None:
+        """ForbiddenScope or InvalidDescriptor if this principal may not ask this."""
+        for stream in descriptor.scope:
+            if not any(fnmatchcase(stream, pattern) for pattern in self.scopes):
+                raise ForbiddenScope(f"stream {stream!r} is not known or may not be read")
+        if MODES.index(descriptor.evidence.mode) < MODES.index(self.evidence_min):
+            raise InvalidDescriptor(
+                "evidence", f"this principal must ask for mode {self.evidence_min} or a stricter one"
+            )
+
+    def may_see(self, subject_id: str) -> bool:
+        return self.auditor or subject_id == self.subject_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principals:
+    """Everybody whom the service knows, and what streams are called in audit records."""
+
+    known: tuple[Principal, ...]
+    classes: tuple[tuple[str, str], ...] = ()  # pattern, class
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE + 1)
+        if len(data) > _MAX_FILE:
+            raise PrincipalsInvalid(f"{path}: more than {_MAX_FILE} bytes")
+        try:
+            return cls.of(tomllib.loads(data.decode()))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            raise PrincipalsInvalid(f"{path}: {exc}") from exc
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Self:
+        if unknown := set(table) - {"principal", "classes"}:
+            raise PrincipalsInvalid(f"unknown table {sorted(unknown)[0]!r}: there are [principal.NAME] and [classes]")
+        tables, classes = table.get("principal", {}), table.get("classes", {})
+        if not isinstance(tables, dict) or not tables:
+            raise PrincipalsInvalid("there is no [principal.NAME]: nobody could use the service")
+        if not isinstance(classes, dict) or not all(isinstance(name, str) and name for name in classes.values()):
+            raise PrincipalsInvalid("[classes] maps patterns of stream names to the name of a class")
+        principals = tuple(_principal(name, members) for name, members in tables.items())
+        if len({principal.token_hash for principal in principals}) < len(principals):
+            raise PrincipalsInvalid("two principals have the same token")
+        if len({principal.subject_id for principal in principals}) < len(principals):
+            raise PrincipalsInvalid("two principals have the same subject_id: their results could not be told apart")
+        return cls(known=principals, classes=tuple(classes.items()))
+
+    def by_token(self, token: bytes) -> Principal | None:
+        """Whose token this is. Every hash is compared, in constant time."""
+        digest, match = sha256(token).digest(), None
+        for principal in self.known:
+            if hmac.compare_digest(digest, principal.token_hash):
+                match = principal
+        return match
+
+    def by_subject(self, subject_id: str) -> Principal | None:
+        return next((principal for principal in self.known if principal.subject_id == subject_id), None)
+
+    def class_of(self, scope: tuple[str, ...]) -> str:
+        """The class that ranks first in the file, of all streams of a scope (D-135)."""
+        for pattern, name in self.classes:
+            if any(fnmatchcase(stream, pattern) for stream in scope):
+                return name
+        return _UNCLASSIFIED
+
+
+def _principal(name: str, members: Any) -> Principal:
+    if not isinstance(members, dict):
+        raise PrincipalsInvalid(f"[principal.{name}] is no table")
+    if unknown := set(members) - _MEMBERS:
+        raise PrincipalsInvalid(f"[principal.{name}]: {sorted(unknown)[0]!r} is not known")
+    scopes, mode = members.get("scopes"), members.get("evidence_min", "none")
+    max_rows, auditor = members.get("max_rows", 100_000), members.get("auditor", False)
+    subject_id = members.get("subject_id", f"user:{name}")
+    if not isinstance(scopes, list) or not scopes or not all(isinstance(scope, str) and scope for scope in scopes):
+        raise PrincipalsInvalid(f"[principal.{name}]: scopes is a list of patterns such as record/app/*")
+    if mode not in MODES:
+        raise PrincipalsInvalid(f"[principal.{name}]: evidence_min is one of {', '.join(MODES)}")
+    if type(max_rows) is not int or max_rows < 1:
+        raise PrincipalsInvalid(f"[principal.{name}]: max_rows is a whole number above 0")
+    if type(auditor) is not bool or not isinstance(subject_id, str) or not subject_id:
+        raise PrincipalsInvalid(f"[principal.{name}]: auditor is true or false, subject_id a text")
+    return Principal(
+        name=name,
+        token_hash=_hex32(name, members, "token_sha256"),
+        client_id=_hex32(name, members, "client_id"),
+        subject_id=subject_id,
+        scopes=tuple(scopes),
+        max_rows=max_rows,
+        evidence_min=cast(Mode, mode),
+        auditor=auditor,
+    )
+
+
+def _hex32(name: str, members: Mapping[str, Any], member: str) -> bytes:
+    try:
+        value = bytes.fromhex(members.get(member, ""))
+    except (TypeError, ValueError):
+        value = b""
+    if len(value) != 32:
+        raise PrincipalsInvalid(f"[principal.{name}]: {member} is 64 hex digits")
+    return value

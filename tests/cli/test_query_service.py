@@ -1,0 +1,99 @@
+"""`veen query serve` as a process, and the commands that ask it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+
+import pytest
+from tests.cli.hubprocess import DEV, running
+from tests.cli.interrupts import interruptible
+from tests.cli.talk import Talk
+from tests.waiting import until
+
+from veen.cli.shared.output import Exit
+from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
+
+EVENTS = ("login", "logout", "login")
+
+
+@contextlib.contextmanager
+def serving(talk, *words):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "veen", "query", "serve", "--port", "0", "--json", *map(str, words)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **talk.env},
+        preexec_fn=interruptible,
+    )
+    try:
+        assert process.stderr is not None
+        yield process, json.loads(process.stderr.readline())["url"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        with process:
+            process.communicate(timeout=120)
+
+
+@pytest.mark.req("QRY-01", "QRY-20", "QRY-21")
+def test_a_service_records_answers_and_is_verified_by_a_person_with_the_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with running(tmp_path / "hub", *DEV, "--set", "engine.retire_seconds=1", "--set", "log.level=error") as hub:
+        talk = Talk(tmp_path / "home", hub)
+        for stream in ("record/app", REQUESTS, RESULTS, EXECUTIONS, ACCESSES):
+            talk.new_stream(stream)
+        for number, event_type in enumerate(EVENTS):
+            talk.json(
+                "recorder", "emit", "record/app", "--type", event_type, "--subject", "alice", json.dumps({"n": number})
+            )
+        until(lambda: len(_rows(talk, tmp_path)) == len(EVENTS))
+        token = talk.json("query", "token", "--out", tmp_path / "token")
+        assert token["token_sha256"] == sha256((tmp_path / "token").read_text().strip().encode()).hexdigest()
+        assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+        talk.run("query", "token", "--out", tmp_path / "token", code=Exit.LOCAL)
+        (tmp_path / "principals.toml").write_text(
+            f'[principal.alice]\nscopes = ["record/app"]\nclient_id = "{"5b" * 32}"\n'
+            f'token_sha256 = "{token["token_sha256"]}"\n'
+        )
+        asked = {"scope": ["record/app"], "filter": {"event_type": ["login"]}, "projection": ["payload.n"],
+                 "evidence": {"mode": "full"}, "query_id": "q-1"}  # fmt: skip
+        (tmp_path / "descriptor.json").write_text(json.dumps(asked))
+        words = ("--data-dir", tmp_path / "hub", "--principals", tmp_path / "principals.toml")
+        with serving(talk, *words) as (process, url):
+            service = ("--service", url, "--service-token", tmp_path / "token")
+            accepted = talk.json("query", "submit", tmp_path / "descriptor.json", *service)
+            result_id = accepted["result_id"]
+            until(lambda: talk.json("query", "status", result_id, *service)["status"] == "completed")
+            page = talk.json("query", "result", result_id, *service)
+            assert page["rows"] == [{"payload.n": 0}, {"payload.n": 2}]
+            assert talk.json("query", "descriptor", "q-1", *service)["scope"] == ["record/app"]
+            checked = talk.json("query", "verify", result_id, "--data-dir", tmp_path / "hub", *service)
+            assert checked["ok"] is True
+            talk.run("query", "status", "r-none", *service, code=Exit.LOCAL)
+            (tmp_path / "wrong").write_text("wrong\n")
+            (tmp_path / "wrong").chmod(0o600)
+            wrong = ("--service", url, "--service-token", tmp_path / "wrong")
+            assert "unauthorized" in talk.run("query", "status", result_id, *wrong, code=Exit.LOCAL).stderr
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) in (0, -signal.SIGTERM)
+        assert len(talk.entries(REQUESTS)) == len(talk.entries(RESULTS)) == 1
+        assert len(talk.entries(ACCESSES)) >= 2
+
+
+def _rows(talk, tmp_path):
+    return talk.json("query", "run", "--data-dir", tmp_path / "hub", "--scope", "record/app")["rows"]
+
+
+def test_a_service_beyond_loopback_needs_tls_and_a_file_of_principals(tmp_path, talk):
+    (tmp_path / "principals.toml").write_text("[classes]\n")
+    words = ("query", "serve", "--data-dir", tmp_path, "--principals", tmp_path / "principals.toml")
+    assert "--tls-cert" in talk.run(*words, "--host", "0.0.0.0", code=Exit.LOCAL).stderr  # noqa: S104 - refused
+    assert "nobody could use" in talk.run(*words, code=Exit.LOCAL).stderr
+    talk.run(*words, "--tls-cert", tmp_path / "principals.toml", code=Exit.USAGE)
+    assert (
+        "--service-token"
+        in talk.run("query", "status", "r-1", "--service", "http://127.0.0.1:9", code=Exit.USAGE).stderr
+    )

@@ -1,0 +1,115 @@
+"""A query service over a fixed log, with a hub in the same loop that takes its records; and the same behind HTTP."""
+
+import asyncio
+import contextlib
+import threading
+from hashlib import sha256
+
+import uvicorn
+from tests.client.clientworld import seeded
+from tests.client.hubs import client_at, hub_at, person, pin_of
+from tests.pipeline.queryworld import KEYRING, STREAMS, filled
+
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.transport.inprocess import InProcess
+from veen.products.queryservice.http import make_app
+from veen.products.queryservice.principals import Principals
+from veen.products.queryservice.service import QueryService, ServiceSettings
+from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
+from veen.query.store import Store
+from veen.testing.hostile import HostileHub
+
+TOKENS = {name: f"token-of-{name}" for name in ("alice", "bob", "carol", "dora")}
+RECORDS = (REQUESTS, RESULTS, EXECUTIONS, ACCESSES)
+RING = Keyring()
+for name in RECORDS:
+    RING = RING.with_keys(StreamKeys.create(name, random=seeded(name)))
+
+
+def table(name, **members):
+    return {
+        "token_sha256": sha256(TOKENS[name].encode()).hexdigest(),
+        "client_id": sha256(name.encode()).hexdigest(),
+        "scopes": ["record/*"],
+        **members,
+    }
+
+
+PRINCIPALS = Principals.of(
+    {
+        "principal": {
+            "alice": table("alice"),
+            "bob": table("bob", scopes=[STREAMS[0]], max_rows=3),
+            "carol": table("carol", auditor=True),
+            "dora": table("dora", evidence_min="full"),
+        },
+        "classes": {STREAMS[0]: "confidential", "record/*": "internal"},
+    }
+)
+ALICE, BOB, CAROL, DORA = PRINCIPALS.known
+
+
+def log_at(path, count=60):
+    filled(path, count).done()
+    return str(path)
+
+
+class World:
+    """One hub, one wire to it, one store; services come and go."""
+
+    def __init__(self, tmp_path, data_dir, client, wire):
+        self.data_dir, self.client, self.wire = data_dir, client, wire
+        self.store = Store(tmp_path / "store")
+
+    def settings(self, **changes):
+        values = {"data_dir": self.data_dir, "keys": KEYRING, "now": lambda: 1_700_000_100, "record_seconds": 5.0}
+        return ServiceSettings(**values | changes)
+
+    async def open(self, kind=QueryService, **changes):
+        return await kind.open(self.client, self.store, PRINCIPALS, self.settings(**changes))
+
+    async def events(self, stream):
+        return [entry.event async for entry in self.client.read(stream)]
+
+
+@contextlib.asynccontextmanager
+async def world_at(tmp_path, data_dir):
+    async with hub_at(tmp_path / "hub") as hub:
+        wire = HostileHub(InProcess(hub.api))
+        who = person("query-service")
+        async with client_at(wire, pin_of(hub), who, tmp_path / "home", ring=RING) as client:
+            yield World(tmp_path, data_dir, client, wire)
+
+
+@contextlib.contextmanager
+def served(tmp_path, data_dir, kind=QueryService, **changes):
+    """The URL of a service that runs in a thread, over real HTTP on loopback."""
+    started, stop, box = threading.Event(), threading.Event(), {}
+
+    async def main():
+        async with world_at(tmp_path, data_dir) as world:
+            app = make_app(lambda: world.open(kind, **changes), PRINCIPALS)
+            server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
+            serving = asyncio.create_task(server.serve())
+            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
+                await asyncio.sleep(0.01)
+            box["url"] = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            started.set()
+            await asyncio.to_thread(stop.wait)
+            server.should_exit = True
+            await serving
+
+    def run():
+        try:
+            asyncio.run(main())
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="query service")
+    thread.start()
+    try:
+        assert started.wait(120)
+        yield box["url"]
+    finally:
+        stop.set()
+        thread.join(120)

@@ -1,0 +1,151 @@
+"""Services that lie: the client, or the log, finds out (issue: omitted, reordered, changed, narrowed, old)."""
+
+import pytest
+from tests.pipeline.queryworld import KEYRING, STREAMS, descriptor, filled
+from tests.products.queryservice.services import TOKENS, log_at, served
+
+from veen import query
+from veen.products.queryservice.service import QueryService
+from veen.query import api, canonical
+from veen.query.coverage import Coverage
+from veen.query.descriptor import normalise
+from veen.query.digest import RowsHash, hash_of
+from veen.query.errors import EvidenceFailed, ResultForged, ServiceRefused, ServiceUnreachable
+
+ASKED = descriptor(query_id="q-lie", scope=[STREAMS[0]], evidence={"mode": "full"})
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return log_at(tmp_path_factory.mktemp("lies") / "log")
+
+
+class Lying(QueryService):
+    """Changes rows and coverage after an honest execution, and makes a digest that fits them."""
+
+    def _answer(self, request):
+        digest = super()._answer(request)
+        directory = self._store._directory(request.result_id)
+        rows = self.rows([canonical.parse(line) for line in (directory / "rows.ndjson").read_bytes().splitlines()])
+        coverage = self.coverage_of(canonical.parse((directory / "coverage.json").read_bytes()))
+        hashed, lines, index = RowsHash(), b"", b""
+        for row in rows:
+            data = canonical.encode(row)
+            hashed.add(data)
+            index += len(lines).to_bytes(8, "big")
+            lines += data + b"\n"
+        changes = {"row_count": hashed.count, "rows_hash": hashed.hexdigest(), "coverage_hash": hash_of(coverage)}
+        forged = type(digest).from_bytes(canonical.encode(digest.to_json() | changes))
+        (directory / "rows.ndjson").write_bytes(lines)
+        (directory / "rows.idx").write_bytes(index)
+        for name in ("coverage.json", "digest.json"):
+            (directory / name).unlink()
+        self._store.prepare(request.result_id, forged, Coverage(coverage, {}))
+        return forged
+
+    def rows(self, rows):
+        return rows
+
+    def coverage_of(self, coverage):
+        return coverage
+
+
+class Omits(Lying):
+    def rows(self, rows):
+        return rows[:2] + rows[3:]
+
+
+class Reorders(Lying):
+    def rows(self, rows):
+        return [rows[1], rows[0], *rows[2:]]
+
+
+class Changes(Lying):
+    def rows(self, rows):
+        return [*rows[:-1], rows[-1] | {"subject_id": "somebody else"}]
+
+
+def ask(url, given=ASKED):
+    with query.connect(url, token=TOKENS["alice"]) as service:
+        answer = service.ask(given)
+        return answer, list(answer.rows())
+
+
+def test_an_honest_service_is_verified_with_the_log_alone(tmp_path, log):
+    with served(tmp_path, log) as url:
+        answer, rows = ask(url)
+    assert rows == list(api.run(log, ASKED, keys=KEYRING).rows())
+    assert api.verify(log, answer, keys=KEYRING).ok
+    api.check_fresh(log, answer)
+
+
+@pytest.mark.parametrize("kind", [Omits, Reorders, Changes])
+def test_rows_that_were_changed_before_they_were_hashed_are_found_by_the_log(tmp_path, log, kind):
+    with served(tmp_path, log, kind) as url:
+        answer, _ = ask(url)
+    comparison = api.verify(log, answer, keys=KEYRING)
+    assert "rows_hash" in comparison.differences
+
+
+def test_an_answer_from_a_shorter_log_is_found_to_leave_out_what_was_there(tmp_path, log):
+    """Rows and roots of a narrow or an old result hold: what convicts it is what stood in the log when it was made."""
+    filled(tmp_path / "old", 30).done()
+    with served(tmp_path / "service", str(tmp_path / "old"), now=lambda: 1_900_000_000) as url:
+        answer, _ = ask(url)
+    assert api.verify(log, answer, keys=KEYRING).ok
+    with pytest.raises(EvidenceFailed, match="stood in the log"):
+        api.check_fresh(log, answer)
+
+
+class Replays(QueryService):
+    """Answers a new query with the result of an earlier one."""
+
+    def _request(self, principal, result_id):
+        request = super()._request(principal, result_id)
+        first = next(iter(self._history.results.values()))
+        return first if request.descriptor.query_id == "q-new" else request
+
+    async def result(self, principal, result_id, offset, limit):
+        return await super().result(principal, self._request(principal, result_id).result_id, offset, limit)
+
+
+def test_the_result_of_another_query_is_not_taken_for_the_answer(tmp_path, log):
+    with served(tmp_path, log, Replays) as url:
+        ask(url)
+        with pytest.raises(ResultForged, match="another query"):
+            ask(url, descriptor(query_id="q-new", scope=[STREAMS[1]]))
+
+
+class SendsOthers(QueryService):
+    """Keeps the honest digest and sends other rows."""
+
+    async def result(self, principal, result_id, offset, limit):
+        page = dict(await super().result(principal, result_id, offset, limit))
+        page["rows"] = self.sent(page["rows"])
+        return page
+
+    def sent(self, rows):
+        return rows[:-1]
+
+
+class SendsMore(SendsOthers):
+    def sent(self, rows):
+        return [*rows, rows[0]]
+
+
+@pytest.mark.parametrize("kind", [SendsOthers, SendsMore])
+def test_rows_that_are_not_those_of_the_digest_are_refused_by_the_client(tmp_path, log, kind):
+    with served(tmp_path, log, kind, sync_entries=0) as url, pytest.raises(ResultForged):
+        ask(url)
+
+
+def test_a_refusal_and_a_service_that_is_not_there_have_their_own_errors(tmp_path, log):
+    with served(tmp_path, log) as url:
+        with query.connect(url, token="wrong") as service, pytest.raises(ServiceRefused, match="unauthorized"):
+            service.status("r-1")
+        with query.connect(url, token=TOKENS["alice"]) as service, pytest.raises(ServiceRefused, match="not_found"):
+            service.result("r-1")
+    with query.connect(url, token=TOKENS["alice"]) as service, pytest.raises(ServiceUnreachable):
+        service.submit(normalise(ASKED).descriptor.to_bytes())
+    with pytest.raises(ServiceUnreachable, match="https"):
+        query.connect("http://query.example", token="secret")

@@ -1,0 +1,287 @@
+"""The service without HTTP: what it says stands in the log first, and a crash loses nothing (001 query §7, §8)."""
+
+import asyncio
+import shutil
+from hashlib import sha256
+
+import pytest
+from tests.client.hubs import run
+from tests.pipeline.queryworld import KEYRING, STREAMS, descriptor
+from tests.products.queryservice.services import ALICE, BOB, CAROL, log_at, world_at
+
+from veen.client.errors import Unreachable
+from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.operations.queryaudit import QUERY_AUDIT
+from veen.overlays.recorder import events as sdr
+from veen.products.queryservice.service import QueryService, Unavailable
+from veen.query import api, canonical
+from veen.query.descriptor import normalise
+from veen.query.errors import DuplicateQuery, ExecutionFailed, ForbiddenScope, NotReady, QueryNotFound
+from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, result_id_of
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return log_at(tmp_path_factory.mktemp("log") / "hub")
+
+
+def asked(**changes):
+    return canonical.encode(descriptor(**changes))
+
+
+FULL = asked(query_id="q-1", scope=[STREAMS[0]], evidence={"mode": "full"})
+
+
+@pytest.mark.req("QRY-12", "QRY-17", "QRY-21", "QRY-27")
+def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            submission = await service.submit(ALICE, FULL)
+            expected = api.run(
+                log, FULL, keys=KEYRING, result_id=submission.status.result_id, now=lambda: 1_700_000_100
+            )
+            assert submission.digest == expected.digest
+            assert list(submission.rows) == list(expected.rows())
+            (request,) = await world.events(REQUESTS)
+            (result,) = await world.events(RESULTS)
+            (access,) = await world.events(ACCESSES)
+            body = sdr.read(request).body
+            assert (body.event_type, body.subject_id, body.principal_id) == (
+                "query.submitted", "user:alice", world.client.client_id,
+            )  # fmt: skip
+            assert body.payload == normalise(FULL).descriptor.to_bytes()
+            assert submission.status.result_id == result_id_of(request.leaf_hash)
+            assert sdr.read(result).body.payload == submission.digest.to_bytes()
+            audit = decode(access, QUERY_AUDIT)
+            assert isinstance(audit, Typed)
+            assert audit.body.requester_identity == ALICE.client_id
+            assert audit.body.resource_identifier == f'["{STREAMS[0]}"]'
+            assert audit.body.resource_class == "confidential"
+            assert audit.body.result_digest == sha256(submission.digest.to_bytes()).digest()
+            assert await world.events(EXECUTIONS) == []
+            await service.aclose()
+
+    run(scenario())
+
+
+@pytest.mark.req("QRY-21", "QRY-22", "QRY-23", "QRY-24")
+def test_a_larger_query_is_accepted_and_fetched_in_pages_each_of_which_is_audited(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(sync_entries=0)
+            submission = await service.submit(ALICE, asked(query_id="q-2"))
+            assert submission.digest is None
+            result_id = submission.status.result_id
+            await asyncio.wait(list(service._tasks.values()))
+            assert service.status(ALICE, result_id).state == "completed"
+            first = await service.result(ALICE, result_id, 0, 5)
+            second = await service.result(ALICE, result_id, 5, 5)
+            assert first["page"] == {
+                "offset": 0,
+                "limit": 5,
+                "total": first["result_digest"]["row_count"],
+                "has_more": True,
+            }
+            whole = list(api.run(log, asked(query_id="q-2"), keys=KEYRING).rows())
+            assert first["rows"] + second["rows"] == whole[:10]
+            assert len(await world.events(ACCESSES)) == 2
+            about = service.descriptor(ALICE, "q-2")
+            assert about["descriptor"] == normalise(asked(query_id="q-2")).descriptor.to_json()
+            (request,) = await world.events(REQUESTS)
+            assert about["record_event"] == {
+                "stream": REQUESTS,
+                "seq": 1,
+                "hub_id": world.client.hub_id.hex(),
+                "receipt_id": f"rcpt-{request.leaf_hash.hex()}",
+            }
+            await service.aclose()
+
+    run(scenario())
+
+
+@pytest.mark.req("QRY-02")
+def test_the_same_query_of_the_same_principal_is_executed_once_and_any_other_is_a_duplicate(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            first, *rest = await asyncio.gather(*(service.submit(ALICE, FULL) for _ in range(5)))
+            assert {submission.status.result_id for submission in rest} == {first.status.result_id}
+            assert len(await world.events(REQUESTS)) == len(await world.events(RESULTS)) == 1
+            with pytest.raises(DuplicateQuery):
+                await service.submit(CAROL, FULL)
+            with pytest.raises(DuplicateQuery):
+                await service.submit(ALICE, asked(query_id="q-1"))
+            assert len(await world.events(REQUESTS)) == 1
+            await service.aclose()
+
+    run(scenario())
+
+
+def test_who_may_not_ask_leaves_no_record(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            for scope in ([STREAMS[1]], ["record/nowhere"]):
+                with pytest.raises(ForbiddenScope):
+                    await service.submit(BOB, asked(scope=scope))
+            with pytest.raises(ForbiddenScope):  # allowed by the pattern, but the service has no key
+                await service.submit(ALICE, asked(scope=["record/nowhere"]))
+            assert await world.events(REQUESTS) == []
+            await service.aclose()
+
+    run(scenario())
+
+
+def test_results_of_others_look_as_if_they_were_not_there(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            result_id = (await service.submit(ALICE, FULL)).status.result_id
+            for ask in (
+                lambda: service.status(BOB, result_id),
+                lambda: service.descriptor(BOB, "q-1"),
+                lambda: service.coverage(BOB, result_id),
+            ):
+                with pytest.raises(QueryNotFound):
+                    ask()
+            with pytest.raises(QueryNotFound):
+                await service.result(BOB, result_id, 0, 10)
+            assert service.status(CAROL, result_id).state == "completed"
+            await service.aclose()
+
+    run(scenario())
+
+
+@pytest.mark.req("QRY-26")
+def test_a_failed_query_is_recorded_has_no_digest_and_stays_failed_after_a_restart(tmp_path, log):
+    async def scenario():
+        (tmp_path / "empty").mkdir()
+        async with world_at(tmp_path, str(tmp_path / "empty")) as world:
+            service = await world.open()
+            with pytest.raises(ExecutionFailed, match="there is no log"):
+                await service.submit(ALICE, FULL)
+            (failure,) = await world.events(EXECUTIONS)
+            value = canonical.parse(sdr.read(failure).body.payload)
+            assert (value["query_id"], value["error_code"]) == ("q-1", "execution_failed")
+            assert await world.events(RESULTS) == []
+            await service.aclose()
+            world.data_dir = log  # it is there now: a state that ended does not change
+            again = await world.open()
+            assert again.running == 0
+            assert again.status(ALICE, value["result_id"]).state == "failed"
+            with pytest.raises(NotReady):
+                await again.result(ALICE, value["result_id"], 0, 1)
+            shutil.rmtree(tmp_path / "store")
+            forgotten = await world.open()
+            assert forgotten.running == 0
+            assert forgotten.status(ALICE, value["result_id"]).state == "failed"
+            await again.aclose()
+            await forgotten.aclose()
+
+    run(scenario())
+
+
+def test_a_result_with_more_rows_than_the_principal_may_get_fails(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            with pytest.raises(ExecutionFailed, match="more than the 3 rows"):
+                await service.submit(BOB, asked(scope=[STREAMS[0]]))
+            await service.aclose()
+
+    run(scenario())
+
+
+def test_no_row_leaves_if_its_delivery_cannot_be_recorded(tmp_path, log):
+    """D-135: before the first row leaves, for each delivery, fail closed."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(record_seconds=0.3)
+            result_id = (await service.submit(ALICE, FULL)).status.result_id
+            world.wire.lies.append(_down)
+            with pytest.raises(Unavailable):
+                await service.result(ALICE, result_id, 0, 10)
+            with pytest.raises(Unavailable):
+                await service.submit(ALICE, asked(query_id="q-9"))
+            world.wire.lies.clear()
+            assert (await service.result(ALICE, result_id, 0, 10))["rows"]
+            await service.aclose()
+
+    run(scenario())
+
+
+def test_too_many_queries_that_wait_are_refused(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(max_waiting=0)
+            with pytest.raises(Unavailable, match="try again later"):
+                await service.submit(ALICE, FULL)
+            assert await world.events(REQUESTS) == []
+            await service.aclose()
+
+    run(scenario())
+
+
+# --- crashes -----------------------------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """Stands for the end of the process: whatever would follow the step does not happen."""
+
+
+class Dying(QueryService):
+    """Ends at a step."""
+
+    step = ""
+
+    def _begin(self, request):
+        if self.step != "recorded":
+            super()._begin(request)
+
+    def _answer(self, request):
+        if self.step == "executing":
+            with self._store.start(request.result_id) as writer:
+                writer.row(b"{}")
+                raise Killed
+        digest = super()._answer(request)
+        if self.step == "prepared":
+            raise Killed
+        return digest
+
+    async def _record_digest(self, request, digest):
+        await super()._record_digest(request, digest)
+        if self.step == "digest":
+            raise Killed
+
+    async def _fail(self, request, exc):
+        assert isinstance(exc, Killed)
+
+
+@pytest.mark.req("QRY-26", "QRY-27")
+@pytest.mark.parametrize("step", ["recorded", "executing", "prepared", "digest"])
+def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_path, log, step):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            kind = type("DyingAtStep", (Dying,), {"step": step})
+            service = await world.open(kind)
+            assert (await service.submit(ALICE, FULL)).digest is None
+            (request,) = await world.events(REQUESTS)
+            result_id = result_id_of(request.leaf_hash)
+            again = await world.open()
+            if again._tasks:
+                await asyncio.wait(list(again._tasks.values()))
+            submission = await again.submit(ALICE, FULL)
+            assert submission.status.result_id == result_id
+            expected = api.run(log, FULL, keys=KEYRING, result_id=result_id, now=lambda: 1_700_000_100)
+            assert submission.digest == expected.digest
+            assert list(submission.rows) == list(expected.rows())
+            assert len(await world.events(REQUESTS)) == len(await world.events(RESULTS)) == 1
+            await again.aclose()
+
+    run(scenario())
+
+
+def _down(*_):
+    raise Unreachable("the hub is down")
