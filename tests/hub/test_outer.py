@@ -361,23 +361,23 @@ def test_a_monitor_convicts_two_copies_of_a_hub_that_went_apart(tmp_path):
     shutil.copytree(tmp_path / "hub", tmp_path / "copy")
 
     async def scenario():
-        async with running(tmp_path, **OUTER, data_dir=str(tmp_path / "copy"), log__file=str(tmp_path / "l2")) as copy:
-            async with running(tmp_path, **OUTER) as hub:
-                monitor = Monitor(MonitorState())
-                for running_hub in (hub, copy):
-                    await published(running_hub)
-                    async with reading(running_hub) as session:
-                        assert await monitor.poll(running_hub.url, session) == []
-                await submit(hub, 2, first=2)
-                await submit(copy, 4, first=2, ciphertext=OTHER_CIPHERTEXT)
-                findings = []
-                for running_hub in (hub, copy):
-                    await published(running_hub)
-                    async with reading(running_hub) as session:
-                        findings += await monitor.poll(running_hub.url, session)
-                for running_hub in (hub, copy):
-                    async with reading(running_hub) as session:
-                        findings += await monitor.compare(running_hub.url, session)
+        apart = {**OUTER, "data_dir": str(tmp_path / "copy"), "log__file": str(tmp_path / "l2")}
+        async with running(tmp_path, **apart) as copy, running(tmp_path, **OUTER) as hub:
+            monitor = Monitor(MonitorState())
+            for running_hub in (hub, copy):
+                await published(running_hub)
+                async with reading(running_hub) as session:
+                    assert await monitor.poll(running_hub.url, session) == []
+            await submit(hub, 2, first=2)
+            await submit(copy, 4, first=2, ciphertext=OTHER_CIPHERTEXT)
+            findings = []
+            for running_hub in (hub, copy):
+                await published(running_hub)
+                async with reading(running_hub) as session:
+                    findings += await monitor.poll(running_hub.url, session)
+            for running_hub in (hub, copy):
+                async with reading(running_hub) as session:
+                    findings += await monitor.compare(running_hub.url, session)
         splits = [finding for finding in findings if finding.code == "E.MONITOR.SPLIT"]
         assert splits
         assert all(len(finding.evidence) <= 512 for finding in splits)
@@ -461,7 +461,7 @@ def test_a_monitor_finds_two_notes_for_one_size_and_a_log_that_shrank(tmp_path):
                 assert await Monitor(state).poll("hub", session) == []
                 for other in (LogCheckpoint(ORIGIN, head.size, b"f" * 32), LogCheckpoint(ORIGIN, 1, b"f" * 32)):
                     hub.outer.files.publish(other.signed(hub.outer._key))
-                    (finding,) = await Monitor(state).poll("hub", session)
+                    finding = (await Monitor(state).poll("hub", session))[0]
                     assert finding.code == "E.MONITOR.FORKED"
                     assert len(finding.evidence) <= 512
 

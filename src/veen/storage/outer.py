@@ -8,11 +8,12 @@
     outer/index.db    which leaf holds which checkpoint; made again from the leaves where it is missing or behind
 
 A note is signed only over synced leaves, and is durable before anybody gets it: never two roots for one size, never a
-smaller size. One thread at a time may use it.
+smaller size. One thread at a time appends and signs; any thread may read what was appended before.
 """
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -79,6 +80,7 @@ class OuterLogFiles:
     def __init__(self, fs: Fs, vkey: VerifierKey) -> None:
         """Open or begin the log whose notes `vkey` verifies; CorruptError if the files are not what was signed."""
         self._fs, self.vkey = fs, vkey
+        self._lock = threading.Lock()  # guards the connection of the index
         check_name(vkey.name)
         fs.make_dir(layout.OUTER)
         self._leaves, self._offsets, self._nodes = (
@@ -192,15 +194,15 @@ class OuterLogFiles:
     def append(self, leaves: Iterable[bytes]) -> None:
         """Append leaves and sync them; they count once a note over them is signed."""
         data, offsets, nodes = bytearray(), bytearray(), bytearray()
-        leaf_bytes, first_node = self._leaf_bytes, node_count(self.size)
-        count = self.size
+        cursor, leaf_bytes = TreeCursor(self.size, self._cursor.peaks), self._leaf_bytes
+        count, first_node = self.size, node_count(self.size)
         for leaf in leaves:
             if len(leaf) > MAX_LEAF_BYTES:
                 raise StorageError(f"{layout.OUTER_LEAVES}: a leaf has at most {MAX_LEAF_BYTES} bytes")
             data += leaf
             leaf_bytes += len(leaf)
             offsets += u64be(leaf_bytes)
-            for node in self._cursor.append(leaf_hash(leaf)):
+            for node in cursor.append(leaf_hash(leaf)):
                 nodes += node
         for file, offset, written in (
             (self._leaves, self._leaf_bytes, data),
@@ -210,7 +212,7 @@ class OuterLogFiles:
             file.write_at(offset, bytes(written))
             file.sync()
         self._fs.sync_dir(layout.OUTER)
-        self._leaf_bytes = leaf_bytes
+        self._cursor, self._leaf_bytes = cursor, leaf_bytes  # from here on readers see them
 
     def sign(self, key: SigningKey) -> Note:
         """Sign all that was appended; durable when it returns. The last note is the answer if nothing was appended."""
@@ -246,18 +248,21 @@ class OuterLogFiles:
     def last_upto(self, label: bytes) -> int:
         """Up to which entry the newest listed checkpoint of a label goes; 0 if none is listed."""
         query = "SELECT max(upto_seq) FROM checkpoints WHERE label = ?"
-        row = self._index().execute(query, (label,)).fetchone()
+        with self._lock:
+            row = self._index().execute(query, (label,)).fetchone()
         return int(row[0] or 0)
 
     def checkpoint_leaf(self, label: bytes, upto_seq: int) -> int | None:
         """The first leaf whose checkpoint of a label covers an entry and is signed; None if there is none yet."""
         query = "SELECT pos FROM checkpoints WHERE label = ? AND upto_seq >= ? AND pos < ? ORDER BY upto_seq LIMIT 1"
-        row = self._index().execute(query, (label, upto_seq, self.signed_size)).fetchone()
+        with self._lock:
+            row = self._index().execute(query, (label, upto_seq, self.signed_size)).fetchone()
         return None if row is None else int(row[0])
 
     def last_control(self) -> ControlRecord | None:
         """The newest listed record of the control journal."""
-        row = self._index().execute("SELECT value FROM meta WHERE key = 'control'").fetchone()
+        with self._lock:
+            row = self._index().execute("SELECT value FROM meta WHERE key = 'control'").fetchone()
         return None if row is None else ControlRecord.from_bytes(OuterLeaf.from_bytes(self.leaf(int(row[0]))).data)
 
     def _index(self) -> sqlite3.Connection:
@@ -266,15 +271,15 @@ class OuterLogFiles:
             database = self._database = self._fs.database(layout.OUTER_INDEX)
             database.executescript(_SCHEMA)
         row = database.execute("SELECT value FROM meta WHERE key = 'size'").fetchone()
-        indexed = int(row[0]) if row else 0
-        if indexed > self.size:  # of leaves that were never signed and are gone
+        indexed, size = int(row[0]) if row else 0, self.size
+        if indexed > size:  # of leaves that were never signed and are gone
             database.execute("BEGIN")
-            database.execute("DELETE FROM checkpoints WHERE pos >= ?", (self.size,))
-            database.execute("DELETE FROM meta WHERE key = 'control' AND value >= ?", (self.size,))
-            self._commit_index(database, self.size)
-            indexed = self.size
-        while indexed < self.size:
-            end = min(self.size, indexed + _SCAN)
+            database.execute("DELETE FROM checkpoints WHERE pos >= ?", (size,))
+            database.execute("DELETE FROM meta WHERE key = 'control' AND value >= ?", (size,))
+            self._commit_index(database, size)
+            indexed = size
+        while indexed < size:
+            end = min(size, indexed + _SCAN)
             self._index_leaves(database, range(indexed, end))
             indexed = end
         return database

@@ -161,8 +161,9 @@ class Monitor:
         note, head = await reader.note()
         findings = [*self._check_policy(source, note), *self._check_note(source, note, head)]
         cursor, last = self._state.place(source)
-        forked = any(finding.code == "E.MONITOR.FORKED" for finding in findings)
-        if forked and last is not None:  # read all of the other history: its checkpoints may convict the hub
+        # A source that contradicts itself: read all of its other history, whose checkpoints may convict the hub.
+        forked = last is not None and _contradicts(LogCheckpoint.parse(last.text), head)
+        if forked:
             cursor = TreeCursor()
         rows: list[tuple[bytes, int, bytes, bytes]] = []
         listed: dict[bytes, int] = {}
@@ -183,7 +184,7 @@ class Monitor:
         if cursor.root() != head.root:
             what = f"the leaves do not have the root that was signed for {head.size} of them"
             return [*findings, MonitorFinding("E.MONITOR.FORKED", source, what, note.to_bytes())]
-        if forked and last is not None:
+        if forked:
             return findings
         self._state.save(source, cursor, note, head.origin, rows, listed)
         return findings
@@ -204,12 +205,13 @@ class Monitor:
             if earlier is None:
                 continue
             before = LogCheckpoint.parse(earlier.text)
-            both = earlier.to_bytes() + b"\n" + note.to_bytes()
-            if head.size < before.size:
-                what = f"the outer log has {head.size} leaves, after a note of {before.size}"
-                return [MonitorFinding("E.MONITOR.FORKED", source, what, both)]
-            if head.size == before.size and head.root != before.root:
-                what = f"two roots are signed for {head.size} leaves of the outer log"
+            if _contradicts(before, head):
+                what = (
+                    f"the outer log has {head.size} leaves, after a note of {before.size}"
+                    if head.size < before.size
+                    else f"two roots are signed for {head.size} leaves of the outer log"
+                )
+                both = earlier.to_bytes() + b"\n" + note.to_bytes()
                 return [MonitorFinding("E.MONITOR.FORKED", source, what, both)]
         return []
 
@@ -263,6 +265,11 @@ class Monitor:
             else:
                 self._asked.add((source, label, upto_seq))
         return findings
+
+
+def _contradicts(before: LogCheckpoint, head: LogCheckpoint) -> bool:
+    """Whether a log cannot have both, in this order, from one source."""
+    return head.size < before.size or (head.size == before.size and head.root != before.root)
 
 
 async def _leaves(reader: OuterReader, start: int, end: int) -> AsyncIterator[bytes]:
