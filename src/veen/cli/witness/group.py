@@ -149,13 +149,15 @@ def evidence(output: Output, directory: Path, out: Path | None) -> None:
 @witness.verb("show", "The outer log of a hub: its key, its newest note, and who cosigned it.")
 @click.option("--policy", "rules", type=POLICY, help="The note must satisfy this policy.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the note into this file.")
+@click.option("--line", "only_line", is_flag=True, help="Print the line of the log for policies, and nothing else.")
 @client_options
-def show(output: Output, session: CliSession, rules: "WitnessPolicy | None", out: Path | None) -> None:
+def show(output: Output, session: CliSession, rules: "WitnessPolicy | None", out: Path | None, only_line: bool) -> None:
     """The outer log of the hub, its key verified by the pin: the line that policies and witnesses want, and the newest
     note. With --policy exit code 1 unless the note satisfies it.
 
     \b
     veen witness show
+    veen witness show --line
     veen witness show --policy witnesses.policy --out hub.note
     """
     from veen.client.session import HubSession
@@ -179,6 +181,9 @@ def show(output: Output, session: CliSession, rules: "WitnessPolicy | None", out
         "cosignatures": len(note.signatures) - 1,
         "cosigned_by": None if accepted is None else dict(accepted.cosigned),
     }
+    if only_line:
+        output.result({"line": data["line"]}, lambda: output.line(str(data["line"])))
+        return
     output.result(data, lambda: output.fields(data.items()))
 
 
