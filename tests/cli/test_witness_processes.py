@@ -116,8 +116,8 @@ def test_the_words_of_a_policy_command(tmp_path):
     policy = tmp_path / "bad.policy"
     policy.write_text("quorum nobody\n")
     assert b"E.TLOG.POLICY" in veen("witness", "policy", "check", policy, "--json").stderr
-    made = report("witness", "key", tmp_path / "w", "--name", "w.example", "--url", "http://127.0.0.1:1")
-    policy.write_text(f"{made['line'].replace('witness w.example', 'witness w')}\ngroup g 1 w\nquorum g\n")
+    witness = report("witness", "key", tmp_path / "w", "--name", "w.example", "--url", "http://127.0.0.1:1")
+    policy.write_text(f"{witness['line'].replace('witness w.example', 'witness w')}\ngroup g 1 w\nquorum g\n")
     shown = report("witness", "policy", "check", policy)
     assert (shown["quorum"], shown["groups"]) == ("g", {"g": "1 of 1"})
     note = tmp_path / "note"

@@ -108,15 +108,15 @@ def test_a_fork_is_kept_with_both_notes_and_two_of_them_prove_it(store):
     witness.add_checkpoint(request(0, 5))
     witness.add_checkpoint(request(5, 9))
     assert witness.add_checkpoint(request(0, 5, FORK)).status == 422  # of a size that was passed long ago
-    ((origin, kind, at, seen, data),) = store.evidence()
+    ((origin, kind, at, cosigned, data),) = store.evidence()
     assert (origin, kind, at) == (ORIGIN, "fork", NOW)
-    one, other = Note.from_bytes(seen), AddCheckpoint.from_bytes(data).note
-    first, second = LogCheckpoint.parse(one.text), LogCheckpoint.parse(other.text)
+    stored, other = Note.from_bytes(cosigned), AddCheckpoint.from_bytes(data).note
+    first, second = LogCheckpoint.parse(stored.text), LogCheckpoint.parse(other.text)
     assert first.size == second.size
     assert first.root != second.root
-    for signed in (one, other):
+    for signed in (stored, other):
         signed.signatures[0].verify(LOG_KEY, signed.text)
-    assert len(one.to_bytes()) + len(other.to_bytes()) <= 512
+    assert len(stored.to_bytes()) + len(other.to_bytes()) <= 512
 
 
 def test_an_inconsistent_request_is_kept_once(store):

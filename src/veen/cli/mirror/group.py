@@ -91,9 +91,9 @@ def _mirror(
     capability = authority(session, streams[1], cap)
 
     async def work(source_client: "Client", target: "Client") -> "tuple[bytes, MirrorReport]":
-        known = _known_stream(session, source_client, streams[0])
+        stream = _known_stream(session, source_client, streams[0])
         report = await run(
-            source_client, target, known, streams[1], now=lambda: int(time.time()), capability=capability
+            source_client, target, stream, streams[1], now=lambda: int(time.time()), capability=capability
         )
         return source_client.hub_id, report
 

@@ -132,13 +132,13 @@ def evidence(output: Output, directory: Path, out: Path | None) -> None:
     finally:
         store.close()
     listed = []
-    for origin, kind, at, seen, data in rows:
+    for origin, kind, at, cosigned, data in rows:
         digest = H(data).hex()[:16]
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             (out / f"{kind}-{digest}.request").write_bytes(data)
-            if seen is not None:
-                (out / f"{kind}-{digest}.seen").write_bytes(seen)
+            if cosigned is not None:
+                (out / f"{kind}-{digest}.seen").write_bytes(cosigned)
         listed.append({"origin": origin, "kind": kind, "time": at, "digest": digest, "bytes": len(data)})
     columns = ("kind", "origin", "time", "digest", "bytes")
     output.result(
