@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.cli.tree import check_line, command_lines, exists
@@ -47,7 +48,7 @@ def test_every_line_of_the_walk_works(tmp_path):
                     servers[-1].stderr.readline()
                 continue
             again = command.startswith(EVENTUALLY)
-            until(lambda command=command, again=again: worked(command, env, tmp_path, again))
+            until(partial(worked, command, env, tmp_path, again))
     finally:
         for server in servers:
             server.send_signal(signal.SIGTERM)

@@ -30,6 +30,7 @@ def witness_process(directory, logs, *options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    assert process.stderr is not None
     try:
         yield process, json.loads(process.stderr.readline())
     finally:

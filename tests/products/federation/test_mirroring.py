@@ -7,7 +7,6 @@ import pytest
 from tests.client.clientworld import seeded
 from tests.client.hubs import ORDERS, QUICK, client_at, copy_of, hub_at, person, pin_of, run
 
-from veen.client.client import Client
 from veen.client.errors import Divergence
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.sealing import Draft
@@ -36,7 +35,7 @@ def now():
 
 
 @contextlib.asynccontextmanager
-async def client_of(hub, home, name="mirror", ring=RING) -> Client:
+async def client_of(hub, home, name="mirror", ring=RING):
     async with client_at(InProcess(hub.api), pin_of(hub), person(name), home, ring=ring, retry=QUICK) as client:
         yield client
 
@@ -167,8 +166,10 @@ def test_a_source_with_another_history_stops_the_mirror_with_both_receipts(tmp_p
                     with pytest.raises(MirrorInconsistent) as caught:
                         await attest_stream(source, target, "orders", "mirrors", now=now)
                     assert caught.value.code == "E.MIRROR.INCONSISTENT"
-                    caught.value.evidence.verify()
-                    assert len(caught.value.evidence.to_bytes()) <= 512
+                    evidence = caught.value.evidence
+                    assert evidence is not None
+                    evidence.verify()
+                    assert len(evidence.to_bytes()) <= 512
                     with pytest.raises(MirrorInconsistent):
                         await check_mirror(source, target, "orders", "mirrors")
                     assert len(await mirrored(target)) == 3

@@ -217,7 +217,9 @@ def test_a_hub_learns_the_size_that_a_witness_has_and_proves_from_there(store):
         assert stored_checkpoint(witness, LOG_KEY, 20) is None
         assert len(ask(witness, 5)) == 1
         assert len(ask(witness, 9, old=0)) == 1  # 409 first
-        assert stored_checkpoint(witness, LOG_KEY, 20).size == 9
+        checkpoint = stored_checkpoint(witness, LOG_KEY, 20)
+        assert checkpoint is not None
+        assert checkpoint.size == 9
         with pytest.raises(WitnessAheadError):
             ask(witness, 7, old=7)
         with pytest.raises(WitnessForkError):
