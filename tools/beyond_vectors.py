@@ -33,7 +33,7 @@ from veen.core.hashing import H, Ht, u64be
 from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
-from veen.core.objects.control import ControlRecord
+from veen.core.objects.control import ControlRecord, OuterKey
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
@@ -80,6 +80,7 @@ from veen.core.objects.tooling import (
 )
 from veen.core.pow import PowCookie, solve
 from veen.core.sealing.ciphertext import opening_of
+from veen.core.tlog.note import ED25519, VerifierKey
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import ConsistencyProof, RangeProof, prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Wire
@@ -376,6 +377,8 @@ def objects(a: World) -> list[tuple[str, Wire]]:
             for body in (record.body for record in records if isinstance(record, ControlRecord))
         ),
         *(("control_record_" + record.body.KIND, record) for record in records if isinstance(record, ControlRecord)),
+        ("outer.key", _outer_key()),
+        ("control_record_outer.key", ControlRecord.issue(hub, None, _outer_key(), hub_ts=1_700_000_000)),
         ("revocation", revocation),
         ("authority", authority),
         ("consistency_proof", prove_consistency(tree.node_at, 3, 7)),
@@ -477,6 +480,11 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ("readiness_response", ReadyResponse(ready=False, reason="the hub is stopping")),
         ("version_response", VersionResponse(server_version="0.0.1", api_version="v1")),
     ]
+
+
+def _outer_key() -> OuterKey:
+    vkey = VerifierKey("hub.example/veen", ED25519, KEYS["client"].public)
+    return OuterKey(origin=vkey.name, vkey=str(vkey))
 
 
 def _record(record: Wire) -> ControlRecord:

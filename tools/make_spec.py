@@ -63,6 +63,7 @@ MEANINGS: Final = {
         "too. `entry_hashes_root` is the MMR root over its entry hashes."
     ),
     "anchor.publish": "The root was made known through `backend`, which calls it `anchor_ref`.",
+    "outer.key": "The key of the hub's outer log (docs/witnesses.md): `vkey` is its C2SP verifier key, named `origin`.",
     "policy.revocation": "1 to 256 revocations, in force from the second after the record on.",
     "policy.authority": "1 to 256 authorities, in force from the second after the record on.",
     "revocation": (

@@ -149,6 +149,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     control.RetentionDrop: st.builds(
         control.RetentionDrop, label=BSTR32, start_seq=UINT, end_seq=UINT, entry_hashes_root=BSTR32
     ),
+    control.OuterKey: st.builds(control.OuterKey, origin=TEXT, vkey=TEXT),
     control.AnchorPublish: st.builds(
         control.AnchorPublish, label=BSTR32, upto_seq=UINT, mmr_root=BSTR32, backend=TEXT, anchor_ref=BLOB
     ),

@@ -54,6 +54,9 @@ COMMANDS: Table = {
     "hub": ("veen.cli.hub.group:hub", "Run a hub and look after its data directory."),
     "kube": ("veen.cli.kube.group:kube", "Hubs on Kubernetes: manifests, checks, tenants (spec-4)."),
     "inspect": ("veen.cli.evidence.inspect:inspect", "Show what any wire object holds; no keys needed."),
+    "mirror": ("veen.cli.mirror.group:mirror", "State or copy entries of another hub in a stream of this one."),
+    "monitor": ("veen.cli.witness.monitor:monitor", "Read the outer logs of hubs, and find contradictions."),
+    "witness": ("veen.cli.witness.group:witness", "Witnesses of logs: run one, and policies of k of n."),
     "label": ("veen.cli.label.group:label", "What a hub sees of a stream."),
     "label-class": (
         "veen.cli.label.label_class:label_class",
@@ -73,6 +76,7 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
     ("Evidence", ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
+    ("Watching", ("witness", "monitor", "mirror")),
     ("Keys and authority", ("id", "cap", "authorize", "pow")),
     ("Products", ("recorder",)),
     ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold")),

@@ -7,6 +7,7 @@ Keys of streams and identities never get in: an opening is the secret of one mes
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final, Literal
 
 from veen.client.errors import HubRefused, LocalError
@@ -15,6 +16,7 @@ from veen.client.read.reading import Entry
 from veen.client.session import HubSession
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.labels import Labels, Target
+from veen.client.verify.outer import OuterReader
 from veen.client.verify.view import peaks_before
 from veen.core.errors import SignatureError
 from veen.core.evidence_check import EvidenceReport, check_evidence
@@ -24,9 +26,11 @@ from veen.core.evidence_file import (
     EntryEvidence,
     EvidenceFile,
     LogEvidence,
+    OutsideProof,
     Plaintext,
     RunEvidence,
 )
+from veen.core.hashing import H
 from veen.core.labels import stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
@@ -34,9 +38,10 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.sealing.ciphertext import opening_of
+from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tree.proof import RangeProof
 
-__all__ = ["Contents", "EvidenceExport", "NoEntries", "TooMuch", "TrustedKeys", "verify_evidence"]
+__all__ = ["Contents", "EvidenceExport", "NoEntries", "NotListed", "TooMuch", "TrustedKeys", "verify_evidence"]
 
 Contents = Literal["sealed", "openings", "plaintext"]
 Read = Callable[..., AsyncGenerator[Entry, None]]  # `Client.read`
@@ -50,15 +55,24 @@ class NoEntries(LocalError):
     code = "E.LOCAL.NO_ENTRIES"
 
 
+class NotListed(LocalError):
+    """The outer log of the hub does not cover the range yet, or the hub has none."""
+
+    hint = "Wait for the next note of the hub (outer.every), then export again; or leave out --outside."
+
+
 class TooMuch(LocalError):
     """A range that does not fit into one file."""
 
     hint = "Export the range in several parts."
 
 
-def verify_evidence(data: bytes, trusted: TrustedKeys | None) -> EvidenceReport:
-    """What the bytes of an evidence file prove; EvidenceFault if anything in them is wrong. No hub is asked."""
-    return check_evidence(EvidenceFile.from_file(data), trusted)
+def verify_evidence(data: bytes, trusted: TrustedKeys | None, policy: WitnessPolicy | None = None) -> EvidenceReport:
+    """What the bytes of an evidence file prove; EvidenceFault if anything in them is wrong. No hub is asked.
+
+    With a `policy` the proofs by others must satisfy it.
+    """
+    return check_evidence(EvidenceFile.from_file(data), trusted, policy)
 
 
 class EvidenceExport:
@@ -79,6 +93,7 @@ class EvidenceExport:
         selection: Iterable[tuple[bytes, int]] | None = None,
         contents: Contents = "sealed",
         with_head: bool = False,
+        with_outside: bool = False,
         named: bool = True,
     ) -> EvidenceFile:
         """The entries of a range, of a time, or a selection of (label, stream_seq), as evidence.
@@ -86,7 +101,8 @@ class EvidenceExport:
         `contents` says what of the messages an outsider gets to read: nothing, the opening of each, or the plaintext
         without a proof. `named` tells which stream it is. `with_head` adds the newest checkpoint of each log and the
         proof that the log only grew up to it; without it the same range gives the same bytes as long as the keys of the
-        hub are the same.
+        hub are the same. `with_outside` adds, for each log, the first checkpoint behind the range that the outer log
+        lists, with its tlog-proof and COSE receipt; LocalError if none is listed yet.
         """
         entries: list[Entry] = []
         size = 0
@@ -102,8 +118,15 @@ class EvidenceExport:
         answer = await self._session.refresh_identity()
         identity = answer.to_identity()
         target = await self._labels.find(stream, entries[0].epoch)
+        outside: list[OutsideProof] = []
         logs = [
-            await self._log(replace(target, label=label, epoch=of_label[0].epoch), of_label, contents, with_head)
+            await self._log(
+                replace(target, label=label, epoch=of_label[0].epoch),
+                of_label,
+                contents,
+                with_head,
+                outside if with_outside else None,
+            )
             for label, of_label in sorted(_by_label(entries).items(), key=lambda item: (item[1][0].epoch, item[0]))
         ]
         evidence = EvidenceFile(
@@ -114,6 +137,7 @@ class EvidenceExport:
             stream_name=_name_of(target) if named else None,
             profiles=self._profiles(entries),
             logs=tuple(logs),
+            outside=tuple(outside) or None,
         )
         check_evidence(evidence, self.trusted)
         return evidence
@@ -169,15 +193,28 @@ class EvidenceExport:
                 raise LocalError(f"the hub does not tell what profile {profile_id.hex()} is, which an entry names")
         return tuple(profiles[profile_id].to_bytes() for profile_id in used)
 
-    async def _log(self, target: Target, entries: Sequence[Entry], contents: Contents, with_head: bool) -> LogEvidence:
+    async def _log(
+        self,
+        target: Target,
+        entries: Sequence[Entry],
+        contents: Contents,
+        with_head: bool,
+        outside: list[OutsideProof] | None,
+    ) -> LogEvidence:
         checkpoint = await self._checkpoint(target, entries[-1].seq)
         checkpoints, consistency = [checkpoint], []
+        if outside is not None:
+            listed, proofs = await self._listed(target, checkpoint)
+            if listed.upto_seq > checkpoint.upto_seq:
+                checkpoints.append(listed)
+            outside += proofs(H(checkpoints[-1].to_bytes()))
         if with_head:
             head = await self._session.checkpoint(target.stream_id, target.label)
-            if head.upto_seq > checkpoint.upto_seq:
+            if head.upto_seq > checkpoints[-1].upto_seq:
                 checkpoints.append(head)
-                proof = await self._session.consistency(target.label, checkpoint.upto_seq, head.upto_seq)
-                consistency.append(proof.to_bytes())
+        for before, after in pairwise(checkpoints):
+            proof = await self._session.consistency(target.label, before.upto_seq, after.upto_seq)
+            consistency.append(proof.to_bytes())
         runs = [await self._run(target, run, checkpoint, contents) for run in _runs(entries)]
         return LogEvidence(
             label=target.label,
@@ -186,6 +223,26 @@ class EvidenceExport:
             consistency=tuple(consistency),
             runs=tuple(runs),
         )
+
+    async def _listed(
+        self, target: Target, checkpoint: Checkpoint
+    ) -> tuple[Checkpoint, Callable[[bytes], list[OutsideProof]]]:
+        """The first listed checkpoint that covers the range, and its proofs, once its hash is known."""
+        reader = OuterReader(self._session)
+        answer = await reader.proof(target.label, checkpoint.upto_seq)
+        if answer is None:
+            raise NotListed(f"the outer log lists no checkpoint of label {target.label.hex()} that covers the range")
+        proof, leaf = answer
+        listed = leaf.checkpoint()
+        assert listed is not None  # noqa: S101 - the reader made sure
+        self._session.pin.check_checkpoint(listed, self._session.epoch_sec)
+        receipt = await reader.receipt(target.label, checkpoint.upto_seq, proof, leaf)
+
+        def proofs(checkpoint_hash: bytes) -> list[OutsideProof]:
+            data = {"tlog-proof": replace(proof, extra=None).to_bytes(), "cose-receipt": receipt.to_bytes()}
+            return [OutsideProof(kind=kind, checkpoint_hash=checkpoint_hash, data=data[kind]) for kind in data]
+
+        return listed, proofs
 
     async def _checkpoint(self, target: Target, seq: int) -> Checkpoint:
         """Of the log up to the last exported entry, so that later entries change nothing in the file.

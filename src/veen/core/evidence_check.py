@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final, Literal, TypeVar
 
 from veen.core.errors import FormatError, OpenError, ProofError, SignatureError, VeenError, VerifyError
-from veen.core.evidence_file import EntryEvidence, EvidenceFault, EvidenceFile, LogEvidence, Plaintext
+from veen.core.evidence_file import EntryEvidence, EvidenceFault, EvidenceFile, LogEvidence, OutsideProof, Plaintext
 from veen.core.hashing import H, Ht
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
@@ -30,12 +30,18 @@ from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.sealing.ciphertext import Parts, open_with_opening
+from veen.core.tlog.errors import TlogError
+from veen.core.tlog.leaf import OuterLeaf
+from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
+from veen.core.tlog.proof import TlogProof
+from veen.core.tlog.receipt import CoseReceipt
 from veen.core.tree.mmr import Mmr
 from veen.core.tree.proof import ConsistencyProof, RangeProof
 
 __all__ = ["CheckedEntry", "CheckedLog", "EvidenceReport", "check_evidence"]
 
 A = TypeVar("A")
+_CHECKED_KINDS: Final = ("tlog-proof", "cose-receipt")
 T = TypeVar("T")
 Content = Literal["sealed", "opened", "stated"]
 
@@ -89,6 +95,7 @@ class EvidenceReport:
     logs: tuple[CheckedLog, ...]
     entries: tuple[CheckedEntry, ...]
     outside: tuple[str, ...] = ()  # kinds of proofs that were carried and not checked
+    outside_checked: tuple[str, ...] = ()  # what proofs by others show, in sentences
     checks: tuple[str, ...] = field(default=())
 
     @property
@@ -117,6 +124,7 @@ class EvidenceReport:
                 sentences.append(f"Completeness: {runs} {end} are here, with none missing inside that range.")
             else:
                 sentences.append(f"Completeness: {runs} {end} are here; others between them were left out.")
+        sentences += self.outside_checked
         if self.contents()["opened"]:
             sentences.append("Content: what is marked as opened is what the signed ciphertext decrypts to.")
         return sentences
@@ -128,8 +136,12 @@ class EvidenceReport:
             "Times are stated by the hub. The order of the entries is proven, the clock is not.",
             "Names of people are not part of it: an author is a key.",
             "Entries outside of the ranges above are not shown, and nothing is claimed about them.",
-            "That the hub shows everybody the same log: compare the checkpoint with another reader, or with a witness.",
         ]
+        if not self.outside_checked:
+            sentences.append(
+                "That the hub shows everybody the same log: compare the checkpoint with another reader, or with a "
+                "witness."
+            )
         if len(self.logs) > 1 or any(log.epoch for log in self.logs):
             sentences.append("That the stream has no entries in epochs that are not listed.")
         contents = self.contents()
@@ -150,8 +162,14 @@ class EvidenceReport:
         return sentences
 
 
-def check_evidence(evidence: EvidenceFile, trusted: TrustedKeys | None) -> EvidenceReport:
-    """All checks. EvidenceFault at the first that fails; without `trusted` the keys in the file are believed."""
+def check_evidence(
+    evidence: EvidenceFile, trusted: TrustedKeys | None, policy: WitnessPolicy | None = None
+) -> EvidenceReport:
+    """All checks. EvidenceFault at the first that fails; without `trusted` the keys in the file are believed.
+
+    With a `policy` each log of the file must have a CHECKPOINT that is listed in a log of the policy, under a note that
+    satisfies it, and receipts of that log must verify.
+    """
     hub = _check_hub(evidence, trusted)
     epoch_sec, profile_ids = _check_profiles(evidence)
     routing_key = routing_key_of(hub.identity.hub_id)
@@ -166,7 +184,7 @@ def check_evidence(evidence: EvidenceFile, trusted: TrustedKeys | None) -> Evide
     entries = [
         _with_content(entry, source, msg) for entry, (source, msg) in zip(entries, _pairs(checkers), strict=True)
     ]
-    outside = _check_outside(evidence)
+    unchecked, outside_checked = _check_outside(evidence, policy)
     return EvidenceReport(
         identity=hub.identity,
         pinned=trusted is not None,
@@ -175,7 +193,8 @@ def check_evidence(evidence: EvidenceFile, trusted: TrustedKeys | None) -> Evide
         stream_name=evidence.stream_name,
         logs=tuple(logs),
         entries=tuple(entries),
-        outside=outside,
+        outside=unchecked,
+        outside_checked=outside_checked,
         checks=_sentences(evidence, hub, trusted, logs, entries),
     )
 
@@ -511,12 +530,60 @@ def _with_content(entry: CheckedEntry, source: EntryEvidence, msg: Msg) -> Check
     return replace(entry, content="opened", hdr=opened.hdr, body=opened.body)
 
 
-def _check_outside(evidence: EvidenceFile) -> tuple[str, ...]:
-    hashes = {H(raw) for log in evidence.logs for raw in log.checkpoints}
-    for proof in evidence.outside or ():
-        good = proof.checkpoint_hash in hashes
+def _check_outside(evidence: EvidenceFile, policy: WitnessPolicy | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Kinds that were not checked, and what the others show."""
+    proofs = evidence.outside or ()
+    checkpoints = {H(raw): (log.label, raw) for log in evidence.logs for raw in log.checkpoints}
+    for proof in proofs:
+        good = proof.checkpoint_hash in checkpoints
         _require("E.EVIDENCE.FORM", good, f"a {proof.kind} is about a checkpoint that is not in the file")
-    return tuple(proof.kind for proof in evidence.outside or ())
+    if policy is None:
+        return tuple(proof.kind for proof in proofs), ()
+    cosigned: dict[bytes, CosignedCheckpoint] = {}  # by checkpoint_hash
+    for proof in proofs:
+        if proof.kind == "tlog-proof":
+            leaf = _leaf_of(checkpoints[proof.checkpoint_hash][1])
+            cosigned[proof.checkpoint_hash] = _outside(proof, partial(_cosigned, leaf=leaf, policy=policy))
+    labels = {checkpoints[checkpoint_hash][0] for checkpoint_hash in cosigned}
+    missing = [log.label.hex()[:16] for log in evidence.logs if log.label not in labels]
+    _require("E.EVIDENCE.OUTSIDE", not missing, f"no tlog-proof for log {', '.join(missing)}, which a policy demands")
+    for proof in proofs:
+        if proof.kind == "cose-receipt":
+            accepted = cosigned.get(proof.checkpoint_hash)
+            if accepted is None:  # its size is not signed, so it needs the note
+                raise EvidenceFault(
+                    "E.EVIDENCE.OUTSIDE", "a cose-receipt comes without the tlog-proof of its checkpoint"
+                )
+            leaf = _leaf_of(checkpoints[proof.checkpoint_hash][1])
+            _outside(proof, partial(_check_receipt, leaf=leaf, accepted=accepted))
+    sentences = [
+        f"One list for everybody: a checkpoint of log {checkpoints[checkpoint_hash][0].hex()[:16]} is listed in"
+        f" {accepted.log.name}, whose first {accepted.checkpoint.size} leaves were cosigned by"
+        f" {', '.join(sorted(accepted.cosigned)) or 'no witness'}."
+        for checkpoint_hash, accepted in cosigned.items()
+    ]
+    return tuple(proof.kind for proof in proofs if proof.kind not in _CHECKED_KINDS), tuple(sentences)
+
+
+def _cosigned(data: bytes, *, leaf: bytes, policy: WitnessPolicy) -> CosignedCheckpoint:
+    proof = TlogProof.from_bytes(data)
+    proof.check(leaf)
+    return policy.check(proof.note)
+
+
+def _check_receipt(data: bytes, *, leaf: bytes, accepted: CosignedCheckpoint) -> None:
+    CoseReceipt.from_bytes(data).verify(accepted.log, leaf, accepted.checkpoint)
+
+
+def _leaf_of(raw: bytes) -> bytes:
+    return OuterLeaf.of_checkpoint(Checkpoint.from_bytes(raw)).to_bytes()
+
+
+def _outside(proof: OutsideProof, check: Callable[[bytes], T]) -> T:
+    try:
+        return check(proof.data)
+    except TlogError as exc:
+        raise EvidenceFault("E.EVIDENCE.OUTSIDE", f"{proof.kind}: {exc}") from exc
 
 
 # --- shared -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from veen.core.objects.control import (
     CapAuthorize,
     ControlRecord,
     KeyRotate,
+    OuterKey,
     PolicyAuthority,
     PolicyRevocation,
     StreamRegister,
@@ -197,7 +198,7 @@ def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | N
         return RecordRow(record.seq, body.KIND, body.stream_id, 0, offset, length)
     if isinstance(body, AnchorPublish):
         return RecordRow(record.seq, body.KIND, body.label, min(body.upto_seq, _MAX_INTEGER), offset, length)
-    if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority)):
+    if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority, OuterKey)):
         return RecordRow(record.seq, body.KIND, b"", 0, offset, length)
     return None
 

@@ -28,6 +28,14 @@ __all__ = [
     "NODES",
     "OFFSETS",
     "ORIGIN",
+    "OUTER",
+    "OUTER_INDEX",
+    "OUTER_KEY",
+    "OUTER_LEAVES",
+    "OUTER_NODES",
+    "OUTER_OFFSETS",
+    "OUTER_PUBLISHED",
+    "OUTER_SIGNED",
     "ROOT",
     "UNFINISHED",
     "ChunkName",
@@ -46,6 +54,7 @@ __all__ = [
     "locations",
     "log_file",
     "nodes",
+    "outer_refusal",
     "peaks",
     "receipts_archive",
     "segment_number",
@@ -76,6 +85,14 @@ ORIGIN: Final = "origin"  # the retained prefix of another hub, in a fork (D-77)
 UNFINISHED: Final = "unfinished-copy.json"  # lies in a clone or fork until all of it is there
 CUT: Final = "cut"  # what `veen hub cut-tail` took from the end of the journal, with a record of it
 EVIDENCE: Final = "evidence"  # proofs of equivocation that somebody reported; no part of the log
+OUTER: Final = "outer"  # the outer log (D-172); made when `outer.origin` is configured
+OUTER_KEY: Final = f"{KEYS}/outer.seed"  # its signing key; not *.key, which are keys of the hub's identity
+OUTER_LEAVES: Final = f"{OUTER}/leaves"  # the data of all leaves, one after the other
+OUTER_OFFSETS: Final = f"{OUTER}/offsets"  # where each leaf ends, u64
+OUTER_NODES: Final = f"{OUTER}/nodes"  # 32 bytes each, in the order of `mmr.node_position`
+OUTER_SIGNED: Final = f"{OUTER}/signed"  # the last note that was signed
+OUTER_PUBLISHED: Final = f"{OUTER}/published"  # the last note that went out, with its cosignatures
+OUTER_INDEX: Final = f"{OUTER}/index.db"  # which leaf holds which checkpoint; made again when it is missing
 FORK_ORIGIN: Final = "fork-origin.json"
 FORK_ORIGIN_SIG: Final = "fork-origin.sig"
 CONTROL: Final = f"{LOG}/control.cborseq"
@@ -144,6 +161,11 @@ def receipts_archive(label: bytes, start_seq: int, end_seq: int) -> str:
 
 def evidence(digest: bytes) -> str:
     return f"{EVIDENCE}/{digest.hex()}.cbor"
+
+
+def outer_refusal(digest: bytes) -> str:
+    """A request that a witness refused as a fork of the outer log."""
+    return f"{OUTER}/refused-{digest.hex()}.txt"
 
 
 def heads_archive(label: bytes, start_seq: int, end_seq: int) -> str:

@@ -580,6 +580,11 @@ class Store:
         """The readable side of a label, or None if it has no entries."""
         return self._files.get(label)
 
+    @property
+    def last_control(self) -> ControlRecord | None:
+        """The newest control record that was applied, hence durable."""
+        return self._last_control
+
     def heads(self, epoch: int, after: bytes | None, limit: int) -> list[LabelHead]:
         """Labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
         heads = {(row.epoch, row.label): row for row in self._index.labels_from(epoch, after, limit)}

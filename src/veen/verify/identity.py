@@ -63,7 +63,7 @@ def _private_keys(fs: Fs, findings: Findings, identity: HubIdentity | None) -> N
     names = fs.list(layout.KEYS)
     for name in names:
         path = f"{layout.KEYS}/{name}"
-        if path == layout.BIRTH:
+        if path in (layout.BIRTH, layout.OUTER_KEY):
             continue
         key_id, dot, suffix = name.partition(".")
         if not dot or suffix != "key" or len(key_id) != 16:

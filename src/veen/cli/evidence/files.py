@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from veen.client.sync import SyncClient
     from veen.client.verify.pin import HubPin
     from veen.core.evidence_check import CheckedEntry, EvidenceReport
+    from veen.core.tlog.policy import WitnessPolicy
 
 __all__ = ["evidence", "export", "read_evidence", "show", "verify_evidence_file"]
 
@@ -51,6 +52,7 @@ evidence = LazyGroup(
 )
 @click.option("--plaintext", is_flag=True, help="With the plaintext, as you state it: nothing in the file proves it.")
 @click.option("--head", is_flag=True, help="With the newest checkpoint, and the proof that the log only grew.")
+@click.option("--outside", is_flag=True, help="With proofs by others: tlog-proof and COSE receipt of the outer log.")
 @click.option("--no-name", is_flag=True, help="Do not say which stream it is.")
 @click.option("--out", type=_TARGET, help="The evidence file to write.")
 @click.option("--html", type=_TARGET, help="Write a page that checks itself in a browser, without a network.")
@@ -70,6 +72,7 @@ def export(
     opened: bool,
     plaintext: bool,
     head: bool,
+    outside: bool,
     no_name: bool,
     out: Path | None,
     html: Path | None,
@@ -112,6 +115,7 @@ def export(
             selection=selection,
             contents=contents,
             with_head=head,
+            with_outside=outside,
             named=not no_name,
         )
         data = file.to_file()
@@ -227,10 +231,16 @@ def read_evidence(path: Path) -> bytes:
 
 
 def verify_evidence_file(
-    output: Output, session: CliSession, file: Path, data: bytes, hub_pk: tuple[bytes, ...], no_pin: bool
+    output: Output,
+    session: CliSession,
+    file: Path,
+    data: bytes,
+    hub_pk: tuple[bytes, ...],
+    no_pin: bool,
+    policy: "WitnessPolicy | None" = None,
 ) -> None:
     """`veen verify` for an evidence file."""
-    report, pinned = _verified(session, data, file, hub_pk, no_pin)
+    report, pinned = _verified(session, data, file, hub_pk, no_pin, policy)
     facts = {"ok": True, "kind": "evidence", "bytes": len(data), "sha256": _sha256(data), **pinned.to_json()}
     facts |= {**_facts(report), "checks": list(report.checks)}
 
@@ -245,7 +255,12 @@ def verify_evidence_file(
 
 
 def _verified(
-    session: CliSession, data: bytes, file: Path, hub_pk: tuple[bytes, ...], no_pin: bool
+    session: CliSession,
+    data: bytes,
+    file: Path,
+    hub_pk: tuple[bytes, ...],
+    no_pin: bool,
+    policy: "WitnessPolicy | None" = None,
 ) -> "tuple[EvidenceReport, PinnedKeys]":
     from veen.cli.shared.failures import failure_of
     from veen.cli.shared.pinning import PinnedKeys, pinned_by
@@ -256,7 +271,7 @@ def _verified(
         raise click.UsageError("give one of --hub-pk and --no-pin")
     pinned = PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else pinned_by(session, None, no_pin)
     try:
-        return verify_evidence(data, pinned.keys), pinned
+        return verify_evidence(data, pinned.keys, policy), pinned
     except EvidenceFault as exc:
         raise failure_of(exc, f"{file}: verification FAILED") from exc
 

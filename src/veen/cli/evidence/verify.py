@@ -1,6 +1,7 @@
 """`veen verify`: is this what it claims to be? One verb for any artefact, whose kind is told from its content."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +10,10 @@ from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.pinning import PinnedKeys, pinned_by
 from veen.cli.shared.verifying import show_checks, verified
+from veen.cli.witness.args import POLICY
+
+if TYPE_CHECKING:
+    from veen.core.tlog.policy import WitnessPolicy
 
 __all__ = ["verify"]
 
@@ -24,6 +29,9 @@ _ANYTHING = click.Path(exists=True, allow_dash=True, path_type=Path)
 @click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
 @click.option("--size", type=click.IntRange(min=1), help="How many entries the root stands for.")
 @click.option("--seq", type=click.IntRange(min=1), help="The stream_seq a proof is about; default: the last entry.")
+@click.option(
+    "--policy", type=POLICY, help="A witness policy (k of n) that the proofs by others in an evidence file satisfy."
+)
 @click.option("--no-pin", is_flag=True, help="Judge a data directory by the keys that it names itself.")
 @home_options
 def verify(
@@ -36,6 +44,7 @@ def verify(
     root: bytes | None,
     size: int | None,
     seq: int | None,
+    policy: "WitnessPolicy | None",
     no_pin: bool,
 ) -> None:
     """Verify whatever FILE is: an evidence file; MSG, RECEIPT, CHECKPOINT, proof, token, control record, evidence of
@@ -50,6 +59,7 @@ def verify(
 
     \b
     veen verify orders.veen-evidence --hub-pk 8a88e3dd…
+    veen verify orders.veen-evidence --hub-pk 8a88e3dd… --policy witnesses.policy
     veen verify receipt.cbor --hub-pk 8a88e3dd…
     veen verify proof.cbor --with receipt.cbor --hub-pk 8a88e3dd…
     veen verify consistency.json --with old.cbor --with new.cbor --hub-pk 8a88e3dd…
@@ -58,7 +68,7 @@ def verify(
     if (root is None) != (size is None):
         raise click.UsageError("--root and --size go together")
     if file.is_dir():
-        if related or witness or root is not None or seq is not None:
+        if policy is not None or related or witness or root is not None or seq is not None:
             raise click.UsageError("a directory brings what its check needs, but for --hub-pk: leave out other options")
         _verify_directory(output, session, file, hub_pk, no_pin)
         return
@@ -72,8 +82,12 @@ def verify(
         if begins_as_evidence:
             if related or witness or root is not None or seq is not None:
                 raise click.UsageError("an evidence file brings what its check needs, but for --hub-pk")
-            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin)
+            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, policy)
             return
+    if policy is not None:
+        raise click.UsageError(
+            "--policy judges an evidence file; for a note: veen witness policy check POLICY --note FILE"
+        )
     data, recognised = read_object(file, exit_code=Exit.BAD_EVIDENCE)
     inputs = Given(
         hub_pks=hub_pk,

@@ -37,6 +37,7 @@ __all__ = [
     "KeyRotate",
     "LabelOpen",
     "LimitsSet",
+    "OuterKey",
     "PolicyAuthority",
     "PolicyRevocation",
     "RetentionDrop",
@@ -139,6 +140,16 @@ class AnchorPublish(Part):
     anchor_ref: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterKey(Part):
+    """The key of the hub's outer log: whoever pinned the hub key learns from it which notes count (D-172)."""
+
+    KIND: ClassVar[str] = "outer.key"
+
+    origin: str
+    vkey: str
+
+
 # The kinds a journal may hold; a record of another kind is not understood, so it is refused.
 BODIES: Final[dict[str, type[Wire]]] = {
     body.KIND: body
@@ -152,6 +163,7 @@ BODIES: Final[dict[str, type[Wire]]] = {
         AnchorPublish,
         PolicyRevocation,
         PolicyAuthority,
+        OuterKey,
     )
 }
 

@@ -7,6 +7,7 @@ from veen.core.objects.control import (
     CapAuthorize,
     ControlRecord,
     KeyRotate,
+    OuterKey,
     PolicyAuthority,
     PolicyRevocation,
     StreamRegister,
@@ -36,6 +37,11 @@ class ControlIndex:
     def rotations(self) -> Iterator[ControlRecord]:
         """By which key each key was introduced, from the first one on."""
         return map(self._record, self._store.control_rows(KeyRotate.KIND, b""))
+
+    def outer_key(self) -> ControlRecord | None:
+        """The newest record that binds the key of the outer log."""
+        rows = self._store.control_rows(OuterKey.KIND, b"", limit=1, last=True)
+        return self._record(rows[0]) if rows else None
 
     def policies(self, after_seq: int, limit: int) -> Iterator[ControlRecord]:
         """The policy records behind one of the control journal, in order; at most `limit`."""

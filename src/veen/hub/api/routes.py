@@ -23,6 +23,7 @@ _JSON_ENVELOPE: Final = 4096  # names, brackets and numbers around the hex of a 
 _MAX_URL: Final = 2048
 _VERSIONED: Final = re.compile(r"/v[0-9]{1,9}(/|$)")
 _ATTACHMENT: Final = "/tooling/attachment/"
+_OUTER: Final = "/outer/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ def _attachment_bytes(limits: Limits, form: Form) -> int:
 SUBMIT: Final = Route("submit", _submit_bytes)
 SUBMIT_BATCH: Final = Route("submit_batch", _batch_bytes, large=True)
 _ATTACHMENTS: Final = {"GET": Route("attachment_get", large=True), "PUT": Route("attachment_put", _attachment_bytes)}
+
+_OUTER_METHODS: Final = {"GET": Route("outer", answer="json", large=True)}
 
 _ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/v1/submit": {"POST": SUBMIT},
@@ -116,6 +119,8 @@ def find_route(method: str, url: str) -> tuple[Route, dict[str, str]]:
 def _methods_at(path: str) -> tuple[dict[str, Route] | None, dict[str, str]]:
     if path.startswith(_ATTACHMENT):
         return _ATTACHMENTS, {"coid": path.removeprefix(_ATTACHMENT)}
+    if path.startswith(_OUTER):
+        return _OUTER_METHODS, {"path": path.removeprefix(_OUTER)}
     return _ROUTES.get(path), {}
 
 

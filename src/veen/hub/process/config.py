@@ -245,6 +245,25 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    """The outer log: a list of checkpoints that witnesses cosign (D-172)."""
+
+    origin: Annotated[
+        str,
+        Key(
+            TEXT, "Name of the outer log, such as hub.example/veen; empty: no outer log. Never change it.", restart=True
+        ),
+    ] = ""
+    every: Annotated[int, Key(DURATION, "How often labels that grew are listed and a note is signed.")] = 60
+    policy: Annotated[
+        Path | None, Key(PATH, "A tlog-policy file: each of its witnesses that has a URL is asked to cosign.")
+    ] = None
+    witness_timeout: Annotated[
+        int, Key(DURATION, "How long a note waits for cosignatures; it goes out without those that are late.")
+    ] = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scrub:
     bytes_per_second: Annotated[int, Key(SIZE, "How fast sealed chunks are read again and checked; 0: never.")] = (
         1 << 20
@@ -300,6 +319,7 @@ class HubConfig:
     retention: Retention = Retention()
     attachments: AttachmentPolicy = AttachmentPolicy()
     anchor: Anchor = Anchor()
+    outer: Outer = Outer()
     scrub: Scrub = Scrub()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 

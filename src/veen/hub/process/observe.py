@@ -46,6 +46,10 @@ GAUGES: Final = {
     "veen_ready": "1 if the hub admits messages, 0 if it refuses them for now.",
     "veen_clock_behind_seconds": "How far the clock is behind the hub's own time, which never runs backwards.",
     "veen_clock_step_seconds": "Seconds by which the clock jumped forward and is not believed; alert when above 0.",
+    "veen_outer_leaves": "Leaves of the outer log under its last signed note; 0 without an outer log.",
+    "veen_outer_cosignatures": "Cosignatures on the published note of the outer log.",
+    "veen_outer_witness_failures": "How often a witness gave no cosignature since the hub started.",
+    "veen_outer_halted": "1 if the outer log signs nothing any more, as a witness saw another history of it.",
 }
 _CAP_RESULTS: Final = ("CAP_MISSING", "CAP_INVALID", "AUTH_REF", "CAP_SCOPE", "CAP_REVOKED", "CAP_TTL", "CAP_RATE")
 

@@ -34,6 +34,7 @@ from veen.hub.api.attachments import AttachmentOperations
 from veen.hub.api.calls import Services
 from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.operations import Api
+from veen.hub.api.outer import OuterOperations
 from veen.hub.api.policies import Policies
 from veen.hub.api.reply import CLOCK_STEP
 from veen.hub.api.rotation import Rotation
@@ -47,6 +48,7 @@ from veen.hub.process.housekeeping import Housekeeping, in_thread
 from veen.hub.process.logs import EventLog, LogSink
 from veen.hub.process.metrics import Value
 from veen.hub.process.observe import HubObserver
+from veen.hub.process.outer import OuterLog, read_policy
 from veen.hub.process.startup import (
     Sealing,
     check_index,
@@ -106,6 +108,8 @@ class Hub:
         self._free_bytes = 0
         self._retired_upto = 0
         self._tls: Tls | None = None
+        self.outer: OuterLog | None = None  # set by `start` where it is configured
+        self._witness_policy = read_policy(config.outer.policy)
         self._authority = AuthorityWatch(_watched_authority(config))
         # Set by `start`, in this order.
         self.fs: OsFs
@@ -183,7 +187,9 @@ class Hub:
             await self.sequencer.control(lambda _: LimitsSet(limits=limits.to_json()), new_second=True)
         save_limits(self.fs, limits)
         self._watch_disk()
+        await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
+        self.api.add(OuterOperations(self.api, lambda: self.outer).operations())
         await self._listen()
         self._note_holder()
         self.house = Housekeeping(self.fs, self.sequencer, self.log, self.observer, self.attachments)
@@ -194,6 +200,11 @@ class Hub:
         anchoring = Anchoring(self.api).run(lambda: self.config.anchor.every)
         for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping, anchoring):
             self._stack.push_async_callback(_cancel, asyncio.create_task(task))
+        if self.outer is not None:
+            listing = self.outer.run(
+                lambda: self.config.outer, self.api.context.latest_checkpoint, lambda: self._witness_policy
+            )
+            self._stack.push_async_callback(_cancel, asyncio.create_task(listing))
         if native.LOADED.status == "unfit":
             self.log.event("warning", "start", f"signatures: {native.LOADED.what}")
         self.log.event(
@@ -205,6 +216,15 @@ class Hub:
             version=__version__,
             signatures=native.LOADED.what,
         )
+
+    async def _open_outer(self) -> None:
+        outer = self.config.outer
+        if not outer.origin:
+            return
+        identity = self.identity.held.identity.to_bytes()
+        self.outer = OuterLog(self.fs, self.sequencer, self.log, outer.origin, identity)
+        self._stack.callback(self.outer.close)
+        await self.outer.begin(self._witness_policy, float(outer.witness_timeout))
 
     def _open_store(self, limits: Limits) -> Store:
         engine = self.config.engine
@@ -355,7 +375,8 @@ class Hub:
             return "the hub has failed"
         if not self.fs.exists(layout.IDENTITY) or not self.fs.exists(layout.INDEX):
             return "the data directory is not accessible"
-        return self.not_admitting or self._authority.fault()
+        halted = None if self.outer is None or self.outer.halted is None else "the outer log has been halted"
+        return self.not_admitting or self._authority.fault() or halted
 
     def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         return self.identity.seal(files, upto_seq, mmr_root, hub_ts)
@@ -412,6 +433,10 @@ class Hub:
             "veen_ready": int(self.not_ready() is None),
             "veen_clock_behind_seconds": max(0, store.state.hub_ts - int(now)),
             "veen_clock_step_seconds": int(self._hub_clock.step),
+            "veen_outer_leaves": 0 if self.outer is None else self.outer.files.signed_size,
+            "veen_outer_cosignatures": 0 if self.outer is None else self.outer.cosignatures,
+            "veen_outer_witness_failures": 0 if self.outer is None else self.outer.failures,
+            "veen_outer_halted": int(self.outer is not None and self.outer.halted is not None),
         }
 
     def summary(self) -> dict[str, Value | str]:
@@ -494,11 +519,12 @@ class Hub:
         policy = new.policy(self.identity.hub_id)
         access = self._read_access(new)
         tls = _tls_of(new)
+        witness_policy = read_policy(new.outer.policy)
         sink = LogSink.open(new)
         trust_removed = self._tls is not None and tls is not None and not tls.trusts_all_of(self._tls)
         self.config = new
         self.policy = self.sequencer.policy = policy
-        self.access, self._tls = access, tls
+        self.access, self._tls, self._witness_policy = access, tls, witness_policy
         self.resolver.add(policy.streams)
         for token in policy.preloaded.values():
             self.resolver.add(token.allow.stream_ids)

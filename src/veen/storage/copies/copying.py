@@ -60,6 +60,10 @@ _PUBLIC: Final = (
     layout.FORK_ORIGIN,
     layout.FORK_ORIGIN_SIG,
 )
+_OUTER_NOTES: Final = (
+    layout.OUTER_PUBLISHED,
+    layout.OUTER_SIGNED,
+)  # read in this order: never more published than signed
 _UNFINISHED: Final = ".tmp"
 _MAX_CHUNK: Final = 2**40  # `inflate` needs a bound; an honest summary names the true one
 
@@ -143,6 +147,8 @@ def _clear(target: Fs) -> None:
     for directory in layout.DIRECTORIES:
         for name in target.list(directory):
             target.remove(f"{directory}/{name}")
+    for name in target.list(layout.OUTER):
+        target.remove(f"{layout.OUTER}/{name}")
     for name in (*_PUBLIC, *_IDENTITY):
         target.remove(name)
     target.remove_database(layout.INDEX)
@@ -163,6 +169,7 @@ def _copy_all(source: Fs, target: Fs, with_keys: bool, progress: Callable[[str],
             if source.exists(name):
                 _copy_file(source, target, name)
         copy_attachments(source, target)
+        _copy_outer(source, target)  # before the journal: it lists nothing that the copy lacks
         _copy_origin(source, target)
         # As of before the journal: a rotation that the journal holds and the identity lacks is completed by the start.
         identity = _identity_files(source)
@@ -210,6 +217,19 @@ def copy_attachments(source: Fs, target: Fs) -> None:
     copy_records(source, target)
     if source.list(layout.ATTACHMENTS):
         target.sync_dir(layout.ATTACHMENTS)
+
+
+def _copy_outer(source: Fs, target: Fs) -> None:
+    """The outer log as of its last signed note: notes are read before the leaves below them, which only grow."""
+    notes = {name: _bytes(source, name) for name in _OUTER_NOTES if source.exists(name)}
+    if layout.OUTER_SIGNED not in notes:
+        return
+    target.make_dir(layout.OUTER)
+    for name in (layout.OUTER_LEAVES, layout.OUTER_OFFSETS, layout.OUTER_NODES):
+        _copy_file(source, target, name)
+    for name, data in notes.items():
+        target.replace(name, data)
+    target.sync_dir(layout.OUTER)
 
 
 def _copy_origin(source: Fs, target: Fs, prefix: str = "") -> None:

@@ -1,0 +1,186 @@
+"""`veen mirror`: state or copy the entries of another hub in a stream of this one."""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.authority import CAP, authority
+from veen.cli.shared.command import FILE, CliSession, client_options, several
+from veen.cli.shared.names import STREAM
+from veen.cli.shared.output import Output
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.products.federation.mirroring import MirrorCheck, MirrorReport
+
+__all__ = ["attest", "copy", "mirror", "verify"]
+
+T = TypeVar("T")
+
+mirror = LazyGroup(
+    "mirror",
+    help="""Entries of another hub in a stream of this one.
+
+    `attest` states what the source signed, without any key of it; `copy` sends its events again.
+    """,
+)
+_SOURCE: Final = several(
+    click.argument("source_stream", type=STREAM),
+    click.argument("target_stream", type=STREAM),
+    click.option("--source-hub", required=True, help="The URL of the source hub."),
+    click.option("--source-pin", required=True, help="The key of the source hub, ed25519:HEX."),
+    click.option("--source-token-file", type=FILE, help="A file with the bearer token of the source hub."),
+    click.option("--source-ca-file", type=FILE, help="Certificates to trust for the source instead of the system's."),
+)
+
+
+def _with_source(session: CliSession, source: dict[str, Any], work: "Callable[[Client, Client], Awaitable[T]]") -> T:
+    """Do some work with the clients of both hubs, which have the same keys."""
+    from veen.client.client import Client
+    from veen.client.home import Home
+
+    keystore = session.keystore
+    # What was verified of sources is kept apart: the state of an identity has one user at a time.
+    home = Home.at(session.home.state / "mirror")
+
+    async def both(target: Client) -> T:
+        connected = await Client.connect(
+            source["source_hub"],
+            pin=source["source_pin"],
+            identity=keystore.identity,
+            keyring=keystore.secrets.keyring,
+            home=home,
+            ca_file=_path(source["source_ca_file"]),
+            token_file=_path(source["source_token_file"]),
+            insecure_http=bool(session.settings.insecure_http.value),
+        )
+        try:
+            return await work(connected, target)
+        finally:
+            await connected.aclose()
+
+    return session.client().run(both)
+
+
+def _known_stream(session: CliSession, source: "Client", name: str) -> str:
+    """A stream of the keyring, or its label: attesting needs no key."""
+    from veen.client.errors import UnknownStream
+    from veen.products.federation.mirroring import without_keys
+
+    try:
+        session.keystore.secrets.keyring.for_stream(name)
+    except UnknownStream:
+        return without_keys(source, name)
+    return name
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _mirror(
+    output: Output, session: CliSession, streams: tuple[str, str], cap: Path | None, source: dict[str, Any], verb: str
+) -> None:
+    from veen.products.federation import mirroring
+
+    run = mirroring.attest_stream if verb == "attested" else mirroring.copy_stream
+    capability = authority(session, streams[1], cap)
+
+    async def work(source_client: "Client", target: "Client") -> "tuple[bytes, MirrorReport]":
+        stream = _known_stream(session, source_client, streams[0])
+        report = await run(
+            source_client, target, stream, streams[1], now=lambda: int(time.time()), capability=capability
+        )
+        return source_client.hub_id, report
+
+    with output.progress("reading and verifying the source"):
+        hub_id, report = _with_source(session, source, work)
+    session.remember_stream(streams[1])
+    gaps = [
+        {"label": label.hex(), "first_seq": first, "last_seq": last, "reason": reason}
+        for label, first, last, reason in report.gaps
+    ]
+    data = {
+        "source_hub_identifier": f"hub:{hub_id.hex()}",
+        "source_stream": streams[0],
+        "target_stream": streams[1],
+        "sent": report.sent,
+        "existed": report.existed,
+        "gaps": gaps,
+    }
+
+    def human() -> None:
+        output.line(f"{verb} {report.sent - len(gaps)} entries of {streams[0]}; {report.existed} were there already")
+        for gap in gaps:
+            output.line(f"  gap from {gap['first_seq']} to {gap['last_seq']}: {gap['reason']}", "warn")
+
+    output.result(data, human)
+
+
+@mirror.verb("attest", "State what the source hub signed, entry by entry.")
+@_SOURCE
+@CAP
+@client_options
+def attest(
+    output: Output, session: CliSession, source_stream: str, target_stream: str, cap: Path | None, **source: Any
+) -> None:
+    """Write a federation.mirror.v1 record of each entry of SOURCE_STREAM at the source hub into TARGET_STREAM here.
+
+    Every entry is verified first. Two hubs that attest each other cannot show two histories without both logs showing
+    it. No key of SOURCE_STREAM is needed, but the read key of TARGET_STREAM, which is the state: a run that was killed
+    is simply started again. A source that contradicts what was attested stops the run, with both receipts as evidence.
+
+    \b
+    veen mirror attest orders mirrors/b --source-hub https://b.example --source-pin ed25519:HEX
+    """
+    _mirror(output, session, (source_stream, target_stream), cap, source, "attested")
+
+
+@mirror.verb("copy", "Send the events of a stream of the source hub again.")
+@_SOURCE
+@CAP
+@client_options
+def copy(
+    output: Output, session: CliSession, source_stream: str, target_stream: str, cap: Path | None, **source: Any
+) -> None:
+    """Send each event of SOURCE_STREAM at the source hub into TARGET_STREAM here, with the same schema and body, and
+    the message at the source as its parent. Each is verified and opened first, and sent once, also after a kill.
+
+    What the source has erased, or no key here opens, becomes a record of a gap. Needs the read keys of both streams.
+
+    \b
+    veen mirror copy orders orders --source-hub https://b.example --source-pin ed25519:HEX
+    """
+    _mirror(output, session, (source_stream, target_stream), cap, source, "copied")
+
+
+@mirror.verb("verify", "Compare what was attested with the receipts of the source.")
+@_SOURCE
+@client_options
+def verify(output: Output, session: CliSession, source_stream: str, target_stream: str, **source: Any) -> None:
+    """Compare every record of TARGET_STREAM with the receipt of the source hub, and show which entries are not covered.
+    Exit code 1 if one differs.
+
+    \b
+    veen mirror verify orders mirrors/b --source-hub https://b.example --source-pin ed25519:HEX
+    """
+    from veen.products.federation.mirroring import check_mirror
+
+    async def work(client: "Client", target: "Client") -> "MirrorCheck":
+        return await check_mirror(client, target, _known_stream(session, client, source_stream), target_stream)
+
+    with output.progress("comparing"):
+        checked = _with_source(session, source, work)
+    data = {
+        "ok": True,
+        "compared": checked.compared,
+        "erased_at_the_source": checked.erased,
+        "not_covered": [
+            {"label": label.hex(), "first_seq": first, "last_seq": last} for label, first, last in checked.missing
+        ],
+    }
+    output.result(data, lambda: output.fields(data.items()))

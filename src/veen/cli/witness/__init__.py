@@ -1,0 +1,1 @@
+"""`veen witness` and `veen monitor`."""

@@ -1,0 +1,79 @@
+"""What the commands about witnesses share: policy files, and sessions with hubs that need no identity."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from veen.cli.shared.command import CliSession
+
+if TYPE_CHECKING:
+    from veen.client.session import HubSession
+    from veen.core.tlog.policy import WitnessPolicy
+
+__all__ = ["POLICY", "open_session", "read_policy_file", "run_with_session"]
+
+T = TypeVar("T")
+_MAX_BYTES: Final = 1 << 20
+
+
+def read_policy_file(path: Path) -> "WitnessPolicy":
+    from veen.core.tlog.errors import WitnessPolicyError
+    from veen.core.tlog.policy import WitnessPolicy
+
+    with path.open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    try:
+        return WitnessPolicy.parse(data.decode())
+    except UnicodeDecodeError as exc:
+        raise WitnessPolicyError(f"{path}: not UTF-8 text") from exc
+    except WitnessPolicyError as exc:
+        raise WitnessPolicyError(f"{path}: {exc.what}") from exc
+
+
+class _PolicyFile(click.ParamType[Any]):
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = click.Path(exists=True, dir_okay=False, path_type=Path).convert(value, param, ctx)
+        return read_policy_file(Path(path))
+
+
+POLICY: Final = _PolicyFile()
+
+
+async def open_session(session: CliSession, url: str) -> "HubSession":
+    """A hub behind a URL, held to the pin of the command; no keys of ours are needed. Close its transport."""
+    from veen.client.session import HubSession
+    from veen.client.transport.calls import Calls, Retry
+    from veen.client.transport.http import HttpTransport
+
+    transport = HttpTransport(
+        url,
+        ca_file=session.settings.path("ca_file"),
+        token_file=session.settings.path("token_file"),
+        insecure_http=bool(session.settings.insecure_http.value),
+        timeout=session.settings.timeout.value,
+    )
+    hub = HubSession(Calls(transport, Retry(seconds=session.settings.wait.value)), session.pin)
+    try:
+        await hub.open()
+    except BaseException:
+        await transport.aclose()
+        raise
+    return hub
+
+
+def run_with_session(session: CliSession, url: str, work: "Callable[[HubSession], Coroutine[Any, Any, T]]") -> T:
+    """Do some work with one hub."""
+
+    async def run() -> T:
+        hub = await open_session(session, url)
+        try:
+            return await work(hub)
+        finally:
+            await hub.calls.transport.aclose()
+
+    return asyncio.run(run())

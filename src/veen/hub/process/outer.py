@@ -1,0 +1,270 @@
+"""The outer log of a running hub (D-172): lists checkpoints, signs notes, asks witnesses, answers readers.
+
+Receipts never wait for it. A note is published when the witnesses answered or the time for that is over; witnesses
+that failed are counted. If a witness proves that another copy of this log exists, nothing is signed any more.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from veen.core import cbor
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, OuterKey
+from veen.core.tlog.errors import TlogError
+from veen.core.tlog.leaf import CONTROL_LEAF, IDENTITY_LEAF, OuterLeaf
+from veen.core.tlog.note import ED25519, Note, NoteSignature, VerifierKey, check_name
+from veen.core.tlog.policy import PolicyKey, WitnessPolicy
+from veen.fs.errors import StorageError
+from veen.fs.local import Fs
+from veen.hub.admission.control_index import ControlIndex
+from veen.hub.process.config import ConfigError, Outer
+from veen.hub.process.housekeeping import in_thread
+from veen.hub.process.logs import EventLog
+from veen.hub.process.witnesses import (
+    WitnessAheadError,
+    WitnessError,
+    WitnessForkError,
+    ask_cosignatures,
+    stored_checkpoint,
+)
+from veen.hub.sequencer.sequencer import Overloaded, Sequencer, Stopped
+from veen.storage.label_files import LabelHead
+from veen.storage.outer import MissingOuterKeyError, OuterLogFiles, outer_signing_key
+
+__all__ = ["OuterLog", "read_policy"]
+
+_REFRESH_SECONDS: Final = (
+    1800.0  # after which an unchanged note is cosigned again: monitors want it at most an hour old
+)
+_MAX_POLICY_BYTES: Final = 1 << 20
+_PAGE: Final = 256
+
+
+class SealLabel(Protocol):
+    """Signs the newest checkpoint of a label."""
+
+    def __call__(self, head: LabelHead) -> Checkpoint: ...
+
+
+def read_policy(path: Path | None) -> WitnessPolicy | None:
+    """The policy that a configuration names; ConfigError if it cannot be used."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return WitnessPolicy.parse(file.read(_MAX_POLICY_BYTES + 1).decode())
+    except (OSError, UnicodeDecodeError, TlogError) as exc:
+        raise ConfigError(
+            str(path), "outer.policy", str(exc), "Correct the file: docs/witnesses.md shows one."
+        ) from exc
+
+
+class OuterLog:
+    """Fields belong to the event loop; `files` is used by one helper thread at a time, under `_turn`."""
+
+    def __init__(self, fs: Fs, sequencer: Sequencer, log: EventLog, origin: str, identity: bytes) -> None:
+        self._fs, self._sequencer, self._log = fs, sequencer, log
+        self._identity = identity  # hub-identity.json, which is leaf 0
+        self._turn = asyncio.Lock()
+        self._changed: set[bytes] | None = None  # labels that grew since they were listed; None: all may have
+        self._sizes: dict[str, int] = {}  # what each witness has, by its name
+        self._cosigned_at = -_REFRESH_SECONDS
+        self._asked: Sequence[str] = ()
+        self.halted: str | None = None  # why nothing is signed any more
+        self.failures = 0  # of witnesses
+        self.cosignatures = 0  # on the published note
+        try:
+            check_name(origin)
+        except TlogError as exc:
+            raise ConfigError(
+                "outer.origin", "outer.origin", str(exc), "Give a name such as hub.example/veen."
+            ) from exc
+        record = self.record()
+        if record is not None and isinstance(record.body, OuterKey) and record.body.origin != origin:
+            raise StorageError(
+                f"the control journal binds the outer log to the origin {record.body.origin}, which never changes:"
+                f" {origin} is configured"
+            )
+        self._key: SigningKey = outer_signing_key(fs, new_log=not OuterLogFiles.exists(fs))
+        self.vkey = VerifierKey(origin, ED25519, self._key.public)
+        self.files = OuterLogFiles(fs, self.vkey)
+        sequencer.on_applied(self._applied)
+
+    def close(self) -> None:
+        self.files.close()
+
+    def _applied(self, labels: Sequence[bytes]) -> None:
+        if self._changed is not None:
+            self._changed.update(labels)
+
+    # --- start -----------------------------------------------------------------------------------------------
+
+    async def begin(self, policy: WitnessPolicy | None, seconds: float) -> None:
+        """Bind the key by a control record, and ask witnesses whether this is the newest copy of the log.
+
+        WitnessAheadError if one of them has a note that this log signed and this directory does not know.
+        """
+        record = ControlIndex(self._sequencer.store).outer_key()
+        body = OuterKey(origin=self.vkey.name, vkey=str(self.vkey))
+        if record is None:
+            await self._sequencer.control(lambda hub_ts: body)
+        elif record.body != body:
+            raise MissingOuterKeyError(
+                "the control journal binds the outer log to another key than the one that is here"
+            )
+        for name, witness in _askable(policy).items():
+            try:
+                checkpoint = await in_thread(stored_checkpoint, witness, self.vkey, seconds)
+            except WitnessError as exc:
+                self._failed(name, exc)
+                continue
+            if checkpoint is None:
+                continue
+            self._sizes[name] = checkpoint.size
+            if checkpoint.size > self.files.signed_size or self.files.root(checkpoint.size) != checkpoint.root:
+                raise WitnessAheadError(
+                    f"{witness.url}: has a note of this log with {checkpoint.size} leaves that this directory does not"
+                    f" continue; it has {self.files.signed_size}"
+                )
+
+    # --- by itself -------------------------------------------------------------------------------------------
+
+    async def run(
+        self, settings: Callable[[], Outer], seal: SealLabel, policy: Callable[[], WitnessPolicy | None]
+    ) -> None:
+        """For ever; settings are asked for each time, as a reload may change them."""
+        while True:
+            try:
+                await self.publish(seal, policy(), float(settings().witness_timeout))
+            except (Overloaded, Stopped) as exc:
+                self._log.event("warning", "outer", f"put off: {exc}")
+            await asyncio.sleep(max(1, settings().every))
+
+    async def publish(self, seal: SealLabel, policy: WitnessPolicy | None, seconds: float) -> Note | None:
+        """List what changed, sign a note, collect cosignatures, publish; None once nothing is signed any more."""
+        async with self._turn:
+            if self.halted is not None:
+                return None
+            leaves = await self._new_leaves(seal)
+            before = self.files.signed
+            note = await in_thread(self._sign, leaves)
+            askable = _askable(policy)
+            due = time.monotonic() - self._cosigned_at >= _REFRESH_SECONDS or sorted(askable) != list(self._asked)
+            published = self.files.published
+            if note == before and published is not None and published.text == note.text and not due:
+                return published
+            lines = await self._cosignatures(askable, note, seconds)
+            if self.halted is not None:
+                return None
+            if published is not None and published.text == note.text:  # cosignatures of before stay good
+                note = published
+            note = note.adding(lines)
+            self.cosignatures = len(note.signatures) - 1
+            await in_thread(self.files.publish, note)
+            if len(lines) >= len(askable):
+                self._cosigned_at, self._asked = time.monotonic(), sorted(askable)
+            return note
+
+    def _sign(self, leaves: Sequence[bytes]) -> Note:
+        if leaves:
+            self.files.append(leaves)
+        return self.files.sign(self._key)
+
+    async def _new_leaves(self, seal: SealLabel) -> list[bytes]:
+        """By label, then the newest control record. The store shows what was applied, and that is durable."""
+        leaves: list[bytes] = []
+        if not self.files.size:
+            leaves.append(OuterLeaf(IDENTITY_LEAF, self._identity).to_bytes())
+        changed, self._changed = self._changed, set()
+        heads = await self._heads(changed)
+        try:
+            for count, head in enumerate(sorted(heads, key=lambda head: head.label), 1):
+                if head.size > await in_thread(self.files.last_upto, head.label):
+                    leaves.append(OuterLeaf.of_checkpoint(seal(head)).to_bytes())
+                if count % _PAGE == 0:
+                    await asyncio.sleep(0)
+            control = self._sequencer.store.last_control
+            if control is not None and await in_thread(self.files.last_control) != control:
+                leaves.append(OuterLeaf(CONTROL_LEAF, control.to_bytes()).to_bytes())
+        except BaseException:
+            self._changed = None  # nothing was listed: look at all of them next time
+            raise
+        return leaves
+
+    async def _heads(self, changed: set[bytes] | None) -> list[LabelHead]:
+        store = self._sequencer.store
+        if changed is not None:
+            files = (store.files(label) for label in sorted(changed))
+            return [label_files.head() for label_files in files if label_files is not None and label_files.size]
+        heads: list[LabelHead] = []
+        epoch, after = 0, None
+        while True:
+            page = store.heads(epoch, after, _PAGE)
+            heads += [head for head in page if head.size]
+            if len(page) < _PAGE or page[-1].epoch > cbor.U64_MAX:
+                return heads
+            epoch, after = page[-1].epoch, page[-1].label
+            await asyncio.sleep(0)
+
+    # --- witnesses -------------------------------------------------------------------------------------------
+
+    async def _cosignatures(
+        self, witnesses: Mapping[str, PolicyKey], note: Note, seconds: float
+    ) -> list[NoteSignature]:
+        """Of all witnesses that answer in time, also those outside of the quorum."""
+        if not witnesses:
+            return []
+        answers = await asyncio.gather(
+            *(self._ask(name, witness, note, seconds) for name, witness in witnesses.items())
+        )
+        return [line for lines in answers for line in lines]
+
+    async def _ask(self, name: str, witness: PolicyKey, note: Note, seconds: float) -> tuple[NoteSignature, ...]:
+        old, size = self._sizes.get(name, 0), self.files.signed_size
+        # A witness that sends a byte now and then is left to its thread, which uses nothing that is closed meanwhile.
+        asking = asyncio.get_running_loop().run_in_executor(
+            None, ask_cosignatures, witness, self.vkey, note, min(old, size), self.files.prove_apart, seconds
+        )
+        try:
+            lines = await asyncio.wait_for(asking, seconds * 2)
+        except TimeoutError:
+            self._failed(name, WitnessError("no answer in time"))
+            return ()
+        except (WitnessAheadError, WitnessForkError) as exc:
+            self._halt(name, exc)
+            return ()
+        except WitnessError as exc:
+            self._failed(name, exc)
+            return ()
+        self._sizes[name] = size
+        return lines
+
+    def _failed(self, name: str, error: WitnessError) -> None:
+        self.failures += 1
+        self._log.event("warning", "outer", f"witness {name} gave no cosignature: {error.code}: {error}")
+
+    def _halt(self, name: str, error: WitnessError) -> None:
+        self.failures += 1
+        self.halted = f"witness {name}: {error}"
+        path = self.files.keep_refusal(error.request) if isinstance(error, WitnessForkError) and error.request else ""
+        self._log.event("error", "outer", f"the outer log signs nothing any more: {error.code}: {error}", evidence=path)
+
+    # --- readers ---------------------------------------------------------------------------------------------
+
+    def record(self) -> ControlRecord | None:
+        """The control record that binds the key."""
+        return ControlIndex(self._sequencer.store).outer_key()
+
+    def sign_receipt_key(self) -> SigningKey:
+        return self._key
+
+
+def _askable(policy: WitnessPolicy | None) -> Mapping[str, PolicyKey]:
+    """Every witness of the policy that has a URL, once each."""
+    if policy is None:
+        return {}
+    return {name: witness for name, witness in policy.witnesses.items() if witness.url}

@@ -1,0 +1,1 @@
+"""Hubs that hold each other's logs: mirrors that state or copy entries of another hub (D-149)."""

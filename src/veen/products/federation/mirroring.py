@@ -1,0 +1,431 @@
+"""`veen mirror`: state what a source hub signed (attest), or send its events again (copy), in a stream of a target hub.
+
+Everything of the source is verified before anything is forwarded (F1): the signatures of author and hub, I1 to I3, and
+that the log continues what this mirror and this client saw of it before. A source that contradicts itself stops the
+mirror with both signed statements. What the source has erased is forwarded as a record of a gap, never skipped.
+
+The target's log is the state: a run finishes what an earlier one left open, reads what its own key wrote there, and
+goes on behind it. So a run may be killed at any point and started again, without loss and without doubles.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from veen.client.client import Client
+from veen.client.errors import HubRefused
+from veen.client.read.reading import Entry
+from veen.client.send.sealing import Draft
+from veen.client.send.writing import Sent
+from veen.client.transport.calls import is_not_found
+from veen.core.errors import FormatError, StatedError, VerifyError
+from veen.core.labels import label_of, routing_key_of, stream_id_of
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.evidence import Equivocation
+from veen.core.objects.receipt import Receipt
+from veen.core.schema_id import schema_id
+from veen.core.wire import Bytes32, Form, Uint, Wire
+from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hub_identifier
+
+__all__ = [
+    "GAP_SCHEMA",
+    "MirrorCheck",
+    "MirrorGap",
+    "MirrorInconsistent",
+    "MirrorReport",
+    "attest_stream",
+    "check_mirror",
+    "copy_stream",
+    "without_keys",
+]
+
+_BATCH: Final = 64
+_RECEIPT: Final = "receipt"  # in the metadata of a statement: what proves a contradiction later
+
+
+class MirrorInconsistent(StatedError):
+    """The source signs another history than the one that was mirrored before."""
+
+    code = "E.MIRROR.INCONSISTENT"
+
+    def __init__(self, what: str, evidence: Equivocation | None = None) -> None:
+        super().__init__(what)
+        self.evidence = evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorGap(Wire):
+    """veen.mirror.gap.v1: entries of the source that could not be mirrored, and why."""
+
+    KIND: ClassVar[str] = "veen.mirror.gap.v1"
+    FORM: ClassVar[Form] = "body"
+    MAX_BYTES: ClassVar[int] = 4096
+
+    source_hub_identifier: str
+    source_label: Bytes32
+    first_seq: Uint
+    last_seq: Uint
+    reason: str  # pruned: the source has erased it; sealed: no key of the mirror opens it
+    mirror_time: Uint | None = None
+
+
+GAP_SCHEMA: Final = schema_id(MirrorGap.KIND)
+
+
+@dataclass(slots=True)
+class MirrorReport:
+    """What a run did."""
+
+    sent: int = 0
+    existed: int = 0
+    gaps: list[tuple[bytes, int, int, str]] = field(default_factory=list)  # label, first, last, reason; of this run
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far a label of the source is in the target: all up to `upto` is stated or a known gap."""
+
+    upto: int = 0
+    receipt: Receipt | None = None  # of entry `upto`, if that was stated with it
+    stated: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # seq -> leaf, root
+
+
+class _Outbox:
+    """Sends drafts in batches; a batch is sent whole or finished by the next run."""
+
+    def __init__(
+        self,
+        target: Client,
+        stream: str | bytes,
+        capability: CapToken | None,
+        report: MirrorReport,
+        on_progress: Callable[[MirrorReport], None] | None,
+    ) -> None:
+        self._target, self._stream, self._capability = target, stream, capability
+        self._report, self._on_progress = report, on_progress
+        self._drafts: list[Draft] = []
+
+    async def add(self, draft: Draft) -> None:
+        self._drafts.append(draft)
+        if len(self._drafts) >= _BATCH:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if not self._drafts:
+            return
+        outcomes = await self._target.send_many(self._stream, self._drafts, capability=self._capability)
+        for outcome in outcomes:
+            if not isinstance(outcome, Sent):
+                raise outcome
+            self._report.sent += 1
+        self._drafts.clear()
+        if self._on_progress is not None:
+            self._on_progress(self._report)
+
+
+# --- reading the source ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceEntry:
+    receipt: Receipt
+    entry: Entry | None  # None: the payload is erased, the receipt is verified
+
+
+@dataclass(frozen=True, slots=True)
+class _Erased:
+    seq: int
+
+
+async def _labels(source: Client, stream: str | bytes) -> list[tuple[int, bytes]]:
+    """Epoch and label of each log of a stream, by epoch."""
+    return sorted((epoch, label) for label, epoch in (await source.labels_of(stream)).items())
+
+
+async def _entries(
+    source: Client, stream: str | bytes, epoch: int, first: int, *, opened: bool
+) -> AsyncIterator[_SourceEntry | _Erased]:
+    """The verified entries of one label from `first` on, also those of which only the receipt is left."""
+    seq = first
+    while True:
+        try:
+            async for entry in source.read(stream, epoch=epoch, from_seq=seq, open=opened):
+                yield _SourceEntry(entry.receipt, entry)
+                seq = entry.seq + 1
+            return
+        except HubRefused as exc:
+            if not _is_pruned(exc):
+                if is_not_found(exc):
+                    return  # the label has no entries, or none from here on
+                raise
+        # The payload of this one is erased: its receipt, with a proof under its root, if that is left.
+        try:
+            proven = await source.proof(stream, seq, epoch=epoch)
+            yield _SourceEntry(proven.receipt, None)
+        except HubRefused as exc:
+            if not _is_pruned(exc):
+                raise
+            yield _Erased(seq)
+        seq += 1
+
+
+def _is_pruned(error: HubRefused) -> bool:
+    return is_not_found(error) and error.detail.get("reason") == "pruned"
+
+
+def without_keys(source: Client, name: str) -> str:
+    """How to name a stream of which no key is known, at a hub whose labels do not rotate: by its label."""
+    return f"label:{label_of(routing_key_of(source.hub_id), stream_id_of(name), 0).hex()}"
+
+
+# --- attest ------------------------------------------------------------------------------------------------------
+
+
+async def attest_stream(
+    source: Client,
+    target: Client,
+    source_stream: str | bytes,
+    target_stream: str | bytes,
+    *,
+    now: Callable[[], int],
+    capability: CapToken | None = None,
+    on_progress: Callable[[MirrorReport], None] | None = None,
+) -> MirrorReport:
+    """State every entry of the source stream in the target stream, each once; no key of the source stream is needed."""
+    await target.recover(target_stream)
+    places = await _attested(target, target_stream, hub_identifier(source.hub_id))
+    report = MirrorReport()
+    outbox = _Outbox(target, target_stream, capability, report, on_progress)
+    identity_pks = tuple(key.hub_pk for key in source.pin.keys)
+    for epoch, label in await _labels(source, source_stream):
+        place = places.get(label, _Place())
+        report.existed += len(place.stated)
+        gap: list[int] = []
+        # From the last stated entry on: it must be the same still.
+        async for item in _entries(source, source_stream, epoch, max(place.upto, 1), opened=False):
+            if isinstance(item, _Erased):
+                if item.seq > place.upto:
+                    gap = [gap[0] if gap else item.seq, item.seq]
+                continue
+            receipt = item.receipt
+            if receipt.stream_seq <= place.upto:
+                _check_continues(place, receipt, identity_pks)
+                continue
+            if gap:
+                await outbox.add(_gap_draft(source.hub_id, label, gap[0], gap[1], "pruned", now()))
+                report.gaps.append((label, gap[0], gap[1], "pruned"))
+                gap = []
+            await outbox.add(_statement(source.hub_id, item, identity_pks, target.label(target_stream), now()))
+        if gap:
+            await outbox.add(_gap_draft(source.hub_id, label, gap[0], gap[1], "pruned", now()))
+            report.gaps.append((label, gap[0], gap[1], "pruned"))
+    await outbox.flush()
+    return report
+
+
+def _statement(hub_id: bytes, item: _SourceEntry, hub_pks: Sequence[bytes], target_label: bytes, now: int) -> Draft:
+    receipt, metadata = item.receipt, {_RECEIPT: item.receipt.to_bytes()}
+    if item.entry is not None:
+        draft = attest(
+            item.entry.msg,
+            receipt,
+            hub_id=hub_id,
+            hub_pks=hub_pks,
+            target_label=target_label,
+            mirror_time=now,
+            metadata=metadata,
+        )
+        return Draft(body=draft.body, schema=draft.schema, parent=draft.parent_id)
+    body = FederationMirror(  # the client has verified hub_sig and the proof under the receipt's root
+        source_hub_identifier=hub_identifier(hub_id),
+        source_label=receipt.label,
+        source_stream_seq=receipt.stream_seq,
+        source_leaf_hash=receipt.leaf_hash,
+        source_receipt_root=receipt.mmr_root,
+        target_label=target_label,
+        mirror_time=now,
+        metadata=metadata,
+    )
+    draft = MIRROR.draft(body, parent_id=receipt.leaf_hash)
+    return Draft(body=draft.body, schema=draft.schema, parent=draft.parent_id)
+
+
+def _check_continues(place: _Place, receipt: Receipt, hub_pks: Sequence[bytes]) -> None:
+    """MirrorInconsistent if the source has another entry where it was mirrored last."""
+    stated = place.stated.get(receipt.stream_seq)
+    if stated is None or stated == (receipt.leaf_hash, receipt.mmr_root):
+        return
+    what = f"entry {receipt.stream_seq} of label {receipt.label.hex()} is another one than the one that was mirrored"
+    raise MirrorInconsistent(what, _equivocation(place.receipt, receipt, hub_pks))
+
+
+def _equivocation(one: Receipt | None, other: Receipt, hub_pks: Sequence[bytes]) -> Equivocation | None:
+    """Both receipts as proof, if the hub signed both."""
+    if one is None:
+        return None
+    for one_pk in hub_pks:
+        for other_pk in hub_pks:
+            try:
+                return Equivocation.of(one, other, one_pk=one_pk, other_pk=other_pk)
+            except VerifyError:
+                continue
+    return None
+
+
+async def _attested(target: Client, stream: str | bytes, source: str) -> dict[bytes, _Place]:
+    """What this mirror has stated of a source, by label; records of other keys are not ours to believe."""
+    places: dict[bytes, _Place] = {}
+    async for entry in target.read(stream):
+        if entry.event is None or entry.msg.client_id != target.client_id:
+            continue
+        schema = entry.event.hdr.schema
+        try:
+            if schema == MIRROR.id:
+                record = FederationMirror.from_bytes(entry.body)
+                if record.source_hub_identifier == source:
+                    _add_statement(places.setdefault(record.source_label, _Place()), record)
+            elif schema == GAP_SCHEMA:
+                gap = MirrorGap.from_bytes(entry.body)
+                place = places.setdefault(gap.source_label, _Place())
+                if gap.source_hub_identifier == source and gap.last_seq > place.upto:
+                    place.upto, place.receipt = gap.last_seq, None
+        except FormatError:
+            continue
+    return places
+
+
+def _add_statement(place: _Place, record: FederationMirror) -> None:
+    seq = record.source_stream_seq
+    place.stated[seq] = (record.source_leaf_hash, record.source_receipt_root)
+    if seq <= place.upto:
+        return
+    raw = record.metadata.get(_RECEIPT) if isinstance(record.metadata, dict) else None
+    place.upto, place.receipt = seq, None
+    if isinstance(raw, bytes):
+        try:
+            place.receipt = Receipt.from_bytes(raw)
+        except FormatError:
+            place.receipt = None
+
+
+def _gap_draft(hub_id: bytes, label: bytes, first: int, last: int, reason: str, now: int) -> Draft:
+    gap = MirrorGap(
+        source_hub_identifier=hub_identifier(hub_id),
+        source_label=label,
+        first_seq=first,
+        last_seq=last,
+        reason=reason,
+        mirror_time=now,
+    )
+    return Draft(body=gap.to_bytes(), schema=GAP_SCHEMA)
+
+
+# --- copy --------------------------------------------------------------------------------------------------------
+
+
+async def copy_stream(
+    source: Client,
+    target: Client,
+    source_stream: str | bytes,
+    target_stream: str | bytes,
+    *,
+    now: Callable[[], int],
+    capability: CapToken | None = None,
+    on_progress: Callable[[MirrorReport], None] | None = None,
+) -> MirrorReport:
+    """Send every event of the source stream into the target stream, each once: the same schema and body, parent_id the
+    message at the source. Needs a read key of the source and a write key of the target."""
+    await target.recover(target_stream)
+    parents, gaps = await _copied(target, target_stream, hub_identifier(source.hub_id))
+    report = MirrorReport()
+    outbox = _Outbox(target, target_stream, capability, report, on_progress)
+    for epoch, label in await _labels(source, source_stream):
+        async for item in _entries(source, source_stream, epoch, 1, opened=True):
+            seq = item.seq if isinstance(item, _Erased) else item.receipt.stream_seq
+            if not isinstance(item, _Erased) and item.receipt.leaf_hash in parents:
+                report.existed += 1
+                continue
+            entry = None if isinstance(item, _Erased) else item.entry
+            if entry is None or entry.event is None:
+                reason = "pruned" if entry is None else "sealed"
+                if (label, seq) not in gaps:
+                    await outbox.add(_gap_draft(source.hub_id, label, seq, seq, reason, now()))
+                    report.gaps.append((label, seq, seq, reason))
+                continue
+            hdr = entry.event.hdr
+            await outbox.add(
+                Draft(body=entry.event.body, schema=hdr.schema, parent=entry.msg_id, expires_at=hdr.expires_at)
+            )
+    await outbox.flush()
+    return report
+
+
+async def _copied(target: Client, stream: str | bytes, source: str) -> tuple[set[bytes], set[tuple[bytes, int]]]:
+    """Messages of the source that this mirror has copied, and entries that it has recorded as gaps."""
+    parents: set[bytes] = set()
+    gaps: set[tuple[bytes, int]] = set()
+    async for entry in target.read(stream):
+        if entry.event is None or entry.msg.client_id != target.client_id:
+            continue
+        if entry.event.hdr.schema == GAP_SCHEMA:
+            try:
+                gap = MirrorGap.from_bytes(entry.body)
+            except FormatError:
+                continue
+            if gap.source_hub_identifier == source:
+                gaps |= {(gap.source_label, seq) for seq in range(gap.first_seq, gap.last_seq + 1)}
+        elif entry.event.hdr.schema != MIRROR.id and entry.event.hdr.parent_id is not None:
+            parents.add(entry.event.hdr.parent_id)
+    return parents, gaps
+
+
+# --- check -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorCheck:
+    """How the statements of a mirror compare with the receipts of the source (MIRR-03)."""
+
+    compared: int
+    erased: int  # receipts that the source no longer has
+    missing: tuple[tuple[bytes, int, int], ...]  # label, first, last: entries of the source of which nothing is stated
+
+
+async def check_mirror(
+    source: Client, target: Client, source_stream: str | bytes, target_stream: str | bytes
+) -> MirrorCheck:
+    """Compare every statement with the receipt of the source; MirrorInconsistent at the first that differs."""
+    places = await _attested(target, target_stream, hub_identifier(source.hub_id))
+    identity_pks = tuple(key.hub_pk for key in source.pin.keys)
+    compared = erased = 0
+    missing: list[tuple[bytes, int, int]] = []
+    for epoch, label in await _labels(source, source_stream):
+        place = places.get(label, _Place())
+        size = (await source.checkpoint(source_stream, epoch=epoch)).upto_seq
+        for seq in sorted(place.stated):
+            if seq > size:
+                raise MirrorInconsistent(
+                    f"entry {seq} of label {label.hex()} was stated, and the source ends at {size}"
+                )
+            try:
+                receipt = await source.receipt(source_stream, seq, epoch=epoch)
+            except HubRefused as exc:
+                if not _is_pruned(exc):
+                    raise
+                erased += 1
+                continue
+            compared += 1
+            _check_continues(place, receipt, identity_pks)
+        absent = [seq for seq in range(1, size + 1) if seq not in place.stated]
+        missing += _runs(label, absent)
+    return MirrorCheck(compared, erased, tuple(missing))
+
+
+def _runs(label: bytes, numbers: Sequence[int]) -> list[tuple[bytes, int, int]]:
+    runs: list[tuple[bytes, int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][2] == number - 1:
+            runs[-1] = (label, runs[-1][1], number)
+        else:
+            runs.append((label, number, number))
+    return runs

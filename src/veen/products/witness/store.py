@@ -1,0 +1,152 @@
+"""What a witness remembers: for each log the newest cosigned note, older ones, and requests that may prove a fork.
+
+One SQLite file with full syncs: a note is stored before its cosignature leaves, and check and store are one
+transaction. A directory has one witness at a time, by its lock.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+from veen.core.errors import StatedError
+from veen.core.hashing import H
+from veen.core.tlog.errors import TlogError
+from veen.core.tlog.note import COSIGNATURE, LogCheckpoint, Note, VerifierKey, check_name
+from veen.fs.errors import CorruptError, LockedError
+from veen.fs.local import OsFs
+from veen.storage.keys.identity import KeyExposedError
+from veen.storage.scan import read_file
+
+__all__ = ["SeenNote", "WitnessStateError", "WitnessStore", "witness_key"]
+
+_KEY: Final = "witness.seed"
+_NAME: Final = "witness.name"
+_DATABASE: Final = "witness.db"
+_MAX_NOTES: Final = 65_536  # of each log: older ones prove nothing that the newest does not
+_MAX_EVIDENCE: Final = 1024  # of each log: anybody may send bad requests with a good note
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS notes (
+    origin TEXT NOT NULL, size INTEGER NOT NULL, note BLOB NOT NULL, PRIMARY KEY (origin, size)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS evidence (
+    digest BLOB PRIMARY KEY, origin TEXT NOT NULL, kind TEXT NOT NULL, at INTEGER NOT NULL, seen BLOB,
+    data BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+class WitnessStateError(StatedError):
+    """The directory of a witness cannot be used."""
+
+    code = "E.WITNESS.STATE"
+
+
+def witness_key(
+    fs: OsFs, name: str | None, draw: Callable[[int], bytes] = os.urandom
+) -> tuple[SigningKey, VerifierKey]:
+    """The key and the name of a witness; both are made once and never change, as logs pin them together."""
+    if not fs.exists(_NAME):
+        if name is None:
+            raise WitnessStateError(f"{fs.root}: no witness is here yet; give it a name")
+        if fs.exists(_DATABASE):
+            raise WitnessStateError(f"{fs.root}: has a state and no name")
+        check_name(name)
+        if not fs.exists(_KEY):
+            fs.replace(_KEY, f"{draw(SEED_BYTES).hex()}\n".encode(), private=True)
+        fs.replace(_NAME, f"{name}\n".encode())
+    known_name = read_file(fs, _NAME).decode().removesuffix("\n")
+    if name is not None and name != known_name:
+        raise WitnessStateError(f"{fs.root}: the witness here is called {known_name}; its name never changes")
+    if (mode := fs.exposed_mode(_KEY)) is not None:
+        raise KeyExposedError(_KEY, mode)
+    try:
+        key = SigningKey(bytes.fromhex(read_file(fs, _KEY).decode().strip()))
+    except (ValueError, FileNotFoundError) as exc:
+        raise WitnessStateError(f"{fs.root}: {_KEY} is missing or damaged") from exc
+    return key, VerifierKey(check_name(known_name), COSIGNATURE, key.public)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNote:
+    """A note that was cosigned, as the log signed it."""
+
+    note: Note
+    checkpoint: LogCheckpoint
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        try:
+            note = Note.from_bytes(data)
+            return cls(note, LogCheckpoint.parse(note.text))
+        except TlogError as exc:
+            raise CorruptError(_DATABASE, 0, str(exc)) from exc
+
+
+class WitnessStore:
+    """The state of one witness. Methods block; one thread at a time."""
+
+    def __init__(self, fs: OsFs) -> None:
+        self._stack = contextlib.ExitStack()
+        try:
+            self._stack.enter_context(fs.lock())
+            self._db = fs.database(_DATABASE)
+            self._stack.callback(self._db.close)
+            self._db.executescript(_SCHEMA)
+        except (LockedError, sqlite3.DatabaseError) as exc:
+            self._stack.close()
+            raise WitnessStateError(f"{fs.root}: {exc}") from exc
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, and durable when it ends."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def newest(self, origin: str) -> SeenNote | None:
+        row = self._db.execute(
+            "SELECT note FROM notes WHERE origin = ? ORDER BY size DESC LIMIT 1", (origin,)
+        ).fetchone()
+        return None if row is None else SeenNote.of(row[0])
+
+    def at(self, origin: str, size: int) -> SeenNote | None:
+        """The note of one size, if it is remembered."""
+        row = self._db.execute("SELECT note FROM notes WHERE origin = ? AND size = ?", (origin, size)).fetchone()
+        return None if row is None else SeenNote.of(row[0])
+
+    def put(self, note: Note, checkpoint: LogCheckpoint) -> None:
+        """The whole note with the signature of the log: root and size alone would detect a fork and not prove it."""
+        origin = checkpoint.origin
+        self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", (origin, checkpoint.size, note.to_bytes()))
+        self._db.execute(
+            "DELETE FROM notes WHERE origin = ? AND size <= (SELECT size FROM notes WHERE origin = ?"
+            " ORDER BY size DESC LIMIT 1 OFFSET ?)",
+            (origin, origin, _MAX_NOTES),
+        )
+
+    def keep(self, kind: str, origin: str, at: int, data: bytes, seen: bytes | None) -> bool:
+        """Keep a request that failed with a good signature of the log; whether there was room for it."""
+        count = self._db.execute("SELECT count(*) FROM evidence WHERE origin = ?", (origin,)).fetchone()[0]
+        if count >= _MAX_EVIDENCE:
+            return False
+        self._db.execute(
+            "INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?, ?, ?)", (H(data), origin, kind, at, seen, data)
+        )
+        return True
+
+    def evidence(self) -> list[tuple[str, str, int, bytes | None, bytes]]:
+        """(origin, kind, time, note that was cosigned, request), the oldest first."""
+        query = "SELECT origin, kind, at, seen, data FROM evidence ORDER BY at, digest"
+        return [tuple(row) for row in self._db.execute(query)]
+
+    def origins(self) -> list[str]:
+        return [row[0] for row in self._db.execute("SELECT DISTINCT origin FROM notes ORDER BY origin")]
