@@ -149,6 +149,11 @@ class Reader:
         """Whether a request has begun and is not complete."""
         return self.state is _HEAD or self.state is _BODY
 
+    @property
+    def in_chunks(self) -> bool:
+        """Whether a chunked body is being read, whose chunks may be tiny."""
+        return self.state is _BODY and b"transfer-encoding" in self.request.headers
+
     def advance(self, event: InputEvent) -> None:
         """Change the state; IllegalEventError if the table has no such transition."""
         self.state = after_input(self.state, event)

@@ -90,7 +90,9 @@ class HttpServer:
             check_plain(host)
         if self._ticker is None:
             self._tick()
-        listener = Listener(lambda slot: Connection(self, slot), self._enter, self.settings.handshake_sec, tls)
+        listener = Listener(
+            lambda slot: Connection(self, slot), self._enter, self.settings.handshake_sec, tls, self.priority.delay
+        )
         address = await listener.open(host, port, backlog)
         self._listeners.append(listener)
         return address
