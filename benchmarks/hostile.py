@@ -78,7 +78,7 @@ class Comparison:
         )
 
         def middle(turns: list[Turn], field: str) -> float:
-            return median(getattr(turn, field) for turn in turns)
+            return median(float(getattr(turn, field)) for turn in turns)
 
         return (
             f"| {title} | {self.name} | {middle(self.control, 'per_second'):.0f} "

@@ -6,6 +6,7 @@ A clock of our own stands still unless a test moves it, so how fast this machine
 import asyncio
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from tests.hub import hubworld as w
@@ -55,6 +56,10 @@ def connected(hub):
         connection.connection_lost(None)
 
 
+def answered(transport, count):
+    return statuses(transport) == [200] * count
+
+
 def message(seq, size):
     sizes = (20).to_bytes(4, "big") + size.to_bytes(4, "big")
     return w.msg(token=w.FREE_TOKEN, seq=seq, ciphertext=bytes(32) + sizes + b"h" * 20 + b"\xfe" * size)
@@ -82,7 +87,7 @@ def test_a_writer_whose_request_comes_in_parts_does_not_wait(tmp_path, cuts):
                         assert priority.delay()
                         assert transport.reading
                         assert not hub.server._delayed
-                    await eventually(lambda seq=seq: statuses(transport) == [200] * seq)
+                    await eventually(partial(answered, transport, seq))
 
         hub.run(scenario(), timeout=20)
 
@@ -123,7 +128,7 @@ def test_a_client_that_sends_tiny_chunks_waits_for_its_turn(tmp_path):
 
 def charges(hub):
     """What is charged to those who do not write, by a clock that goes on by a millisecond each time it is asked."""
-    amounts = []
+    amounts: list[float] = []
     priority = hub.server.priority
     priority.clock = SteppingClock(0.001)
     priority.charge = amounts.append
