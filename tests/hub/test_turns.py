@@ -21,6 +21,7 @@ from veen.hub.api import pages
 from veen.hub.api.reply import dump_json
 from veen.hub.http.connection import Connection
 from veen.hub.http.listener import _TURN, Listener
+from veen.hub.http.request_input import Reader
 from veen.hub.http.shares import ConnectionSlot, ConnectionSlots, Shares
 from veen.storage.frame import encode
 
@@ -213,3 +214,25 @@ def test_an_item_with_a_long_ciphertext_is_the_same_json(tmp_path, size, with_re
 
 async def _submitted(hub, raw):
     return await hub.services.sequencer.submit(raw)
+
+
+def test_a_large_body_is_parsed_in_few_pieces(tmp_path, monkeypatch):
+    """Each piece costs microseconds on the thread that orders messages."""
+    fed = []
+    feed = Reader.feed
+    monkeypatch.setattr(Reader, "feed", lambda self, data: (fed.append(len(data)), feed(self, data))[1])
+    with LiveHub(tmp_path, settings=RARELY, workers=1) as hub:
+
+        async def scenario():
+            with connected(hub) as (transport, connection):
+                data = submit(1, 1_000_000) + submit(2)
+                head = data.index(b"\r\n\r\n") + 4
+                connection.data_received(data[:head])
+                for start in range(head, len(data), 262_144):
+                    connection.data_received(data[start : start + 262_144])
+                await eventually(partial(answered, transport, 2))
+                assert sum(fed) == len(data)
+                assert max(fed) <= 65_536
+                assert len(fed) <= len(data) // 65_536 + 8
+
+        hub.run(scenario(), timeout=20)

@@ -37,6 +37,7 @@ __all__ = ["Connection"]
 
 _MAX_DUE: Final = 64  # requests of one connection that are not answered yet
 _PIECE_BYTES: Final = 4 * 1024  # of input that is parsed before the number of due requests is looked at again
+_BODY_BYTES: Final = 64 * 1024  # instead, within a body of known length
 _CHUNKED_BYTES: Final = 512  # instead, within a chunked body: a hundred chunks at most, not a thousand
 _PARSE_SEC: Final = 0.002  # for one request, and for each byte of its body; a client that sends tiny chunks and takes
 _PARSE_SEC_PER_BYTE: Final = 20e-9  # more waits for its turn. The parser needs about 1 ns for a byte.
@@ -238,9 +239,11 @@ class Connection(asyncio.Protocol):
         elif reader.state is _IDLE:
             # Clients repeat themselves: a head that was understood once, its whole body behind it, needs no parser.
             head = data[: data.find(_HEAD_END) + 4]
-            request = self.server.remembered(head)
+            request, proof = self.server.remembered(head), None
+            if request is None and len(data) > len(head):
+                request, proof = self.server.recognised(head)
             if request is not None and request.size == len(data) - len(head) and not self._queue and self._may_start():
-                self._submit(request, data[len(head) :])
+                self._submit(request, data[len(head) :], proof)
                 if self._answers:
                     self.deadline = _NEVER
                 if len(self._answers) >= _MAX_DUE:
@@ -258,7 +261,8 @@ class Connection(asyncio.Protocol):
         try:
             while start < len(data) and reader.state is not _ENDED and self._due() < _MAX_DUE and self._may_read():
                 request, began = reader.request, clock()
-                size = _CHUNKED_BYTES if reader.in_chunks else _PIECE_BYTES
+                missing = min(reader.missing_bytes, _BODY_BYTES)  # a piece of nothing but a body ends no other request
+                size = _CHUNKED_BYTES if reader.in_chunks else max(missing, _PIECE_BYTES)
                 reader.feed(data[start : start + size])
                 progress = progress or reader.progress
                 start += size
@@ -449,7 +453,7 @@ class Connection(asyncio.Protocol):
         if self._is_plain(request) and not self._queue and self._may_start():
             if sole_head is not None:
                 self.server.remember(*sole_head, request)
-            self._submit(request, request.body)
+            self._submit(request, request.body, request.header(b"veen-pow"))
         else:
             self._queue.append(request)
             self._advance()
@@ -461,14 +465,14 @@ class Connection(asyncio.Protocol):
         """A submit in CBOR: it needs no task and may overlap with others."""
         return request.route is SUBMIT and request.form == "cbor" and request.error is None
 
-    def _submit(self, request: Request, body: bytes) -> None:
+    def _submit(self, request: Request, body: bytes, pow_header: str | None) -> None:
         answer = _Answer(self, request)
         self._answers.append(answer)
         began = self.server.priority.clock()
         reply = self.server.api.submits.begin(
             body,
             answer.submitted,
-            pow_header=request.header(b"veen-pow") if b"veen-pow" in request.headers else None,
+            pow_header=pow_header,
             principal=self._principal,
             answer=request.answer,
         )
@@ -504,7 +508,7 @@ class Connection(asyncio.Protocol):
                 self.charge(began)
             elif self._is_plain(request):
                 self._queue.popleft()
-                self._submit(request, request.body)
+                self._submit(request, request.body, request.header(b"veen-pow"))
             elif self._answers:
                 return  # it waits for the answers before it
             else:
