@@ -72,7 +72,7 @@ class Comparison:
     attacked: list[Turn]
 
     def row(self, title: str) -> str:
-        kept = median(
+        share = median(
             attacked.per_second / control.per_second
             for control, attacked in zip(self.control, self.attacked, strict=True)
         )
@@ -82,7 +82,7 @@ class Comparison:
 
         return (
             f"| {title} | {self.name} | {middle(self.control, 'per_second'):.0f} "
-            f"| {middle(self.attacked, 'per_second'):.0f} | {kept:.0%} | {middle(self.control, 'p99_ms'):.1f} "
+            f"| {middle(self.attacked, 'per_second'):.0f} | {share:.0%} | {middle(self.control, 'p99_ms'):.1f} "
             f"| {middle(self.attacked, 'p50_ms'):.1f} | {middle(self.attacked, 'p99_ms'):.1f} "
             f"| {max(turn.memory_mib for turn in self.attacked):.0f} |"
         )

@@ -83,6 +83,19 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self): ...
 
 
+def record_feeds(monkeypatch):
+    """What the parser is fed from now on, piece by piece."""
+    fed: list[bytes] = []
+    feed = Reader.feed
+
+    def recorded(reader, data):
+        fed.append(data)
+        feed(reader, data)
+
+    monkeypatch.setattr(Reader, "feed", recorded)
+    return fed
+
+
 class Forgetful(HttpServer):
     """A server without the short cut."""
 
@@ -202,9 +215,7 @@ CHANGING = (b"X-Request-ID: %d\r\n", b"traceparent: 00-%032x-01\r\n", b"Date: da
 @pytest.mark.parametrize("line", CHANGING)
 def test_a_head_with_a_changing_line_that_nobody_looks_at_is_parsed_once(hub, monkeypatch, line):
     """Clients that number or date their requests; the parser costs five times as much."""
-    parsed = []
-    feed = Reader.feed
-    monkeypatch.setattr(Reader, "feed", lambda self, data: (parsed.append(data), feed(self, data))[1])
+    parsed = record_feeds(monkeypatch)
     server, body = HttpServer(hub.api), b"\xa2\x01\x01\x02\x80"
     talk = [[head_of(len(body), line % ((number,) * line.count(b"%"))) + body] for number in range(10)]
     first, *others = hub.run(answers(server, talk))
@@ -214,12 +225,14 @@ def test_a_head_with_a_changing_line_that_nobody_looks_at_is_parsed_once(hub, mo
 
 
 def test_each_proof_of_work_reaches_the_hub_though_its_head_is_parsed_once(hub, monkeypatch):
-    parsed, proofs = [], []
-    feed, begin = Reader.feed, hub.api.submits.begin
-    monkeypatch.setattr(Reader, "feed", lambda self, data: (parsed.append(data), feed(self, data))[1])
-    monkeypatch.setattr(
-        hub.api.submits, "begin", lambda *args, **named: (proofs.append(named["pow_header"]), begin(*args, **named))[1]
-    )
+    parsed, begin = record_feeds(monkeypatch), hub.api.submits.begin
+    proofs: list[str | None] = []
+
+    def recorded(*args, pow_header, **named):
+        proofs.append(pow_header)
+        return begin(*args, pow_header=pow_header, **named)
+
+    monkeypatch.setattr(hub.api.submits, "begin", recorded)
     body = b"\xa2\x01\x01\x02\x80"
     lines = [b"VEEN-PoW: %02x\r\n" % number for number in range(5)]
     talk = [
