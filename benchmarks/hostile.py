@@ -275,7 +275,8 @@ def main() -> int:
             "another process that answers 403; *drain, apart*, the same with hub and writer on one core and the "
             "attackers and the drain on another, in the control as under attack. *kept* is the median of the ratios "
             f"of {TURNS} pairs of neighbouring turns of {options.seconds:g} s, so that other work on this machine "
-            "changes both, and above 100 % is its noise; the other figures are medians of the turns, the hub's memory is the most it had. With the "
+            "changes both, and above 100 % is its noise; "
+            "the other figures are medians of the turns, the hub's memory is the most it had. With the "
             "data directory on a disk the writer waits for the sync of each message; in memory, the worst case, it "
             f"waits for the hub alone. {EARLIER} {options.note}".rstrip()
             + " `python -m benchmarks.hostile`\n\n"
