@@ -104,15 +104,15 @@ class Recorder(Connection):
         # The body of a request that is refused is thrown away; where it ends shows in what comes next.
         self.requests.append((request.method, request.url, body if request.error is None else None))
 
-    def _submit(self, request, body):
+    def _submit(self, request, body, pow_header):
         self._note(request, body)
-        super()._submit(request, body)
+        super()._submit(request, body, pow_header)
 
     def _start_next(self):
         while self._queue and self._may_start():
             request = self._queue.popleft()
             if self._is_plain(request):
-                self._submit(request, request.body)
+                self._submit(request, request.body, None)
                 continue
             self._note(request, request.body)
             answer = _Answer(self, request)

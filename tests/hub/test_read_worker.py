@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 import time
@@ -149,10 +150,10 @@ def test_a_worker_that_stops_refuses_what_waits_and_what_comes(gate):
             begun.set()
             return gate.wait(30)
 
-        running = asyncio.create_task(worker.run(first))
-        await eventually(begun.is_set)
+        running = [asyncio.create_task(worker.run(first)), asyncio.create_task(worker.unpack(slow("first")))]
+        await eventually(lambda: begun.is_set() and COUNTS == ["first"])
         waiting = [asyncio.create_task(worker.run(lambda: 1)), asyncio.create_task(worker.unpack(slow("a")))]
-        await eventually(lambda: worker._thread._work_queue.qsize() == 2)
+        await eventually(lambda: worker._thread._work_queue.qsize() == worker._unpacker._work_queue.qsize() == 1)
         worker.close()
         late = [asyncio.create_task(worker.run(lambda: 2)), asyncio.create_task(worker.unpack(slow("b")))]
         refusals = await asyncio.gather(*waiting, *late, return_exceptions=True)
@@ -160,7 +161,28 @@ def test_a_worker_that_stops_refuses_what_waits_and_what_comes(gate):
             "the hub is stopping"
         ] * 4
         gate.set()
-        assert await running is True
+        assert [await each for each in running] == [True, Unpacked(b"first", ())]
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="threads have no priority of their own here")
+def test_only_work_that_does_not_need_the_interpreter_has_a_lower_priority():
+    """The event loop's thread would wait for an interpreter that belongs to a thread which does not run."""
+
+    def priority():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    class Asking(Packed):
+        def unpack(self):
+            return Unpacked(str(priority()).encode(), ())
+
+    async def scenario():
+        worker, own = ReadWorker(WriterPriority()), priority()
+        assert await worker.run(priority) == own
+        lower = await worker.unpack(Asking(None, "path", 1))  # type: ignore[arg-type]  # nothing is read
+        assert int(lower.frames) > own or own == 19
+        worker.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

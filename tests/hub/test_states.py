@@ -198,6 +198,8 @@ class ConnectionMachine(RuleBasedStateMachine):
         if self.no_more:  # whatever comes behind the end is dropped
             self.on_loop(self.connection.data_received, data)
             return
+        if name == "garbage":
+            cut = None  # its first byte is refused
         first = data if cut is None else data[:cut]
         self.sent += [name] * (times - 1)
         if cut is None or cut >= len(data):

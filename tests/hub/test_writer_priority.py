@@ -36,6 +36,17 @@ def test_work_waits_twice_as_long_as_it_took_while_somebody_writes(clock):
     assert priority.delay() == 0
 
 
+def test_a_delay_is_never_shorter_than_a_timer_can_be(clock):
+    """A timer for less fires at once: the hub would look at the clock, set it again, and do nothing else."""
+    priority = WriterPriority(clock)
+    priority.wrote()
+    priority.charge(0.01)
+    clock.now += 0.01999
+    assert priority.delay() == pytest.approx(0.001)
+    clock.now += 0.0001
+    assert priority.delay() == 0
+
+
 def test_one_long_piece_does_not_shut_the_lane(clock):
     priority = WriterPriority(clock)
     priority.wrote()

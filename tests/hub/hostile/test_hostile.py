@@ -90,7 +90,8 @@ def running(data_dir, *options, files=None):
 
 
 async def fight(hub, writer, names, *, messages=HONEST_MESSAGES):
-    """Run attacks until the honest writer has had `messages` answers; the most memory and connections there were."""
+    """Run attacks until the honest writer has had `messages` answers; the most memory and connections
+    there were, and the bytes of answers that were unread at the end."""
     battle = attacks.Battle(hub.port)
     fighters = [asyncio.ensure_future(attacks.ATTACKS[name](battle)) for name in names]
     memory = connections = 0
@@ -103,13 +104,14 @@ async def fight(hub, writer, names, *, messages=HONEST_MESSAGES):
                 memory = max(memory, hub.resident_bytes())
                 connections = max(connections, hub.sockets())
                 await asyncio.sleep(0.05)
+            unread = await asyncio.to_thread(hub.metric, "veen_unread_answer_bytes")
     finally:
         battle.over.set()
         for fighter in fighters:
             fighter.cancel()
         results = await asyncio.gather(*fighters, return_exceptions=True)
     assert [error for error in results if isinstance(error, Exception)] == []
-    return battle.counts, memory, connections
+    return battle.counts, memory, connections, unread
 
 
 DONE = {  # what an attack must have got done before the battle may end: how its counts begin, and how many
@@ -148,11 +150,16 @@ def test_an_honest_writer_goes_on_under_all_attacks(tmp_path, many_files):
         writer = attacks.Writer(hub.port)
         writer.start()
         try:
-            counts, memory, connections = asyncio.run(fight(hub, writer, attacks.ATTACKS))
+            counts, memory, connections, unread = asyncio.run(fight(hub, writer, attacks.ATTACKS))
         finally:
             writer.stop()
         assert not writer.failure, writer.failure
         assert set(writer.statuses) == {200}, writer.statuses
+        accepted = hub.metric(
+            "veen_submit_ok_total"
+        )  # of the replays one at most, which its attacker may not have read
+        assert accepted - LARGE_ENTRIES - len(writer.seconds) in (0, 1)
+        assert unread <= ANSWER_BYTES, unread
         assert memory < MEMORY_BYTES, (memory >> 20, counts)
         assert connections <= MAX_CONNECTIONS + TURNED_AWAY + OWN_SOCKETS
         assert counts["idle: refused"] or counts["idle: thrown out"], counts  # one address does not get them all

@@ -8,9 +8,9 @@ somebody writes, reading gets a third of the thread (`writer_priority`).
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from veen.core import cbor
 from veen.core.objects.envelopes import MAX_PAGE_ITEMS, StreamItem, StreamResponse
@@ -28,8 +28,10 @@ __all__ = ["MAX_PAGE_BYTES", "Page", "encode_item", "encode_page", "open_page", 
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # D-63
 _SLICE_BYTES: Final = 128 * 1024
 _SLICE_ITEMS: Final = 64
-_JSON_ITEMS: Final = 16
 _ITEMS_KEY: Final = 5  # of a stream response
+_LARGE: Final = 1024 * 1024  # bytes of a page that another thread puts together: the interpreter copies them unlocked
+_LONG: Final = 4 * 1024  # bytes of a ciphertext whose hex is not searched for characters that JSON escapes
+_CIPHERTEXT: Final = 1 + [field.name for field in fields(Msg)].index("ciphertext")  # in the array; "ver" is the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,18 @@ def encode_item(frame: Frame, form: Form, *, with_receipt: bool) -> bytes:
     """One item of a page; in CBOR the bytes of the log are passed on unchanged."""
     if form == "json":
         receipt = Receipt.from_bytes(frame.receipt) if with_receipt else None
-        item = StreamItem(stream_seq=frame.stream_seq, msg=Msg.from_bytes(frame.msg), receipt=receipt)
-        return dump_json(item.to_json())
+        msg = Msg.from_bytes(frame.msg)
+        tree = StreamItem(stream_seq=frame.stream_seq, msg=msg, receipt=receipt).to_json()
+        return dump_json(tree) if len(msg.ciphertext) < _LONG else _dump_long(tree)
     head = (b"\xa3\x01" if with_receipt else b"\xa2\x01") + cbor.uint(frame.stream_seq) + b"\x02"
     return b"".join((head, frame.msg, b"\x03", frame.receipt)) if with_receipt else head + frame.msg
+
+
+def _dump_long(tree: dict[str, Any]) -> bytes:
+    """`dump_json` of an item with a long ciphertext, in an eighth of the time: hex needs no escapes."""
+    hex_text, tree["msg"][_CIPHERTEXT] = tree["msg"][_CIPHERTEXT], ""
+    before, after = dump_json(tree).split(b'""')  # no other text of an item is empty
+    return b"".join((before, b'"', hex_text.encode("ascii"), b'"', after))
 
 
 async def encode_page(
@@ -130,7 +140,9 @@ async def encode_page(
     for key, value in tree.items():
         parts.append(cbor.uint(key))
         parts += (_array_head(len(items)), *items) if key == _ITEMS_KEY else (cbor.encode(value),)
-    return Reply(200, b"".join(parts))
+    if sum(map(len, items)) < _LARGE:
+        return Reply(200, b"".join(parts))
+    return Reply(200, await context.read_worker.run(lambda: b"".join(parts)))
 
 
 def _json_page(head: StreamResponse, items: Sequence[bytes]) -> Reply:

@@ -1,11 +1,13 @@
-"""Work for readers beside the event loop's thread, which orders messages: one thread of lower priority, with bounds.
+"""Work for readers beside the event loop's thread, which orders messages: two threads, with bounds.
 
 A request of a hundred bytes may ask for an entry of a compressed chunk of 64 MiB, or for a thousand checkpoints. Only
 the client that asked waits for it. Requests for the same file share the work; when too much is asked for, the next
 request is refused with 503.
 
-Python runs one thread at a time, so this work takes time from the event loop's thread as well. It is done in slices of
-some milliseconds and charged like other work for readers: while somebody writes, readers get a third of the time.
+Files are unpacked in a thread of lower priority, which does not need the interpreter meanwhile. Other work needs it,
+and Python runs one thread at a time, so this work takes time from the event loop's thread as well. It is done in slices
+of a millisecond and charged like other work for readers: while somebody writes, readers get a third of the time. Its
+thread has the priority of the event loop's, which would otherwise wait for an interpreter whose owner does not run.
 """
 
 import asyncio
@@ -29,16 +31,17 @@ T = TypeVar("T")
 _MAX_FILES: Final = 16  # that wait or are being unpacked, each up to 64 MiB
 _MAX_WORK: Final = 256  # pieces of other work, each of a few milliseconds
 _NICE: Final = 10
-_SLICE_SEC: Final = 0.002  # of work before the event loop's thread has its turn
+_SLICE_SEC: Final = 0.001  # of work before the event loop's thread has its turn
 
 
 class ReadWorker:
-    """Fields belong to the event loop's thread. The worker thread begins with the first work."""
+    """Fields belong to the event loop's thread. Each worker thread begins with its first work."""
 
     def __init__(self, priority: WriterPriority, max_files: int = _MAX_FILES, max_work: int = _MAX_WORK) -> None:
         self._priority = priority
         self._max_files, self._max_work = max_files, max_work
-        self._thread = ThreadPoolExecutor(1, "veen-reads", _lower_priority)
+        self._unpacker = ThreadPoolExecutor(1, "veen-reads-unpack", _lower_priority)
+        self._thread = ThreadPoolExecutor(1, "veen-reads")
         self._unpacking: dict[str, asyncio.Future[Unpacked]] = {}  # by path; each waits or runs
         self._working = 0  # other pieces of work that wait or run
         self._closed = False  # the hub stops: no work is accepted, and what had not begun was cancelled
@@ -49,7 +52,7 @@ class ReadWorker:
         if running is None:
             if len(self._unpacking) >= self._max_files:
                 raise ApiError.unavailable("too many compressed chunks are being read")
-            running = self._start(packed.unpack)
+            running = self._start(self._unpacker, packed.unpack)
             self._unpacking[packed.path] = running
             running.add_done_callback(lambda _: self._unpacking.pop(packed.path, None))
         await asyncio.wait((running,))  # a request that is cancelled leaves the work to the others that wait for it
@@ -81,7 +84,7 @@ class ReadWorker:
         try:
             while len(results) < len(items):
                 await self._priority.wait()
-                running = self._start(work)
+                running = self._start(self._thread, work)
                 try:
                     await asyncio.wait((running,))
                 finally:
@@ -91,15 +94,16 @@ class ReadWorker:
             self._working -= 1
         return results
 
-    def _start(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+    def _start(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> "asyncio.Future[T]":
         if self._closed:
             raise _stopping()
-        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return asyncio.get_running_loop().run_in_executor(thread, work)
 
     def close(self) -> None:
         """Refuse new work and cancel what has not begun; requests that wait for it get the 503 of a stopping hub."""
         self._closed = True
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._unpacker, self._thread):
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _result(done: "asyncio.Future[T]") -> T:

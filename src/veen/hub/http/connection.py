@@ -37,6 +37,11 @@ __all__ = ["Connection"]
 
 _MAX_DUE: Final = 64  # requests of one connection that are not answered yet
 _PIECE_BYTES: Final = 4 * 1024  # of input that is parsed before the number of due requests is looked at again
+_BODY_BYTES: Final = 64 * 1024  # instead, within a body of known length
+_CHUNKED_BYTES: Final = 512  # instead, within a chunked body: a hundred chunks at most, not a thousand
+_PARSE_SEC: Final = 0.002  # for one request, and for each byte of its body; a client that sends tiny chunks and takes
+_PARSE_SEC_PER_BYTE: Final = 20e-9  # more waits for its turn. The parser needs about 1 ns for a byte.
+_CONNECT: Final = 3  # accepting, opening and closing a connection takes so many times as long as `connection_made`
 _LINGER_SEC: Final = 1.0  # for the client to read the last answer before the socket is closed
 _NEVER: Final = float("inf")
 _HEAD_END: Final = b"\r\n\r\n"
@@ -111,6 +116,7 @@ class Connection(asyncio.Protocol):
         "_feeding",
         "_memory",
         "_on_hold",
+        "_parse_sec",
         "_peer_done",
         "_principal",
         "_queue",
@@ -145,6 +151,7 @@ class Connection(asyncio.Protocol):
         self._unparsed = b""  # input that waits until fewer requests are due
         self._feeding = False  # within `_feed`: callbacks of the parser must not feed it again
         self._started = 0.0  # when the request that is read began, by the server's clock
+        self._parse_sec = 0.0  # that parsing took for the request that is read, its first and last piece apart
         self._continue_due = False  # the client waits for "100 Continue"
         # While the first request of the last input is read: that input up to its first empty line, the bytes behind.
         self._sole_head: tuple[bytes, int] | None = None
@@ -161,6 +168,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         server = self.server
+        began = server.priority.clock()
         self.deadline = server.now + server.settings.header_sec
         certificate = transport.get_extra_info("peercert")
         self.expires = expiry_of(certificate)
@@ -173,6 +181,7 @@ class Connection(asyncio.Protocol):
         if self._slot is not None and self._slot.refusal is not None:
             self._reader.advance(InputEvent.REFUSE)
             self.reject(ApiError.unavailable(self._slot.refusal), Request())
+        server.priority.charge(_CONNECT * (server.priority.clock() - began))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.leave(self)
@@ -230,9 +239,11 @@ class Connection(asyncio.Protocol):
         elif reader.state is _IDLE:
             # Clients repeat themselves: a head that was understood once, its whole body behind it, needs no parser.
             head = data[: data.find(_HEAD_END) + 4]
-            request = self.server.remembered(head)
+            request, proof = self.server.remembered(head), None
+            if request is None and len(data) > len(head):
+                request, proof = self.server.recognised(head)
             if request is not None and request.size == len(data) - len(head) and not self._queue and self._may_start():
-                self._submit(request, data[len(head) :])
+                self._submit(request, data[len(head) :], proof)
                 if self._answers:
                     self.deadline = _NEVER
                 if len(self._answers) >= _MAX_DUE:
@@ -250,11 +261,15 @@ class Connection(asyncio.Protocol):
         try:
             while start < len(data) and reader.state is not _ENDED and self._due() < _MAX_DUE and self._may_read():
                 request, began = reader.request, clock()
-                reader.feed(data[start : start + _PIECE_BYTES])
+                missing = min(reader.missing_bytes, _BODY_BYTES)  # a piece of nothing but a body ends no other request
+                size = _CHUNKED_BYTES if reader.in_chunks else max(missing, _PIECE_BYTES)
+                reader.feed(data[start : start + size])
                 progress = progress or reader.progress
-                start += _PIECE_BYTES
-                if reader.request is request:  # no request began: a body that takes long, in tiny chunks say
-                    self.charge(began)
+                start += size
+                if reader.request is request and reader.in_message:  # neither the begin nor the end of a request
+                    self._parse_sec += clock() - began
+                    fair_sec = _PARSE_SEC + request.size * _PARSE_SEC_PER_BYTE
+                    self.charge(began, hold=self._parse_sec > fair_sec)
         finally:
             self._feeding = False
         self._keep_unparsed(data[start:])
@@ -315,11 +330,12 @@ class Connection(asyncio.Protocol):
         """Whether the next request may start: no other runs alone, the client reads, the server does not hold it."""
         return self._task is None and self.output is _OPEN and not self._on_hold
 
-    def charge(self, began: float) -> None:
-        """Work since `began` led to no accepted message: this client waits, so that others are served."""
+    def charge(self, began: float, *, hold: bool = True) -> None:
+        """Work since `began` led to no accepted message, so others are served before more of it is done. With `hold`
+        this client, too, must wait for its turn."""
         priority = self.server.priority
         priority.charge(2 * (priority.clock() - began))  # receiving, parsing and sending cost as much again
-        if priority.delay() and not self._on_hold and self._reader.state is not _ENDED:
+        if hold and priority.delay() and not self._on_hold and self._reader.state is not _ENDED:
             self.server.delay(self)
 
     def _pause_or_resume_reading(self) -> None:
@@ -403,7 +419,7 @@ class Connection(asyncio.Protocol):
         check_site(request.method, request.headers, loopback_only=self.server.settings.loopback_only)
 
     def begin_message(self) -> None:
-        self._started = self.server.now
+        self._started, self._parse_sec = self.server.now, 0.0
         self.deadline = self._started + self.server.settings.header_sec
 
     def begin_body(self, *, wants_continue: bool) -> None:
@@ -437,7 +453,7 @@ class Connection(asyncio.Protocol):
         if self._is_plain(request) and not self._queue and self._may_start():
             if sole_head is not None:
                 self.server.remember(*sole_head, request)
-            self._submit(request, request.body)
+            self._submit(request, request.body, request.header(b"veen-pow"))
         else:
             self._queue.append(request)
             self._advance()
@@ -449,14 +465,14 @@ class Connection(asyncio.Protocol):
         """A submit in CBOR: it needs no task and may overlap with others."""
         return request.route is SUBMIT and request.form == "cbor" and request.error is None
 
-    def _submit(self, request: Request, body: bytes) -> None:
+    def _submit(self, request: Request, body: bytes, pow_header: str | None) -> None:
         answer = _Answer(self, request)
         self._answers.append(answer)
         began = self.server.priority.clock()
         reply = self.server.api.submits.begin(
             body,
             answer.submitted,
-            pow_header=request.header(b"veen-pow") if b"veen-pow" in request.headers else None,
+            pow_header=pow_header,
             principal=self._principal,
             answer=request.answer,
         )
@@ -492,7 +508,7 @@ class Connection(asyncio.Protocol):
                 self.charge(began)
             elif self._is_plain(request):
                 self._queue.popleft()
-                self._submit(request, request.body)
+                self._submit(request, request.body, request.header(b"veen-pow"))
             elif self._answers:
                 return  # it waits for the answers before it
             else:
@@ -541,7 +557,10 @@ class Connection(asyncio.Protocol):
             self.abort()
         finally:
             self._task = None
+        began = priority.clock()
         self.flush()
+        if not writes:  # a large answer is copied to the kernel
+            priority.charge(priority.clock() - began)
 
     def _caller(self, request: Request) -> Principal:
         authorization = request.headers.get(b"authorization")
@@ -564,7 +583,9 @@ class Connection(asyncio.Protocol):
                 data = await self.server.priority.measured(_next_of(stream))
                 if data is None or self.transport.is_closing() or not self._memory.take_answer(len(data)):
                     break  # no room for it: the client must connect again
+                began = self.server.priority.clock()
                 self.transport.write(chunk(data, request.http10))
+                self.server.priority.charge(self.server.priority.clock() - began)
                 if self.output is _OPEN:
                     self._memory.release_answers()
         answer.data = b"" if request.http10 else LAST_CHUNK

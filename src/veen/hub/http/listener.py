@@ -22,7 +22,8 @@ _log: Final = logging.getLogger(__name__)
 
 _PAUSE_SEC: Final = 1.0  # when the process has no more files for sockets
 _NO_MORE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_TURN: Final = 16  # clients that are accepted before the event loop does something else
+_TURN: Final = 8  # clients that are accepted before the event loop does something else
+_MOST_DELAY_SEC: Final = 0.01  # between two turns while others write: a writer may be among those who connect
 
 
 class Listener:
@@ -34,8 +35,11 @@ class Listener:
         enter: Callable[[object], ConnectionSlot | None],
         handshake_sec: float,
         tls: Tls | None = None,
+        delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`delay` says for how many seconds work for clients that do not write must wait."""
         self._make, self._enter, self._handshake_sec, self._tls = make, enter, handshake_sec, tls
+        self._delay = delay
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: dict[asyncio.Task[None], socket.socket] = {}
         self._fresh: dict[socket.socket, ConnectionSlot] = {}  # accepted; no transport closes them yet
@@ -97,7 +101,8 @@ class Listener:
                             await asyncio.sleep(_PAUSE_SEC)
                         continue
                     self._admit(client, peer)
-                await asyncio.sleep(0)  # `sock_accept` does not wait while clients wait
+                # `sock_accept` does not wait while clients wait.
+                await asyncio.sleep(min(self._delay(), _MOST_DELAY_SEC))
 
     def _admit(self, client: socket.socket, peer: object) -> None:
         slot = self._enter(peer)

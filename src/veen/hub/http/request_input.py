@@ -19,7 +19,7 @@ from veen.hub.api.routes import SUBMIT, Route, allowed, find_route
 from veen.hub.http.shares import LARGE
 from veen.hub.http.states import InputEvent, InputState, after_input
 
-__all__ = ["Reader", "Request", "Sink", "plain_body_bytes"]
+__all__ = ["Reader", "Request", "Sink", "plain_body_bytes", "split_head"]
 
 _log: Final = logging.getLogger(__name__)
 _MAX_HEADER_BYTES: Final = 16 * 1024
@@ -48,6 +48,14 @@ _WANTED: Final = frozenset(
         b"veen-pow",
     )
 )
+# The parser looks at these besides.
+_STEERING: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"))
+# A line of a head that nobody here looks at, as `_HARMLESS` allows it.
+_IGNORED: Final = re.compile(
+    rb"\r\n(?!(?:%b):)[-0-9a-z]+: [!-~](?:[ -~]*[!-~])?(?=\r\n)" % b"|".join(sorted(_WANTED | _STEERING)),
+    re.IGNORECASE,
+)
+_POW_LINE: Final = re.compile(rb"\r\nveen-pow: ([0-9a-f]+)(?=\r\n)", re.IGNORECASE)
 # Read for every request: a global name costs a tenth of a member of an Enum.
 _IDLE: Final = InputState.IDLE
 _HEAD: Final = InputState.HEAD
@@ -63,6 +71,16 @@ def plain_body_bytes(head: bytes) -> int | None:
     """The length of the body behind `head`, if every parser would say so; None for any other head."""
     match = _PLAIN_HEAD.fullmatch(head)
     return None if match is None else int(match[1])
+
+
+def split_head(head: bytes) -> tuple[bytes, str | None]:
+    """A head without the lines that change from request to request and mean nothing here (identifiers, times), and
+    without its proof of work, which is the second result. Heads with the same rest mean the same."""
+    rest = _IGNORED.sub(b"", head)
+    match = _POW_LINE.search(rest)
+    if match is None:
+        return rest, None
+    return rest[: match.start()] + rest[match.end() :], match[1].decode("ascii")
 
 
 class Request:
@@ -148,6 +166,18 @@ class Reader:
     def in_message(self) -> bool:
         """Whether a request has begun and is not complete."""
         return self.state is _HEAD or self.state is _BODY
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether a chunked body is being read, whose chunks may be tiny."""
+        return self.state is _BODY and b"transfer-encoding" in self.request.headers
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of a body whose length is known; 0 while none is being read."""
+        if self.state is not _BODY or b"content-length" not in self.request.headers:
+            return 0
+        return int(self.request.headers[b"content-length"]) - self.request.size
 
     def advance(self, event: InputEvent) -> None:
         """Change the state; IllegalEventError if the table has no such transition."""

@@ -14,7 +14,7 @@ from veen.fs.descriptors import SPARES
 from veen.hub.api.access import network_of
 from veen.hub.api.operations import Api
 from veen.hub.http.listener import Listener
-from veen.hub.http.request_input import Request, plain_body_bytes
+from veen.hub.http.request_input import Request, plain_body_bytes, split_head
 from veen.hub.http.responses import date_line
 from veen.hub.http.shares import ConnectionSlot, ConnectionSlots, Shares
 from veen.hub.http.tls import Tls, check_plain
@@ -26,7 +26,7 @@ __all__ = ["HttpServer", "HttpSettings"]
 
 _MAX_HEAD_BYTES: Final = 1024
 _LEAST_SHARE: Final = 2 * cbor.MAX_ITEM_BYTES  # of bytes: any one request and any one answer fit
-_VARYING: Final = {b"expect", b"veen-pow"}  # these belong to one body
+_POW: Final = b"veen-pow"  # belongs to one body, as "expect" does
 _MAX_HEADS: Final = 4096
 _SHED: Final = 32  # idle connections at a time
 _log: Final = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class HttpServer:
         self.date = date_line()  # the Date header as of the last tick
         self._heads: dict[int, bytes] = {}  # heads of answers by the length of their body; emptied by each tick
         self._remembered: dict[bytes, Request] = {}  # heads of requests that `remember` accepted
+        self._rests: dict[bytes, Request] = {}  # what `split_head` left of them; proof of work is in none of them
         self._connections: set[Connection] = set()  # from connection_made until connection_lost
         self._on_hold: set[Connection] = set()  # clients that wait for room in the sequencer's queue
         self.priority = api.context.priority
@@ -90,7 +91,9 @@ class HttpServer:
             check_plain(host)
         if self._ticker is None:
             self._tick()
-        listener = Listener(lambda slot: Connection(self, slot), self._enter, self.settings.handshake_sec, tls)
+        listener = Listener(
+            lambda slot: Connection(self, slot), self._enter, self.settings.handshake_sec, tls, self.priority.delay
+        )
         address = await listener.open(host, port, backlog)
         self._listeners.append(listener)
         return address
@@ -238,6 +241,14 @@ class HttpServer:
         """What a head means if `remember` saw it; its `size` is that of the body. Nothing while the server stops."""
         return None if self.draining else self._remembered.get(head)
 
+    def recognised(self, head: bytes) -> tuple[Request | None, str | None]:
+        """As `remembered`, of a head that differs from a remembered one only in lines that nobody looks at and in its
+        proof of work; and that proof."""
+        if self.draining or len(head) > _MAX_HEAD_BYTES:
+            return None, None
+        rest, proof = split_head(head)
+        return self._rests.get(rest), proof
+
     def remember(self, head: bytes, body_bytes: int, request: Request) -> None:
         """Keep the head of a submit that the parser understood: the same bytes mean the same again.
 
@@ -249,12 +260,18 @@ class HttpServer:
             request.size == body_bytes
             and len(head) <= _MAX_HEAD_BYTES
             and request.keep_alive
-            and not request.headers.keys() & _VARYING
+            and b"expect" not in request.headers
             and plain_body_bytes(head) == body_bytes
         ):
-            if len(self._remembered) >= _MAX_HEADS:
+            if len(self._remembered) >= _MAX_HEADS or len(self._rests) >= _MAX_HEADS:
                 self._remembered.clear()
-            self._remembered[head] = request.without_body()
+                self._rests.clear()
+            meaning, (rest, proof) = request.without_body(), split_head(head)
+            if _POW not in request.headers:
+                self._remembered[head] = self._rests[rest] = meaning
+            elif proof is not None:  # or it is no proof at all, and stays in the rest
+                meaning.headers = {name: value for name, value in request.headers.items() if name != _POW}
+                self._rests[rest] = meaning
 
     def ok_head(self, length: int) -> bytes:
         """The head of a submit's answer; receipts have few lengths, so it is nearly always known."""

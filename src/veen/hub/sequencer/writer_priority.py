@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 _WRITING_SEC: Final = 0.5  # after an accepted message its client counts as writing
 _WAIT: Final = 2  # seconds to wait for each second of work
+_TICK_SEC: Final = 0.001  # the resolution of the event loop's timers
 _MOST_SEC: Final = 0.25  # that one piece of work may cause to wait, however long the machine took for it
 
 
@@ -39,8 +40,12 @@ class WriterPriority:
             self._free_at = max(self._free_at, now) + min(_WAIT * seconds, _MOST_SEC)
 
     def delay(self) -> float:
-        """Seconds until the next piece of such work may begin; 0 if it may now."""
-        return max(0.0, self._free_at - self.clock())
+        """Seconds until the next piece of such work may begin; 0 if it may now.
+
+        Never a fraction of a tick: a timer of the event loop that fires early would be set again and again.
+        """
+        left = self._free_at - self.clock()
+        return max(left, _TICK_SEC) if left > 0 else 0.0
 
     async def wait(self) -> None:
         """Called before a piece of work and between two: lets other tasks run, and writers first."""
