@@ -421,7 +421,7 @@ def test_the_loser_of_two_rotations_at_once_is_told(tmp_path):
 READERS, WRITERS, EACH = 1_000, 8, 6
 
 
-def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path, record_property):
+def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path):
     """The removed one opens nothing sealed after its writer saw the announcement; nobody else loses anything."""
 
     async def story():
@@ -444,12 +444,14 @@ def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path, r
             announced = asyncio.Event()
 
             async def write(client, name):
-                for number in range(EACH):
+                for number in range(1, EACH):
                     await client.send("plans", f"{name} {number}".encode())
                 await announced.wait()
                 for number in range(EACH, 2 * EACH):
                     await client.send("plans", f"{name} {number}".encode())
 
+            for client, who in zip(clients, writers, strict=True):
+                await client.send("plans", f"{who.name} 0".encode())
             writing = [
                 asyncio.create_task(write(client, who.name)) for client, who in zip(clients, writers, strict=True)
             ]
@@ -500,8 +502,7 @@ def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path, r
             assert not left & seen
             assert left == {seq for seq in messages if opens([(keys.secret(), keys.reader_pk)], by_seq(sealed, seq))}
             assert all(client.keyring.for_stream("plans").generation == 1 for client in clients)
-            record_property("announce_seconds", round(rotated, 3))
-            record_property("learn_seconds", round(learned, 3))
+            print(f"announced in {rotated:.2f} s, taken over by {READERS - 1} readers in {learned:.2f} s")
 
     run(story())
 

@@ -23,7 +23,7 @@ from veen.client.generations.fold import KeyState
 from veen.client.generations.following import KeyFollower, StreamFollow
 from veen.client.home import Home
 from veen.client.identity.identity import Identity, Random
-from veen.client.identity.keyring import Keyring, Stream
+from veen.client.identity.keyring import Keyring, Stream, StreamKeys
 from veen.client.identity.rotation import RotationBounds, check_bounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
@@ -47,8 +47,16 @@ from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
+from veen.core.objects.policies import Revocation
 from veen.core.objects.profile import Profile
-from veen.core.objects.tooling import MAX_BATCH_ITEMS, ClientCursorResponse, IdentityResponse, StatusResponse
+from veen.core.objects.tooling import (
+    MAX_BATCH_ITEMS,
+    ClientCursorResponse,
+    IdentityResponse,
+    PolicyRequest,
+    PolicyResponse,
+    StatusResponse,
+)
 from veen.core.schema_id import schema_id
 
 if TYPE_CHECKING:
@@ -195,6 +203,15 @@ class Client:
         """The keys by now, with the generations that were found in streams."""
         return self._labels.keyring
 
+    def use_personal_keys(self, stream_id: bytes, keys: tuple[StreamKeys, ...]) -> None:
+        """Open a stream, given by its id, with keys that are not those of the keyring (`veen.client.personal`)."""
+        self._labels.personal[stream_id] = keys
+
+    def author(self, stream: Stream, client_id: bytes) -> bytes | None:
+        """id_sign_pk of the identity that proved in a stream to have a client key, as far as the stream was read."""
+        follow = self._follower.of(stream)
+        return None if follow is None else follow.state.author(client_id)
+
     async def key_state(self, stream: Stream) -> KeyState | None:
         """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
         return await self._follower.sync(stream)
@@ -221,6 +238,14 @@ class Client:
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
         """The label of a stream now, or in an epoch."""
         return self._labels.at(stream, self._session.epoch_now() if epoch is None else epoch).label
+
+    async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
+        """Have the hub refuse these keys and tokens (administrators); the signed records of what is new to it."""
+        request = PolicyRequest(revocations=tuple(revocations))
+        records = (await self._session.calls.ask("tooling/policy", request, PolicyResponse)).records
+        for record in records:
+            self._session.pin.check_control(record)
+        return records
 
     # --- sending ---------------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ __all__ = [
     "OpenPermissions",
     "PortableSetInvalid",
     "PrekeyExpired",
+    "PrekeyMissing",
     "ProofInvalid",
     "ReceiptMismatch",
     "Reordered",
@@ -347,6 +348,16 @@ class PrekeyExpired(LocalError):
     def age(self) -> int:
         """Seconds since it expired."""
         return self.now - self.expires_at
+
+
+class PrekeyMissing(LocalError):
+    """Nobody published a prekey that is live, so nothing can be sealed to one."""
+
+    code = "E.LOCAL.NO_PREKEY"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class TokenMissing(LocalError):

@@ -138,7 +138,8 @@ class KeyFollower:
                 async for _ in reader.entries(follow.state.cursor(label) + 1, None):
                     pass
                 await self._labels.saw(target, reader.view)
-            self._save(follow)
+            if follow.saved is None or replace(follow.state, cursors=follow.saved.cursors) != follow.saved:
+                self._save(follow)  # how far it was read alone is saved at the end
         return follow.state
 
     async def _epochs(self, follow: StreamFollow) -> Iterable[int]:

@@ -69,6 +69,7 @@ class Labels:
     ) -> None:
         self._session, self._store, self._identity = session, store, identity
         self.keyring = keyring  # replaced by whoever learns of a new generation (veen.client.generations)
+        self.personal: dict[bytes, tuple[StreamKeys, ...]] = {}  # by stream_id: keys of an inbox, which no keyring has
         self._mode, self._random, self._profile = mode, random, profile
         self.attachments = Attachments(session, identity.client_key.key)
         self._writers: OrderedDict[bytes, Writer] = OrderedDict()
@@ -77,6 +78,8 @@ class Labels:
     # --- names -----------------------------------------------------------------------------------------
 
     def keys(self, stream: Stream) -> tuple[StreamKeys, ...]:
+        if isinstance(stream, bytes) and stream in self.personal:
+            return self.personal[stream]
         return self.keyring.readers(stream)
 
     def at(self, stream: Stream, epoch: int) -> Target:
