@@ -398,9 +398,7 @@ def test_shredding_an_earlier_generation_ends_reading_it_for_everybody(tmp_path)
 def test_the_loser_of_two_rotations_at_once_is_told(tmp_path):
     async def story():
         alice = person("alice")
-        twin = Identity(
-            name="twin", id_sign=alice.id_sign, dh_sk=alice.dh_sk, client_keys=person("twin").client_keys
-        )
+        twin = Identity(name="twin", id_sign=alice.id_sign, dh_sk=alice.dh_sk, client_keys=person("twin").client_keys)
         ring, _ = shared_ring(alice)
         async with hub_at(tmp_path / "hub") as hub:
             at = InProcess(hub.api), pin_of(hub)
@@ -463,8 +461,9 @@ def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path):
 
             sealed = await all_of(owner.read("plans", open=False))
             place = done.sent.seq
-            state, control = KeyState(stream_id=keys.stream_id, owner_pk=alice.id_sign_pk), control_keys(
-                keys.stream_id, alice.id_sign_pk
+            state, control = (
+                KeyState(stream_id=keys.stream_id, owner_pk=alice.id_sign_pk),
+                control_keys(keys.stream_id, alice.id_sign_pk),
             )
             started = time.perf_counter()
             rings = [ring] * READERS

@@ -421,10 +421,9 @@ class Client:
         span = self._session.epoch_sec
         target = await self._labels.find(stream, epoch if epoch is not None or span else 0)
         follow = self._follower.of(target.keys[0]) if open and target.keys else None
-        if follow is not None and (
-            span or since is not None or (from_seq or 1) > follow.state.cursor(target.label) + 1
-        ):
-            await self._follower.sync(target.keys[0])  # keys that were announced before what is read
+        # Keys may have been announced or shredded after what is read; if nothing is known yet, reading tells it all.
+        if follow is not None and (span or since is not None or from_seq or follow.state.cursor(target.label)):
+            await self._follower.sync(target.keys[0])
             target = self._labels.at(target.keys[0], target.epoch)
 
         def entries(of_epoch: int) -> AsyncGenerator[Entry, None]:

@@ -69,6 +69,11 @@ def _shown(data: Mapping[str, Any]) -> str:
         return f"[{data['error']}]"
     if data["body"] is None and data["body_hex"] is None:
         return "[sealed]"
+    if data["body_hex"] is not None and data["schema"] is not None:
+        from veen.client.generations.records import KEY_SCHEMAS, describe
+
+        if (schema := bytes.fromhex(data["schema"])) in KEY_SCHEMAS:
+            return f"[{describe(schema, bytes.fromhex(data['body_hex']))}]"
     text = data["body"] if data["body"] is not None else f"hex:{data['body_hex']}"
     names = [
         str(attachment.get("name") or f"attachment {number}") for number, attachment in enumerate(data["attachments"])

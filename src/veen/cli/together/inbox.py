@@ -37,7 +37,7 @@ def publish_due(session: CliSession) -> bool:
 @click.option("--grep", metavar="PATTERN", help="Only messages whose text has this (a regular expression).")
 @client_options
 def inbox(output: Output, session: CliSession, since: int | None, author: str | None, grep: str | None) -> None:
-    """Read the messages that others sent to you alone (`veen send --to`), and publish a new prekey if one is due.
+    """Read the messages that others sent to you alone (veen send --to), and publish a new prekey if one is due.
 
     They stand in a stream of their own, your inbox, whose id follows from your card. Only you can open them: each is
     sealed to one of your prekeys, which you publish there and which are replaced once a week.

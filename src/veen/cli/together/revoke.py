@@ -1,7 +1,7 @@
 """`veen revoke`: take the right to write or to read from somebody."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SPAN
 from veen.cli.together.people import card_of
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
 
 __all__ = ["reader", "revoke", "writer"]
 
@@ -43,10 +46,12 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
     from veen.core.objects.policies import MAX_POLICY_ITEMS, Revocation
 
     card, contact = card_of(session, name)
-    client_ids = (card.client_id,) if contact is None else contact.client_ids
-    tokens = () if contact is None else contact.tokens
     client, now = session.client(), int(time.time())
-    targets = [("client-id", client_id) for client_id in client_ids]
+    client_ids = {card.client_id} if contact is None else set(contact.client_ids)
+    with output.progress("looking for client keys that were announced in streams"):
+        client_ids |= client.run(lambda client: _announced_keys(client, card.id_sign_pk))
+    tokens = () if contact is None else contact.tokens
+    targets = [("client-id", client_id) for client_id in sorted(client_ids)]
     for token in tokens:
         # By its first link too, so that a renewal of it is refused as well (D-173).
         targets += [("auth-ref", token.auth_ref()), ("cap-token", H(token.sig_chain[0]))]
@@ -77,6 +82,16 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
         output.note("this hub asks nobody for a token: with a new client key anyone can write again")
     if not tokens and gated:
         output.note("no token that you issued is known here; `veen cap status` of the issuer lists others")
+
+
+async def _announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
+    """The client keys that an identity proved to have, in the streams that we know, by their logs up to now."""
+    keys: set[bytes] = set()
+    for stream_id in {entry.stream_id for entry in client.keyring.entries if entry.owner_pk is not None}:
+        state = await client.key_state(stream_id)
+        if state is not None:
+            keys |= {row.client_id for row in state.authors if row.id_sign_pk == id_sign_pk}
+    return keys
 
 
 @revoke.verb("reader", "Give somebody no later keys of a stream.")

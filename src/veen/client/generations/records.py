@@ -27,7 +27,7 @@ from veen.client.identity.keyring import StreamKeys
 from veen.core import cbor
 from veen.core.crypto import ed25519, hpke, x25519
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.errors import InvalidKeyError, OpenError, SignatureError
+from veen.core.errors import FormatError, InvalidKeyError, OpenError, SignatureError
 from veen.core.hashing import Ht, u64be
 from veen.core.schema_id import schema_id
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Size, Uint
@@ -48,6 +48,7 @@ __all__ = [
     "KeyWrap",
     "WrappedKey",
     "control_keys",
+    "describe",
     "open_back",
     "wrap_for",
     "wrap_id",
@@ -73,6 +74,26 @@ def control_keys(stream_id: bytes, owner_pk: bytes) -> StreamKeys:
     """The key that messages about keys are sealed to: known to all who know the stream and its owner."""
     reader_sk = Ht("veen/keys-control", stream_id + owner_pk)
     return StreamKeys(stream_id=stream_id, reader_pk=x25519.public_key(reader_sk), reader_sk=reader_sk)
+
+
+def describe(schema: bytes, body: bytes) -> str:
+    """A message about keys for people, as it stands there: whether it counts is for the fold to say."""
+    try:
+        if schema == GENERATION_SCHEMA:
+            generation = KeyGeneration.from_bytes(body)
+            reason = f": {generation.reason}" if generation.reason else ""
+            return f"keys: generation {generation.gen} for {len(generation.wraps)} cards{reason}"
+        if schema == WRAP_SCHEMA:
+            given = HandOver.from_bytes(body)
+            names = ", ".join(card.name for card in given.cards) or "an invitation by code (bearer)"
+            return f"keys: generation {given.gen} handed over to {names}"
+        if schema == JOIN_SCHEMA:
+            return f"keys: {Enrolment.from_bytes(body).card.name} joined by invitation"
+        if schema == SHRED_SCHEMA:
+            return f"keys: generation {KeyShred.from_bytes(body).gen} is shredded"
+        return f"card of {AuthorCard.from_bytes(body).card.name}"
+    except FormatError as exc:
+        return f"a message about keys that cannot be read: {exc}"
 
 
 def wrap_id(card: IdentityCard) -> bytes:
