@@ -17,7 +17,7 @@ def test_every_line_of_the_page_works_and_prints_what_is_shown(people):
         if shown.strip():
             assert printed == shown, f"{who}$ {command}"
     # what the page says happened
-    until(lambda: "E.AUTH" in refused(people))
+    until(lambda: "the client key was revoked" in refused(people))
     readers = json.loads(people.types("alice", "veen keys list orders --json"))
     assert [reader["name"] for reader in readers["readers"]] == ["?carol"]
     assert [row["generation"] for row in readers["generations"]] == [2, 1, 0]

@@ -131,7 +131,7 @@ async def send_personal(
     schema: bytes | None = None,
     capability: CapToken | None = None,
 ) -> tuple[Sent, Prekey | None]:
-    """Seal for one person and send; also the prekey that was used, None with `to_card`, the long-term key of the card.
+    """Seal for one person and send; also the prekey to use from now on, None with `to_card`, the key on the card.
 
     PrekeyMissing if she has none that is live.
     """
