@@ -29,7 +29,6 @@ from veen.client.send.writing import Sent
 from veen.core.crypto import x25519
 from veen.core.errors import FormatError
 from veen.core.hashing import Ht
-from veen.core.objects.captoken import CapToken
 from veen.core.objects.prekey import Prekey
 from veen.core.schema_id import schema_id
 
@@ -129,7 +128,6 @@ async def send_personal(
     prekey: Prekey | None = None,
     to_card: bool = False,
     schema: bytes | None = None,
-    capability: CapToken | None = None,
 ) -> tuple[Sent, Prekey | None]:
     """Seal for one person and send; also the prekey to use from now on, None with `to_card`, the key on the card.
 
@@ -148,7 +146,7 @@ async def send_personal(
             if on_its_way and (recovered := await client.recover(keys)):
                 return recovered[-1], prekey
             on_its_way = False
-            return await client.send(keys, body, schema=schema, capability=capability), prekey
+            return await client.send(keys, body, schema=schema), prekey
         except NetworkError:
             attempts, on_its_way = attempts + 1, True  # what was sealed is kept, and sent again as it is
             if attempts > ATTEMPTS:

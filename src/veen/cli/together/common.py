@@ -1,10 +1,11 @@
 """What commands about shared streams have in common: the token that a hub asks for, announcements, refusals."""
 
 import re
+import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from veen.cli.shared.authority import authority
+from veen.cli.shared.authority import authority, token_store
 from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.send.writing import Sent
 
-__all__ = ["announce_card", "announce_rotated", "file_name", "with_authority"]
+__all__ = ["allow_writing", "announce_card", "announce_rotated", "file_name", "with_authority"]
 
 T = TypeVar("T")
 
@@ -24,6 +25,14 @@ def with_authority(session: "CliSession", stream: str, work: "Callable[[Client],
     if token is not None and client.keyring.for_stream(stream).stream_id in token.allow.stream_ids:
         client.authorize(token)
     return client.run(work)
+
+
+def allow_writing(session: "CliSession", stream_id: bytes) -> None:
+    """Show the hub a token for a stream that is given by its id, if it asks for one; TokenMissing if there is none."""
+    client = session.client()
+    if client.status().capability_gating:
+        token = token_store(session).usable(client.hub_id, client.client_id, stream_id, int(time.time()))
+        client.authorize(token.token)
 
 
 def announce_card(session: "CliSession", stream: str) -> "Sent":

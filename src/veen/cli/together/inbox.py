@@ -9,6 +9,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.values import MOMENT
+from veen.cli.together.common import allow_writing
 from veen.cli.together.people import Authors, card_of, contact_store, filtered
 
 if TYPE_CHECKING:
@@ -20,13 +21,19 @@ __all__ = ["inbox", "publish_due", "send_to"]
 
 def publish_due(session: CliSession) -> bool:
     """See to it that a prekey with some days left is in our inbox; whether one was published now."""
+    from veen.client.errors import TokenExpired, TokenMissing
     from veen.client.identity.prekey import current
-    from veen.client.personal import due_prekey, publish_prekey
+    from veen.client.personal import due_prekey, inbox_id, publish_prekey
 
     client, keystore, now = session.client(), session.keystore, int(time.time())
     due_prekey(keystore, now)
     live = current(keystore.secrets.prekeys, now)
     assert live is not None  # noqa: S101 - `due_prekey` made one
+    try:
+        allow_writing(session, inbox_id(keystore.identity.id_sign_pk))
+    except (TokenMissing, TokenExpired) as exc:
+        session.output.note(f"no prekey was published, so others cannot write to you here: {exc}")
+        return False
     sent = client.run(lambda client: publish_prekey(client, keystore.identity, live.prekey))
     return sent is not None
 
@@ -74,14 +81,7 @@ def send_to(output: Output, session: CliSession, name: str, body: bytes, schema:
 
     card, contact = card_of(session, name)
     client = session.client()
-    token = None
-    if client.status().capability_gating:
-        from veen.cli.shared.authority import token_store
-
-        stored = token_store(session).usable(
-            client.hub_id, client.client_id, inbox_id(card.id_sign_pk), int(time.time())
-        )
-        token = stored.token
+    allow_writing(session, inbox_id(card.id_sign_pk))
     started = time.perf_counter()
     with output.progress(f"sending {len(body)} bytes to {name}"):
         sent, prekey = client.run(
@@ -92,7 +92,6 @@ def send_to(output: Output, session: CliSession, name: str, body: bytes, schema:
                 prekey=None if contact is None else contact.prekey,
                 to_card=to_card,
                 schema=None if schema is None else schema_id(schema),
-                capability=token,
             )
         )
     if contact is not None and prekey is not None:

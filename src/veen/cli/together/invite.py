@@ -297,7 +297,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
 
     from veen.client.send.grants import Grants
     from veen.client.session import HubSession
-    from veen.client.transport.calls import Calls
+    from veen.client.transport.calls import NO_RETRY, Calls
     from veen.client.transport.http import HttpTransport
     from veen.client.verify.pin import HubPin
     from veen.core.pin_text import PinnedKey
@@ -308,7 +308,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
     async def ask(ca_file: Path | None) -> "tuple[bytes, TokenGrant | None]":
         transport = HttpTransport(opened.hub, ca_file=ca_file)
         try:
-            hub = HubSession(Calls(transport, None), pin)
+            hub = HubSession(Calls(transport, NO_RETRY), pin)
             await hub.open()
             opened.check(max(now, hub.hub_now()))  # the hub's clock counts as well
             grant = None

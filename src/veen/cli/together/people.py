@@ -107,7 +107,15 @@ def filtered(
     entries: "Iterator[Entry]", authors: Authors, author: str | None, grep: str | None
 ) -> "Iterator[tuple[Entry, dict[str, Any]]]":
     """The entries that are asked for, each with its author. All of them are verified on the way."""
-    wanted, pattern = None if author is None else authors.test(author), pattern_of(grep)
+    return _chosen(entries, authors, None if author is None else authors.test(author), pattern_of(grep))
+
+
+def _chosen(
+    entries: "Iterator[Entry]",
+    authors: Authors,
+    wanted: Callable[[bytes], bool] | None,
+    pattern: "Pattern[str] | None",
+) -> "Iterator[tuple[Entry, dict[str, Any]]]":
     for entry in entries:
         if wanted is not None and not wanted(entry.msg.client_id):
             continue
