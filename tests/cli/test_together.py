@@ -104,13 +104,13 @@ def test_somebody_elses_invitation_is_refused(talk, bob, tmp_path):
 
 def test_a_code_is_shown_once_typed_from_a_file_and_a_wrong_one_keeps_nothing(talk, bob, tmp_path):
     stream = talk.new_stream("together/code")
-    made = talk.json("invite", stream, "--code", "--out", "c.veen-invite")
-    assert talk.secret_free(made["code"].encode())
-    (tmp_path / "right").write_text(made["code"])
+    invite = talk.json("invite", stream, "--code", "--out", "c.veen-invite")
+    assert talk.secret_free(invite["code"].encode())
+    (tmp_path / "right").write_text(invite["code"])
     (tmp_path / "wrong").write_text("AAAA-BBBB-CCCC-DDDD")
     before = kept_files(bob)
     assert bob.json("join", "c.veen-invite", "--code", "@wrong", code=Exit.LOCAL)["code"] == "E.INVITE.CODE"
-    assert bob.json("join", "c.veen-invite", "--code", made["code"], code=Exit.USAGE)["code"] == "E.USAGE"
+    assert bob.json("join", "c.veen-invite", "--code", invite["code"], code=Exit.USAGE)["code"] == "E.USAGE"
     assert bob.json("join", "c.veen-invite", code=Exit.LOCAL)["code"] == "E.LOCAL.INPUT"  # nobody to ask
     assert kept_files(bob) == before
     assert bob.json("join", "c.veen-invite", "--code", "@right")["enrolled"] is True
@@ -211,8 +211,8 @@ def test_authors_are_names_me_and_marked_strangers(talk, bob, tmp_path):
     bob.run("send", stream, "from bob")
     stranger = Cli(tmp_path / "stranger")
     stranger.keygen("stranger")
-    made = talk.json("invite", stream, "--code", "--out", "s.veen-invite", "--write")
-    (tmp_path / "code").write_text(made["code"])
+    invite = talk.json("invite", stream, "--code", "--out", "s.veen-invite", "--write")
+    (tmp_path / "code").write_text(invite["code"])
     stranger.run("join", "s.veen-invite", "--code", "@code")
     stranger.run("send", stream, "who am I")
     entries = {entry["body"]: entry for entry in talk.entries(stream) if entry["body"]}
@@ -323,9 +323,9 @@ def test_on_a_hub_that_asks_for_tokens_an_invitation_brings_one_and_a_revocation
         bob = Cli(tmp_path / "bob")
         alice.run("contacts", "add", "bob", bob.keygen("bob")["card"])
         assert alice.json("invite", stream, "--code", code=Exit.LOCAL)["code"] == "E.LOCAL.TOKEN"
-        made = alice.json("invite", stream, "--for", "bob")
+        invite = alice.json("invite", stream, "--for", "bob")
         joined = bob.json("join", "bob.veen-invite")
-        assert joined["token"] == made["token"]
+        assert joined["token"] == invite["token"]
         bob.run("send", stream, "with a token")
         bob.run("inbox")  # the token covers it
         revoked = alice.json("revoke", "writer", "bob", "--token-file", "admin")

@@ -205,9 +205,9 @@ def test_readers_are_those_whom_the_owner_gave_a_key_and_a_generation_keeps_thos
 
 
 def test_a_generation_counts_once_by_its_first_announcement():
-    one, other = second(BOB), second(CAROL)
-    state = folded(START, event(one[1], GENERATION_SCHEMA, seq=1), event(other[1], GENERATION_SCHEMA, seq=2))
-    assert [row.pk for row in state.generations] == [one[0].reader_pk]
+    first, later = second(BOB), second(CAROL)
+    state = folded(START, event(first[1], GENERATION_SCHEMA, seq=1), event(later[1], GENERATION_SCHEMA, seq=2))
+    assert [row.pk for row in state.generations] == [first[0].reader_pk]
 
 
 def test_a_member_learns_the_new_key_and_a_removed_one_only_where_to_write():
@@ -230,8 +230,8 @@ def test_a_new_reader_opens_the_past_only_if_the_owner_allows_it(history):
 
 def test_an_invitation_makes_a_reader_once_in_time_and_by_the_key_on_the_card():
     invite = SigningKey(b"\x07" * 32)
-    made = HandOver.issue(OWNER.id_sign, FIRST, invite_pk=invite.public, expires_at=NOW + 60)
-    offered = folded(START, event(made, records.WRAP_SCHEMA))
+    bearer = HandOver.issue(OWNER.id_sign, FIRST, invite_pk=invite.public, expires_at=NOW + 60)
+    offered = folded(START, event(bearer, records.WRAP_SCHEMA))
 
     def joined(who, *, state=offered, ts=NOW, author=None, key=invite):
         record = Enrolment.issue(key, FIRST.stream_id, who.card())
@@ -403,15 +403,15 @@ def test_the_loser_of_two_rotations_at_once_is_told(tmp_path):
         async with hub_at(tmp_path / "hub") as hub:
             at = InProcess(hub.api), pin_of(hub)
             async with (
-                client_at(*at, alice, tmp_path / "a", ring=ring) as one,
-                client_at(*at, twin, tmp_path / "b", ring=ring) as other,
+                client_at(*at, alice, tmp_path / "a", ring=ring) as laptop,
+                client_at(*at, twin, tmp_path / "b", ring=ring) as phone,
             ):
                 results = await asyncio.gather(
-                    owning.rotate(one, alice, "plans"), owning.rotate(other, twin, "plans"), return_exceptions=True
+                    owning.rotate(laptop, alice, "plans"), owning.rotate(phone, twin, "plans"), return_exceptions=True
                 )
                 lost = [result for result in results if isinstance(result, GenerationRefused)]
                 assert len(lost) <= 1
-                assert (await one.key_state("plans")).newest.pk == (await other.key_state("plans")).newest.pk
+                assert (await laptop.key_state("plans")).newest.pk == (await phone.key_state("plans")).newest.pk
 
     run(story())
 
@@ -496,9 +496,9 @@ def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path):
             assert len(complete) == READERS - 1
             assert removed not in complete
             left = opened_by(rings[417])
-            seen = {entry.seq for entry in sealed if entry.msg.prev_ack >= place and entry.seq in messages}
-            assert len(seen) >= WRITERS * (EACH - 1)  # each writer went on after its head had reached the announcement
-            assert not left & seen
+            aware = {entry.seq for entry in sealed if entry.msg.prev_ack >= place and entry.seq in messages}
+            assert len(aware) >= WRITERS * (EACH - 1)  # each writer went on after its head had reached the announcement
+            assert not left & aware
             assert left == {seq for seq in messages if opens([(keys.secret(), keys.reader_pk)], by_seq(sealed, seq))}
             assert all(client.keyring.for_stream("plans").generation == 1 for client in clients)
             print(f"announced in {rotated:.2f} s, taken over by {READERS - 1} readers in {learned:.2f} s")

@@ -138,12 +138,12 @@ def test_after_three_attempts_without_progress_the_prekey_is_fetched_anew_and_no
 
 def test_fewer_losses_than_that_keep_the_prekey(tmp_path):
     async def story():
-        known = prekey_of(BOB)
+        live = prekey_of(BOB)
         async with hub_at(tmp_path / "hub") as hub:
             wire = Flaky(InProcess(hub.api), losses=ATTEMPTS - 1)
             async with at(hub, ALICE, tmp_path, wire, retry=IMPATIENT) as alice:
-                _, used = await send_personal(alice, BOB.card(), b"once", prekey=known.prekey)
-                assert used == known.prekey
+                _, used = await send_personal(alice, BOB.card(), b"once", prekey=live.prekey)
+                assert used == live.prekey
 
     run(story())
 

@@ -43,7 +43,6 @@ __all__ = [
     "InviteForAnother",
     "InviteTruncated",
     "KeyTextInvalid",
-    "KeysExist",
     "KeystoreDamaged",
     "LocalError",
     "NameInvalid",
@@ -67,6 +66,7 @@ __all__ = [
     "RotationDue",
     "StaleCheckpoint",
     "StateDamaged",
+    "StreamKeysExist",
     "TimedOut",
     "TokenExpired",
     "TokenMissing",
@@ -225,7 +225,7 @@ class NotOwner(LocalError):
         self.stream = stream
 
 
-class KeysExist(LocalError):
+class StreamKeysExist(LocalError):
     """The stream has keys already; new ones made beside them would lock its readers out."""
 
     code = "E.LOCAL.KEYS_EXIST"

@@ -66,7 +66,7 @@ def new(output: Output, session: CliSession, stream: str | None, private: bool) 
     veen id keyring new orders
     veen id keyring new --private
     """
-    from veen.client.errors import KeysExist
+    from veen.client.errors import StreamKeysExist
     from veen.client.identity.keyring import StreamKeys
 
     if private == (stream is not None):
@@ -76,7 +76,7 @@ def new(output: Output, session: CliSession, stream: str | None, private: bool) 
 
     def add_new(ring: "Keyring") -> "Keyring":
         if any(old.stream_id == keys.stream_id for old in ring.entries):
-            raise KeysExist(str(keys))
+            raise StreamKeysExist(str(keys))
         return ring.with_keys(keys)
 
     _change(session, add_new)

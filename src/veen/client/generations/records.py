@@ -84,9 +84,9 @@ def describe(schema: bytes, body: bytes) -> str:
             reason = f": {generation.reason}" if generation.reason else ""
             return f"keys: generation {generation.gen} for {len(generation.wraps)} cards{reason}"
         if schema == WRAP_SCHEMA:
-            given = HandOver.from_bytes(body)
-            names = ", ".join(card.name for card in given.cards) or "an invitation by code (bearer)"
-            return f"keys: generation {given.gen} handed over to {names}"
+            hand_over = HandOver.from_bytes(body)
+            names = ", ".join(card.name for card in hand_over.cards) or "an invitation by code (bearer)"
+            return f"keys: generation {hand_over.gen} handed over to {names}"
         if schema == JOIN_SCHEMA:
             return f"keys: {Enrolment.from_bytes(body).card.name} joined by invitation"
         if schema == SHRED_SCHEMA:

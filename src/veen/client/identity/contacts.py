@@ -85,14 +85,14 @@ class ContactBook(Map):
         """A new contact, or a newer card of one; ContactExists if the name or the identity is taken."""
         check_name(name)
         card.verify()
-        known = self.by_identity(card.id_sign_pk)
-        if known is not None and known.name != name:
-            raise ContactExists(f"this identity is the contact {known.name!r}")
+        same = self.by_identity(card.id_sign_pk)
+        if same is not None and same.name != name:
+            raise ContactExists(f"this identity is the contact {same.name!r}")
         other = next((contact for contact in self.contacts if contact.name == name), None)
         if other is not None and other.id_sign_pk != card.id_sign_pk:
             raise ContactExists(f"{name!r} is another identity, with the card id {other.card.card_id}")
-        if known is not None:
-            return self.replacing(known.with_card(card))
+        if same is not None:
+            return self.replacing(same.with_card(card))
         contact = Contact(name=name, card=card, client_ids=(card.client_id,), added_at=now)
         return replace(self, contacts=tuple(sorted((*self.contacts, contact), key=lambda entry: entry.name)))
 
