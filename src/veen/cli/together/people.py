@@ -55,14 +55,17 @@ class Authors:
     """Names of authors of one stream. What an author proved in the stream counts before what a card claims."""
 
     def __init__(self, session: "CliSession", stream: str | bytes | None) -> None:
-        self._session, self._stream = session, stream
+        """`stream` None: an inbox, where authors are known by what they proved in any stream that is followed."""
+        self._session = session
+        followed = {keys.stream_id for keys in session.keystore.secrets.keyring.entries if keys.owner_pk is not None}
+        self._streams: tuple[str | bytes, ...] = tuple(sorted(followed)) if stream is None else (stream,)
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
 
     def __call__(self, client_id: bytes) -> Author:
         if self._identity.client_key_of(client_id) is not None:
             return Author(self._identity.name, ME)
-        proven = None if self._stream is None else self._proven(self._stream, client_id)
+        proven = next((pk for stream in self._streams if (pk := self._proven(stream, client_id)) is not None), None)
         if proven is not None:
             contact = self._book.by_identity(proven)
             return Author(None, "unknown") if contact is None else Author(contact.name, "contact")
