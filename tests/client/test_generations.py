@@ -453,10 +453,10 @@ def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path):
             writing = [
                 asyncio.create_task(write(client, who.name)) for client, who in zip(clients, writers, strict=True)
             ]
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             done = await owning.rotate(owner, alice, "plans", without={removed.id_sign_pk})
             announced.set()
-            rotated = time.perf_counter() - started
+            rotated, cpu = time.perf_counter() - started, time.process_time() - cpu
             await asyncio.gather(*writing)
 
             sealed = await all_of(owner.read("plans", open=False))
@@ -501,7 +501,9 @@ def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path):
             assert not left & aware
             assert left == {seq for seq in messages if opens([(keys.secret(), keys.reader_pk)], by_seq(sealed, seq))}
             assert all(client.keyring.for_stream("plans").generation == 1 for client in clients)
-            print(f"announced in {rotated:.2f} s, taken over by {READERS - 1} readers in {learned:.2f} s")
+            print(
+                f"announced in {rotated:.2f} s ({cpu:.2f} s of CPU, hub and writers included), taken over by {READERS - 1} readers in {learned:.2f} s"
+            )
 
     run(story())
 
