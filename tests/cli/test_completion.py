@@ -29,11 +29,11 @@ def complete(cli, line):
 
 
 def test_commands_options_and_values_complete(cli):
-    assert complete(cli, "veen con") == ["config", "context"]
+    assert complete(cli, "veen con") == ["config", "contacts", "context"]
     assert complete(cli, "veen hub key r") == ["rotate"]
     assert "--data-dir" in complete(cli, "veen hub start --d")
     assert complete(cli, "veen version -o nd") == ["ndjson"]
-    assert complete(cli, "veen explain E.LOCAL.KEYS") == ["E.LOCAL.KEYSTORE"]
+    assert complete(cli, "veen explain E.LOCAL.KEYST") == ["E.LOCAL.KEYSTORE"]
     assert {"E.LOCAL.PASSPHRASE", "E.LOCAL.PIN"} <= set(complete(cli, "veen explain E.LOCAL.P"))
     assert complete(cli, "veen help ex") == ["exit-codes", "explain"]
 

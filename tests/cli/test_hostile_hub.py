@@ -18,6 +18,7 @@ from tests.cli.terminal import in_terminal
 from tests.cli.tree import commands
 
 from veen.cli.shared.output import Exit
+from veen.client.identity.identity import Identity
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import Ht
 from veen.core.objects.captoken import CapToken
@@ -62,6 +63,14 @@ LINES = {
     "evidence export": "orders --out {dir}/evidence --force",
     "fold run": "orders --overlay kv",
     "fold show": "orders --overlay kv",
+    "contacts announce": "orders",
+    "inbox": "",
+    "invite": "orders --for bob --out {dir}/bob.veen-invite",
+    "keys list": "orders",
+    "keys rotate": "orders",
+    "keys shred": "orders --generation 0 --yes",
+    "revoke reader": "bob orders",
+    "revoke writer": "bob",
     "hub admission": "",
     "hub checkpoint": "",
     "hub health": "",
@@ -208,6 +217,7 @@ def world(tmp_path_factory, hub):
     cli.env |= {"VEEN_WAIT": "0", "VEEN_PIN": hub.about["hub_pk"], "VEEN_IDENTITY": "alice"}
     cli.keygen()
     cli.run("id", "keyring", "new", "orders")
+    cli.run("contacts", "add", "bob", Identity.create("bob", now=0).card().to_text())
     for stream in ("changes", "checkpoints", "recorder"):
         cli.run("id", "keyring", "new", f"record/infrastructure/{stream}")
     cli.run("send", "orders", "first", "--hub", hub.url)  # so that something is remembered of the hub

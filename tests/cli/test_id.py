@@ -257,12 +257,14 @@ def test_a_read_key_is_refused_as_an_argument(cli, tmp_path):
     assert bob.json("id", "keyring", "add", "-", stdin=read_key)["rights"] == "read and write"
 
 
-def test_a_new_key_seals_and_the_old_one_is_kept(cli):
+def test_making_keys_of_a_stream_that_has_some_is_refused(cli):
     cli.keygen()
-    first, second = (cli.json("id", "keyring", "new", "s")["reader_pk"] for _ in range(2))
+    first = cli.json("id", "keyring", "new", "s")["reader_pk"]
+    error = cli.json("id", "keyring", "new", "s", code=5)
+    assert error["code"] == "E.LOCAL.KEYS_EXIST"
+    assert "veen keys rotate" in error["hint"]
     shown = cli.json("id", "keyring", "show", "s")
-    assert shown["reader_pk"] == second
-    assert shown["older_keys"] == [first]
+    assert (shown["reader_pk"], shown["older_keys"]) == (first, [])
 
 
 def test_a_read_key_is_not_forgotten_by_accident(cli):

@@ -85,10 +85,12 @@ def test_a_dry_run_shows_the_message_and_sends_nothing(talk):
     assert talk.json("send", stream, "hello")["client_seq"] == 1
 
 
-def test_a_stream_without_keys_is_told_with_the_command_that_makes_them(talk):
+def test_whoever_has_no_key_of_a_stream_is_told_to_ask_for_an_invitation(talk):
+    """Keys made beside those that others use would lock everybody out."""
     error = talk.json("send", "send/unknown", "hello", code=Exit.LOCAL)
     assert error["code"] == "E.LOCAL.STREAM"
-    assert "veen id keyring new" in error["hint"]
+    assert "veen join" in error["hint"]
+    assert "keyring new" not in error["hint"]
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(talk, tmp_path):

@@ -53,7 +53,8 @@ def test_the_forms_of_output_carry_the_same_entries(talk, stream, bodies):
     assert whole["entries"] == talk.entries(stream)
     rows = talk.lines("stream", stream)
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
-    assert rows[0][2] == talk.me["client_id"]
+    assert rows[0][2] == talk.me["name"]
+    assert whole["entries"][0]["client_id"] == talk.me["client_id"]
     assert talk.run("stream", stream, "-o", "human").stdout.splitlines()[0].split() == ["seq", "time", "author", "body"]
 
 

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from veen.client.errors import LocalError, NotPinned
 from veen.client.evidence_file import EvidenceExport
+from veen.client.generations.fold import KeyState
+from veen.client.generations.following import KeyFollower, StreamFollow
 from veen.client.home import Home
 from veen.client.identity.identity import Identity, Random
-from veen.client.identity.keyring import Keyring, Stream
+from veen.client.identity.keyring import Keyring, Stream, StreamKeys
 from veen.client.identity.rotation import RotationBounds, check_bounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
@@ -45,8 +47,16 @@ from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
+from veen.core.objects.policies import Revocation
 from veen.core.objects.profile import Profile
-from veen.core.objects.tooling import MAX_BATCH_ITEMS, ClientCursorResponse, IdentityResponse, StatusResponse
+from veen.core.objects.tooling import (
+    MAX_BATCH_ITEMS,
+    ClientCursorResponse,
+    IdentityResponse,
+    PolicyRequest,
+    PolicyResponse,
+    StatusResponse,
+)
 from veen.core.schema_id import schema_id
 
 if TYPE_CHECKING:
@@ -78,10 +88,13 @@ class Client:
         retry: Retry | None = None,
         clock: Callable[[], float] = time.time,
         random: Random = os.urandom,
+        keys_learned: Callable[[Keyring], None] | None = None,
     ) -> None:
+        """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream."""
         self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
         self._session = HubSession(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
+        self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity.client_id)
@@ -112,6 +125,7 @@ class Client:
         retry: Retry | None = None,
         call_seconds: float = CALL_SECONDS,
         bounds: RotationBounds | None = _BOUNDS,
+        keys_learned: Callable[[Keyring], None] | None = None,
     ) -> Self:
         """Over HTTP, with the state of `identity` in `home`; IdentityInUse if another process uses the identity.
 
@@ -132,7 +146,17 @@ class Client:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(transport.aclose)
             state = undo.enter_context(StateStore.open(home or Home.default(), identity.name))
-            client = cls(transport, pin, identity, keyring, state, mode=mode, retry=retry, bounds=bounds)
+            client = cls(
+                transport,
+                pin,
+                identity,
+                keyring,
+                state,
+                mode=mode,
+                retry=retry,
+                bounds=bounds,
+                keys_learned=keys_learned,
+            )
             await client.open()
             undo.pop_all()
             client._closing.callback(state.close)
@@ -144,6 +168,7 @@ class Client:
         return self
 
     async def aclose(self) -> None:
+        self._follower.save()
         await self._closing.aclose()
 
     async def __aenter__(self) -> Self:
@@ -174,6 +199,28 @@ class Client:
         return self._identity.client_id
 
     @property
+    def keyring(self) -> Keyring:
+        """The keys by now, with the generations that were found in streams."""
+        return self._labels.keyring
+
+    def use_personal_keys(self, stream_id: bytes, keys: tuple[StreamKeys, ...]) -> None:
+        """Open a stream, given by its id, with keys that are not those of the keyring (`veen.client.personal`)."""
+        self._labels.personal[stream_id] = keys
+
+    def author(self, stream: Stream, client_id: bytes) -> bytes | None:
+        """id_sign_pk of the identity that proved in a stream to have a client key, as far as the stream was read."""
+        follow = self._follower.of(stream)
+        return None if follow is None else follow.state.author(client_id)
+
+    async def key_state(self, stream: Stream) -> KeyState | None:
+        """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
+        return await self._follower.sync(stream)
+
+    def take_keys(self, keyring: Keyring) -> None:
+        """Use another keyring from now on: for keys that were made or given while the client is connected."""
+        self._follower.take(keyring)
+
+    @property
     def attachments(self) -> Attachments:
         return self._labels.attachments
 
@@ -191,6 +238,14 @@ class Client:
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
         """The label of a stream now, or in an epoch."""
         return self._labels.at(stream, self._session.epoch_now() if epoch is None else epoch).label
+
+    async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
+        """Have the hub refuse these keys and tokens (administrators); the signed records of what is new to it."""
+        request = PolicyRequest(revocations=tuple(revocations))
+        records = (await self._session.calls.ask("tooling/policy", request, PolicyResponse)).records
+        for record in records:
+            self._session.pin.check_control(record)
+        return records
 
     # --- sending ---------------------------------------------------------------------------------------
 
@@ -245,11 +300,13 @@ class Client:
     ) -> list[Prepared]:
         """Seal without sending. Submit them all, in this order, before anything else to this stream."""
         authority = await self._authority(stream, capability, auth_ref)
-        writer = await self._labels.writer(await self._labels.find(stream))
+        await self._follower.before_sealing(stream, self._session.epoch_now())
+        target = await self._labels.find(stream)
+        writer = await self._labels.writer(target)
         drafts = _drafts(bodies, schema)
         async with writer.lock:
             self._check_bounds(writer, len(drafts))
-            return await asyncio.to_thread(writer.prepare, drafts, authority)
+            return await asyncio.to_thread(writer.prepare, drafts, authority, target.seal_to)
 
     async def submit_prepared(
         self, stream: Stream, prepared: Sequence[Prepared], *, batch: int = _BATCH
@@ -317,10 +374,13 @@ class Client:
             epoch = self._session.epoch_now()
             if epoch == epoch_refused:
                 epoch += 1  # our second and the hub's differ at the boundary (CLNT-07)
-            writer = await self._labels.writer(self._labels.at(stream, epoch))
+            await self._follower.before_sealing(stream, epoch)
+            target = self._labels.at(stream, epoch)
+            writer = await self._labels.writer(target)
             async with writer.lock:
                 self._check_bounds(writer, len(turn))
-                results = await writer.send([drafts[number] for number in turn], auth_ref)
+                results = await writer.send([drafts[number] for number in turn], auth_ref, target.seal_to)
+            self._follower.sent(stream, (outcome for outcome in results if outcome is not None))
             for number, outcome in zip(turn, results, strict=True):
                 outcomes[number] = outcome
             again = [number for number in turn if outcomes[number] is None]
@@ -360,10 +420,17 @@ class Client:
         """
         span = self._session.epoch_sec
         target = await self._labels.find(stream, epoch if epoch is not None or span else 0)
+        follow = self._follower.of(target.keys[0]) if open and target.keys else None
+        # Keys may have been announced or shredded after what is read; if nothing is known yet, reading tells it all.
+        if follow is not None and (span or since is not None or from_seq or follow.state.cursor(target.label)):
+            await self._follower.sync(target.keys[0])
+            target = self._labels.at(target.keys[0], target.epoch)
 
         def entries(of_epoch: int) -> AsyncGenerator[Entry, None]:
             at = target if of_epoch == target.epoch else self._labels.at(stream, of_epoch)
-            return self._read_label(at, from_seq, to_seq, since, until, with_proofs=with_proofs, opened=open)
+            return self._read_label(
+                at, from_seq, to_seq, since, until, with_proofs=with_proofs, opened=open, follow=follow
+            )
 
         if not span or epoch is not None or target.stream_id is None:
             source = entries(target.epoch)
@@ -396,8 +463,9 @@ class Client:
         *,
         with_proofs: bool,
         opened: bool,
+        follow: StreamFollow | None,
     ) -> AsyncGenerator[Entry, None]:
-        reader = await self._labels.reader(target, opened=opened, with_proofs=with_proofs)
+        reader = await self._labels.reader(target, opened=opened, with_proofs=with_proofs, follow=follow)
         if since is not None:
             first = max(first or 1, await seek(self._session, target.label, since))
         async with contextlib.aclosing(reader.entries(first or 1, last)) as entries:
@@ -416,10 +484,14 @@ class Client:
         if from_seq is None:
             info = await self._session.label_info(target.label)
             from_seq = (info.last_stream_seq if info else 0) + 1
+        follow = self._follower.of(target.keys[0]) if open and target.keys else None
+        if follow is not None:
+            await self._follower.sync(target.keys[0])
+            target = self._labels.at(target.keys[0], target.epoch)
 
         async def open_label(epoch: int) -> LabelReader:
             at = target if epoch == target.epoch else self._labels.at(stream, epoch)
-            return await self._labels.reader(at, opened=open, with_proofs=with_proofs)
+            return await self._labels.reader(at, opened=open, with_proofs=with_proofs, follow=follow)
 
         async with contextlib.aclosing(follow_labels(self._session, open_label, max(from_seq, 1))) as entries:
             async for entry in entries:

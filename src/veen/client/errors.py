@@ -22,28 +22,41 @@ __all__ = [
     "BadAnswer",
     "CardInvalid",
     "ClientError",
+    "ContactExists",
+    "ContactUnknown",
     "Divergence",
     "Dropped",
     "Equivocated",
     "ExtraMissing",
     "ForeignKey",
+    "GenerationRefused",
     "HubIdChanged",
     "HubRefused",
     "IdentityExists",
     "IdentityInUse",
     "IdentityMissing",
     "InsecureHttp",
+    "InviteConflict",
+    "InviteDamaged",
+    "InviteError",
+    "InviteExpired",
+    "InviteForAnother",
+    "InviteTruncated",
     "KeyTextInvalid",
     "KeystoreDamaged",
     "LocalError",
     "NameInvalid",
     "NetworkError",
     "NoReaderKey",
+    "NotAnInvite",
+    "NotOwner",
     "NotPinned",
+    "NotReader",
     "OlderHub",
     "OpenPermissions",
     "PortableSetInvalid",
     "PrekeyExpired",
+    "PrekeyMissing",
     "ProofInvalid",
     "ReceiptMismatch",
     "Reordered",
@@ -53,11 +66,13 @@ __all__ = [
     "RotationDue",
     "StaleCheckpoint",
     "StateDamaged",
+    "StreamKeysExist",
     "TimedOut",
     "TokenExpired",
     "TokenMissing",
     "UnknownStream",
     "Unreachable",
+    "WrongCode",
     "WrongPassphrase",
 ]
 
@@ -200,6 +215,114 @@ class NoReaderKey(LocalError):
         self.stream = stream
 
 
+class NotOwner(LocalError):
+    """Only the owner of a stream hands its read key over and announces generations (D-171)."""
+
+    code = "E.LOCAL.OWNER"
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.stream = stream
+
+
+class StreamKeysExist(LocalError):
+    """The stream has keys already; new ones made beside them would lock its readers out."""
+
+    code = "E.LOCAL.KEYS_EXIST"
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.stream = stream
+
+
+class NotReader(LocalError):
+    """Somebody is not among the readers of a stream, by the hand-overs in its log."""
+
+    code = "E.LOCAL.MEMBER"
+
+
+class GenerationRefused(LocalError):
+    """A generation of keys that does not exist, is in use, or was announced by somebody else meanwhile."""
+
+    code = "E.LOCAL.GENERATION"
+
+
+class ContactUnknown(LocalError):
+    """There is no contact of this name."""
+
+    code = "E.LOCAL.CONTACT"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class ContactExists(LocalError):
+    """A name or a card is taken by another contact."""
+
+    code = "E.LOCAL.CONTACT_EXISTS"
+
+
+class InviteError(LocalError):
+    """An invitation cannot be used. Nothing of it was kept."""
+
+    code = "E.INVITE"
+
+
+class NotAnInvite(InviteError):
+    """The file or word is something else."""
+
+    code = "E.INVITE.KIND"
+
+
+class InviteTruncated(InviteError):
+    """The end of the invitation is missing."""
+
+    code = "E.INVITE.TRUNCATED"
+
+
+class InviteDamaged(InviteError):
+    """The invitation is not the one that was written."""
+
+    code = "E.INVITE.DAMAGED"
+
+
+class InviteForAnother(InviteError):
+    """The invitation is sealed for another card."""
+
+    code = "E.INVITE.RECIPIENT"
+
+
+class WrongCode(InviteError):
+    """The one-time code is not that of this invitation."""
+
+    code = "E.INVITE.CODE"
+
+    def __init__(self) -> None:
+        super().__init__("the code does not open this invitation")
+
+
+class InviteExpired(InviteError):
+    """The time of the invitation is over."""
+
+    code = "E.INVITE.EXPIRED"
+
+    def __init__(self, expires_at: int, now: int) -> None:
+        super(ClientError, self).__init__(expires_at, now)
+        self.expires_at, self.now = expires_at, now
+
+    @property
+    def age(self) -> int:
+        """Seconds since it expired."""
+        return self.now - self.expires_at
+
+
+class InviteConflict(InviteError):
+    """The keyring follows another owner of a stream than the one in the invitation."""
+
+    code = "E.INVITE.OWNER"
+
+
 class KeyTextInvalid(LocalError):
     """A key or card given as text was altered, cut off, or is another kind of text."""
 
@@ -225,6 +348,16 @@ class PrekeyExpired(LocalError):
     def age(self) -> int:
         """Seconds since it expired."""
         return self.now - self.expires_at
+
+
+class PrekeyMissing(LocalError):
+    """Nobody published a prekey that is live, so nothing can be sealed to one."""
+
+    code = "E.LOCAL.NO_PREKEY"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class TokenMissing(LocalError):

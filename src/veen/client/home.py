@@ -5,6 +5,8 @@
     data/identities/NAME/identity_card          the public card, one line
     data/identities/NAME/tokens/AUTH_REF.cbor   capability tokens
     data/identities/NAME/archive/               what an imported set brought along (D-72)
+    data/contacts/book.cbor                     identity cards of others, under names
+    data/authorities/NAME.pem                   certificates that came with an invitation
     state/identities/NAME/state.db, lock        what is known of labels; who uses the identity now
     cache/folds/NAME/                           summaries of folded streams, sealed
 
@@ -37,6 +39,8 @@ TOKENS: Final = "tokens"
 EVIDENCE: Final = "evidence"
 FOLDS: Final = "folds"
 ARCHIVE: Final = "archive"
+CONTACTS: Final = "contacts"
+AUTHORITIES: Final = "authorities"
 _IDENTITIES: Final = "identities"
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -130,6 +134,13 @@ class Home:
 
     def archive_fs(self, name: str) -> PrivateFs:
         return PrivateFs(self.identity_dir(name) / ARCHIVE)
+
+    def contacts_fs(self) -> PrivateFs:
+        return PrivateFs(self.data / CONTACTS)
+
+    def authorities_fs(self) -> PrivateFs:
+        """Certificates of hubs that were joined by invitation."""
+        return PrivateFs(self.data / AUTHORITIES)
 
     def state_dir(self, name: str) -> Path:
         return self.state / _IDENTITIES / check_name(name)

@@ -19,13 +19,17 @@ from veen.client.verify.label_state import RK_BYTES, LabelState, Mode, Pending, 
 from veen.client.verify.pin import HubPin
 from veen.core.errors import FormatError, VerifyError, VersionError
 from veen.core.hashing import Ht, u64be
+from veen.fs.errors import StorageError
 from veen.fs.local import Fs
+from veen.storage.scan import read_file
 
 __all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "StateStore", "rekey", "session_keys"]
 
 _Key = tuple[bytes, bytes, bytes]  # hub_id, label, client_id
 
 _VERSION: Final = 1
+_NOTE: Final = ".note"
+_SUM_BYTES: Final = 32
 _SCHEMA: Final = """
 CREATE TABLE label_state (
     hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL,
@@ -187,6 +191,21 @@ class StateStore:
         row, record = (pin.root_pk or b"") + pin.identity.hub_id, pin.to_bytes()
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO hub VALUES (?, ?, ?)", (row, record, _hub_sum(row, record)))
+
+    # --- notes -----------------------------------------------------------------------------------------
+
+    def read_note(self, name: str) -> bytes | None:
+        """What was written under a name, to save work: None if it is not there or was damaged."""
+        try:
+            data = read_file(self._fs, f"{name}{_NOTE}")
+        except (FileNotFoundError, StorageError):
+            return None
+        note, checksum = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
+        return note if _is_sum(checksum, Ht("veen/client-note", name.encode() + note)) else None
+
+    def write_note(self, name: str, note: bytes) -> None:
+        """Keep something that the log tells again if it is lost."""
+        self._fs.replace(f"{name}{_NOTE}", note + Ht("veen/client-note", name.encode() + note), private=True)
 
     # --- the file --------------------------------------------------------------------------------------
 

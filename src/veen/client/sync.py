@@ -151,6 +151,13 @@ class SyncClient:
     def client_id(self) -> bytes:
         return self._client.client_id
 
+    @property
+    def keyring(self) -> Keyring:
+        return self._client.keyring
+
+    def author(self, stream: Stream, client_id: bytes) -> bytes | None:
+        return self._client.author(stream, client_id)
+
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
         return self._client.label(stream, epoch)
 

@@ -77,7 +77,7 @@ async def process(world, hub, names, fuse):
 
 
 async def export_with(world, fuse):
-    online = world.online._labels._keyring.entries[0]
+    online = world.online.keyring.entries[0]
     names = [("exporter2", world.source_keys), ("online2", online)]
     async with process(world, world.z1, names, fuse) as (reader, writer):
         files = Files(world.export_files.root, ("outgoing",), fuse)
@@ -88,7 +88,7 @@ async def export_with(world, fuse):
 
 
 async def import_with(world, fuse):
-    offline = world.offline._labels._keyring.entries[0]
+    offline = world.offline.keyring.entries[0]
     names = [("importer2", world.target_keys.for_writers()), ("offline2", offline)]
     async with process(world, world.z2, names, fuse) as (writer, logger):
         files = Files(world.import_files.root, (), fuse)

@@ -53,8 +53,8 @@ def test_positions_are_a_multiset_in_runs(left, right):
 
 
 def keyring_of(world):
-    online = world.online._labels._keyring.entries
-    offline = world.offline._labels._keyring.entries
+    online = world.online.keyring.entries
+    offline = world.offline.keyring.entries
     return Keyring.of([*online, *offline, world.target_keys])
 
 

@@ -45,7 +45,7 @@ def test_gated_hubs_let_each_role_write_its_own_streams_and_nothing_else(tmp_pat
             with pytest.raises(HubRefused):
                 await world.exporter_client.send(SOURCE, b"written by the exporter")
             with pytest.raises(VeenError):
-                await world.importer_client.send(world.offline._labels._keyring.entries[0], b"not its stream")
+                await world.importer_client.send(world.offline.keyring.entries[0], b"not its stream")
 
     run(work())
 

@@ -54,7 +54,10 @@ def _about(keys: "StreamKeys") -> dict[str, Any]:
 )
 @identity_options
 def new(output: Output, session: CliSession, stream: str | None, private: bool) -> None:
-    """Make the keys of STREAM. Made again, the new ones seal from now on and the old ones still open old messages.
+    """Make the keys of STREAM, whose owner you are. Only for a stream that has none yet.
+
+    To replace keys, run `veen keys rotate STREAM`, which tells all readers; if others use the stream already, ask its
+    owner for an invitation instead.
 
     The id of a stream is the hash of its name, so whoever guesses the name finds its label at the hub. With --private
     there is no name: the stream goes by hex:ID, and others learn it from the key that you share.
@@ -63,15 +66,23 @@ def new(output: Output, session: CliSession, stream: str | None, private: bool) 
     veen id keyring new orders
     veen id keyring new --private
     """
+    from veen.client.errors import StreamKeysExist
     from veen.client.identity.keyring import StreamKeys
 
     if private == (stream is not None):
         raise click.UsageError("give STREAM, or --private for one without a name")
-    keys = StreamKeys.create(f"hex:{os.urandom(32).hex()}" if stream is None else stream)
-    _change(session, lambda ring: ring.with_keys(keys))
+    owner_pk = session.keystore.identity.id_sign_pk
+    keys = StreamKeys.create(f"hex:{os.urandom(32).hex()}" if stream is None else stream, owner_pk=owner_pk)
+
+    def add_new(ring: "Keyring") -> "Keyring":
+        if any(old.stream_id == keys.stream_id for old in ring.entries):
+            raise StreamKeysExist(str(keys))
+        return ring.with_keys(keys)
+
+    _change(session, add_new)
     session.remember_stream(str(keys))
     output.result(_about(keys), lambda: output.fields(_about(keys).items()))
-    output.next(f"veen id keyring share {keys}")
+    output.next(f"veen send {keys} BODY")
 
 
 @keyring.verb("add", "Add a stream key that you were given.")

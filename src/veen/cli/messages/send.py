@@ -14,6 +14,7 @@ from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import stream_argument
 from veen.cli.shared.text import short
 from veen.cli.shared.values import MOMENT
+from veen.cli.together.common import announce_rotated
 
 if TYPE_CHECKING:
     from veen.client.send.sealing import Attach, Draft
@@ -26,7 +27,7 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 
 
 @click.command()
-@stream_argument("body", body=click.STRING)
+@stream_argument("body", "stream", body=click.STRING)
 @click.option("--body", "body_option", help="The body as text, instead of the argument BODY.")
 @click.option("--file", "-f", "file", type=FILES, help="Send the bytes of this file.")
 @click.option("--attach", type=FILES, multiple=True, help="A file to go with the message, sealed like it. Repeatable.")
@@ -37,13 +38,17 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 @click.option(
     "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the RECEIPT here."
 )
+@click.option(
+    "--to", metavar="NAME", help="Send it to one person, sealed to her prekey; without STREAM. See veen inbox."
+)
+@click.option("--long-term-key", is_flag=True, help="With --to: seal to the key on her card, if she has no prekey.")
 @click.option("--dry-run", is_flag=True, help="Seal and show the exact MSG, and send nothing.")
 @CAP
 @client_options
 def send(
     output: Output,
     session: CliSession,
-    stream: str,
+    stream: str | None,
     body: str | None,
     body_option: str | None,
     file: Path | None,
@@ -53,6 +58,8 @@ def send(
     expires: int | None,
     work: bool,
     receipt_file: Path | None,
+    to: str | None,
+    long_term_key: bool,
     dry_run: bool,
     cap: Path | None,
 ) -> None:
@@ -65,7 +72,17 @@ def send(
     veen send record/app/http "the valve is open"
     echo '{"event":"login"}' | veen send record/app/http - --schema recorder.event.v1
     veen send record/app/http --file report.json --attach photo.jpg
+    veen send --to bob "for you alone"
     """
+    if to is not None:
+        from veen.cli.together.inbox import send_to
+
+        if body is not None or attach or dry_run:
+            raise click.UsageError("--to takes one body and no stream, no --attach and no --dry-run")
+        send_to(output, session, to, body_of(stream, body_option, file), schema, to_card=long_term_key)
+        return
+    if stream is None:
+        raise click.UsageError("Missing argument 'STREAM'.")
     from veen.client.send.sealing import Draft
     from veen.core.schema_id import schema_id
 
@@ -84,6 +101,7 @@ def send(
     if not work:
         check_work(session)
     token = authority(session, stream, cap)
+    announce_rotated(session, stream)
     started = time.perf_counter()
     with output.progress(f"sending {len(data)} bytes"):
         sent = client.send(

@@ -32,6 +32,8 @@ def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry."),
         click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key."),
         click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'."),
+        click.option("--author", metavar="NAME", help="Only entries of a contact, of `me`, or of a client_id in hex."),
+        click.option("--grep", metavar="PATTERN", help="Only entries whose text has this (a regular expression)."),
     ]
     if not follows:
         choices += [
@@ -64,6 +66,8 @@ def stream(
     proofs: bool,
     sealed: bool,
     layout: str | None,
+    author: str | None,
+    grep: str | None,
     span: Span | None,
     since: int | None,
     until: int | None,
@@ -78,6 +82,7 @@ def stream(
     \b
     veen stream record/app/http --from 10 --to 20
     veen stream record/app/http --since -15m --format '{seq} {body}'
+    veen stream record/app/http --author bob --grep "valve|pump"
     veen stream record/app/http --with-proofs --ndjson
     """
     if span is not None:
@@ -87,7 +92,7 @@ def stream(
     if follow:
         if since is not None or until is not None or epoch is not None:
             raise click.UsageError("--follow goes with --from, --to and --last only")
-        _follow(output, session, stream, first, last, count, proofs, sealed, layout)
+        _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep)
         return
     if count is not None:
         first = _before_end(session, stream, count, first)
@@ -101,7 +106,7 @@ def stream(
         with_proofs=proofs,
         open=not sealed,
     )
-    _show(output, session, stream, entries, proofs, layout)
+    _show(output, session, stream, entries, proofs, layout, author, grep)
 
 
 @click.command()
@@ -118,6 +123,8 @@ def tail(
     proofs: bool,
     sealed: bool,
     layout: str | None,
+    author: str | None,
+    grep: str | None,
 ) -> None:
     """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
 
@@ -128,7 +135,7 @@ def tail(
     veen tail record/app/http
     veen tail record/app/http -n 10 --format '{time} {body}'
     """
-    _follow(output, session, stream, first, last, count, proofs, sealed, layout)
+    _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep)
 
 
 def _follow(
@@ -141,12 +148,14 @@ def _follow(
     proofs: bool,
     sealed: bool,
     layout: str | None,
+    author: str | None,
+    grep: str | None,
 ) -> None:
     if count is not None:
         first = _before_end(session, stream, count, first)
     begin = None if first is None else max(first, 1)
     entries = session.client().follow(stream, from_seq=begin, with_proofs=proofs, open=not sealed)
-    _show(output, session, stream, _upto(entries, last), proofs, layout)
+    _show(output, session, stream, _upto(entries, last), proofs, layout, author, grep)
 
 
 def _upto(entries: "Entries", last: int | None) -> "Entries":
@@ -173,18 +182,28 @@ def _before_end(session: CliSession, stream: str, count: int, first: int | None)
 
 
 def _show(
-    output: Output, session: CliSession, stream: str, entries: "Entries", proofs: bool, layout: str | None
+    output: Output,
+    session: CliSession,
+    stream: str,
+    entries: "Entries",
+    proofs: bool,
+    layout: str | None,
+    author: str | None,
+    grep: str | None,
 ) -> None:
+    from veen.cli.together.people import Authors, filtered
+
     session.remember_stream(stream)
     parts = None if layout is None else parse_format(layout)
     columns = (*COLUMNS, "proof") if proofs else COLUMNS
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
+        chosen = filtered(entries, Authors(session, stream), author, grep)
         if parts is not None and not output.as_json:
-            for entry in entries:
-                click.echo(line_of(parts, data_of(entry)))
+            for entry, who in chosen:
+                click.echo(line_of(parts, data_of(entry) | who))
             return
         records = closing.enter_context(output.records("entries", columns, WIDTHS))
-        for entry in entries:
-            data = data_of(entry, with_proof=proofs)
+        for entry, who in chosen:
+            data = data_of(entry, with_proof=proofs) | who
             records.add(data, cells_of(entry, data, human=output.mode is Mode.HUMAN, with_proof=proofs))

@@ -34,6 +34,7 @@ from veen.cli.shared.output import Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.cli.shared.settings import CliSettings
     from veen.client.home import Home
+    from veen.client.identity.keyring import Keyring
     from veen.client.identity.keystore import Keystore
     from veen.client.sync import SyncClient
     from veen.client.verify.pin import HubPin
@@ -107,6 +108,10 @@ class CliSession:
     def as_identity(self, identity: str) -> "CliSession":
         """The same hub and settings with the keys of another identity; close it like this one."""
         return CliSession(self.output, {**self._flags, "identity": identity})
+
+    def in_context(self, context: str) -> "CliSession":
+        """The same identity at the hub of another context; close it like this one."""
+        return CliSession(self.output, {**self._flags, "context": context, "hub": None, "hub_pk": None})
 
     def remember_stream(self, stream: str) -> None:
         """For completion; see `remember_streams` in the configuration."""
@@ -230,6 +235,7 @@ class CliSession:
                     insecure_http=bool(self.settings.insecure_http.value),
                     retry=Retry(seconds=self.settings.wait.value),
                     call_seconds=self.settings.timeout.value,
+                    keys_learned=self._keep_keys,
                 )
             )
         self._open.enter_context(connected)
@@ -244,6 +250,12 @@ class CliSession:
                 replaced_hubs=earlier,
             )
         return connected
+
+    def _keep_keys(self, keyring: "Keyring") -> None:
+        """Keep generations of keys that were found in a stream; the connected client has the lock of the identity."""
+        from dataclasses import replace
+
+        self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
 
     def close(self) -> None:
         self._open.close()

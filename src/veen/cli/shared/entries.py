@@ -18,7 +18,7 @@ COLUMNS: Final = ("seq", "time", "author", "body")
 WIDTHS: Final = (4, 20, 9, 4)
 FIELDS: Final = (
     "seq", "epoch", "label", "msg_id", "client_id", "client_seq", "hub_ts", "ts", "time", "schema", "parent_id",
-    "auth_ref", "expires_at", "body", "body_hex", "attachments", "error", "mmr_root",
+    "auth_ref", "expires_at", "body", "body_hex", "attachments", "error", "mmr_root", "author", "author_kind",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     data["time"] = when(entry.ts)
     data["body"], data["body_hex"] = (None, None) if body is None else _text(body)
     data["attachments"] = [attachment.to_json() for attachment in entry.attachments]
+    data |= {"author": None, "author_kind": "unknown"}  # who it is says `veen.cli.together.people`
     data = {name: data[name] for name in FIELDS}
     if with_proof:
         data |= {"receipt": entry.receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
@@ -54,8 +55,8 @@ def _text(body: bytes) -> tuple[str | None, str | None]:
 
 
 def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof: bool = False) -> Sequence[Any]:
-    """For people a short author; in a pipe nothing is cut, and what has no body says why."""
-    author = short(entry.msg.client_id) if human else data["client_id"]
+    """For people a short author; in a pipe nothing is cut, and what has no body says why. `?` marks who is unknown."""
+    author = data["author"] or f"?{short(entry.msg.client_id) if human else data['client_id']}"
     row = [data["seq"], data["time"], author, _shown(data)]
     if with_proof and entry.proof is not None:
         hashes = len(entry.proof.path) + len(entry.proof.peaks_after)
@@ -68,6 +69,11 @@ def _shown(data: Mapping[str, Any]) -> str:
         return f"[{data['error']}]"
     if data["body"] is None and data["body_hex"] is None:
         return "[sealed]"
+    if data["body_hex"] is not None and data["schema"] is not None:
+        from veen.client.generations.records import KEY_SCHEMAS, describe
+
+        if (schema := bytes.fromhex(data["schema"])) in KEY_SCHEMAS:
+            return f"[{describe(schema, bytes.fromhex(data['body_hex']))}]"
     text = data["body"] if data["body"] is not None else f"hex:{data['body_hex']}"
     names = [
         str(attachment.get("name") or f"attachment {number}") for number, attachment in enumerate(data["attachments"])

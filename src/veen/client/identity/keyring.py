@@ -3,6 +3,9 @@
 Writing needs `reader_pk`, reading `reader_sk`; the hub has neither and can grant neither. Both travel as one word of
 text, `veen-stream1…`: a write key (public half only) or a read key. Stream ids are hashes, so names and patterns such
 as `record/*` exist only here (D-22).
+
+The keys of a stream have generations (D-171): the newest one seals, older ones open what was sealed before. `owner_pk`
+is whose announcements of new generations count; `veen.client.generations` follows them.
 """
 
 import os
@@ -19,11 +22,12 @@ from veen.client.identity.identity import Random
 from veen.core.crypto import x25519
 from veen.core.errors import FormatError, MalformedError
 from veen.core.labels import label_of, stream_id_of
-from veen.core.wire import Bytes32, Map
+from veen.core.wire import Bytes32, Map, Uint
 
 __all__ = ["MAX_NAME_BYTES", "Keyring", "Stream", "StreamKeys", "StreamRef"]
 
 MAX_NAME_BYTES: Final = 480  # with the keys still one word of text
+_MAX_NEW_NAME_BYTES: Final = 464  # with owner and generation as well
 _PREFIX: Final = "veen-stream"
 _ID_CHARS: Final = 64
 
@@ -61,6 +65,8 @@ class StreamKeys(Map):
     reader_pk: Bytes32
     reader_sk: Bytes32 | None = None
     name: str | None = None
+    gen: Uint | None = None  # generation, from 0; None in keys of earlier releases, where it is 0 as well
+    owner_pk: Bytes32 | None = None  # id_sign_pk of who may announce the next generation; None: nobody is known
 
     def _check(self) -> None:
         """A name is that of this stream, and the halves of the key belong together; sizes are judged elsewhere."""
@@ -74,19 +80,32 @@ class StreamKeys(Map):
             raise MalformedError("the two halves of the key do not belong together", "stream keys.reader_sk")
 
     @classmethod
-    def create(cls, stream: str, *, random: Random = os.urandom) -> Self:
-        """A new pair for a stream given by name or id."""
+    def create(cls, stream: str, *, owner_pk: bytes | None = None, random: Random = os.urandom) -> Self:
+        """A new pair for a stream given by name or id: generation 0, if there is somebody who may announce another."""
         ref = StreamRef.parse(stream)
         if ref.stream_id is None:
             raise UnknownStream(stream)  # a label does not tell its stream
+        if owner_pk is not None and ref.name is not None and len(ref.name.encode()) > _MAX_NEW_NAME_BYTES:
+            raise MalformedError(f"a stream name has at most {_MAX_NEW_NAME_BYTES} bytes", "stream keys.name")
         reader_sk = random(x25519.KEY_BYTES)
-        keys = cls(stream_id=ref.stream_id, reader_pk=x25519.public_key(reader_sk), reader_sk=reader_sk, name=ref.name)
+        keys = cls(
+            stream_id=ref.stream_id,
+            reader_pk=x25519.public_key(reader_sk),
+            reader_sk=reader_sk,
+            name=ref.name,
+            gen=None if owner_pk is None else 0,
+            owner_pk=owner_pk,
+        )
         keys._check()
         return keys
 
     @property
     def can_read(self) -> bool:
         return self.reader_sk is not None
+
+    @property
+    def generation(self) -> int:
+        return self.gen or 0
 
     def secret(self) -> bytes:
         """reader_sk, or NoReaderKey."""
@@ -99,8 +118,13 @@ class StreamKeys(Map):
         return replace(self, reader_sk=None)
 
     def to_text(self) -> str:
-        """As one word. With `reader_sk` this word is the right to read: `for_writers().to_text()` is not."""
-        return bech32.to_text(_PREFIX, self.to_bytes())
+        """As one word. With `reader_sk` this word is the right to read: `for_writers().to_text()` is not.
+
+        Beside a very long name there is no room for the owner.
+        """
+        long_name = self.name is not None and len(self.name.encode()) > _MAX_NEW_NAME_BYTES
+        keys = replace(self, gen=None, owner_pk=None) if long_name else self
+        return bech32.to_text(_PREFIX, keys.to_bytes())
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -136,14 +160,18 @@ class Keyring:
 
     def for_stream(self, stream: Stream) -> StreamKeys:
         """The keys to write with, and to read with if they can; UnknownStream if there are none."""
-        if isinstance(stream, StreamKeys):
-            return stream
         return self.readers(stream)[0]
 
     def readers(self, stream: Stream) -> tuple[StreamKeys, ...]:
-        """All keys of a stream, the newest first: older ones open older messages."""
+        """All keys of a stream, the newest generation first: older ones open older messages.
+
+        Keys that are given stand before those of the keyring, unless they are a generation that the keyring has.
+        """
         if isinstance(stream, StreamKeys):
-            return (stream, *(keys for keys in self._of(stream.stream_id) if keys.reader_pk != stream.reader_pk))
+            ring = self._of(stream.stream_id)
+            if stream.owner_pk is not None and any(keys.reader_pk == stream.reader_pk for keys in ring):
+                return ring
+            return (stream, *(keys for keys in ring if keys.reader_pk != stream.reader_pk))
         ref = _ref(stream)
         candidates = self._of(ref.stream_id) if ref.stream_id is not None else ()
         if not candidates:
@@ -167,9 +195,41 @@ class Keyring:
         """Add keys. What is known is kept: a read key is not lost to its own write key, nor a name to none."""
         same = next((old for old in self._of(keys.stream_id) if old.reader_pk == keys.reader_pk), None)
         if same is not None:
-            keys = replace(keys, reader_sk=keys.reader_sk or same.reader_sk, name=keys.name or same.name)
+            keys = replace(
+                keys,
+                reader_sk=keys.reader_sk or same.reader_sk,
+                name=keys.name or same.name,
+                gen=same.gen if keys.gen is None else keys.gen,
+                owner_pk=same.owner_pk or keys.owner_pk,  # whoever hands a key over again does not change the owner
+            )
         keys.to_bytes()  # refuse what the keystore could not hold
         return replace(self, entries=(keys, *(old for old in self.entries if old is not same)))
+
+    def owner_of(self, stream: Stream) -> bytes | None:
+        """id_sign_pk of who may announce the next generation of a stream."""
+        return next((keys.owner_pk for keys in self.readers(stream) if keys.owner_pk is not None), None)
+
+    def with_owner(self, stream: Stream, owner_pk: bytes) -> Self:
+        """Follow the announcements of this owner from now on."""
+        stream_id = self.for_stream(stream).stream_id
+        return replace(
+            self,
+            entries=tuple(
+                replace(keys, owner_pk=owner_pk, gen=keys.generation) if keys.stream_id == stream_id else keys
+                for keys in self.entries
+            ),
+        )
+
+    def shredded(self, stream: Stream, generation: int) -> Self:
+        """Forget the secret half of a generation: nobody opens with this keyring what was sealed to it."""
+        stream_id = self.for_stream(stream).stream_id
+        return replace(
+            self,
+            entries=tuple(
+                replace(keys, reader_sk=None) if (keys.stream_id, keys.generation) == (stream_id, generation) else keys
+                for keys in self.entries
+            ),
+        )
 
     def without(self, stream: Stream) -> Self:
         """Forget all keys of a stream."""
@@ -185,7 +245,7 @@ class Keyring:
         by_stream: dict[bytes, tuple[StreamKeys, ...]] = {}
         for keys in self.entries:
             by_stream[keys.stream_id] = (*by_stream.get(keys.stream_id, ()), keys)
-        return by_stream
+        return {stream_id: tuple(sorted(keys, key=lambda of: -of.generation)) for stream_id, keys in by_stream.items()}
 
 
 def _belong_together(sk: bytes, pk: bytes) -> bool:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from veen.client.errors import Divergence, Dropped, HubRefused, Rewound, RootMismatch
 from veen.client.identity.keyring import StreamKeys
@@ -29,6 +29,9 @@ from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachm
 from veen.core.sealing.attachments import att_root_of
 from veen.core.sealing.ciphertext import Opened, open_with_one
 from veen.core.tree.proof import MmrProof
+
+if TYPE_CHECKING:
+    from veen.client.generations.following import StreamFollow
 
 __all__ = ["Entry", "LabelReader"]
 
@@ -104,15 +107,27 @@ class LabelReader:
         stream_id: bytes = b"",
         keys: Sequence[StreamKeys] = (),
         with_proofs: bool = False,
+        follow: "StreamFollow | None" = None,
+        only_keys: bool = False,
     ) -> None:
+        """`follow` brings keys of generations that are announced on the way; `only_keys` opens nothing else."""
         self._session, self._known, self._epoch = session, known, epoch
         self._stream_id, self._with_proofs = stream_id, with_proofs
+        self._follow, self._only_keys = follow, only_keys
         # The newest first, as the keyring has them; a message that opens under two of them is opened by none (D-170).
-        self._secrets = tuple((key.secret(), key.reader_pk) for key in keys if key.can_read)
+        self._keys: tuple[StreamKeys, ...] = ()  # those that open, control key included; changes with the keyring
+        self._secrets: tuple[tuple[bytes, bytes], ...] = ()  # of `_keys`
+        self._use(keys)
         self.view = LabelView(known.label)
         self._ts = 0
         self._from_start = False
         self._authors: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def _use(self, keys: Sequence[StreamKeys]) -> None:
+        control = () if self._follow is None or self._only_keys else (self._follow.control,)
+        able = [key for key in keys if key.can_read]
+        self._keys = (*able, *control) if able else ()
+        self._secrets = tuple((key.secret(), key.reader_pk) for key in self._keys)
 
     @property
     def label(self) -> bytes:
@@ -186,7 +201,17 @@ class LabelReader:
             self._check_author(item.msg, receipt)
             self._ts = max(self._ts, receipt.hub_ts)
             entries.append(await self._scoped(self._open(item.msg, receipt, proof)))
+            self._learn(entries[-1])
         return entries
+
+    def _learn(self, entry: Entry) -> None:
+        """Take over keys that this entry announces, before the next one is opened."""
+        follow = self._follow
+        if follow is None:
+            return
+        is_next = follow.passed(self.label, entry.seq)
+        if is_next and entry.event is not None and follow.observe(entry.event) and not self._only_keys:
+            self._use(follow.keys())
 
     async def _scoped(self, entry: Entry) -> Entry:
         """Where the hub cannot bind tokens to streams, readers do (CLNT-13, D-24)."""
@@ -266,12 +291,15 @@ class LabelReader:
             try:
                 number, opened = open_with_one(self._secrets, msg, limits=self._session.limits)
                 reader_sk = self._secrets[number][0]
+                error = self._stale(self._keys[number])
             except AmbiguousError as exc:
                 error = f"OVL.AMBIGUOUS: {exc}"
-            except VeenError as exc:  # no key fits, or it was sealed by a writer who breaks the rules
+            except OpenError:  # what the author signed is what the hub has, so it is a matter of keys
+                error = f"E.OPEN: {self._follow.why_sealed() if self._follow else 'no read key for this stream'}"
+            except VeenError as exc:  # sealed by a writer who breaks the rules
                 error = f"E.OPEN: {exc}"
         event, attached = None, None
-        if opened is not None:
+        if opened is not None and error is None:
             attached, error = _judge(msg, opened)
             if error is None:
                 event = self._event(msg, receipt, opened)
@@ -286,6 +314,13 @@ class LabelReader:
             _attached=attached,
             _reader_sk=reader_sk if event is not None else None,
         )
+
+    def _stale(self, key: StreamKeys) -> str | None:
+        """What was sealed to an earlier generation long after a newer one was announced does not count (D-171)."""
+        follow = self._follow
+        if follow is None or key is follow.control or not follow.state.is_stale(key.generation, self._ts):
+            return None
+        return f"OVL.STALE_KEY: sealed to generation {key.generation} after its time: the author must read the stream"
 
     def _event(self, msg: Msg, receipt: Receipt, opened: Opened) -> Event:
         return Event(

@@ -106,8 +106,10 @@ class Sealer:
         self._key, self._reader_pk, self._limits, self._random = key, reader_pk, limits, random
         self._profile, self._profile_id = profile, profile.profile_id()
 
-    def seal(self, draft: Draft, *, client_seq: int, prev_ack: int, auth_ref: bytes | None) -> Prepared:
-        """A LimitError names what is too large, before anything is sent."""
+    def seal(
+        self, draft: Draft, *, client_seq: int, prev_ack: int, auth_ref: bytes | None, reader_pk: bytes | None = None
+    ) -> Prepared:
+        """A LimitError names what is too large, before anything is sent. `reader_pk` is another key than the usual."""
         binding = Binding(
             profile_id=self._profile_id,
             label=self.label,
@@ -117,7 +119,7 @@ class Sealer:
             auth_ref=auth_ref,
         )
         sealed = seal(
-            self._reader_pk,
+            reader_pk or self._reader_pk,
             binding,
             draft.header(auth_ref),
             draft.sealed_body(),

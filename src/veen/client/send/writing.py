@@ -132,22 +132,26 @@ class Writer:
 
     # --- preparing -------------------------------------------------------------------------------------
 
-    def prepare(self, drafts: Sequence[Draft], auth_ref: bytes | None) -> list[Prepared]:
+    def prepare(
+        self, drafts: Sequence[Draft], auth_ref: bytes | None, reader_pk: bytes | None = None
+    ) -> list[Prepared]:
         """Seal ahead. Send the results in this order and before anything else; what is never sent leaves no trace."""
         messages = []
         for draft in drafts:
             self._prepared_seq += 1
-            messages.append(self._seal(draft, self._prepared_seq, auth_ref))
+            messages.append(self._seal(draft, self._prepared_seq, auth_ref, reader_pk))
         return messages
 
     def withdraw_prepared(self) -> None:
         """The next message gets the number after the last accepted one."""
         self._prepared_seq = self.state.client_seq
 
-    def _seal(self, draft: Draft, client_seq: int, auth_ref: bytes | None) -> Prepared:
+    def _seal(self, draft: Draft, client_seq: int, auth_ref: bytes | None, reader_pk: bytes | None) -> Prepared:
         if self._sealer is None:
             raise UnknownStream(f"label:{self.label.hex()}")  # a bare label: nobody knows whom to seal to
-        return self._sealer.seal(draft, client_seq=client_seq, prev_ack=self.state.prev_ack, auth_ref=auth_ref)
+        return self._sealer.seal(
+            draft, client_seq=client_seq, prev_ack=self.state.prev_ack, auth_ref=auth_ref, reader_pk=reader_pk
+        )
 
     # --- sending ---------------------------------------------------------------------------------------
 
@@ -159,14 +163,19 @@ class Writer:
         outcomes = await self._confirm(waiting, unsure=True)
         self.recovered.extend(outcome for outcome in outcomes if isinstance(outcome, Sent))
 
-    async def send(self, drafts: Sequence[Draft], auth_ref: bytes | None) -> list[Outcome | None]:
-        """One outcome per draft; None where the message must be sealed again (see `refusal`)."""
+    async def send(
+        self, drafts: Sequence[Draft], auth_ref: bytes | None, reader_pk: bytes | None = None
+    ) -> list[Outcome | None]:
+        """One outcome per draft; None where the message must be sealed again (see `refusal`).
+
+        They are sealed to `reader_pk`: the key of a stream changes with its generations, the writer stays.
+        """
         await self.settle()
         outcomes: list[Outcome | None] = [None] * len(drafts)
         sealed: list[tuple[int, Prepared]] = []
         for number, draft in enumerate(drafts):
             try:
-                prepared = self._seal(draft, self.state.client_seq + len(sealed) + 1, auth_ref)
+                prepared = self._seal(draft, self.state.client_seq + len(sealed) + 1, auth_ref, reader_pk)
             except VeenError as exc:  # too large: it takes no number
                 outcomes[number] = exc
                 continue

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from veen.client.errors import LocalError, NoReaderKey, UnknownStream
 from veen.client.identity.identity import Identity, Random
@@ -22,6 +22,9 @@ from veen.client.session import HubSession
 from veen.client.state import RK_BYTES, LabelState, Mode, StateStore
 from veen.client.verify.view import LabelView
 from veen.core.objects.profile import Profile
+
+if TYPE_CHECKING:
+    from veen.client.generations.following import StreamFollow
 
 __all__ = ["Labels", "Target"]
 
@@ -36,6 +39,11 @@ class Target:
     epoch: int
     stream_id: bytes | None
     keys: tuple[StreamKeys, ...] = ()
+
+    @property
+    def seal_to(self) -> bytes | None:
+        """The key of the newest generation; None for a bare label."""
+        return self.keys[0].reader_pk if self.keys else None
 
     def readable(self) -> tuple[StreamKeys, ...]:
         """Keys that open; NoReaderKey if there are none."""
@@ -59,7 +67,9 @@ class Labels:
         random: Random,
         profile: Profile | None = None,
     ) -> None:
-        self._session, self._store, self._identity, self._keyring = session, store, identity, keyring
+        self._session, self._store, self._identity = session, store, identity
+        self.keyring = keyring  # replaced by whoever learns of a new generation (veen.client.generations)
+        self.personal: dict[bytes, tuple[StreamKeys, ...]] = {}  # by stream_id: keys of an inbox, which no keyring has
         self._mode, self._random, self._profile = mode, random, profile
         self.attachments = Attachments(session, identity.client_key.key)
         self._writers: OrderedDict[bytes, Writer] = OrderedDict()
@@ -68,7 +78,9 @@ class Labels:
     # --- names -----------------------------------------------------------------------------------------
 
     def keys(self, stream: Stream) -> tuple[StreamKeys, ...]:
-        return self._keyring.readers(stream)
+        if isinstance(stream, bytes) and stream in self.personal:
+            return self.personal[stream]
+        return self.keyring.readers(stream)
 
     def at(self, stream: Stream, epoch: int) -> Target:
         """The label of a stream in an epoch."""
@@ -84,7 +96,7 @@ class Labels:
         info = await self._session.label_info(ref.label)
         found_epoch = (info.epoch if info else 0) if epoch is None else epoch
         try:
-            keys = self._keyring.for_label(ref.label, self._session.routing_key, found_epoch)
+            keys = self.keyring.for_label(ref.label, self._session.routing_key, found_epoch)
         except UnknownStream:
             return Target(label=ref.label, epoch=found_epoch, stream_id=None)
         target = self.at(keys, found_epoch)
@@ -164,8 +176,21 @@ class Labels:
 
     # --- readers ---------------------------------------------------------------------------------------
 
-    async def reader(self, target: Target, *, opened: bool, with_proofs: bool = False) -> LabelReader:
-        """A reader that starts from what is known of the label."""
+    def verified_size(self, label: bytes) -> int:
+        """Up to which entry a label was verified, as far as its writer is in use."""
+        writer = self._writers.get(label)
+        return 0 if writer is None else writer.view.size
+
+    async def reader(
+        self,
+        target: Target,
+        *,
+        opened: bool,
+        with_proofs: bool = False,
+        follow: "StreamFollow | None" = None,
+        only_keys: bool = False,
+    ) -> LabelReader:
+        """A reader that starts from what is known of the label; with `only_keys` it looks for new generations alone."""
         keys: Sequence[StreamKeys] = target.readable() if opened else ()
         view = (await self.writer(target)).view
         return LabelReader(
@@ -175,6 +200,8 @@ class Labels:
             stream_id=target.stream_id or b"",
             keys=keys,
             with_proofs=with_proofs,
+            follow=follow,
+            only_keys=only_keys,
         )
 
     async def saw(self, target: Target, view: LabelView) -> None:

@@ -1,0 +1,1 @@
+"""Working together: contacts, invitations, the keys of shared streams, revocations, messages to one person."""

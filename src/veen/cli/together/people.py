@@ -1,0 +1,128 @@
+"""Whom a name means, and whose key wrote an entry: contacts, the identity in use, and what authors proved."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from veen.cli.shared.text import short
+
+if TYPE_CHECKING:
+    from re import Pattern
+
+    from veen.cli.shared.command import CliSession
+    from veen.client.identity.card import IdentityCard
+    from veen.client.identity.contacts import Contact, ContactBook, ContactStore
+    from veen.client.read.reading import Entry
+
+__all__ = ["ME", "Author", "Authors", "card_of", "contact_store", "filtered", "pattern_of"]
+
+ME = "me"
+
+
+def contact_store(session: "CliSession") -> "ContactStore":
+    from veen.client.identity.contacts import ContactStore
+
+    return ContactStore(session.home)
+
+
+def card_of(session: "CliSession", text: str) -> "tuple[IdentityCard, Contact | None]":
+    """The card of a contact by name, or one that is given as text (veen1…)."""
+    from veen.client.identity.card import IdentityCard
+
+    book = contact_store(session).load()
+    if text.startswith("veen1"):
+        card = IdentityCard.from_text(text)
+        return card, book.by_identity(card.id_sign_pk)
+    contact = book.get(text)
+    return contact.card, contact
+
+
+class Author(NamedTuple):
+    """Who wrote an entry: `kind` is me, contact, claimed (by two contacts) or unknown; a name only if one is meant."""
+
+    name: str | None
+    kind: str
+
+    def shown(self, client_id: bytes, *, human: bool) -> str:
+        """An unknown author is marked; in a pipe nothing is cut."""
+        if self.name is not None:
+            return self.name
+        return f"?{short(client_id) if human else client_id.hex()}"
+
+
+class Authors:
+    """Names of authors of one stream. What an author proved in the stream counts before what a card claims."""
+
+    def __init__(self, session: "CliSession", stream: str | bytes | None) -> None:
+        """`stream` None: an inbox, where authors are known by what they proved in any stream that is followed."""
+        self._session = session
+        followed = {keys.stream_id for keys in session.keystore.secrets.keyring.entries if keys.owner_pk is not None}
+        self._streams: tuple[str | bytes, ...] = tuple(sorted(followed)) if stream is None else (stream,)
+        self._identity = session.keystore.identity
+        self._book: ContactBook = contact_store(session).load()
+
+    def __call__(self, client_id: bytes) -> Author:
+        if self._identity.client_key_of(client_id) is not None:
+            return Author(self._identity.name, ME)
+        proven = next((pk for stream in self._streams if (pk := self._proven(stream, client_id)) is not None), None)
+        if proven is not None:
+            contact = self._book.by_identity(proven)
+            return Author(None, "unknown") if contact is None else Author(contact.name, "contact")
+        claiming = self._book.claiming(client_id)
+        if len(claiming) == 1:
+            return Author(claiming[0].name, "contact")
+        return Author(None, "claimed" if claiming else "unknown")
+
+    def _proven(self, stream: str | bytes, client_id: bytes) -> bytes | None:
+        from veen.client.errors import UnknownStream
+
+        try:
+            return self._session.client().author(stream, client_id)
+        except UnknownStream:  # a label without keys
+            return None
+
+    def test(self, name: str) -> Callable[[bytes], bool]:
+        """Whether a client key is that of a name, of `me`, or the very key that is given in hex."""
+        try:
+            key = bytes.fromhex(name)
+        except ValueError:
+            key = b""
+        if len(key) == 32:
+            return lambda client_id: client_id == key
+        if name in (ME, self._identity.name):
+            return lambda client_id: self(client_id).kind == ME
+        self._book.get(name)  # or say that there is none
+        return lambda client_id: self(client_id) == (name, "contact")
+
+
+def pattern_of(text: str | None) -> "Pattern[str] | None":
+    """A regular expression; text without special characters is found as it stands."""
+    import re
+
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as exc:
+        raise click.UsageError(f"--grep {text!r}: {exc}; put a backslash before ( [ * + ? .") from exc
+
+
+def filtered(
+    entries: "Iterator[Entry]", authors: Authors, author: str | None, grep: str | None
+) -> "Iterator[tuple[Entry, dict[str, Any]]]":
+    """The entries that are asked for, each with its author. All of them are verified on the way."""
+    return _chosen(entries, authors, None if author is None else authors.test(author), pattern_of(grep))
+
+
+def _chosen(
+    entries: "Iterator[Entry]",
+    authors: Authors,
+    wanted: Callable[[bytes], bool] | None,
+    pattern: "Pattern[str] | None",
+) -> "Iterator[tuple[Entry, dict[str, Any]]]":
+    for entry in entries:
+        if wanted is not None and not wanted(entry.msg.client_id):
+            continue
+        if pattern is not None and (entry.event is None or not pattern.search(entry.body.decode(errors="replace"))):
+            continue
+        who = authors(entry.msg.client_id)
+        yield entry, {"author": who.name, "author_kind": who.kind}

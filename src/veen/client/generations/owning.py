@@ -1,0 +1,148 @@
+"""What the owner of a stream does with its keys: rotate, hand over, shred; and how an invited reader enrols (D-171).
+
+Everything is published in the stream before it is used here, and read back from there: what the log does not have did
+not happen. The owner wraps each generation for itself as well, so a crash after the announcement loses nothing.
+"""
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from veen.client.client import Client
+from veen.client.errors import GenerationRefused, NotOwner, NotReader
+from veen.client.generations.fold import KeyState
+from veen.client.generations.records import (
+    CARD_SCHEMA,
+    GENERATION_SCHEMA,
+    JOIN_SCHEMA,
+    MAX_WRAPS,
+    SHRED_SCHEMA,
+    WRAP_SCHEMA,
+    AuthorCard,
+    Enrolment,
+    HandOver,
+    KeyGeneration,
+    KeyShred,
+    control_keys,
+)
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.identity import Identity, Random
+from veen.client.identity.keyring import Stream, StreamKeys
+from veen.client.send.writing import Sent
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import LimitError
+
+__all__ = ["Rotated", "announce_card", "enrol", "hand_over", "next_generation", "owned", "rotate", "shred"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """A new generation: who reads it, who does not any more, and whose invitations by code ended with it."""
+
+    sent: Sent
+    keys: StreamKeys
+    readers: tuple[IdentityCard, ...]
+    removed: tuple[IdentityCard, ...]
+    bearers: int  # invitations that nobody had used, or whose user did not say so
+
+
+async def owned(client: Client, identity: Identity, stream: Stream) -> tuple[StreamKeys, KeyState]:
+    """The newest keys and the state of a stream of ours; NotOwner if it is not."""
+    keys = client.keyring.for_stream(stream)
+    if keys.owner_pk != identity.id_sign_pk:
+        raise NotOwner(str(keys))
+    state = await client.key_state(stream)
+    assert state is not None  # noqa: S101 - the stream has an owner
+    return client.keyring.for_stream(stream), state
+
+
+def next_generation(
+    identity: Identity,
+    current: StreamKeys,
+    members: Sequence[IdentityCard],
+    *,
+    reason: str = "",
+    history: bool = True,
+    random: Random = os.urandom,
+) -> tuple[StreamKeys, KeyGeneration]:
+    """The next keys of a stream, and the record that gives them to `members` and to the owner, and to nobody else."""
+    if len(members) >= MAX_WRAPS:
+        raise LimitError("readers of a stream", len(members) + 1, MAX_WRAPS)
+    fresh = StreamKeys.create(f"hex:{current.stream_id.hex()}", owner_pk=identity.id_sign_pk, random=random)
+    keys = replace(fresh, gen=current.generation + 1, name=current.name)
+    cards = [identity.card(), *(card for card in members if card.id_sign_pk != identity.id_sign_pk)]
+    previous = current if history else None
+    return keys, KeyGeneration.issue(identity.id_sign, keys, cards, previous=previous, reason=reason, random=random)
+
+
+async def rotate(
+    client: Client,
+    identity: Identity,
+    stream: Stream,
+    *,
+    without: Collection[bytes] = (),
+    reason: str = "",
+    history: bool = True,
+) -> Rotated:
+    """Announce the next generation to all readers but those named by id_sign_pk; NotReader if one of them is none."""
+    current, state = await owned(client, identity, stream)
+    for id_sign_pk in without:
+        if state.member(id_sign_pk) is None:
+            raise NotReader(f"nobody with the key {id_sign_pk.hex()[:16]}… was given the read key of {current}")
+    staying = tuple(card for card in state.members if card.id_sign_pk not in without)
+    removed = tuple(card for card in state.members if card.id_sign_pk in without)
+    keys, record = next_generation(identity, current, staying, reason=reason, history=history)
+    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), GENERATION_SCHEMA)
+    after = await client.key_state(stream)
+    if after is None or after.newest is None or after.newest.pk != keys.reader_pk:
+        raise GenerationRefused(f"another generation {keys.generation} of {current} was announced first: run it again")
+    return Rotated(sent, keys, staying, removed, len(state.invites))
+
+
+async def hand_over(
+    client: Client,
+    identity: Identity,
+    stream: Stream,
+    cards: Sequence[IdentityCard] = (),
+    *,
+    invite_pk: bytes | None = None,
+    expires_at: int | None = None,
+) -> Sent:
+    """Write into the stream who is given its read key, wrapped for each card; or that an invitation was made."""
+    current, _ = await owned(client, identity, stream)
+    record = HandOver.issue(identity.id_sign, current, cards, invite_pk=invite_pk, expires_at=expires_at)
+    return await _publish(client, current, identity.id_sign_pk, record.to_bytes(), WRAP_SCHEMA)
+
+
+async def shred(client: Client, identity: Identity, stream: Stream, gen: int, *, reason: str = "") -> Sent:
+    """Have all readers forget the secret key of an earlier generation; ours is gone when this returns."""
+    current, state = await owned(client, identity, stream)
+    if gen >= current.generation:
+        raise GenerationRefused(f"generation {gen} of {current} is in use, or does not exist: rotate first")
+    if state.is_shredded(gen):
+        raise GenerationRefused(f"generation {gen} of {current} is shredded already")
+    record = KeyShred.issue(identity.id_sign, current.stream_id, gen, reason=reason)
+    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), SHRED_SCHEMA)
+    await client.key_state(stream)
+    return sent
+
+
+async def enrol(client: Client, identity: Identity, keys: StreamKeys, invite: SigningKey) -> Sent | None:
+    """Tell the owner of a stream whose card an invitation was used for; None if the owner is not known."""
+    if keys.owner_pk is None:
+        return None
+    record = Enrolment.issue(invite, keys.stream_id, identity.card())
+    return await _publish(client, keys, keys.owner_pk, record.to_bytes(), JOIN_SCHEMA)
+
+
+async def announce_card(client: Client, identity: Identity, stream: Stream) -> Sent:
+    """Tell the members of a stream whose client key this is; the hub does not see it."""
+    keys = client.keyring.for_stream(stream)
+    body = AuthorCard(card=identity.card()).to_bytes()
+    if keys.owner_pk is None:
+        return await client.send(stream, body, schema=CARD_SCHEMA)
+    return await _publish(client, keys, keys.owner_pk, body, CARD_SCHEMA)
+
+
+async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: bytes, schema: bytes) -> Sent:
+    return await client.send(control_keys(keys.stream_id, owner_pk), body, schema=schema)

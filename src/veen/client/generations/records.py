@@ -1,0 +1,333 @@
+"""The messages by which the keys of a stream pass from person to person (D-171).
+
+    veen.keys.generation.v1   a new generation: its public key, and its secret key wrapped for each reader who stays
+    veen.keys.wrap.v1         a hand-over of a generation that exists: to cards, or to whoever has an invitation
+    veen.keys.join.v1         the holder of an invitation names the card that it was used for
+    veen.keys.shred.v1        the secret key of a generation is to be forgotten by all
+    veen.card.v1              the author of this message is the identity on the card in it
+
+The first four count only with the signature of the stream's owner, or of the invitation that the owner signed. Secret
+keys are wrapped for the long-term key of a card, each for itself; the secret key of a generation is never sealed to the
+public key of an earlier one, or whoever was removed could go on. The other direction is allowed: `back` lets the
+readers of a generation open what was written before it.
+
+All of them are sealed to the control key of the stream, which everybody can compute who knows the stream and its owner:
+writers, who cannot read the stream, must see which key to seal to. The control key keeps them from the hub, and from
+nobody else: who is a reader is no secret among members, also former ones.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final, Self
+
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.identity import Random
+from veen.client.identity.keyring import StreamKeys
+from veen.core import cbor
+from veen.core.crypto import ed25519, hpke, x25519
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import FormatError, InvalidKeyError, OpenError, SignatureError
+from veen.core.hashing import Ht, u64be
+from veen.core.schema_id import schema_id
+from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Size, Uint
+
+__all__ = [
+    "CARD_SCHEMA",
+    "GENERATION_SCHEMA",
+    "JOIN_SCHEMA",
+    "KEY_SCHEMAS",
+    "MAX_WRAPS",
+    "SHRED_SCHEMA",
+    "WRAP_SCHEMA",
+    "AuthorCard",
+    "Enrolment",
+    "HandOver",
+    "KeyGeneration",
+    "KeyShred",
+    "KeyWrap",
+    "WrappedKey",
+    "control_keys",
+    "describe",
+    "open_back",
+    "wrap_for",
+    "wrap_id",
+]
+
+GENERATION_SCHEMA: Final = schema_id("veen.keys.generation.v1")
+WRAP_SCHEMA: Final = schema_id("veen.keys.wrap.v1")
+JOIN_SCHEMA: Final = schema_id("veen.keys.join.v1")
+SHRED_SCHEMA: Final = schema_id("veen.keys.shred.v1")
+CARD_SCHEMA: Final = schema_id("veen.card.v1")
+KEY_SCHEMAS: Final = frozenset((GENERATION_SCHEMA, WRAP_SCHEMA, JOIN_SCHEMA, SHRED_SCHEMA, CARD_SCHEMA))
+
+MAX_WRAPS: Final = 8_192  # of one message: about 800 KB
+_MAX_CARDS: Final = 1_024
+_MAX_REASON: Final = 200
+_CARD_ID_BYTES: Final = 8
+_CT_BYTES: Final = 48  # a key of 32 bytes and the tag
+_WRAP_INFO: Final = b"veen/keys-wrap"
+_BACK_INFO: Final = b"veen/keys-back"
+
+
+def control_keys(stream_id: bytes, owner_pk: bytes) -> StreamKeys:
+    """The key that messages about keys are sealed to: known to all who know the stream and its owner."""
+    reader_sk = Ht("veen/keys-control", stream_id + owner_pk)
+    return StreamKeys(stream_id=stream_id, reader_pk=x25519.public_key(reader_sk), reader_sk=reader_sk)
+
+
+def describe(schema: bytes, body: bytes) -> str:
+    """A message about keys for people, as it stands there: whether it counts is for the fold to say."""
+    try:
+        if schema == GENERATION_SCHEMA:
+            generation = KeyGeneration.from_bytes(body)
+            reason = f": {generation.reason}" if generation.reason else ""
+            return f"keys: generation {generation.gen} for {len(generation.wraps)} cards{reason}"
+        if schema == WRAP_SCHEMA:
+            hand_over = HandOver.from_bytes(body)
+            names = ", ".join(card.name for card in hand_over.cards) or "an invitation by code (bearer)"
+            return f"keys: generation {hand_over.gen} handed over to {names}"
+        if schema == JOIN_SCHEMA:
+            return f"keys: {Enrolment.from_bytes(body).card.name} joined by invitation"
+        if schema == SHRED_SCHEMA:
+            return f"keys: generation {KeyShred.from_bytes(body).gen} is shredded"
+        return f"card of {AuthorCard.from_bytes(body).card.name}"
+    except FormatError as exc:
+        return f"a message about keys that cannot be read: {exc}"
+
+
+def wrap_id(card: IdentityCard) -> bytes:
+    """The card id as bytes: by it a reader finds the wrap that is for her."""
+    return bytes.fromhex(card.card_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrappedKey(Part):
+    """A secret key of a generation, sealed by HPKE."""
+
+    KIND: ClassVar[str] = "wrapped key"
+
+    enc: Bytes32
+    ct: Annotated[bytes, Size(_CT_BYTES)]
+
+    @classmethod
+    def seal(cls, pk: bytes, info: bytes, aad: bytes, sk: bytes, random: Random) -> Self:
+        enc, context = hpke.setup_sender(pk, random(hpke.IKM_BYTES), info)
+        return cls(enc=enc, ct=context.seal(aad, sk))
+
+    def open(self, sk: bytes, info: bytes, aad: bytes) -> bytes:
+        return hpke.setup_receiver(self.enc, sk, info).open(aad, self.ct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWrap(Part):
+    """A wrapped key and the card that it is for."""
+
+    KIND: ClassVar[str] = "key wrap"
+
+    card_id: Annotated[bytes, Size(_CARD_ID_BYTES)]
+    key: WrappedKey
+
+
+def wrap_for(card: IdentityCard, keys: StreamKeys, *, random: Random = os.urandom) -> KeyWrap:
+    """The secret key of a generation for the holder of a card."""
+    aad = _place(keys.stream_id, keys.generation, keys.reader_pk) + wrap_id(card)
+    return KeyWrap(card_id=wrap_id(card), key=WrappedKey.seal(card.dh_pk, _WRAP_INFO, aad, keys.secret(), random))
+
+
+def _unwrapped(wraps: Iterable[KeyWrap], card_id: bytes, dh_sk: bytes, place: bytes, pk: bytes) -> bytes | None:
+    """The secret key that was wrapped for a card; None if there is none, or not the one that was promised."""
+    for wrap in wraps:
+        if wrap.card_id == card_id:
+            try:
+                sk = wrap.key.open(dh_sk, _WRAP_INFO, place + card_id)
+            except OpenError:
+                continue
+            if _is_pair(sk, pk):
+                return sk
+    return None
+
+
+def _is_pair(sk: bytes, pk: bytes) -> bool:
+    try:
+        return x25519.public_key(sk) == pk
+    except InvalidKeyError:
+        return False
+
+
+def _place(stream_id: bytes, gen: int, pk: bytes) -> bytes:
+    return stream_id + u64be(gen) + pk
+
+
+class _Signed(Map):
+    """A message that counts only if the key in it that may say so has signed it."""
+
+    __slots__ = ()
+
+    TAG: ClassVar[str]
+
+    def signing_digest(self) -> bytes:
+        tree = self.to_tree()
+        del tree[max(tree)]  # sig is the last field
+        return Ht(self.TAG, cbor.encode(tree))
+
+    def check_signed_by(self, public: bytes) -> None:
+        """Raise SignatureError unless this key signed it."""
+        if not ed25519.verify(public, self.signing_digest(), getattr(self, "sig")):  # noqa: B009 - of each subclass
+            raise SignatureError(f"{self.KIND}: sig does not verify")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGeneration(_Signed):
+    """From here on writers seal to `pk`, says the owner; `wraps` are for the readers who stay."""
+
+    KIND: ClassVar[str] = "key generation"
+    TAG: ClassVar[str] = "veen/keys-generation"
+
+    stream_id: Bytes32
+    gen: Uint
+    pk: Bytes32
+    reason: str
+    history: bool  # whether readers of this generation may open the ones before
+    wraps: Annotated[tuple[KeyWrap, ...], Length(0, MAX_WRAPS)]
+    back: WrappedKey | None = None  # the secret key of gen - 1, sealed to pk
+    owner_pk: Bytes32
+    sig: Bytes64
+
+    @classmethod
+    def issue(
+        cls,
+        owner: SigningKey,
+        keys: StreamKeys,
+        cards: Iterable[IdentityCard],
+        *,
+        previous: StreamKeys | None = None,
+        reason: str = "",
+        random: Random = os.urandom,
+    ) -> Self:
+        """`previous`: the keys of the generation before, if its readers' successors may read it."""
+        back = None
+        if previous is not None and previous.can_read:
+            aad = _place(keys.stream_id, keys.generation, keys.reader_pk)
+            back = WrappedKey.seal(keys.reader_pk, _BACK_INFO, aad, previous.secret(), random)
+        unsigned = cls(
+            stream_id=keys.stream_id,
+            gen=keys.generation,
+            pk=keys.reader_pk,
+            reason=reason[:_MAX_REASON],
+            history=back is not None,
+            wraps=tuple(wrap_for(card, keys, random=random) for card in cards),
+            back=back,
+            owner_pk=owner.public,
+            sig=bytes(64),
+        )
+        return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
+
+    def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
+        return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
+
+    def previous_secret(self, sk: bytes) -> bytes | None:
+        """The secret key of the generation before, for who has the one of this."""
+        return open_back(self.back, sk, self.stream_id, self.gen, self.pk)
+
+
+def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk: bytes) -> bytes | None:
+    """The secret key of generation gen - 1 in `back`, opened by that of gen."""
+    if back is None:
+        return None
+    try:
+        return back.open(sk, _BACK_INFO, _place(stream_id, gen, pk))
+    except OpenError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver(_Signed):
+    """The owner gave generation `gen` to `cards`, or to whoever has the secret half of `invite_pk` ("bearer")."""
+
+    KIND: ClassVar[str] = "key hand-over"
+    TAG: ClassVar[str] = "veen/keys-wrap"
+
+    stream_id: Bytes32
+    gen: Uint
+    pk: Bytes32
+    cards: Annotated[tuple[IdentityCard, ...], Length(0, _MAX_CARDS)]
+    wraps: Annotated[tuple[KeyWrap, ...], Length(0, MAX_WRAPS)]
+    invite_pk: Bytes32 | None = None
+    expires_at: Uint | None = None  # of the invitation: who joins later is no reader of the next generation
+    owner_pk: Bytes32
+    sig: Bytes64
+
+    @classmethod
+    def issue(
+        cls,
+        owner: SigningKey,
+        keys: StreamKeys,
+        cards: Iterable[IdentityCard] = (),
+        *,
+        invite_pk: bytes | None = None,
+        expires_at: int | None = None,
+        random: Random = os.urandom,
+    ) -> Self:
+        cards = tuple(cards)
+        unsigned = cls(
+            stream_id=keys.stream_id,
+            gen=keys.generation,
+            pk=keys.reader_pk,
+            cards=cards,
+            wraps=tuple(wrap_for(card, keys, random=random) for card in cards),
+            invite_pk=invite_pk,
+            expires_at=expires_at,
+            owner_pk=owner.public,
+            sig=bytes(64),
+        )
+        return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
+
+    def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
+        return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolment(_Signed):
+    """An invitation was used by the holder of `card`; signed by the key in the invitation."""
+
+    KIND: ClassVar[str] = "key enrolment"
+    TAG: ClassVar[str] = "veen/keys-join"
+
+    stream_id: Bytes32
+    invite_pk: Bytes32
+    card: IdentityCard
+    sig: Bytes64
+
+    @classmethod
+    def issue(cls, invite: SigningKey, stream_id: bytes, card: IdentityCard) -> Self:
+        unsigned = cls(stream_id=stream_id, invite_pk=invite.public, card=card, sig=bytes(64))
+        return replace(unsigned, sig=invite.sign(unsigned.signing_digest()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyShred(_Signed):
+    """The owner asks all readers to forget the secret key of a generation."""
+
+    KIND: ClassVar[str] = "key shredding"
+    TAG: ClassVar[str] = "veen/keys-shred"
+
+    stream_id: Bytes32
+    gen: Uint
+    reason: str
+    owner_pk: Bytes32
+    sig: Bytes64
+
+    @classmethod
+    def issue(cls, owner: SigningKey, stream_id: bytes, gen: int, *, reason: str = "") -> Self:
+        unsigned = cls(stream_id=stream_id, gen=gen, reason=reason[:_MAX_REASON], owner_pk=owner.public, sig=bytes(64))
+        return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorCard(Map):
+    """The author of the message is the identity on this card: both keys sign, the one on the card and its own."""
+
+    KIND: ClassVar[str] = "author card"
+
+    card: IdentityCard

@@ -1,0 +1,145 @@
+"""Contacts: identity cards under names that the user chose, the client keys that each was seen with, and her prekey.
+
+A card is a snapshot: its client key rotates. Newer cards of the same identity, and cards that authors announce in a
+stream (`veen.card.v1`), add client keys to a contact; the identity is its id_sign_pk and never changes. A card can name
+any client key, also somebody else's: a client key that two contacts claim belongs to neither.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final, Self
+
+from veen.client.errors import CardInvalid, ContactExists, ContactUnknown, LocalError
+from veen.client.home import Home
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.identity import check_name
+from veen.core.errors import FormatError
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.prekey import Prekey
+from veen.core.wire import Bytes32, Length, Map, Part, Uint
+from veen.fs.local import Fs
+from veen.storage.scan import read_file
+
+__all__ = ["MAX_CONTACTS", "Contact", "ContactBook", "ContactStore"]
+
+MAX_CONTACTS: Final = 65_536
+_MAX_KEYS: Final = 4_096
+_MAX_TOKENS: Final = 256
+_FILE: Final = "book.cbor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact(Part):
+    """One person. `client_ids` are those on her cards, the newest last; `tokens` those that we issued to her."""
+
+    KIND: ClassVar[str] = "contact"
+
+    name: str
+    card: IdentityCard
+    client_ids: Annotated[tuple[Bytes32, ...], Length(0, _MAX_KEYS)]
+    added_at: Uint
+    prekey: Prekey | None = None
+    tokens: Annotated[tuple[CapToken, ...], Length(0, _MAX_TOKENS)] = ()
+
+    @property
+    def id_sign_pk(self) -> bytes:
+        return self.card.id_sign_pk
+
+    def with_card(self, card: IdentityCard) -> Self:
+        """A newer card of the same identity."""
+        keys = tuple(key for key in self.client_ids if key != card.client_id)
+        return replace(self, card=card, client_ids=(*keys, card.client_id)[-_MAX_KEYS:])
+
+    def with_prekey(self, prekey: Prekey) -> Self:
+        """Keep the prekey that lasts longer."""
+        if self.prekey is not None and self.prekey.expires_at >= prekey.expires_at:
+            return self
+        return replace(self, prekey=prekey)
+
+    def with_token(self, token: CapToken) -> Self:
+        return replace(self, tokens=(*(other for other in self.tokens if other != token), token)[-_MAX_TOKENS:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContactBook(Map):
+    """All contacts, by name. A value."""
+
+    KIND: ClassVar[str] = "contact book"
+
+    contacts: Annotated[tuple[Contact, ...], Length(0, MAX_CONTACTS)] = ()
+
+    def get(self, name: str) -> Contact:
+        for contact in self.contacts:
+            if contact.name == name:
+                return contact
+        raise ContactUnknown(name)
+
+    def by_identity(self, id_sign_pk: bytes) -> Contact | None:
+        return next((contact for contact in self.contacts if contact.id_sign_pk == id_sign_pk), None)
+
+    def claiming(self, client_id: bytes) -> tuple[Contact, ...]:
+        """The contacts whose cards name a client key: more than one is a reason to believe none of them."""
+        return tuple(contact for contact in self.contacts if client_id in contact.client_ids)
+
+    def with_card(self, name: str, card: IdentityCard, now: int) -> Self:
+        """A new contact, or a newer card of one; ContactExists if the name or the identity is taken."""
+        check_name(name)
+        card.verify()
+        same = self.by_identity(card.id_sign_pk)
+        if same is not None and same.name != name:
+            raise ContactExists(f"this identity is the contact {same.name!r}")
+        other = next((contact for contact in self.contacts if contact.name == name), None)
+        if other is not None and other.id_sign_pk != card.id_sign_pk:
+            raise ContactExists(f"{name!r} is another identity, with the card id {other.card.card_id}")
+        if same is not None:
+            return self.replacing(same.with_card(card))
+        contact = Contact(name=name, card=card, client_ids=(card.client_id,), added_at=now)
+        return replace(self, contacts=tuple(sorted((*self.contacts, contact), key=lambda entry: entry.name)))
+
+    def replacing(self, contact: Contact) -> Self:
+        """A contact as it is now, in place of the one with its identity."""
+        return replace(
+            self,
+            contacts=tuple(contact if old.id_sign_pk == contact.id_sign_pk else old for old in self.contacts),
+        )
+
+    def renamed(self, name: str, new_name: str) -> Self:
+        contact = self.get(name)
+        if any(other.name == new_name for other in self.contacts):
+            raise ContactExists(f"there is a contact {new_name!r}")
+        renamed = replace(contact, name=check_name(new_name))
+        others = (other for other in self.contacts if other is not contact)
+        return replace(self, contacts=tuple(sorted((*others, renamed), key=lambda entry: entry.name)))
+
+    def without(self, name: str) -> Self:
+        contact = self.get(name)
+        return replace(self, contacts=tuple(other for other in self.contacts if other is not contact))
+
+
+class ContactStore:
+    """The contacts of a home, in one file that is its owner's alone."""
+
+    def __init__(self, home: Home) -> None:
+        self._fs: Fs = home.contacts_fs()
+
+    def load(self) -> ContactBook:
+        """ContactBook, with every card checked; LocalError if the file is not what was written."""
+        if not self._fs.exists(_FILE):
+            return ContactBook()
+        try:
+            book = ContactBook.from_bytes(read_file(self._fs, _FILE))
+            for contact in book.contacts:
+                contact.card.verify()
+        except (FormatError, CardInvalid) as exc:
+            raise LocalError(f"contacts/{_FILE}: the file is damaged: {exc}") from exc
+        return book
+
+    def change(self, change: Callable[[ContactBook], ContactBook]) -> ContactBook:
+        """Read, change and write; nothing is written if nothing changed."""
+        self._fs.make_dir("")
+        with self._fs.lock():
+            before = self.load()
+            after = change(before)
+            if after != before:
+                self._fs.replace(_FILE, after.to_bytes(), private=True)
+            return after

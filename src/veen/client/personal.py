@@ -1,0 +1,170 @@
+"""Messages to one person, sealed to her prekey (KEX0.2, D-102).
+
+Every identity has an inbox: the stream whose id is Ht("veen/inbox", id_sign_pk), which whoever has her card can name.
+Two kinds of messages stand in it:
+
+    veen.prekey.v1    by her: a prekey, signed by id_sign, with its time of expiry. Sealed to the directory key of the
+                      inbox, which follows from the card, so that her contacts can read it and the hub cannot
+    any other         to her: sealed to one of her prekeys, which she alone opens, also after it has expired
+
+A prekey is published when the last one has less than a day left, and when the client key has rotated. Whoever sends
+takes the newest one that is live; after three attempts without progress the inbox is read again for a newer one
+(RESYNC0.3), and a message that is still on its way is not sent twice.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+from typing import Final
+
+from veen.client.client import Client
+from veen.client.errors import CardInvalid, HubRefused, NetworkError, PrekeyExpired, PrekeyMissing
+from veen.client.identity.card import IdentityCard
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.keystore import Keystore
+from veen.client.identity.prekey import PrekeySecret, check_prekey, current, kept
+from veen.client.read.reading import Entry
+from veen.client.send.writing import Sent
+from veen.core.crypto import x25519
+from veen.core.errors import FormatError
+from veen.core.hashing import Ht
+from veen.core.objects.prekey import Prekey
+from veen.core.schema_id import schema_id
+
+__all__ = [
+    "ATTEMPTS",
+    "PREKEY_SCHEMA",
+    "due_prekey",
+    "find_prekey",
+    "inbox_id",
+    "inbox_keys",
+    "publish_prekey",
+    "read_inbox",
+    "send_personal",
+]
+
+PREKEY_SCHEMA: Final = schema_id("veen.prekey.v1")
+ATTEMPTS: Final = 3  # R of RESYNC0.3
+_RENEW_SEC: Final = 86_400  # a prekey with less time than this is replaced
+_LOOK_BACK_SEC: Final = 14 * 86_400  # prekeys live for a week; what was published earlier has expired
+
+
+def inbox_id(id_sign_pk: bytes) -> bytes:
+    """The stream of messages to an identity."""
+    return Ht("veen/inbox", id_sign_pk)
+
+
+def _directory(card: IdentityCard) -> StreamKeys:
+    """The key that prekeys are published under: for all who have the card."""
+    sk = Ht("veen/inbox-directory", card.id_sign_pk + card.dh_pk)
+    return StreamKeys(stream_id=inbox_id(card.id_sign_pk), reader_pk=x25519.public_key(sk), reader_sk=sk)
+
+
+def inbox_keys(identity: Identity, prekeys: Iterable[PrekeySecret]) -> tuple[StreamKeys, ...]:
+    """All keys that open something in our inbox: every prekey, the key on the card, the directory."""
+    stream_id = inbox_id(identity.id_sign_pk)
+    secrets = [(secret.prekey.prekey_pk, secret.sk) for secret in prekeys] + [(identity.dh_pk, identity.dh_sk)]
+    keys = (StreamKeys(stream_id=stream_id, reader_pk=pk, reader_sk=sk) for pk, sk in secrets)
+    return (*keys, _directory(identity.card()))
+
+
+# --- prekeys --------------------------------------------------------------------------------------------------
+
+
+def due_prekey(keystore: Keystore, now: int) -> PrekeySecret | None:
+    """A new prekey if the last one ends soon, kept in the keystore before anybody hears of it; else None.
+
+    The caller has the lock of the identity.
+    """
+    live = current(keystore.secrets.prekeys, now)
+    if live is not None and live.prekey.expires_at >= now + _RENEW_SEC:
+        return None
+    fresh = PrekeySecret.create(keystore.identity, now=now)
+    keystore.save(replace(keystore.secrets, prekeys=kept((*keystore.secrets.prekeys, fresh))))
+    return fresh
+
+
+async def publish_prekey(client: Client, identity: Identity, prekey: Prekey) -> Sent | None:
+    """Put a prekey into our inbox, unless it is there already."""
+    card = identity.card()
+    async for published in _published(client, card, int(time.time())):
+        if published == prekey:
+            return None
+    return await client.send(_directory(card), prekey.to_bytes(), schema=PREKEY_SCHEMA)
+
+
+async def _published(client: Client, card: IdentityCard, now: int) -> AsyncGenerator[Prekey, None]:
+    async for entry in client.read(_directory(card), since=max(now - _LOOK_BACK_SEC, 0)):
+        if entry.event is None or entry.event.hdr.schema != PREKEY_SCHEMA:
+            continue
+        try:
+            yield Prekey.from_bytes(entry.event.body)
+        except FormatError:
+            continue
+
+
+async def find_prekey(client: Client, card: IdentityCard, now: int) -> Prekey | None:
+    """The newest live prekey in somebody's inbox that she signed: anybody can write there."""
+    newest: Prekey | None = None
+    async for prekey in _published(client, card, now):
+        try:
+            check_prekey(prekey, card, now)
+        except (CardInvalid, PrekeyExpired):
+            continue
+        if newest is None or prekey.expires_at >= newest.expires_at:
+            newest = prekey
+    return newest
+
+
+# --- messages -------------------------------------------------------------------------------------------------
+
+
+async def send_personal(
+    client: Client,
+    card: IdentityCard,
+    body: bytes,
+    *,
+    prekey: Prekey | None = None,
+    to_card: bool = False,
+    schema: bytes | None = None,
+) -> tuple[Sent, Prekey | None]:
+    """Seal for one person and send; also the prekey to use from now on, None with `to_card`, the key on the card.
+
+    PrekeyMissing if she has none that is live.
+    """
+    attempts, on_its_way = 0, False
+    while True:
+        now = int(time.time())
+        if not to_card and (prekey is None or not prekey.is_live(now)):
+            prekey = await find_prekey(client, card, now)
+            if prekey is None:
+                raise PrekeyMissing(card.name)
+        reader_pk = card.dh_pk if prekey is None or to_card else check_prekey(prekey, card, now)
+        keys = StreamKeys(stream_id=inbox_id(card.id_sign_pk), reader_pk=reader_pk)
+        try:
+            if on_its_way and (recovered := await client.recover(keys)):
+                return recovered[-1], prekey
+            on_its_way = False
+            return await client.send(keys, body, schema=schema), prekey
+        except NetworkError:
+            attempts, on_its_way = attempts + 1, True  # what was sealed is kept, and sent again as it is
+            if attempts > ATTEMPTS:
+                raise
+        except HubRefused:
+            attempts += 1
+            if attempts > ATTEMPTS:
+                raise
+        if attempts == ATTEMPTS:
+            prekey = None  # RESYNC0.3: no progress, so a fresh prekey and a new HPKE context
+
+
+async def read_inbox(
+    client: Client, identity: Identity, prekeys: Iterable[PrekeySecret], *, since: int | None = None
+) -> AsyncGenerator[Entry, None]:
+    """The messages to us, in order; what we published ourselves is left out."""
+    stream_id = inbox_id(identity.id_sign_pk)
+    client.use_personal_keys(stream_id, inbox_keys(identity, prekeys))
+    async for entry in client.read(stream_id, since=since):
+        if entry.event is None or entry.event.hdr.schema != PREKEY_SCHEMA:
+            yield entry

@@ -1,0 +1,158 @@
+"""Invitations: opened by whom they are for, and by nobody else; each way to be wrong has its own error."""
+
+import base64
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.client.clientworld import CHEAP, NOW, identity, seeded
+
+from veen.client.errors import (
+    InviteConflict,
+    InviteDamaged,
+    InviteError,
+    InviteExpired,
+    InviteForAnother,
+    InviteTruncated,
+    NotAnInvite,
+    WrongCode,
+)
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.identity.keystore import Kdf
+from veen.client.invites import CODE_BITS, PREFIX, Invitation, SealedInvite, new_code, normal_code
+from veen.core.objects.captoken import CapToken
+
+ALICE, BOB, CAROL = (identity(name) for name in ("alice", "bob", "carol"))
+KEYS = StreamKeys.create("orders", owner_pk=ALICE.id_sign_pk, random=seeded("orders"))
+TOKEN = CapToken.issue(ALICE.id_sign, BOB.client_id, [KEYS.stream_id], ttl=60)
+CODE = new_code(seeded("code"))
+
+
+def invitation(**changes):
+    fields = {
+        "hub": "https://hub.example:8443",
+        "pin": f"ed25519:{'a' * 64}",
+        "hub_id": b"h" * 32,
+        "ca_pem": b"-----BEGIN CERTIFICATE-----",
+        "keys": (KEYS,),
+        "token": TOKEN,
+        "inviter": ALICE.card(),
+        "context": "team",
+        "invite_seed": b"s" * 32,
+        "expires_at": NOW + 60,
+        **changes,
+    }
+    return Invitation(**fields).signed(ALICE)
+
+
+FOR_BOB = SealedInvite.for_card(invitation(), BOB.card(), random=seeded("card"))
+BY_CODE = SealedInvite.for_code(invitation(), CODE, kdf=CHEAP, random=seeded("by code"))
+
+
+def test_what_was_put_in_comes_out_for_a_card_and_for_a_code():
+    for sealed in (FOR_BOB, BY_CODE):
+        read = SealedInvite.from_text(f" {sealed.to_text()}\n")
+        assert read == sealed
+        assert read.open(NOW, identities=[CAROL, BOB], code=CODE) == invitation()
+
+
+def test_no_secret_stands_outside():
+    for sealed in (FOR_BOB, BY_CODE):
+        data = sealed.to_bytes()
+        for secret in (KEYS.secret(), KEYS.reader_pk, b"hub.example", b"s" * 32, normal_code(CODE).encode()):
+            assert secret not in data
+    assert KEYS.secret().hex() not in repr(invitation())
+
+
+def test_a_code_has_eighty_bits_and_may_be_typed_in_any_way():
+    assert CODE_BITS == 80
+    assert len(normal_code(CODE)) * 5 == CODE_BITS
+    assert len({new_code() for _ in range(100)}) == 100
+    for typed in (CODE.lower(), CODE.replace("-", " "), CODE.replace("0", "o"), f"  {CODE}\n"):
+        assert BY_CODE.open(NOW, code=typed) == invitation()
+
+
+@pytest.mark.parametrize("code", [None, "", "AAAA-AAAA-AAAA-AAAA", CODE[:-1], CODE + "A"])
+def test_a_wrong_code_is_told_as_that(code):
+    with pytest.raises(WrongCode):
+        BY_CODE.open(NOW, code=code)
+
+
+def test_somebody_elses_invitation_is_told_as_that():
+    with pytest.raises(InviteForAnother, match=BOB.card_id):
+        FOR_BOB.open(NOW, identities=[CAROL])
+    posing = replace(FOR_BOB, card_id=bytes.fromhex(CAROL.card_id))
+    with pytest.raises(InviteDamaged):
+        posing.open(NOW, identities=[CAROL])
+
+
+def test_an_expired_invitation_is_refused_and_its_time_cannot_be_changed():
+    for sealed in (FOR_BOB, BY_CODE):
+        assert sealed.open(NOW + 60, identities=[BOB], code=CODE) == invitation()
+        with pytest.raises(InviteExpired):
+            sealed.open(NOW + 61, identities=[BOB], code=CODE)
+        with pytest.raises(InviteDamaged):
+            replace(sealed, expires_at=NOW + 1_000).open(NOW + 61, identities=[BOB], code=CODE)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "veen1qqqq", KEYS.to_text(), "veen-evidence", "-----BEGIN CERTIFICATE-----"]
+)
+def test_another_kind_of_text_is_told_as_that(text):
+    with pytest.raises(NotAnInvite):
+        SealedInvite.from_text(text)
+
+
+def test_another_file_behind_the_same_prefix_is_told_as_that():
+    with pytest.raises(NotAnInvite):
+        SealedInvite.from_text(PREFIX + base64.urlsafe_b64encode(b"something else entirely").decode())
+
+
+def test_every_truncation_is_told_as_a_truncation():
+    text = FOR_BOB.to_text()
+    for length in range(1, len(text)):
+        with pytest.raises(InviteTruncated):
+            SealedInvite.from_text(text[:length])
+
+
+@given(st.data())
+def test_no_change_of_a_character_goes_unnoticed(data):
+    text = FOR_BOB.to_text()
+    place = data.draw(st.integers(0, len(text) - 1))
+    char = data.draw(st.sampled_from("ABCxyz019-_."))
+    changed = text[:place] + char + text[place + 1 :]
+    if changed == text:
+        return
+    with pytest.raises(InviteError):
+        SealedInvite.from_text(changed).open(NOW, identities=[BOB])
+
+
+@given(st.text(max_size=200))
+def test_any_text_ends_in_a_named_error(text):
+    for candidate in (text, PREFIX + text):
+        with pytest.raises(InviteError):
+            SealedInvite.from_text(candidate)
+
+
+def test_a_hostile_cost_of_the_code_is_refused_before_it_is_paid():
+    for memory_kib, passes in ((Kdf.MAX_MEMORY_KIB + 1, 1), (8, 10**6), (0, 1)):
+        with pytest.raises(InviteDamaged):
+            replace(BY_CODE, memory_kib=memory_kib, passes=passes).open(NOW, code=CODE)
+
+
+def test_an_invitation_that_the_inviter_did_not_sign_is_refused():
+    forged = replace(invitation(), hub="https://evil.example", sig=CAROL.id_sign.sign(b"x" * 32))
+    with pytest.raises(InviteDamaged, match="signed"):
+        SealedInvite.for_card(forged, BOB.card()).open(NOW, identities=[BOB])
+    bad_pin = invitation(pin="ed25519:12")
+    with pytest.raises(InviteDamaged):
+        SealedInvite.for_card(bad_pin, BOB.card()).open(NOW, identities=[BOB])
+
+
+def test_the_keys_are_added_and_another_owner_is_a_conflict():
+    ring = invitation().add_to(Keyring())
+    assert ring.for_stream("orders").can_read
+    theirs = StreamKeys.create("orders", owner_pk=CAROL.id_sign_pk)
+    with pytest.raises(InviteConflict):
+        invitation().add_to(Keyring().with_keys(theirs))
