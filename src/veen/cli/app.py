@@ -59,6 +59,7 @@ COMMANDS: Table = {
         "veen.cli.label.label_class:label_class",
         "Hints about labels: padding, rate, retention (LCLASS0).",
     ),
+    "policy": ("veen.cli.policy.group:policy", "Revocations and primaries of a realm, and hubs that enforce them."),
     "pow": ("veen.cli.cap.pow:pow_", "The price that a hub puts on requests."),
     "schema": ("veen.cli.label.schemas:schema", "Payload schemas: their ids, and the registry of them (META0+)."),
     "verify": (
@@ -73,7 +74,7 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
     ("Evidence", ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
-    ("Keys and authority", ("id", "cap", "authorize", "pow")),
+    ("Keys and authority", ("id", "cap", "authorize", "policy", "pow")),
     ("Products", ("recorder",)),
     ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold")),
     ("Names", ("label", "label-class", "schema")),
