@@ -56,9 +56,7 @@ class TestAccess:
         ours, other = self.token(), self.token(streams=[H(b"another")])
         later = self.token(ttl=6_000)
         caps = KnownCap(ours, 1_100), KnownCap(other, 1_100), KnownCap(later, 1_600)
-        assert self.policy(log, *caps).revocations == (
-            Revocation(kind="auth-ref", target=ours.auth_ref(), ts=1_500),
-        )
+        assert self.policy(log, *caps).revocations == (Revocation(kind="auth-ref", target=ours.auth_ref(), ts=1_500),)
 
     def test_a_revocation_of_a_grant_whose_token_nobody_knows_is_reported(self):
         log, grant = self.log()
