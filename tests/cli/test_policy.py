@@ -43,7 +43,7 @@ def why(person, *args):
 
 @pytest.mark.req("KEX1-08", "AUTH-03", "FED-06")
 def test_revocations_and_primaries_go_from_the_log_to_both_hubs(world):
-    admin, bob, first, second = world
+    admin, bob, first, _ = world
     bob.json("send", "orders", "one")
     revoked = admin.json("policy", "revoke", "client-id", bob.client_id, "--make-keys", "--context", "a")
     assert revoked["counted"]
@@ -126,7 +126,7 @@ def test_a_link_of_a_token_can_be_revoked_by_its_file(world, tmp_path):
 
 
 def test_a_hub_that_takes_nothing_is_named(world):
-    admin, bob, first, _ = world
+    admin, _, first, _ = world
     admin.run("policy", "revoke", "client-id", "ab" * 32, "--make-keys", "--context", "a")
     admin.run("context", "add", "open", "--hub", first.url, "--pin", first.about["hub_pk"])  # without the token
     error = admin.json("policy", "push", "--context", "a", "--to", "open", "--to", "b", code=Exit.POLICY)

@@ -20,6 +20,7 @@ from veen.overlays.operations.delegation import Caps, KnownCap
 from veen.testing.events import FakeLog
 
 NOTHING = RealmState((), ())
+PRINCIPAL = H(b"principal")
 GRANTER, BOB = SigningKey(b"\x21" * 32), H(b"bob")
 STREAM = H(b"orders")
 
@@ -83,7 +84,7 @@ class TestDevices:
 
     def device(self, name, **changes):
         fields = {
-            "principal_pk": H(b"principal"),
+            "principal_pk": PRINCIPAL,
             "device_id": H(b"id" + name),
             "device_pk": H(name),
             "dh_pk": bytes(32),
@@ -96,7 +97,7 @@ class TestDevices:
         }
         return Device(**{**fields, **changes})
 
-    def policy(self, *devices, as_of=10_000, principals=(H(b"principal"),)):
+    def policy(self, *devices, as_of=10_000, principals=(PRINCIPAL,)):
         by_key = {(device.principal_pk, device.device_id): device for device in devices}
         others = ("principals", "contexts", "orgs", "groups", "roles", "handles", "links", "revocations")
         state = IdState(devices=by_key, **{name: {} for name in others})
@@ -124,7 +125,7 @@ class TestDevices:
         attack = self.device(b"victim", principal_pk=H(b"mallory"), disabled=True)
         assert self.policy(attack).revocations == ()
         kept = self.device(b"victim")
-        assert self.policy(attack, kept, principals=(H(b"principal"), H(b"mallory"))).revocations == ()
+        assert self.policy(attack, kept, principals=(PRINCIPAL, H(b"mallory"))).revocations == ()
 
 
 @pytest.mark.req("FED-06", "KEX1-07")

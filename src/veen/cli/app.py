@@ -14,6 +14,7 @@ __all__ = ["COMMANDS", "SECTIONS", "LazyGroup", "cli", "main"]
 
 COMMANDS: Table = {
     "audit": ("veen.cli.evidence.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
+    "anchor": ("veen.cli.anchor.group:anchor", "Roots that somebody outside the log remembers (ANCHOR0)."),
     "attachment": ("veen.cli.messages.attachment:attachment", "Files that travel with a message, sealed like it."),
     "authorize": ("veen.cli.cap.group:authorize", "Show a capability token to the hub."),
     "bench": ("veen.cli.tools.bench:bench", "How fast a hub takes messages from here."),
@@ -73,7 +74,10 @@ COMMANDS: Table = {
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
-    ("Evidence", ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
+    (
+        "Evidence",
+        ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "anchor", "query", "inspect", "equivocation"),
+    ),
     ("Keys and authority", ("id", "cap", "authorize", "policy", "pow")),
     ("Products", ("recorder",)),
     ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold")),

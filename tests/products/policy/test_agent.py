@@ -12,6 +12,7 @@ from tests.hub.test_tooling import message
 from tests.waiting import eventually
 
 from veen.client.errors import BadAnswer, ForeignKey
+from veen.client.pinned_hub import PinnedHub
 from veen.client.transport.calls import NO_RETRY
 from veen.client.verify.pin import HubPin
 from veen.core.hashing import H
@@ -25,7 +26,7 @@ from veen.overlays.federation.policy import RealmPolicy
 from veen.overlays.federation.realm import AdminStreams, RealmFold, admin_streams
 from veen.products.policy.agent import PolicyAgent, PolicyFolds, PolicyPace
 from veen.products.policy.errors import PolicyNotEnforced
-from veen.products.policy.hubs import PolicyHub, PushedPolicy
+from veen.products.policy.hubs import PushedPolicy, policy_link
 from veen.testing.links import FakeHub
 
 NAMES = ("admin", "revocation")
@@ -58,14 +59,14 @@ def live(tmp_path, token_file):
 
         def target(name, hub, pin=w.HUB.public):
             url = f"http://127.0.0.1:{hub.port}"
-            return PolicyHub(name=name, url=url, pin=HubPin.of_key(pin), token_file=token_file)
+            return PinnedHub(name=name, url=url, pin=HubPin.of_key(pin), token_file=token_file)
 
         start.target = target
         yield start
 
 
 def opened(*hubs):
-    return {hub.name: lambda hub=hub: hub.open(NO_RETRY) for hub in hubs}
+    return {hub.name: lambda hub=hub: policy_link(hub, NO_RETRY) for hub in hubs}
 
 
 def agent(hubs, report=lambda report: None):
@@ -81,7 +82,7 @@ async def say(source, draft, stream="revocation", client="admin"):
 
 
 async def report_of(target):
-    async with target.open(NO_RETRY) as link:
+    async with policy_link(target, NO_RETRY) as link:
         return await link.report()
 
 
@@ -181,7 +182,7 @@ def test_more_than_one_record_holds_is_told_in_several(live):
     items = tuple(replace(BOB, target=H(b"%d" % number)) for number in range(count))
 
     async def scenario():
-        async with target.open(NO_RETRY) as link:
+        async with policy_link(target, NO_RETRY) as link:
             assert await link.push(RealmPolicy((), items)) == PushedPolicy(count, 0)
             reported = await link.report()
         assert (reported.records, reported.view.counts(w.NOW + 100)[0]) == (3, count)
@@ -193,7 +194,7 @@ def test_a_hub_that_does_not_enforce_a_view_is_named_and_told_the_other(live):
     _, target = live("a", auth1=None)
 
     async def scenario():
-        async with target.open(NO_RETRY) as link:
+        async with policy_link(target, NO_RETRY) as link:
             with pytest.raises(PolicyNotEnforced, match=r"admission\.auth1"):
                 await link.push(RealmPolicy((ELSEWHERE,), (BOB,)))
             reported = await link.report()
@@ -209,7 +210,7 @@ def test_a_hub_with_another_key_than_the_pinned_one_is_told_nothing(live):
 
     async def scenario():
         with pytest.raises(ForeignKey):
-            async with stranger.open(NO_RETRY) as link:
+            async with policy_link(stranger, NO_RETRY) as link:
                 await link.push(RealmPolicy((), (BOB,)))
 
     asyncio.run(scenario())
@@ -220,7 +221,7 @@ def test_an_answer_about_something_else_is_not_taken_for_done(live, monkeypatch)
     _, target = live("a")
 
     async def scenario():
-        async with target.open(NO_RETRY) as link:
+        async with policy_link(target, NO_RETRY) as link:
             await link.push(RealmPolicy((), (BOB,)))
             calls = link._session.calls
             answer = await calls.ask("tooling/policy?after=0", None, PolicyRecordsResponse)

@@ -8,21 +8,22 @@ import click
 from click import argument, option
 
 from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
-from veen.cli.policy.sources import PolicySources, agent_of, hubs_of, policy_options
+from veen.cli.policy.sources import PolicySources, agent_of, policy_options
 from veen.cli.shared.authority import read_token, token_store
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import Noun, Outgoing
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_values import HEX32, plain
+from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
     from veen.client.client import Client
+    from veen.client.pinned_hub import PinnedHub
     from veen.overlays.federation.policy import RealmPolicy
     from veen.overlays.federation.realm import RealmFold
     from veen.products.policy.agent import HubReport, PolicyAgent
-    from veen.products.policy.hubs import PolicyHub
 
 __all__ = ["drop", "policy", "push", "run", "show"]
 
@@ -178,7 +179,6 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
     """
     import asyncio
 
-
     hubs = hubs_of(session, sources.targets)
     with output.records("pushes", ("hub", "revocations", "authorities", "trouble")) as records:
 
@@ -325,12 +325,13 @@ def _shown(item: Any) -> dict[str, Any]:
     return {"ttl": None, **data}
 
 
-async def _reported(hub: "PolicyHub", wanted: "RealmPolicy") -> dict[str, Any]:
+async def _reported(hub: "PinnedHub", wanted: "RealmPolicy") -> dict[str, Any]:
     from veen.client.errors import HubRefused, NetworkError
+    from veen.products.policy.hubs import policy_link
 
     row: dict[str, Any] = {"hub": hub.name, "kex1_plus": None, "auth1": None, "records": None, "missing": None}
     try:
-        async with hub.open() as link:
+        async with policy_link(hub) as link:
             reported = await link.report()
     except (NetworkError, HubRefused) as exc:
         return {**row, "trouble": str(exc)}

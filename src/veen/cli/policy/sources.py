@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,11 +16,11 @@ from veen.cli.shared.names import CONTEXT, STREAM
 from veen.cli.shared.overlay_values import HEX32
 
 if TYPE_CHECKING:
+    from veen.client.pinned_hub import PinnedHub
     from veen.overlays.operations.delegation import Caps
     from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds
-    from veen.products.policy.hubs import PolicyHub
 
-__all__ = ["PolicySources", "agent_of", "hubs_of", "policy_options"]
+__all__ = ["PolicySources", "agent_of", "policy_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -130,35 +130,15 @@ def policy_options(command: F) -> F:
     return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
 
 
-def hubs_of(session: CliSession, targets: Sequence[str]) -> "list[PolicyHub]":
-    """The hubs of some contexts; of the present one if none is named."""
-    from veen.products.policy.hubs import PolicyHub
-
-    hubs = []
-    for name in targets or (None,):
-        at = session if name is None else session.in_context(name)
-        settings = at.settings
-        hubs.append(
-            PolicyHub(
-                name=name or str(settings.context.value or at.hub_url),
-                url=at.hub_url,
-                pin=at.pin,
-                ca_file=settings.path("ca_file"),
-                token_file=settings.path("token_file"),
-                insecure_http=bool(settings.insecure_http.value),
-            )
-        )
-    return hubs
-
-
 def agent_of(
     session: CliSession,
     sources: PolicySources,
-    hubs: "Sequence[PolicyHub]" = (),
+    hubs: "Sequence[PinnedHub]" = (),
     report: "Callable[[HubReport], None]" = lambda report: None,
 ) -> "PolicyAgent":
     from veen.products.policy.agent import PolicyAgent
+    from veen.products.policy.hubs import policy_link
 
     streams = sources.streams(session)
-    opened = {hub.name: hub.open for hub in hubs}
+    opened = {hub.name: partial(policy_link, hub) for hub in hubs}
     return PolicyAgent(sources.folds(session), streams, opened, report=report)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import crdt, crud, kv, queue
+from veen.overlays import anchoring, crdt, crud, kv, queue
 from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
@@ -184,6 +184,12 @@ BUILTIN: Final = Registry(
             about="authority over streams, and revocations (FED1, KEX1+)",
             schemas=(realm.AUTHORITY, realm.REVOCATION),
             folds={"realm": realm.RealmFold},
+        ),
+        Overlay(
+            name="anchor",
+            about="roots of other hubs, stated in this log (ANCHOR0)",
+            schemas=(anchoring.ANCHOR,),
+            folds={"anchor": anchoring.AnchorFold},
         ),
         Overlay(
             name="state",

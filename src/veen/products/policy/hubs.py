@@ -7,14 +7,12 @@ is not the pinned one is never believed to enforce anything.
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from veen.client.errors import BadAnswer, HubRefused
+from veen.client.pinned_hub import PinnedHub
 from veen.client.session import HubSession
-from veen.client.transport.calls import Calls, Retry
-from veen.client.transport.http import CALL_SECONDS, HttpTransport
-from veen.client.verify.pin import HubPin
+from veen.client.transport.calls import Retry
 from veen.core.errors import ApiCode
 from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
 from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation
@@ -23,7 +21,7 @@ from veen.core.policy_state import PolicyView
 from veen.overlays.federation.policy import RealmPolicy
 from veen.products.policy.errors import PolicyNotEnforced
 
-__all__ = ["HubLink", "OpenHub", "PolicyHub", "PushedPolicy", "ReportedPolicy"]
+__all__ = ["HubLink", "OpenHub", "PushedPolicy", "ReportedPolicy", "policy_link"]
 
 _OPERATION: Final = "tooling/policy"
 _MAX_PAGES: Final = 100_000  # of control records; a list that goes on is a fault of the hub
@@ -31,33 +29,11 @@ _MAX_PAGES: Final = 100_000  # of control records; a list that goes on is a faul
 OpenHub = Callable[[], AbstractAsyncContextManager["HubLink"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyHub:
-    """Where a hub is and which key it has."""
-
-    name: str
-    url: str
-    pin: HubPin
-    ca_file: Path | None = None
-    token_file: Path | None = None
-    insecure_http: bool = False
-
-    @asynccontextmanager
-    async def open(self, retry: Retry | None = None) -> AsyncIterator["HubLink"]:
-        """Connect and check the pin."""
-        transport = HttpTransport(
-            self.url,
-            ca_file=self.ca_file,
-            token_file=self.token_file,
-            insecure_http=self.insecure_http,
-            timeout=CALL_SECONDS,
-        )
-        try:
-            session = HubSession(Calls(transport, retry), self.pin)
-            await session.refresh_identity()
-            yield HubLink(session)
-        finally:
-            await transport.aclose()
+@asynccontextmanager
+async def policy_link(hub: PinnedHub, retry: Retry | None = None) -> AsyncIterator["HubLink"]:
+    """Connect and check the pin."""
+    async with hub.session(retry) as session:
+        yield HubLink(session)
 
 
 @dataclass(frozen=True, slots=True)
