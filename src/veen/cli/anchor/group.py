@@ -61,8 +61,8 @@ def publish(
 ) -> None:
     """Anchor the root of STREAM: at the backend that the hub is configured for, or at one that you name.
 
-    What you name gets the root of a checkpoint that was verified here; then the hub writes down where to look, for which
-    it needs its administrator token. A failure changes nothing in the log: run the command again.
+    What you name gets the root of a checkpoint that was verified here; then the hub writes down where to look, which
+    needs its administrator token. A failure changes nothing in the log: run the command again.
 
     \b
     veen anchor publish orders

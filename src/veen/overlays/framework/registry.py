@@ -14,6 +14,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from veen.overlays import anchoring, crdt, crud, kv, queue
+from veen.overlays.discovery import bodies as discovery
+from veen.overlays.discovery.directory import DirectoryFold
 from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
@@ -211,6 +213,12 @@ BUILTIN: Final = Registry(
                 "operation.queryaudit": QueryAuditFold,
                 "operation.mirror": MirrorFold,
             },
+        ),
+        Overlay(
+            name="discovery",
+            about="hubs, overlays and services that can be found (001 spec-5)",
+            schemas=discovery.SCHEMAS,
+            folds={"discovery": DirectoryFold},
         ),
         Overlay(
             name="labelclass",
