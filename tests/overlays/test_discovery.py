@@ -109,7 +109,10 @@ def test_the_streams_are_those_of_the_document():
     [
         (hub(), "hub_id hub_pk profile_id region tags endpoints overlays ttl_sec version"),
         (replace(overlay(), docs_url="u"), "overlay_id name version schemas docs_url tags ttl_sec"),
-        (service(), "service_id name overlay_id methods stream_ids regions required_caps auth_policy operator tags ttl_sec"),
+        (
+            service(),
+            "service_id name overlay_id methods stream_ids regions required_caps auth_policy operator tags ttl_sec",
+        ),
     ],
     ids=["hub", "overlay", "service"],
 )  # fmt: skip
@@ -136,9 +139,10 @@ def test_questions_and_answers_have_their_keys_and_an_answer_is_good_or_has_an_e
     }
     fault = DiscoveryFault(code="DISC.KIND")
     for fields in (
-        {"ok": True, "results": (), "more": False, "error": fault},
-        {"ok": False, "results": (), "more": False},
-        {"ok": False, "results": ({},), "more": False, "error": fault},
+        {"ok": True, "results": [], "more": False, "error": fault},
+        {"ok": False, "results": [], "more": False},
+        {"ok": False, "results": [{}], "more": False, "error": fault},
+        {"ok": True, "results": {}, "more": False},
     ):
         with pytest.raises(InvalidBody, match=r"DISC\.ANSWER"):
             DiscoveryResult(**fields).to_bytes()
@@ -276,7 +280,7 @@ def test_what_no_filter_has_is_refused_and_never_ignored():
         ("service", {"overlay_id": "rpc"}, "DISC.FILTER"),
     ):
         result = asked(view, kind, filters)
-        assert (result.ok, result.results, result.more) == (False, (), False)
+        assert (result.ok, result.results, result.more) == (False, [], False)
         assert result.error is not None
         assert result.error.code == code
     result = answer(view, DiscoveryQuery(kind="hub", filter=[]))
@@ -370,13 +374,13 @@ def test_answers_of_strangers_and_silence_are_not_taken(monkeypatch):
         async def lie():
             async for entry in fabric.link("mallory").follow("questions", from_seq=1):
                 if entry.event.hdr.schema == QUERY.id:
-                    lying = DiscoveryResult(ok=True, results=({"name": "evil"},), more=False)
+                    lying = DiscoveryResult(ok=True, results=[{"name": "evil"}], more=False)
                     await fabric.append(RESULT.draft(lying, parent_id=entry.event.msg_id), "questions", "mallory")
 
         liar = asyncio.create_task(lie())
         query = DiscoveryQuery(kind="hub", filter={})
         try:
-            assert (await ask(caller, "questions", query)).results == ({"name": "evil"},)
+            assert (await ask(caller, "questions", query)).results == [{"name": "evil"}]
             with pytest.raises(NoAnswer):
                 await ask(caller, "questions", query, servers=[H(b"server")], timeout=0.2)
         finally:

@@ -251,11 +251,13 @@ class DiscoveryResult(Body):
     KIND: ClassVar[str] = "disc.query.res.v1"
 
     ok: bool
-    results: Annotated[tuple[Anything, ...], Length(0, _MANY)]
+    results: Anything  # a list of descriptors, free-form: their keys are sorted here (D-03)
     more: bool
     error: DiscoveryFault | None = None
 
     def _check(self) -> None:
+        if not isinstance(self.results, list) or len(self.results) > _MANY:
+            raise InvalidBody("DISC.ANSWER", f"results are a list of at most {_MANY} descriptors")
         if self.ok != (self.error is None) or (not self.ok and (self.results or self.more)):
             raise InvalidBody("DISC.ANSWER", "an answer has results or an error")
 

@@ -62,7 +62,7 @@ def answer(directory: Directory, query: DiscoveryQuery) -> DiscoveryResult:
     try:
         tests = _tests(query)
     except QueryRefused as exc:
-        return DiscoveryResult(ok=False, results=(), more=False, error=DiscoveryFault(code=exc.code, detail=exc.detail))
+        return DiscoveryResult(ok=False, results=[], more=False, error=DiscoveryFault(code=exc.code, detail=exc.detail))
     limit = DEFAULT_LIMIT if query.limit is None else min(query.limit, MAX_LIMIT)
     offset = query.offset or 0
     results: list[Any] = []
@@ -73,7 +73,7 @@ def answer(directory: Directory, query: DiscoveryQuery) -> DiscoveryResult:
             if offset <= matches < offset + limit:
                 results.append(listing.tree)
             matches += 1
-    return DiscoveryResult(ok=True, results=tuple(results), more=matches > offset + limit)
+    return DiscoveryResult(ok=True, results=results, more=matches > offset + limit)
 
 
 def _tests(query: DiscoveryQuery) -> list[tuple[Test, Any]]:

@@ -103,7 +103,7 @@ class DiscoveryServer:
     async def _answer(self, event: Event) -> None:
         typed = decode(event, QUERY)
         if isinstance(typed, Issue):
-            query, result = None, DiscoveryResult(ok=False, results=(), more=False, error=_UNREAD)
+            query, result = None, DiscoveryResult(ok=False, results=[], more=False, error=_UNREAD)
         else:
             query = typed.body
             await self._directory.refresh()
