@@ -135,7 +135,7 @@ def plan(output: Output, session: CliSession, wish: "ConnectWish", source: Disco
     veen connect plan --method add --region north
     """
     result = _planned(session, wish, source)
-    data = {
+    data: dict[str, Any] = {
         "hubs": [_hub_row(hub, wish) for hub in result.hubs],
         "services": [_service_row(service) for service in result.services],
         "token_request": _request(session, result),
@@ -175,7 +175,7 @@ def apply(
     """Check the identity of the planned hub, pin its key, write the context NAME, and authorise --cap there.
 
     A hub whose identity has not the advertised key and hub_id is CONNECT.IDENTITY. Its key must be confirmed: by
-    --confirm, by a context that pins it already, or by a person. What was agreed is kept beside the state of the identity.
+    --confirm, by a context that pins it already, or by a person. The outcome is kept with the identity's state.
 
     \b
     veen connect apply calc --method add --confirm ed25519:9f2c… --cap calc.cap

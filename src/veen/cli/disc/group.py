@@ -10,11 +10,12 @@ from veen.cli.disc.sources import NAMES, DiscoverySource, discovery_options, fol
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.names import STREAM
+from veen.cli.shared.names import CONTEXT, STREAM
 from veen.cli.shared.nouns import Noun, Outgoing
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import make_keys, show_folded
 from veen.cli.shared.overlay_values import HEX32, plain
+from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _outgoing(session: CliSession, kind: str, make: Callable[[], Any], keys: boo
     "Publish this hub.",
     option("--region", default="", help="Where it is."),
     option("--overlay", "overlays", multiple=True, help="An overlay that it takes part in, by name. Repeatable."),
+    option("--of", "of_context", type=CONTEXT, help="The context of the hub to publish; default: this hub."),
     option("--url", help="Where it can be reached; default: the URL of the context."),
     _TAGS,
     _TTL,
@@ -69,28 +71,36 @@ def _hub(
     session: CliSession,
     region: str,
     overlays: tuple[str, ...],
+    of_context: str | None,
     url: str | None,
     tags: tuple[str, ...],
     ttl: int,
     keys: bool,
 ) -> Outgoing:
-    """Publish the hub of the context, with the key that is pinned and the profile that it says it has.
+    """Publish this hub, or the hub of another context in the directory of this one, under the key that is pinned.
 
     \b
     veen disc advertise hub --region north --overlay rpc --make-keys
+    veen disc advertise hub --of orders-hub --region north --context directory
     """
+    import asyncio
+
     from veen.overlays.discovery.bodies import Endpoint, HubAdvert, overlay_id_of
 
     if keys:
         make_keys(session, NAMES["hub"])  # before the identity is in use for reading the hub
-    client = session.client()
-    status = client.status()
-    address = url or session.hub_url
-    newest = client.pin.newest.hub_pk
+    (hub,) = hubs_of(session, [of_context] if of_context else [])
+
+    async def look() -> tuple[bytes, bytes, Any]:
+        async with hub.session() as at:
+            return at.hub_id, at.pin.newest.hub_pk, at.status
+
+    hub_id, newest, status = asyncio.run(look())
+    address = url or hub.url
 
     def make() -> HubAdvert:
         return HubAdvert(
-            hub_id=client.hub_id,
+            hub_id=hub_id,
             hub_pk=newest,
             profile_id=status.profiles[0].profile_id(),
             region=region,
@@ -101,7 +111,7 @@ def _hub(
             version=status.server_version,
         )
 
-    return _outgoing(session, "hub", make, False, {"id": client.hub_id, "hub_pk": newest, "url": address})
+    return _outgoing(session, "hub", make, False, {"id": hub_id, "hub_pk": newest, "url": address})
 
 
 @advertise.write(
@@ -159,7 +169,7 @@ def _overlay(
     option("--method", "methods", multiple=True, help="A method of it. Repeatable."),
     option("--stream", "streams", type=STREAM, multiple=True, help="Requests, then answers if apart. Repeatable."),
     option("--region", "regions", multiple=True, help="Where it is best used. Repeatable."),
-    option("--cap", "caps", multiple=True, help="A capability that callers need, as a word. Repeatable."),
+    option("--needs", "caps", multiple=True, help="A capability that callers need, as a word. Repeatable."),
     option(
         "--auth", "mode", type=click.Choice(("cap_token", "mtls", "none", "other")), help="How callers are admitted."
     ),
