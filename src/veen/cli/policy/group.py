@@ -67,7 +67,7 @@ def _revoke(
 ) -> Outgoing:
     """Write a revocation of TARGET, 64 hex digits or a file with a token, to the realm's stream.
 
-    A link revokes every token whose chain holds it: all renewals that followed (D-173). A hub refuses from the second
+    A link revokes every token whose chain holds it: all renewals that followed. A hub refuses from the second
     after the policy agent has told it.
 
     \b
@@ -129,7 +129,7 @@ def _assign(
 ) -> Outgoing:
     """Write to the realm's stream which hub is the primary of STREAM; others refuse messages to it (NOT_PRIMARY).
 
-    Of records that are active at once the earliest counts: a cut-over waits for the end of the one before (D-101).
+    Of records that are active at once the earliest counts: a cut-over waits for the end of the one before.
 
     \b
     veen policy assign orders --ttl 1d
