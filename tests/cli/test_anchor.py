@@ -68,9 +68,9 @@ def test_goals_audit_anchor(start, tmp_path, token):
         bob.say("orders", "one", "forged")
         now = bob.json("anchor", "publish", "orders", "--file", tmp_path / "other", "--no-record")["root"]
         assert now != anchored["root"]
-        kept = AnchorFile(OsFs(chain))
-        assert kept.verify(bytes.fromhex(anchored["root"]), bytes.fromhex(anchored["anchor_ref"]))
-        assert not kept.verify(bytes.fromhex(now), bytes.fromhex(anchored["anchor_ref"]))  # the forgery is found
+        chained = AnchorFile(OsFs(chain))
+        assert chained.verify(bytes.fromhex(anchored["root"]), bytes.fromhex(anchored["anchor_ref"]))
+        assert not chained.verify(bytes.fromhex(now), bytes.fromhex(anchored["anchor_ref"]))  # the forgery is found
         bob.json("anchor", "publish", "orders", "--file", chain)
         bob.run("anchor", "verify", "orders", "--file", chain)
         (file,) = chain.iterdir()

@@ -38,17 +38,17 @@ def fabric(tmp_path):
 @pytest.mark.req("DISC-01", "DISC-05", "DISC-07", "CONN-07")
 def test_descriptors_are_published_listed_asked_for_and_retired(fabric):
     operator, caller, _ = fabric
-    made = operator.json("disc", "advertise", "overlay", "crdt", "--tag", "beta")
-    assert made["counted"]
+    crdt = operator.json("disc", "advertise", "overlay", "crdt", "--tag", "beta")
+    assert crdt["counted"]
     hub = operator.json("disc", "advertise", "hub", "--region", "here")
     first = operator.json("disc", "advertise", "service", "clock", "--method", "now", "--stream", "app/calls")
-    assert [row["id"] for row in caller.json("disc", "list")["listings"]] == [hub["id"], made["id"], first["id"]]
-    found = caller.json("disc", "query", "service", "--method", "now")["results"]
-    assert [row["name"] for row in found] == ["clock"]
+    assert [row["id"] for row in caller.json("disc", "list")["listings"]] == [hub["id"], crdt["id"], first["id"]]
+    matches = caller.json("disc", "query", "service", "--method", "now")["results"]
+    assert [row["name"] for row in matches] == ["clock"]
     stolen = caller.json("disc", "advertise", "overlay", "crdt", code=Exit.POLICY)
     assert stolen["code"] == "DISC.PUBLISHER"
     assert caller.json("disc", "query", "overlay", "--method", "now", code=Exit.POLICY)["code"] == "DISC.FILTER"
-    for kind, made_id in (("service", first["id"]), ("hub", hub["id"]), ("overlay", made["id"])):
+    for kind, made_id in (("service", first["id"]), ("hub", hub["id"]), ("overlay", crdt["id"])):
         operator.json("disc", "retire", kind, made_id, "--reason", "test is over")
     assert caller.json("disc", "list")["listings"] == []
     assert len(caller.json("disc", "list", "--all")["listings"]) == 3

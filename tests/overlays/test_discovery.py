@@ -39,7 +39,7 @@ from veen.testing.laws import check_laws
 from veen.testing.links import FakeHub
 
 NAMES = {"hub": "disc.hubs.v1", "overlay": "disc.overlays.v1", "service": "disc.services.v1"}
-RPC = overlay_id_of("rpc")
+RPC, SCHEMA = overlay_id_of("rpc"), H(b"rpc.v1")
 REGIONS, TAGS, METHODS = ("north", "south"), ("public", "beta"), ("add", "pay")
 
 
@@ -58,7 +58,7 @@ def hub(name=b"hub", *, region="north", tags=("public",), overlays=(RPC,), ttl=1
     )
 
 
-def overlay(name="rpc", *, schemas=(H(b"rpc.v1"),), tags=(), ttl=100):
+def overlay(name="rpc", *, schemas=(SCHEMA,), tags=(), ttl=100):
     return OverlayAdvert(
         overlay_id=overlay_id_of(name), name=name, version="1", schemas=schemas, tags=tags, ttl_sec=ttl
     )

@@ -37,12 +37,12 @@ class TestAccess:
         return CapToken.issue(GRANTER, BOB, streams, ttl=ttl)
 
     def policy(self, log, *caps):
-        known = Caps(caps)
-        fold = AccessFold(granters=[H(b"granter")], caps=known)
+        token_caps = Caps(caps)
+        fold = AccessFold(granters=[H(b"granter")], caps=token_caps)
         state = fold.view(fold.summarize(log.all()))
         # The granter of the log is a name, the issuer of a token a key: they are one person here.
         grants = {key: replace(grant, granter=GRANTER.public) for key, grant in state.grants.items()}
-        return realm_policy(NOTHING, access=replace(state, grants=grants), caps=known, as_of=2_000)
+        return realm_policy(NOTHING, access=replace(state, grants=grants), caps=token_caps, as_of=2_000)
 
     def test_a_reference_that_is_an_auth_ref_is_revoked_as_it_stands(self):
         log, _ = self.log()
@@ -124,8 +124,8 @@ class TestDevices:
         """A device record is not signed by the device: anyone could shut out any key."""
         attack = self.device(b"victim", principal_pk=H(b"mallory"), disabled=True)
         assert self.policy(attack).revocations == ()
-        kept = self.device(b"victim")
-        assert self.policy(attack, kept, principals=(PRINCIPAL, H(b"mallory"))).revocations == ()
+        registered = self.device(b"victim")
+        assert self.policy(attack, registered, principals=(PRINCIPAL, H(b"mallory"))).revocations == ()
 
 
 @pytest.mark.req("FED-06", "KEX1-07")

@@ -259,7 +259,12 @@ def _words(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["kind"], row["id"], text, row["expires_at"]
 
 
-@disc.read("list", "What is in the directory.", option("--all", "everything", is_flag=True), discovery_options)
+@disc.read(
+    "list",
+    "What is in the directory.",
+    option("--all", "everything", is_flag=True, help="Also what was retired or has expired."),
+    discovery_options,
+)
 def _list(session: CliSession, everything: bool, source: DiscoverySource, view: View) -> None:
     """Every descriptor, now or --as-of a moment; --all also shows what was retired or has expired.
 

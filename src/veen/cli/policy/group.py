@@ -182,10 +182,10 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
     hubs = hubs_of(session, sources.targets)
     with output.records("pushes", ("hub", "revocations", "authorities", "trouble")) as records:
 
-        def told(report: "HubReport") -> None:
+        def show_push(report: "HubReport") -> None:
             records.add(_pushed(report), tuple(_pushed(report).values())[:4])
 
-        agent = agent_of(session, sources, hubs, told)
+        agent = agent_of(session, sources, hubs, show_push)
 
         async def work(client: "Client") -> None:
             try:

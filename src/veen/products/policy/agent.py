@@ -29,7 +29,7 @@ from veen.overlays.id.fold import IdFold
 from veen.overlays.operations.access import AccessFold
 from veen.overlays.operations.delegation import Caps
 from veen.products.policy.errors import PolicyNotEnforced
-from veen.products.policy.hubs import HubLink, OpenHub, PushedPolicy
+from veen.products.policy.hubs import OpenHub, PolicyLink, PushedPolicy
 
 __all__ = ["HubReport", "PolicyAgent", "PolicyFolds", "PolicyPace", "PolicyReader"]
 
@@ -102,7 +102,7 @@ class HubReport:
 class _HubState:
     """Of one hub; belongs to the event loop of the agent."""
 
-    told: set[Any] = field(default_factory=set)  # items that the hub has acknowledged since the last resync
+    acknowledged: set[Any] = field(default_factory=set)  # items that the hub has acknowledged since the last resync
     version: int = -1  # of the events that it was told about
     resync_at: float = 0.0
 
@@ -208,7 +208,7 @@ class PolicyAgent:
                 self._report(HubReport(hub=name, trouble=str(exc)))
                 if isinstance(exc, PolicyNotEnforced) or not is_transient(exc):
                     pause = self._pace.longest_pause  # somebody has to do something: no need to hurry
-            state.told.clear()
+            state.acknowledged.clear()
             state.version = -1
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._pace.longest_pause)
@@ -230,21 +230,21 @@ class PolicyAgent:
                 await asyncio.sleep(_SETTLE_SECONDS)
             yield
 
-    async def _bring_up(self, name: str, hub: HubLink, state: _HubState) -> None:
+    async def _bring_up(self, name: str, hub: PolicyLink, state: _HubState) -> None:
         loop = asyncio.get_running_loop()
         is_news = state.version != self._version
         version, newest = self._version, self._newest
         if loop.time() >= state.resync_at:
-            state.told.clear()
+            state.acknowledged.clear()
             state.resync_at = loop.time() + self._pace.resync
         policy = self.policy()
         left = RealmPolicy(
-            tuple(item for item in policy.authorities if item not in state.told),
-            tuple(item for item in policy.revocations if item not in state.told),
+            tuple(item for item in policy.authorities if item not in state.acknowledged),
+            tuple(item for item in policy.revocations if item not in state.acknowledged),
             policy.unresolved,
         )
         pushed = await hub.push(left)
-        state.told.update(left.authorities, left.revocations)
+        state.acknowledged.update(left.authorities, left.revocations)
         state.version = version
         if is_news or pushed != PushedPolicy():
             self._report(HubReport(hub=name, pushed=pushed, seconds=loop.time() - newest if is_news else None))

@@ -21,19 +21,19 @@ from veen.core.policy_state import PolicyView
 from veen.overlays.federation.policy import RealmPolicy
 from veen.products.policy.errors import PolicyNotEnforced
 
-__all__ = ["HubLink", "OpenHub", "PushedPolicy", "ReportedPolicy", "policy_link"]
+__all__ = ["OpenHub", "PolicyLink", "PushedPolicy", "ReportedPolicy", "policy_link"]
 
 _OPERATION: Final = "tooling/policy"
 _MAX_PAGES: Final = 100_000  # of control records; a list that goes on is a fault of the hub
 
-OpenHub = Callable[[], AbstractAsyncContextManager["HubLink"]]
+OpenHub = Callable[[], AbstractAsyncContextManager["PolicyLink"]]
 
 
 @asynccontextmanager
-async def policy_link(hub: PinnedHub, retry: Retry | None = None) -> AsyncIterator["HubLink"]:
+async def policy_link(hub: PinnedHub, retry: Retry | None = None) -> AsyncIterator["PolicyLink"]:
     """Connect and check the pin."""
     async with hub.session(retry) as session:
-        yield HubLink(session)
+        yield PolicyLink(session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ReportedPolicy:
         )
 
 
-class HubLink:
+class PolicyLink:
     """An open connection to one pinned hub."""
 
     def __init__(self, session: HubSession) -> None:
