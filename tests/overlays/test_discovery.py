@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import cbor2
 import pytest
@@ -138,12 +139,13 @@ def test_questions_and_answers_have_their_keys_and_an_answer_is_good_or_has_an_e
         "offset": 2,
     }
     fault = DiscoveryFault(code="DISC.KIND")
-    for fields in (
+    cases: tuple[dict[str, Any], ...] = (
         {"ok": True, "results": [], "more": False, "error": fault},
         {"ok": False, "results": [], "more": False},
         {"ok": False, "results": [{}], "more": False, "error": fault},
         {"ok": True, "results": {}, "more": False},
-    ):
+    )
+    for fields in cases:
         with pytest.raises(InvalidBody, match=r"DISC\.ANSWER"):
             DiscoveryResult(**fields).to_bytes()
 

@@ -1,6 +1,7 @@
 """What hubs shall enforce, as a function of a realm's streams (D-51, D-91, D-96)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.overlays.test_realm import GIVEN, STREAMS, Log
@@ -99,8 +100,9 @@ class TestDevices:
 
     def policy(self, *devices, as_of=10_000, principals=(PRINCIPAL,)):
         by_key = {(device.principal_pk, device.device_id): device for device in devices}
+        nothing: dict[Any, Any] = {}
         others = ("principals", "contexts", "orgs", "groups", "roles", "handles", "links", "revocations")
-        state = IdState(devices=by_key, **{name: {} for name in others})
+        state = IdState(devices=by_key, **dict.fromkeys(others, nothing))
         return realm_policy(NOTHING, devices=state, principals=principals, as_of=as_of)
 
     @pytest.mark.req("KEX1-03")

@@ -24,7 +24,7 @@ from veen.hub.api.access import Access
 from veen.overlays.federation import realm
 from veen.overlays.federation.policy import RealmPolicy
 from veen.overlays.federation.realm import AdminStreams, RealmFold, admin_streams
-from veen.products.policy.agent import PolicyAgent, PolicyFolds, PolicyPace
+from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds, PolicyPace
 from veen.products.policy.errors import PolicyNotEnforced
 from veen.products.policy.hubs import PushedPolicy, policy_link
 from veen.testing.links import FakeHub
@@ -61,7 +61,7 @@ def live(tmp_path, token_file):
             url = f"http://127.0.0.1:{hub.port}"
             return PinnedHub(name=name, url=url, pin=HubPin.of_key(pin), token_file=token_file)
 
-        start.target = target
+        start.target = target  # type: ignore[attr-defined]  # for hubs that are not there
         yield start
 
 
@@ -114,7 +114,7 @@ def test_what_the_log_says_is_told_once_and_again_changes_nothing(live):
 def test_a_record_reaches_every_hub_while_the_agent_follows(live):
     """Also a hub that joins later, and one that was away."""
     (first, a), (_, b) = live("a"), live("b")
-    reports = []
+    reports: list[HubReport] = []
 
     async def scenario():
         source = FakeHub()
@@ -137,7 +137,7 @@ def test_a_record_reaches_every_hub_while_the_agent_follows(live):
 def test_a_hub_that_fails_delays_no_other_and_is_tried_again(live, tmp_path):
     _, up = live("up")
     down = live.target("down", type("Nobody", (), {"port": 9})())  # nothing listens there
-    reports = []
+    reports: list[HubReport] = []
 
     async def scenario():
         source = FakeHub()

@@ -224,7 +224,11 @@ def _service(
 
 
 @disc.write(
-    "retire", "Hide what you published.", _KIND, argument("ident", metavar="ID", type=HEX32), option("--reason")
+    "retire",
+    "Hide what you published.",
+    _KIND,
+    argument("ident", metavar="ID", type=HEX32),
+    option("--reason", help="Why, for those who look for it."),
 )
 def _retire(session: CliSession, kind: str, ident: bytes, reason: str | None) -> Outgoing:
     """Hide the descriptor ID of a KIND; only its publisher can. Advertising it again shows it again.
