@@ -256,7 +256,8 @@ def verify(
 
     What verifies the backend comes from you: --file for the chain in this directory, --certificates for timestamps. An
     anchor that nothing was given for is listed as unchecked. With --ref one token or evidence file is checked,
-    against the checkpoint of STREAM at --upto, or offline against --root. Exit code 1 and ANCHOR.INVALID if an anchor does not fit.
+    against the checkpoint of STREAM at --upto, or offline against --root. Exit code 1 and ANCHOR.INVALID if an
+    anchor does not fit.
 
     \b
     veen anchor verify orders --file /mnt/worm/anchors --certificates tsa.pem
