@@ -24,7 +24,7 @@ FILE = SOURCE / "core" / "errors.toml"
 ROWS = list(catalogue().values())
 FAMILIES = (
     "E|AGB|VESN|OVL|STATE|KV|CRUD|QUEUE|CRDT|RPC|ID|WAL|AGREE|DELEG|GRANT|LCLASS|META|MIRR|PAID|PUB|QAUD|RECOV"
-    "|REVOKE|SDR|SNAP"
+    "|REVOKE|SDR|SNAP|REALM|POLICY|ANCHOR|DISC|CONNECT"
 )
 CODE = re.compile(rf"\b(?:{FAMILIES})\.[A-Z][A-Z_]*(?:\.[A-Z][A-Z_]*)*\b")
 

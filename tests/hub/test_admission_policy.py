@@ -172,6 +172,20 @@ def test_a_preloaded_token_can_be_revoked_before_its_first_message():
         assert why(judge(w.msg(token=w.FREE_TOKEN), state, policy=policy, now=LATER)) is Refusal.CAP_REVOKED
 
 
+@pytest.mark.req("KEX1-08", "CAP-14")
+def test_a_revoked_link_ends_every_token_whose_chain_holds_it():
+    """D-173: renewals follow the link; a token of another chain, also of the same issuer for the same key, does not."""
+    policy = w.policy(kex1=Kex1())
+    renewed = w.TOKEN.renew(w.ISSUER)
+    other = CapToken.issue(w.ISSUER, w.ALICE.public, w.TOKEN.allow.stream_ids, ttl=w.TOKEN.allow.ttl + 1)
+    tokens = (w.TOKEN, renewed, other)
+    for number, ended in ((1, (True, True, False)), (2, (False, True, False))):
+        state = state_with(revoked("cap-token", H(renewed.sig_chain[number - 1])), state=w.state(*tokens))
+        answers = [judge(w.msg(token=token), state, policy=policy, now=LATER) for token in tokens]
+        assert tuple(isinstance(answer, Refuse) for answer in answers) == ended
+        assert why(answers[1]) is Refusal.CAP_REVOKED
+
+
 # --- KEX1+: bounds ---------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,21 @@ def test_a_revocation_is_journaled_and_enforced_until_it_ends(enforcing, clock, 
         submit(hub, message(2))
 
 
+@pytest.mark.req("KEX1-08")
+def test_a_token_with_a_revoked_link_is_not_authorised_and_no_signature_of_it_is_verified(enforcing, clock):
+    """D-173"""
+    renewed = w.FREE_TOKEN.renew(w.ISSUER)
+    link = Revocation(kind="cap-token", target=H(w.FREE_TOKEN.sig_chain[0]), ts=w.NOW)
+    forged = replace(renewed, sig_chain=(renewed.sig_chain[0], bytes(64)))
+    with enforcing() as hub:
+        assert detail_of(hub.call("/tooling/authorize", forged, status=403))["detail_enum"] == "CAP_INVALID"
+        push(hub, revocations=(link,))
+        clock.now = w.NOW + 1
+        for token in (renewed, forged):
+            data = hub.call("/tooling/authorize", token, status=403)
+            assert detail_of(data)["detail_enum"] == "CAP_REVOKED"
+
+
 @pytest.mark.req("AUTH-03", "FED-06")
 def test_an_authority_record_sends_writers_to_the_primary(enforcing, clock):
     with enforcing() as hub:

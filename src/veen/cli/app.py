@@ -14,12 +14,15 @@ __all__ = ["COMMANDS", "SECTIONS", "LazyGroup", "cli", "main"]
 
 COMMANDS: Table = {
     "audit": ("veen.cli.evidence.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
+    "anchor": ("veen.cli.anchor.group:anchor", "Roots that somebody outside the log remembers (ANCHOR0)."),
     "attachment": ("veen.cli.messages.attachment:attachment", "Files that travel with a message, sealed like it."),
     "authorize": ("veen.cli.cap.group:authorize", "Show a capability token to the hub."),
     "bench": ("veen.cli.tools.bench:bench", "How fast a hub takes messages from here."),
     "bridge": ("veen.cli.bridge.group:bridge", "Carry events over an air gap, with their evidence (AGB0)."),
     "cap": ("veen.cli.cap.group:cap", "Capability tokens: who may write where, until when."),
     "checkpoint": ("veen.cli.evidence.checkpoint:checkpoint", "What the hub signed about a whole log."),
+    "connect": ("veen.cli.connect.group:connect", "Find a service in the directory and connect to it."),
+    "disc": ("veen.cli.disc.group:disc", "A directory of hubs, overlays and services (001 spec-5)."),
     "equivocation": ("veen.cli.evidence.equivocation:equivocation", "Proof that a hub told two stories."),
     "evidence": ("veen.cli.evidence.files:evidence", "Entries with all their proofs as one file, for outsiders."),
     "proof": ("veen.cli.evidence.proof:proof", "That an entry stands in the log; also as a picture."),
@@ -68,6 +71,7 @@ COMMANDS: Table = {
         "veen.cli.label.label_class:label_class",
         "Hints about labels: padding, rate, retention (LCLASS0).",
     ),
+    "policy": ("veen.cli.policy.group:policy", "Revocations and primaries of a realm, and hubs that enforce them."),
     "pow": ("veen.cli.cap.pow:pow_", "The price that a hub puts on requests."),
     "schema": ("veen.cli.label.schemas:schema", "Payload schemas: their ids, and the registry of them (META0+)."),
     "verify": (
@@ -81,13 +85,16 @@ COMMANDS: Table = {
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
-    ("Evidence", ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
+    (
+        "Evidence",
+        ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "anchor", "query", "inspect", "equivocation"),
+    ),
     ("Watching", ("witness", "monitor", "mirror")),
     ("Together", ("contacts", "invite", "join", "revoke", "keys", "inbox")),
-    ("Keys and authority", ("id", "cap", "authorize", "pow")),
+    ("Keys and authority", ("id", "cap", "authorize", "policy", "pow")),
     ("Products", ("recorder",)),
     ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold")),
-    ("Names", ("label", "label-class", "schema")),
+    ("Names", ("label", "label-class", "schema", "disc", "connect")),
     ("Hub", ("hub", "kube", "selftest", "bench")),
     ("Elsewhere", ("table", "spark", "bridge", "vesn")),
     ("Setting up", ("context", "config", "completion", "version")),

@@ -10,6 +10,7 @@ What ended is forgotten, as time only runs forward (D-28): memory follows what i
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from veen.core.objects.captoken import CapToken
 from veen.core.objects.policies import (
     MULTI_PRIMARY,
     REVOCATION_KINDS,
@@ -106,6 +107,16 @@ class PolicyView:
             if start <= hub_ts < until:
                 return until
         return None
+
+    def revoked_token(self, token: CapToken, data: bytes, hub_ts: int) -> int | None:
+        """Until when a token is revoked by its bytes or by a link of its chain (D-173); None if it is not.
+
+        No signature is verified for it: whoever forges a link revokes nothing but a forged token.
+        """
+        if not self.revokes_tokens:
+            return None
+        ends = (self.revoked("cap-token", target, hub_ts) for target in token.revocable_as(data))
+        return max((until for until in ends if until is not None), default=None)
 
     def authority(self, realm_id: bytes, stream_id: bytes, hub_ts: int) -> Authority | None:
         """The active record of a stream; None where its authority is unspecified (§2.4)."""

@@ -18,9 +18,10 @@ from veen.fs.errors import CorruptError
 from veen.fs.local import File, Fs
 from veen.storage import layout
 
-__all__ = ["NONCE_BYTES", "AnchorBackend", "AnchorError", "AnchorFile", "check_anchors"]
+__all__ = ["MAX_REF_BYTES", "NONCE_BYTES", "AnchorBackend", "AnchorError", "AnchorFile", "check_anchors"]
 
 NONCE_BYTES: Final = 16
+MAX_REF_BYTES: Final = 4_096  # of an anchor_ref, whatever the backend
 _ENTRY_BYTES: Final = 8 + 32 + 32 + 8 + 8 + NONCE_BYTES + 32
 _GENESIS: Final = bytes(32)
 

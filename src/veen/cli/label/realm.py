@@ -39,6 +39,16 @@ class AdminRealm:
 
         return f"hex:{admin_streams(self.realm_id).label_class.hex()}"
 
+    def authority_stream(self) -> str:
+        from veen.overlays.federation.realm import admin_streams
+
+        return f"hex:{admin_streams(self.realm_id).fed_admin.hex()}"
+
+    def revocation_stream(self) -> str:
+        from veen.overlays.federation.realm import admin_streams
+
+        return f"hex:{admin_streams(self.realm_id).revocation.hex()}"
+
     def schema_stream(self) -> str:
         from veen.overlays.federation.realm import admin_streams
 

@@ -109,9 +109,10 @@ class CliSession:
         """The same hub and settings with the keys of another identity; close it like this one."""
         return CliSession(self.output, {**self._flags, "identity": identity})
 
-    def in_context(self, context: str) -> "CliSession":
-        """The same identity at the hub of another context; close it like this one."""
-        return CliSession(self.output, {**self._flags, "context": context, "hub": None, "hub_pk": None})
+    def in_context(self, name: str) -> "CliSession":
+        """The same identity at the hub of another context: its address, pin and token. Close it like this one."""
+        hub_flags = dict.fromkeys(("hub", "hub_pk", "ca_file", "token_file"))
+        return CliSession(self.output, {**self._flags, **hub_flags, "context": name})
 
     def remember_stream(self, stream: str) -> None:
         """For completion; see `remember_streams` in the configuration."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from veen.client.identity.keystore import Keystore
 from veen.client.send.captokens import HeldToken, TokenStore
-from veen.core.hashing import H
 from veen.core.objects.policies import Revocation
 
 __all__ = ["Discarded", "discard_revoked"]
@@ -45,10 +44,10 @@ def discard_revoked(revocations: Iterable[Revocation], keystore: Keystore, token
 
 
 def _is_revoked(held: HeldToken, active: set[tuple[str, bytes]]) -> bool:
-    """By its auth_ref, by the hash of its bytes, or because the key it was issued to is."""
+    """By its auth_ref, by its bytes or a link of its chain (D-173), or because the key it was issued to is."""
     names = (
         ("auth-ref", held.auth_ref),
-        ("cap-token", H(held.token.to_bytes())),
         ("client-id", held.token.subject_pk),
+        *(("cap-token", target) for target in held.token.revocable_as()),
     )
     return not active.isdisjoint(names)

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Self
 from veen.core import cbor
 from veen.core.crypto import ed25519
 from veen.core.errors import CapabilityError, MalformedError
-from veen.core.hashing import Ht
+from veen.core.hashing import H, Ht
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS, Limits
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Uint
 
@@ -93,6 +93,13 @@ class CapToken(Map):
     def auth_ref(self) -> bytes:
         """What MSG.auth_ref names: bound to the exact bytes of the token."""
         return Ht("veen/cap", self.to_bytes())
+
+    def revocable_as(self, data: bytes | None = None) -> tuple[bytes, ...]:
+        """The targets of kind cap-token that revoke this token: H(its bytes), and H of each link signature (D-173).
+
+        `data` are the bytes of the token, for callers that have them.
+        """
+        return (H(self.to_bytes() if data is None else data), *map(H, self.sig_chain))
 
     def _link_digest(self, prev_sig: bytes) -> bytes:
         tree = self.to_tree()

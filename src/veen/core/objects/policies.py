@@ -46,7 +46,7 @@ class Revocation(Part):
     KIND: ClassVar[str] = "revocation"
 
     kind: Annotated[str, Choice(*REVOCATION_KINDS)]
-    target: Bytes32
+    target: Bytes32  # of a cap-token also H of a link signature (D-173)
     ts: Uint
     ttl: Uint | None = None
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, LimitError, PaddingError, Refusal, VersionError
-from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import CapAuthorize, LabelOpen
@@ -33,7 +32,7 @@ from veen.hub.admission.resolver import Resolver
 from veen.native import Checked
 from veen.storage.state import Cap, Label, LogState
 
-__all__ = ["Accept", "Refuse", "check_revocation", "check_structure", "decide", "located"]
+__all__ = ["Accept", "Refuse", "check_revocation", "check_structure", "check_token", "decide", "located"]
 
 # (label, row of the client, client_seq) -> (stream_seq, leaf_hash) of an accepted message, if it is in the log
 FindEntry = Callable[[Label, int, int], tuple[int, bytes] | None]
@@ -190,16 +189,21 @@ def _check_authority(state: LogState, auth1: Auth1, stream_id: bytes, hub_ts: in
 
 
 def check_revocation(state: LogState, cap: Cap | None, client_id: bytes, hub_ts: int) -> Refuse | None:
-    """KEX1+ §4.3: a capability by auth_ref or by the hash of its bytes, then the client key."""
+    """KEX1+ §4.3: a capability, then the client key."""
     view = state.policies
-    if cap is not None:
-        until = view.revoked("auth-ref", cap.auth_ref, hub_ts)
-        if until is None and view.revokes_tokens:
-            until = view.revoked("cap-token", H(cap.token_bytes), hub_ts)
-        if until is not None:
-            return Refuse(Refusal.CAP_REVOKED, _revoked_detail("auth_ref", until))
+    if cap is not None and (refused := check_token(state, cap, hub_ts)):
+        return refused
     until = view.revoked("client-id", client_id, hub_ts)
     return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _revoked_detail("client_id", until))
+
+
+def check_token(state: LogState, cap: Cap, hub_ts: int) -> Refuse | None:
+    """A capability by auth_ref, by the hash of its bytes, or by a link of its chain (D-173)."""
+    view = state.policies
+    until = view.revoked("auth-ref", cap.auth_ref, hub_ts)
+    if until is None:
+        until = view.revoked_token(cap.token, cap.token_bytes, hub_ts)
+    return None if until is None else Refuse(Refusal.CAP_REVOKED, _revoked_detail("auth_ref", until))
 
 
 def _revoked_detail(field_name: str, until: int) -> dict[str, Any]:

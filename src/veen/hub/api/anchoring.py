@@ -21,12 +21,11 @@ from veen.hub.api.operations import Api, Handler
 from veen.hub.api.query import hex_field, uint_field
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.housekeeping import in_thread
-from veen.storage.anchors import NONCE_BYTES, AnchorError
+from veen.storage.anchors import MAX_REF_BYTES, NONCE_BYTES, AnchorError
 from veen.storage.label_files import LabelFiles
 
 __all__ = ["Anchoring"]
 
-_MAX_REF_BYTES: Final = 4_096
 _MAX_BACKEND_CHARS: Final = 64
 _PAGE: Final = 100  # each has a checkpoint, which is signed for the answer
 _TURN: Final = 16
@@ -64,8 +63,8 @@ class Anchoring:
         """Anchored by somebody else, who must be believed: the record says where to look."""
         if not 0 < len(backend) <= _MAX_BACKEND_CHARS or backend == self._services.anchors.name:
             raise bad_request("expected the name of another backend", "backend")
-        if len(anchor_ref) > _MAX_REF_BYTES:
-            raise bad_request(f"expected at most {_MAX_REF_BYTES} bytes", "anchor_ref")
+        if len(anchor_ref) > MAX_REF_BYTES:
+            raise bad_request(f"expected at most {MAX_REF_BYTES} bytes", "anchor_ref")
         for anchor in self._context.control.anchors_at(checkpoint.label_curr, checkpoint.upto_seq):
             body = anchor.body
             assert isinstance(body, AnchorPublish)  # noqa: S101 - that is what was asked for

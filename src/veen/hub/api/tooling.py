@@ -43,7 +43,7 @@ from veen.core.objects.tooling import (
 )
 from veen.core.tree.proof import MmrProof, prove_consistency, prove_inclusion
 from veen.core.wire import Wire
-from veen.hub.admission.decide import Refuse
+from veen.hub.admission.decide import Refuse, check_token
 from veen.hub.api.access import Role
 from veen.hub.api.calls import Call, bad_request, not_found
 from veen.hub.api.label_order import LabelOrder
@@ -54,6 +54,7 @@ from veen.hub.api.reply import ApiError, Reply, dump_json
 from veen.hub.api.tail import Tails
 from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
+from veen.storage.state import Cap
 
 __all__ = ["Tooling"]
 
@@ -107,6 +108,10 @@ class Tooling:
             raise
         if not self._services.policy.trusts(token):
             return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"}), call)
+        if self._services.policy.kex1 is not None:  # before its signatures are verified (D-173)
+            state, now = self._context.store.state, self._services.sequencer.now()
+            if (refused := check_token(state, Cap.begin(token, state.limits, now), now)) is not None:
+                return self._refused(refused, call)
         try:
             token.verify()
         except CapabilityError:

@@ -242,6 +242,23 @@ class AttachmentPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
     every: Annotated[int, Key(DURATION, "How often labels that grew are anchored; 0: only when asked (D-104).")] = 0
+    backend: Annotated[
+        Literal["file", "rfc3161"],
+        Key(
+            choice("file", "rfc3161"),
+            "Where roots are anchored: a hash-chained file, or a timestamp authority.",
+            restart=True,
+        ),
+    ] = "file"
+    directory: Annotated[
+        Path | None,
+        Key(PATH, "With file: where the chain is; default: the data directory. Best another disk.", restart=True),
+    ] = None
+    url: Annotated[str, Key(TEXT, "With rfc3161: the address of the timestamp authority.", restart=True)] = ""
+    certificates: Annotated[
+        Path | None,
+        Key(PATH, "With rfc3161: the authority's root and its own certificate, in one PEM file.", restart=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from veen.hub.api.tail import Tails
 from veen.hub.api.tooling import Tooling
 from veen.hub.http.server import HttpServer, HttpSettings
 from veen.hub.http.tls import Tls
+from veen.hub.process.anchor_backend import anchor_backend
 from veen.hub.process.authority import AuthorityWatch
 from veen.hub.process.config import AttachmentPolicy, ConfigError, HubConfig, Reload
 from veen.hub.process.housekeeping import Housekeeping, in_thread
@@ -61,7 +62,7 @@ from veen.hub.process.startup import (
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
 from veen.hub.sequencer.sequencer import Sequencer
 from veen.storage import layout
-from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError, AnchorFile
+from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.copies.copying import ForkOrigin, read_fork_origin
 from veen.storage.cursors import Capacity
@@ -234,7 +235,7 @@ class Hub:
     def _build(self, store: Store, keys: HubKeys, limits: Limits) -> Sequencer:
         self.identity.replace(finish_rotations(self.fs, keys, store))
         self.resolver = Resolver(self.identity.routing_key, self.policy.epoch_sec, limits.max_epoch_skew_sec)
-        self.anchors = AnchorFile(self.fs)
+        self.anchors = anchor_backend(self.config.anchor, self.fs)
         self.attachments = AttachmentFiles(self.fs, self.config.engine.min_free_bytes)
         self._stack.callback(self.attachments.close)
         self.fork_origin = read_fork_origin(self.fs, tuple(key.hub_pk for key in self.identity.keys))

@@ -64,7 +64,7 @@ class RevocationRecord(Body):
     KIND: ClassVar[str] = "veen.revocation.v1"
 
     kind: Annotated[str, Choice(*REVOCATION_KINDS)]
-    target: Bytes32  # a client_id, an auth_ref, or H(cap_token bytes)
+    target: Bytes32  # a client_id, an auth_ref, H(cap_token bytes), or H of a link signature (D-173)
     reason: str | None = None
     ts: Uint
     ttl: Uint | None = None

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import crdt, crud, kv, queue
+from veen.overlays import anchoring, crdt, crud, kv, queue
+from veen.overlays.discovery import bodies as discovery
+from veen.overlays.discovery.directory import DirectoryFold
 from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
@@ -186,6 +188,12 @@ BUILTIN: Final = Registry(
             folds={"realm": realm.RealmFold},
         ),
         Overlay(
+            name="anchor",
+            about="roots of other hubs, stated in this log (ANCHOR0)",
+            schemas=(anchoring.ANCHOR,),
+            folds={"anchor": anchoring.AnchorFold},
+        ),
+        Overlay(
             name="state",
             about="what someone says a state is, for others to verify (001 spec-3 §7)",
             schemas=(statecheckpoint.CHECKPOINT,),
@@ -205,6 +213,12 @@ BUILTIN: Final = Registry(
                 "operation.queryaudit": QueryAuditFold,
                 "operation.mirror": MirrorFold,
             },
+        ),
+        Overlay(
+            name="discovery",
+            about="hubs, overlays and services that can be found (001 spec-5)",
+            schemas=discovery.SCHEMAS,
+            folds={"discovery": DirectoryFold},
         ),
         Overlay(
             name="labelclass",

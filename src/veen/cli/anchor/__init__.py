@@ -1,0 +1,3 @@
+"""Anchors."""
+
+__all__: list[str] = []

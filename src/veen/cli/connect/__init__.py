@@ -1,0 +1,3 @@
+"""From a service in the directory to a connection."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Discovery and connect."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The policy of a realm."""
+
+__all__: list[str] = []

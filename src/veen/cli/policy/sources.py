@@ -1,0 +1,144 @@
+"""What the commands of `veen policy` share: which streams are folded, and which hubs are told."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from veen.cli.label.realm import AdminRealm, realm_options
+from veen.cli.shared.authority import read_token
+from veen.cli.shared.command import CliSession
+from veen.cli.shared.files import OBJECT_FILE
+from veen.cli.shared.names import CONTEXT, STREAM
+from veen.cli.shared.overlay_values import HEX32
+
+if TYPE_CHECKING:
+    from veen.client.pinned_hub import PinnedHub
+    from veen.overlays.operations.delegation import Caps
+    from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds
+
+__all__ = ["PolicySources", "agent_of", "policy_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TO: Final = click.option(
+    "--to", "targets", type=CONTEXT, multiple=True, help="A context whose hub is told. Repeatable; default: this hub."
+)
+_ACCESS: Final = click.option(
+    "--access", "access", type=STREAM, multiple=True, help="A stream with grants and their revocations. Repeatable."
+)
+_GRANTER: Final = click.option(
+    "--granter", "granters", type=HEX32, multiple=True, help="Who may grant and revoke on --access. Repeatable."
+)
+_PRINCIPAL: Final = click.option(
+    "--principal",
+    "principals",
+    type=HEX32,
+    multiple=True,
+    help="A principal whose disabled, revoked and expired devices hubs shall refuse. Repeatable.",
+)
+_TOKEN: Final = click.option(
+    "--token",
+    "tokens",
+    type=OBJECT_FILE,
+    multiple=True,
+    help="A capability token that stands for a grant: its revocation reaches hubs. Repeatable.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySources:
+    """What the options of a command say."""
+
+    realm: AdminRealm
+    targets: tuple[str, ...]
+    access: tuple[str, ...]
+    granters: tuple[bytes, ...]
+    principals: tuple[bytes, ...]
+    tokens: tuple[Path, ...]
+
+    def streams(self, session: CliSession) -> list[str]:
+        """The streams to fold. Of the two of the realm, those that the keyring can read; at least one."""
+        from veen.client.errors import UnknownStream
+        from veen.overlays.id.ids import principal_stream
+
+        ring = session.keystore.secrets.keyring
+        readable = []
+        for stream in (self.realm.revocation_stream(), self.realm.authority_stream()):
+            try:
+                if any(keys.can_read for keys in ring.readers(stream)):
+                    readable.append(stream)
+            except UnknownStream:
+                continue
+        if not readable:
+            ring.readers(self.realm.revocation_stream())  # names the stream whose key is needed
+        return [*readable, *self.access, *(f"hex:{principal_stream(pk).hex()}" for pk in self.principals)]
+
+    def folds(self, session: CliSession) -> "PolicyFolds":
+        from veen.overlays.federation.realm import RealmFold
+        from veen.overlays.id.fold import IdFold
+        from veen.overlays.operations.access import AccessFold
+        from veen.products.policy.agent import PolicyFolds
+
+        caps = self._caps(session)
+        return PolicyFolds(
+            realm=RealmFold(self.realm.realm_id, emitters=self.realm.emitters),
+            access=AccessFold(granters=self.granters, caps=caps) if self.access else None,
+            devices=IdFold() if self.principals else None,
+            principals=frozenset(self.principals),
+            caps=caps,
+        )
+
+    def _caps(self, session: CliSession) -> "Caps":
+        """The tokens with the time at which the hub took them, as it says."""
+        from veen.overlays.operations.delegation import Caps, KnownCap
+
+        caps = []
+        for path in self.tokens:
+            token = read_token(path)
+            caps.append(KnownCap(token, session.client().cap_status(token.auth_ref()).issued_at))
+        return Caps(caps)
+
+
+def policy_options(command: F) -> F:
+    """Give a command its `sources`."""
+
+    @realm_options
+    @_TO
+    @_ACCESS
+    @_GRANTER
+    @_PRINCIPAL
+    @_TOKEN
+    @wraps(command)
+    def run(
+        *args: Any,
+        realm: AdminRealm,
+        targets: tuple[str, ...],
+        access: tuple[str, ...],
+        granters: tuple[bytes, ...],
+        principals: tuple[bytes, ...],
+        tokens: tuple[Path, ...],
+        **kwargs: Any,
+    ) -> Any:
+        if bool(access) != bool(granters):
+            raise click.UsageError("--access and --granter go together: without a granter no grant counts")
+        return command(*args, sources=PolicySources(realm, targets, access, granters, principals, tokens), **kwargs)
+
+    return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
+
+
+def agent_of(
+    session: CliSession,
+    sources: PolicySources,
+    hubs: "Sequence[PinnedHub]" = (),
+    report: "Callable[[HubReport], None]" = lambda report: None,
+) -> "PolicyAgent":
+    from veen.products.policy.agent import PolicyAgent
+    from veen.products.policy.hubs import policy_link
+
+    streams = sources.streams(session)
+    opened = {hub.name: partial(policy_link, hub) for hub in hubs}
+    return PolicyAgent(sources.folds(session), streams, opened, report=report)

@@ -1,0 +1,42 @@
+"""A hub as administrators and agents address it: an address, a pinned key, a token; no identity is needed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from veen.client.session import HubSession
+from veen.client.transport.calls import Calls, Retry
+from veen.client.transport.http import CALL_SECONDS, HttpTransport
+from veen.client.verify.pin import HubPin
+
+__all__ = ["PinnedHub"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedHub:
+    """Where a hub is and which key it has."""
+
+    name: str
+    url: str
+    pin: HubPin
+    ca_file: Path | None = None
+    token_file: Path | None = None
+    insecure_http: bool = False
+
+    @asynccontextmanager
+    async def session(self, retry: Retry | None = None) -> AsyncIterator[HubSession]:
+        """Connect and check the pin: ForeignKey if another hub answers."""
+        transport = HttpTransport(
+            self.url,
+            ca_file=self.ca_file,
+            token_file=self.token_file,
+            insecure_http=self.insecure_http,
+            timeout=CALL_SECONDS,
+        )
+        try:
+            session = HubSession(Calls(transport, retry), self.pin)
+            await session.open()
+            yield session
+        finally:
+            await transport.aclose()

@@ -1,0 +1,298 @@
+"""The messages of discovery: descriptors, their end, questions and answers (001 spec-5 §4, §6, D-87, D-150).
+
+A descriptor is a hint, never a statement to rely on: who uses it pins the hub's key and checks receipts (§8.1).
+
+    DISC.ENDPOINT  the url of an endpoint has not the scheme of its kind
+    DISC.NAME      a descriptor without a name
+    DISC.ANSWER    an answer with both results and an error, or with neither
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+from urllib.parse import urlsplit
+
+from veen.core.hashing import Ht
+from veen.core.labels import hub_id_of, stream_id_of
+from veen.core.wire import Anything, Bytes32, Length, Uint
+from veen.overlays.framework.body import Body, Draft, InvalidBody
+from veen.overlays.framework.schema import AnySchema, Schema
+
+__all__ = [
+    "ADVERTS",
+    "KINDS",
+    "QUERY",
+    "RESULT",
+    "RETIRES",
+    "SCHEMAS",
+    "STREAMS",
+    "Advert",
+    "AuthPolicy",
+    "DiscoveryFault",
+    "DiscoveryQuery",
+    "DiscoveryResult",
+    "Endpoint",
+    "HubAdvert",
+    "HubRetire",
+    "OverlayAdvert",
+    "OverlayRetire",
+    "ServiceAdvert",
+    "ServiceOperator",
+    "ServiceRetire",
+    "advertise",
+    "overlay_id_of",
+    "retire",
+    "service_id_of",
+]
+
+KINDS: Final = ("hub", "overlay", "service")
+STREAMS: Final = {
+    "hub": stream_id_of("disc.hubs.v1"),
+    "overlay": stream_id_of("disc.overlays.v1"),
+    "service": stream_id_of("disc.services.v1"),
+}
+_SCHEMES: Final = {"http": ("http",), "https": ("https",), "quic": ("quic", "https"), "nats": ("nats", "tls")}
+_MANY: Final = 1_024
+
+Texts = Annotated[tuple[str, ...], Length(0, _MANY)]
+Ids = Annotated[tuple[Bytes32, ...], Length(0, _MANY)]
+
+
+def overlay_id_of(name: str) -> bytes:
+    """D-150; the version of an overlay is a field."""
+    return Ht("disc/overlay", name.encode())
+
+
+def service_id_of(operator_pk: bytes, name: str) -> bytes:
+    """D-150: the id of a service follows from the key of its operator, so no other operator comes to the same."""
+    return Ht("disc/service", operator_pk + name.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(Body):
+    """Where a hub listens. Kinds that are not known are kept and not used."""
+
+    KIND: ClassVar[str] = "disc.hub.advertise.v1 endpoint"
+
+    kind: str
+    url: str
+
+    def _check(self) -> None:
+        schemes = _SCHEMES.get(self.kind)
+        try:
+            scheme = urlsplit(self.url).scheme
+        except ValueError:
+            scheme = ""
+        if schemes is not None and scheme not in schemes:
+            raise InvalidBody("DISC.ENDPOINT", f"the url of a {self.kind} endpoint begins with {schemes[0]}://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubAdvert(Body):
+    """disc.hub.advertise.v1: a hub as a possible point of attachment (§4.1)."""
+
+    KIND: ClassVar[str] = "disc.hub.advertise.v1"
+
+    hub_id: Bytes32
+    hub_pk: Bytes32
+    profile_id: Bytes32
+    region: str
+    tags: Texts
+    endpoints: Annotated[tuple[Endpoint, ...], Length(0, _MANY)]
+    overlays: Ids
+    ttl_sec: Uint
+    version: str
+
+    @property
+    def id(self) -> bytes:
+        return self.hub_id
+
+    @property
+    def is_rotated(self) -> bool:
+        """Whether hub_id does not follow from hub_pk: then only the hub's identity can tell if they belong together."""
+        return hub_id_of(self.hub_pk) != self.hub_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayAdvert(Body):
+    """disc.overlay.advertise.v1: an overlay that can be used on the fabric (§4.2)."""
+
+    KIND: ClassVar[str] = "disc.overlay.advertise.v1"
+
+    overlay_id: Bytes32
+    name: str
+    version: str
+    schemas: Ids
+    docs_url: str | None = None
+    tags: Texts
+    ttl_sec: Uint
+
+    def _check(self) -> None:
+        _check_name(self.name)
+
+    @property
+    def id(self) -> bytes:
+        return self.overlay_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthPolicy(Body):
+    """What a service asks of its callers: cap_token, mtls, none, other."""
+
+    KIND: ClassVar[str] = "disc.service.advertise.v1 auth_policy"
+
+    mode: str
+    details: Anything | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOperator(Body):
+    """Who runs a service, for people."""
+
+    KIND: ClassVar[str] = "disc.service.advertise.v1 operator"
+
+    org: str | None = None
+    contact: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAdvert(Body):
+    """disc.service.advertise.v1: an application service (§4.3). The first stream takes requests, the second answers."""
+
+    KIND: ClassVar[str] = "disc.service.advertise.v1"
+
+    service_id: Bytes32
+    name: str
+    overlay_id: Bytes32
+    methods: Texts
+    stream_ids: Ids
+    regions: Texts
+    required_caps: Texts
+    auth_policy: AuthPolicy | None = None
+    operator: ServiceOperator | None = None
+    tags: Texts
+    ttl_sec: Uint
+
+    def _check(self) -> None:
+        _check_name(self.name)
+
+    @property
+    def id(self) -> bytes:
+        return self.service_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubRetire(Body):
+    """disc.hub.retire.v1"""
+
+    KIND: ClassVar[str] = "disc.hub.retire.v1"
+
+    hub_id: Bytes32
+    reason: str | None = None
+
+    @property
+    def id(self) -> bytes:
+        return self.hub_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayRetire(Body):
+    """disc.overlay.retire.v1"""
+
+    KIND: ClassVar[str] = "disc.overlay.retire.v1"
+
+    overlay_id: Bytes32
+    reason: str | None = None
+
+    @property
+    def id(self) -> bytes:
+        return self.overlay_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRetire(Body):
+    """disc.service.retire.v1"""
+
+    KIND: ClassVar[str] = "disc.service.retire.v1"
+
+    service_id: Bytes32
+    reason: str | None = None
+
+    @property
+    def id(self) -> bytes:
+        return self.service_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryQuery(Body):
+    """disc.query.v1 (§6.1). The reply has the msg_id of the question as its parent_id (D-87)."""
+
+    KIND: ClassVar[str] = "disc.query.v1"
+
+    kind: str
+    filter: Anything
+    limit: Uint | None = None
+    offset: Uint | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryFault(Body):
+    """Why a question has no answer."""
+
+    KIND: ClassVar[str] = "disc.query.res.v1 error"
+
+    code: str
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryResult(Body):
+    """disc.query.res.v1: descriptors by id, and whether there are more; or an error and no descriptor."""
+
+    KIND: ClassVar[str] = "disc.query.res.v1"
+
+    ok: bool
+    results: Anything  # a list of descriptors, free-form: their keys are sorted here (D-03)
+    more: bool
+    error: DiscoveryFault | None = None
+
+    def _check(self) -> None:
+        if not isinstance(self.results, list) or len(self.results) > _MANY:
+            raise InvalidBody("DISC.ANSWER", f"results are a list of at most {_MANY} descriptors")
+        if self.ok != (self.error is None) or (not self.ok and (self.results or self.more)):
+            raise InvalidBody("DISC.ANSWER", "an answer has results or an error")
+
+
+Advert = HubAdvert | OverlayAdvert | ServiceAdvert
+
+ADVERTS: Final[dict[str, AnySchema]] = {
+    "hub": Schema(HubAdvert.KIND, HubAdvert),
+    "overlay": Schema(OverlayAdvert.KIND, OverlayAdvert),
+    "service": Schema(ServiceAdvert.KIND, ServiceAdvert),
+}
+RETIRES: Final[dict[str, AnySchema]] = {
+    "hub": Schema(HubRetire.KIND, HubRetire),
+    "overlay": Schema(OverlayRetire.KIND, OverlayRetire),
+    "service": Schema(ServiceRetire.KIND, ServiceRetire),
+}
+QUERY: Final = Schema(DiscoveryQuery.KIND, DiscoveryQuery)
+RESULT: Final = Schema(DiscoveryResult.KIND, DiscoveryResult, needs_parent=True)
+SCHEMAS: Final = (*ADVERTS.values(), *RETIRES.values(), QUERY, RESULT)
+
+_FIELDS: Final = {"hub": "hub_id", "overlay": "overlay_id", "service": "service_id"}
+
+
+def advertise(advert: Advert, *, expires_at: int | None = None) -> Draft:
+    """To be sent to the stream of its kind (`STREAMS`)."""
+    schema = next(schema for schema in ADVERTS.values() if isinstance(advert, schema.body))
+    return schema.draft(advert, expires_at=expires_at)
+
+
+def retire(kind: str, ident: bytes, reason: str | None = None) -> Draft:
+    """End the descriptor of an id; only its publisher can."""
+    schema = RETIRES[kind]
+    return schema.draft(schema.body(**{_FIELDS[kind]: ident, "reason": reason}))
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise InvalidBody("DISC.NAME", "a descriptor has a name")

@@ -1,0 +1,1 @@
+"""Anchors that leave the machine: published, listed, verified (docs/anchors.md)."""

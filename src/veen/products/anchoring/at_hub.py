@@ -1,0 +1,50 @@
+"""Anchors in the log of another hub: a statement, its receipt, and a file that proves both to anyone (D-104).
+
+An anchor_ref is hub_id 32 · label 32 · stream_seq u64 · leaf_hash 32 of the statement. The evidence file has the
+message, its opening, its receipt and the proof of its place: it verifies with nothing but the key of the other hub.
+"""
+
+from typing import Final
+
+from veen.client.client import Client
+from veen.client.evidence_file import TrustedKeys, verify_evidence
+from veen.core import cbor
+from veen.core.errors import FormatError
+from veen.core.evidence_check import CheckedEntry
+from veen.core.evidence_file import EvidenceFile
+from veen.core.hashing import u64be
+from veen.core.objects.checkpoint import Checkpoint
+from veen.overlays.anchoring import ANCHOR, AnchorStatement, state_root
+from veen.products.anchoring.errors import AnchorInvalid
+
+__all__ = ["BACKEND", "check_statement", "publish_statement"]
+
+BACKEND: Final = "hub"
+
+
+async def publish_statement(
+    client: Client, stream: str, hub_id: bytes, checkpoint: Checkpoint
+) -> tuple[bytes, EvidenceFile]:
+    """State a root of the hub `hub_id` on a stream of the hub of `client`; the anchor_ref and its evidence."""
+    draft = state_root(hub_id, checkpoint)
+    sent = await client.send(stream, draft.body, schema=draft.schema)
+    evidence = await client.evidence(stream, selection=[(sent.label, sent.seq)], contents="openings")
+    return client.hub_id + sent.label + u64be(sent.seq) + sent.receipt.leaf_hash, evidence
+
+
+def check_statement(data: bytes, trusted: TrustedKeys | None, root: bytes) -> CheckedEntry:
+    """The entry of the other hub that states `root`, offline; AnchorInvalid if the file has none.
+
+    EvidenceFault if anything in the file is wrong.
+    """
+    report = verify_evidence(data, trusted)
+    for entry in report.entries:
+        if entry.hdr is None or entry.body is None or entry.hdr.schema != ANCHOR.id:
+            continue
+        try:
+            statement = AnchorStatement.from_tree(cbor.decode(entry.body, what=ANCHOR.name))
+        except FormatError:
+            continue
+        if statement.mmr_root == root and entry.content == "opened":
+            return entry
+    raise AnchorInvalid(f"no entry of the evidence states the root {root.hex()[:16]}…")
