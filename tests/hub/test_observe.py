@@ -67,7 +67,7 @@ def observed(log=None):
     observer = HubObserver(log)
     for seq in range(1, 4):
         observer.accepted(700, 176, 0.0002, 0.001, 0.0013, admitted(seq))
-    observer.refused(Refusal.CAP_RATE, 700, 0.0002, 0.0004, LABEL, CLIENT)
+    observer.refused(Refuse(Refusal.CAP_RATE, {"field": "auth_ref"}), 700, 0.0002, 0.0004, LABEL, CLIENT)
     observer.refused(Refusal.CBOR_INVALID, 3, total_s=0.00001)
     observer.refused(ApiCode.UNAVAILABLE, 700)
     observer.group(3, 0.0004)
@@ -227,13 +227,17 @@ def test_a_submit_leaves_one_line_with_exactly_these_fields(tmp_path):
         "label",
         "client_id_prefix",
         "code",
+        "detail",
+        "field",
+        "request_id",
         "bytes_in",
         "bytes_out",
         "verify_ms",
         "commit_ms",
     }
-    assert rate["code"] == "E.RATE"
-    assert set(cbor) == ALWAYS | {"code", "bytes_in", "bytes_out", "verify_ms", "commit_ms"}
+    assert (rate["code"], rate["detail"], rate["field"]) == ("E.RATE", "CAP_RATE", "auth_ref")
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]+", rate["request_id"])
+    assert set(cbor) == ALWAYS | {"code", "detail", "bytes_in", "bytes_out", "verify_ms", "commit_ms"}
     assert unavailable["code"] == "E.UNAVAILABLE"
 
 
@@ -290,7 +294,7 @@ def test_text_for_people(tmp_path):
     log.close()
     text = file.read_text()
     assert "submit: accepted 11111111… seq 1, 700 bytes" in text
-    assert "refused E.RATE" in text
+    assert re.search(r"refused E.RATE CAP_RATE auth_ref client 22222222 request [0-9a-f]{8}-[0-9a-f]+, 700 bytes", text)
     assert "start: ready url=http://127.0.0.1:1" in text
 
 
