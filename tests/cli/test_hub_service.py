@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from tests.cli.homes import Cli
-from tests.cli.hubprocess import HubProcess, report, running, veen
+from tests.cli.hubprocess import HubProcess, report, running
 from tests.hub.test_http import certificate
 from tests.waiting import until
 
