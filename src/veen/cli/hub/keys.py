@@ -126,8 +126,9 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
 @key.verb("show", "The public keys of a hub and when they are valid.")
 @DIRECTORY
 @HUB_FLAGS
+@click.option("--only-pin", is_flag=True, help="Print only what clients pin: the first key, or the root key.")
 @output_options
-def show(output: Output, directory: Path | None, data_dir: Path | None, **flags: str | None) -> None:
+def show(output: Output, directory: Path | None, data_dir: Path | None, only_pin: bool, **flags: str | None) -> None:
     """Show hub_id and all keys of a data directory, or of the hub that --hub or the context names.
 
     The signature over the identity is checked. That it is the hub you mean shows only a comparison with the key that
@@ -135,6 +136,7 @@ def show(output: Output, directory: Path | None, data_dir: Path | None, **flags:
 
     \b
     veen hub key show ./hub
+    veen hub key show ./hub --only-pin
     veen hub key show --hub https://hub.example.org
     """
     from veen.core.pin_text import PinnedKey
@@ -152,8 +154,21 @@ def show(output: Output, directory: Path | None, data_dir: Path | None, **flags:
             where, (identity, signed) = hub.url, _claimed_identity(hub)
     data: dict[str, Any] = {"hub_id": identity.hub_id.hex(), "hub_keys": [entry.to_json() for entry in identity.keys]}
     data |= {"from": where, "signed_by_own_key": signed and root_pk is None}
+    pinned = PinnedKey(identity.keys[0].hub_pk) if root_pk is None else PinnedKey(root_pk, is_root=True)
     if root_pk is not None:
-        data["root_pin"] = PinnedKey(root_pk, is_root=True).to_text()
+        data["root_pin"] = pinned.to_text()
+    if signed:
+        data["pin"] = pinned.to_text()
+    if only_pin:
+        if not signed:
+            raise Fail(
+                "E.LOCAL.PIN",
+                f"{where}: the pin cannot be told",
+                "a root key signs this identity, and the hub does not say which",
+                "ask on the hub's machine: veen hub key show DIR --only-pin",
+            )
+        output.result({"pin": data["pin"]}, lambda: output.line(data["pin"]))
+        return
 
     def human() -> None:
         output.line(f"hub_id {identity.hub_id.hex()}")
