@@ -18,8 +18,8 @@ def navigation(index: str) -> list[dict[str, Any]]:
 
 def slug(text: str, separator: str) -> str:
     """Anchors as code hosts make them: letters and digits of any script, spaces as hyphens."""
-    kept = re.sub(r"[^\w\- ]", "", text.strip().lower())
-    return kept.replace(" ", separator)
+    letters = re.sub(r"[^\w\- ]", "", text.strip().lower())
+    return letters.replace(" ", separator)
 
 
 def on_config(config: Any) -> Any:

@@ -24,14 +24,14 @@ PORT = re.compile(r"\b74\d\d\b")  # ports that the pages name; each gets a free 
 @pytest.fixture(scope="module")
 def ports():
     """One free port for each that pages name, the same within a page."""
-    taken: dict[str, str] = {}
+    numbers: dict[str, str] = {}
 
     def free(match):
-        if match[0] not in taken:
+        if match[0] not in numbers:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
-                taken[match[0]] = str(probe.getsockname()[1])
-        return taken[match[0]]
+                numbers[match[0]] = str(probe.getsockname()[1])
+        return numbers[match[0]]
 
     return free
 

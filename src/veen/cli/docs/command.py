@@ -58,7 +58,7 @@ def sections() -> tuple[DocsPage, ...]:
     return tuple(pages)
 
 
-class _PageName(click.ParamType):
+class _PageName(click.ParamType[str]):
     name = "page"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
