@@ -31,6 +31,7 @@ def test_a_context_names_a_hub_and_pins_its_key(cli):
         "hub_pk": PIN,
         "identity": "alice",
         "current": True,
+        "pin_check": "not checked",
     }
     cli.run("context", "add", "dev", "--hub", "http://127.0.0.1:1", "--pin", PIN.removeprefix("ed25519:"))
     listed = cli.json("context", "list")["contexts"]

@@ -261,7 +261,7 @@ def test_keys_are_created_shown_rotated_and_checked(data):
     assert report("hub", "verify-data", data)["ok"]
     assert oct((next((data / "keys").iterdir())).stat().st_mode)[-3:] == "600"
     with running(data) as hub:
-        assert veen("hub", "key", "rotate", "--data-dir", data).returncode == Exit.REFUSED  # closed by default
+        assert veen("hub", "key", "rotate", "--hub", hub.url).returncode == Exit.REFUSED  # closed by default
         hub.submit()
     identity = data / "hub-identity.json"
     identity.write_bytes(identity.read_bytes().replace(b'"anchoring":"data-directory"', b'"anchoring":"fingerprint"'))

@@ -16,8 +16,10 @@ from tests.hub import hubworld as w
 from tests.waiting import eventually
 
 from veen.client.transport.inprocess import InProcess
+from veen.core.entry import claimed_client
 from veen.core.errors import ApiCode, Refusal
 from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.tree.mmr import Mmr
 from veen.hub.admission.decide import Refuse
 from veen.hub.api.access import Principal
@@ -31,6 +33,7 @@ from veen.storage.state import Admitted, Label
 from veen.storage.store import Store
 from veen.testing.memfs import MemFs
 
+LOCAL = Principal(local=True)
 LABEL, CLIENT, LEAF = b"\x11" * 32, b"\x22" * 32, b"\x33" * 32
 ALWAYS = {"ts", "level", "component", "role", "operation"}
 OBS_03 = {
@@ -43,6 +46,12 @@ OBS_03 = {
     "verify_ms",
     "commit_ms",
 }
+
+
+def envelope_of(reply):
+    if reply.content_type == "application/json":
+        return ErrorEnvelope.from_json(json.loads(reply.body))
+    return ErrorEnvelope.from_bytes(reply.body)
 
 
 def admitted(seq):
@@ -67,7 +76,7 @@ def observed(log=None):
     observer = HubObserver(log)
     for seq in range(1, 4):
         observer.accepted(700, 176, 0.0002, 0.001, 0.0013, admitted(seq))
-    observer.refused(Refusal.CAP_RATE, 700, 0.0002, 0.0004, LABEL, CLIENT)
+    observer.refused(Refuse(Refusal.CAP_RATE, {"field": "auth_ref"}), 700, 0.0002, 0.0004, LABEL, CLIENT)
     observer.refused(Refusal.CBOR_INVALID, 3, total_s=0.00001)
     observer.refused(ApiCode.UNAVAILABLE, 700)
     observer.group(3, 0.0004)
@@ -187,7 +196,8 @@ def test_dashboard_and_alerts_name_metrics_that_exist(request):
         for sample in family.samples
     }
     dashboard = json.loads((root / "dashboards" / "veen-hub.json").read_text())
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
     alerts = yaml.safe_load((root / "alerts" / "veen-hub.yml").read_text())
     rules = [rule for group in alerts["groups"] for rule in group["rules"]]
     expressions += [rule["expr"] for rule in rules]
@@ -195,7 +205,103 @@ def test_dashboard_and_alerts_name_metrics_that_exist(request):
         for name in re.findall(r"(?:veen|process)_[a-z_]+", expression):
             assert name in exposed, name
     assert all(rule["annotations"]["action"] for rule in rules)
-    assert all(panel["type"] in ("stat", "timeseries") for panel in dashboard["panels"])  # core panels only
+    assert all(panel["type"] in ("stat", "timeseries") for panel in panels)  # core panels only
+    assert all(panel["description"] for panel in panels)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    watched = {name for expression in expressions for name in re.findall(r"veen_[a-z_]+", expression)}
+    assert {"veen_evidence_files", "veen_scrub_findings_total", "veen_anchor_age_seconds", "process_open_fds"} <= (
+        watched | set(re.findall(r"process_[a-z_]+", " ".join(expressions)))
+    )
+    judged = {panel["title"] for panel in panels if panel["fieldConfig"]["defaults"].get("thresholds")}
+    assert {"Ready", "Proofs against this hub", "Damage found", "Last anchor", "Last checkpoint"} <= judged
+
+
+def test_panels_do_not_overlap(request):
+    dashboard = json.loads((Path(request.config.rootpath) / "deploy" / "dashboards" / "veen-hub.json").read_text())
+    cells = Counter(
+        (x, y)
+        for panel in dashboard["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    )
+    assert set(cells.values()) == {1}
+    assert max(x for x, _ in cells) < 24
+
+
+def test_the_example_for_prometheus_names_the_job_that_the_alerts_expect(request):
+    root = Path(request.config.rootpath) / "deploy"
+    scrape = yaml.safe_load((root / "prometheus" / "prometheus.yml").read_text())
+    jobs = {job["job_name"] for job in scrape["scrape_configs"]}
+    assert set(re.findall(r'job="([^"]+)"', (root / "alerts" / "veen-hub.yml").read_text())) == jobs
+
+
+def test_a_hub_exposes_every_gauge_and_counts_what_is_evidence(tmp_path):
+    async def scenario():
+        async with hub_at(tmp_path / "hub", anchor__every="1h") as hub:
+            assert hub.gauges().keys() == GAUGES.keys()
+            who = person("alice")
+            async with client_at(InProcess(hub.api), pin_of(hub), who, tmp_path / "home") as client:
+                label = (await client.send("orders", b"one")).receipt.label
+            reply = await hub.api.call(
+                "anchor", json.dumps({"ver": 1, "label": label.hex()}).encode(), form="json", principal=LOCAL
+            )
+            assert reply.status == 200, reply.body
+            return families(hub.metrics_text())
+
+    rendered = run(scenario())
+    assert value(rendered, "veen_anchors_total") == 1
+    assert value(rendered, "veen_evidence_files") == 0
+    assert value(rendered, "veen_equivocation_reports_total") == 0
+
+
+def test_requests_that_fail_outside_admission_leave_a_line_with_their_id_and_are_counted(tmp_path):
+    """Also before anybody is known: a missing token, and bytes that are no request."""
+    file = tmp_path / "log"
+
+    async def scenario():
+        settings = {"log__level": "info", "log__file": file, "log__format": "json"}
+        async with hub_at(tmp_path / "hub", **settings) as hub:
+            closed = await hub.api.call("rotate_key", b"{}", form="json", principal=Principal(address="198.51.100.7"))
+            broken = await hub.api.call("stream", b"nonsense", principal=Principal(address="198.51.100.7"))
+            absent = await hub.api.call("no_such_operation")
+            envelope = hub.api.submits.begin(b"\xa2nonsense", print, principal=Principal(address="198.51.100.8"))
+            rendered = families(hub.metrics_text())
+            for code in ("E.FORBIDDEN", "E.BAD_REQUEST"):
+                assert value(rendered, "veen_request_errors_total", code=code) >= 1
+            return [closed, broken, absent, envelope]
+
+    closed, broken, absent, envelope = [envelope_of(reply) for reply in run(scenario())]
+    lines = {line["request_id"]: line for line in map(json.loads, file.read_text().splitlines()) if "code" in line}
+    assert lines[closed.request_id]["request"] == "rotate_key"
+    assert lines[closed.request_id]["status"] == 403
+    assert lines[broken.request_id]["code"] == "E.BAD_REQUEST"
+    assert lines[envelope.request_id]["request"] == "submit"
+    assert absent.request_id not in lines
+    assert "198.51.100" not in file.read_text()  # addresses are counted, never written
+
+
+def test_a_message_that_is_refused_before_its_signature_leaves_the_client_it_claims(tmp_path):
+    file = tmp_path / "log"
+
+    async def scenario():
+        denied = {"log__level": "info", "log__file": file, "log__format": "json"}
+        message = w.msg(token=None).to_bytes()
+        client_id = w.msg(token=None).client_id
+        async with hub_at(tmp_path / "hub", admission__denied_clients=client_id.hex(), **denied) as hub:
+            refused = hub.api.submits.begin(b"\xa2\x01\x01\x02" + message, print)
+            return envelope_of(refused), client_id
+
+    answer, client_id = run(scenario())
+    (line,) = [line for line in map(json.loads, file.read_text().splitlines()) if "code" in line]
+    assert line["request_id"] == answer.request_id
+    assert line["client_id_prefix"] == client_id.hex()[:8]
+    assert (line["detail"], line["field"]) == ("PREFILTER_REJECT", "client_id")
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x8a", bytes(200), b"\x8a" + bytes(200)])
+def test_bytes_that_do_not_begin_as_a_message_claim_no_client(raw):
+    assert claimed_client(raw) is None
 
 
 # --- log -------------------------------------------------------------------------------------------------
@@ -227,13 +333,17 @@ def test_a_submit_leaves_one_line_with_exactly_these_fields(tmp_path):
         "label",
         "client_id_prefix",
         "code",
+        "detail",
+        "field",
+        "request_id",
         "bytes_in",
         "bytes_out",
         "verify_ms",
         "commit_ms",
     }
-    assert rate["code"] == "E.RATE"
-    assert set(cbor) == ALWAYS | {"code", "bytes_in", "bytes_out", "verify_ms", "commit_ms"}
+    assert (rate["code"], rate["detail"], rate["field"]) == ("E.RATE", "CAP_RATE", "auth_ref")
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]+", rate["request_id"])
+    assert set(cbor) == ALWAYS | {"code", "detail", "bytes_in", "bytes_out", "verify_ms", "commit_ms"}
     assert unavailable["code"] == "E.UNAVAILABLE"
 
 
@@ -290,7 +400,7 @@ def test_text_for_people(tmp_path):
     log.close()
     text = file.read_text()
     assert "submit: accepted 11111111… seq 1, 700 bytes" in text
-    assert "refused E.RATE" in text
+    assert re.search(r"refused E.RATE CAP_RATE auth_ref client 22222222 request [0-9a-f]{8}-[0-9a-f]+, 700 bytes", text)
     assert "start: ready url=http://127.0.0.1:1" in text
 
 

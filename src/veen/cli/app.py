@@ -55,6 +55,7 @@ COMMANDS: Table = {
     "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
     "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
     "demo": ("veen.cli.demo.command:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
+    "docs": ("veen.cli.docs.command:docs", "Read the documentation: tutorials, how-to pages, reference."),
     "doctor": ("veen.cli.setup.doctor:doctor", "Check keys, configuration, contexts and clocks; say how to mend each."),
     "explain": ("veen.cli.setup.explain:explain", "What a code means, and what to do about it."),
     "help": ("veen.cli.setup.topics:help_", "Help on a command, or on a topic such as exit-codes."),
@@ -83,7 +84,7 @@ COMMANDS: Table = {
 }
 
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
-    ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
+    ("First steps", ("demo", "keygen", "help", "docs", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
     (
         "Evidence",

@@ -21,6 +21,7 @@ from veen.core.objects.evidence import Equivocation
 __all__ = [
     "BadAnswer",
     "CardInvalid",
+    "CertificateUnverified",
     "ClientError",
     "ContactExists",
     "ContactUnknown",
@@ -420,6 +421,12 @@ class Unreachable(NetworkError):
     """No connection, or it broke."""
 
     code = "E.NET.UNREACHABLE"
+
+
+class CertificateUnverified(NetworkError):
+    """The hub's certificate could not be verified, so no request was sent."""
+
+    code = "E.NET.CERTIFICATE"
 
 
 class TimedOut(NetworkError):

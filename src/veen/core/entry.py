@@ -43,6 +43,7 @@ __all__ = [
     "SIG_HEAD",
     "SIG_TAIL",
     "VER_HEAD",
+    "claimed_client",
     "entry_hash_of",
     "leaf_hash_of",
 ]
@@ -96,3 +97,11 @@ def entry_hash_of(msg: bytes, receipt: bytes = b"") -> bytes:
 def leaf_hash_of(*, label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
     """leaf_hash, which is also msg_id (spec §2)."""
     return sha256(b"".join((_LEAF_TAG, label, profile_id, ct_hash, client_id, u64be(client_seq)))).digest()
+
+
+def claimed_client(raw: bytes) -> bytes | None:
+    """The client_id of bytes that begin as a MSG does, whatever else is wrong with them; nothing of it is verified."""
+    has_head = raw[MSG_CLIENT_AT - HEAD_BYTES : MSG_CLIENT_AT] == HASH_HEAD
+    if len(raw) < MSG_SEQ_AT or not raw.startswith(MSG_ARRAY) or not has_head:
+        return None
+    return raw[MSG_CLIENT_AT : MSG_CLIENT_AT + HASH_BYTES]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from veen.client.errors import BadAnswer, ClientError, Divergence, HubRefused, NetworkError
+from veen.client.errors import BadAnswer, CertificateUnverified, ClientError, Divergence, HubRefused, NetworkError
 from veen.client.session import HubSession
 from veen.client.transport.calls import NOTHING, Calls, Retry
 from veen.client.transport.http import HttpTransport
@@ -21,7 +21,7 @@ from veen.core.objects.tooling import IdentityResponse
 from veen.log.errors import PipelineError
 from veen.log.options import HubAddress
 
-__all__ = ["HubDiverged", "HubFailed", "HubLink", "HubSaysNo", "HubUnreachable"]
+__all__ = ["HubCertificate", "HubDiverged", "HubFailed", "HubLink", "HubSaysNo", "HubUnreachable"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,13 @@ class HubUnreachable(HubFailed):
     """No answer, in all the time that the option `patience` allows."""
 
     hint = "Check that the hub runs and can be reached from executors, too (veen hub status); `patience` waits longer."
+
+
+class HubCertificate(HubFailed):
+    """The certificate of the hub cannot be verified."""
+
+    code = "E.NET.CERTIFICATE"
+    hint = "Name the authority that signed it: caFile (in Spark options) or --ca-file, a file on every executor, too."
 
 
 class HubSaysNo(HubFailed):
@@ -89,6 +96,8 @@ class HubLink:
             return self._runner.run(work)
         except BadAnswer as exc:
             raise HubFailed(f"{self.address.url}: {exc}") from exc
+        except CertificateUnverified as exc:
+            raise HubCertificate(f"{self.address.url}: {exc}") from exc
         except NetworkError as exc:
             raise HubUnreachable(f"{self.address.url}: {exc}") from exc
         except HubRefused as exc:

@@ -23,6 +23,8 @@ __all__ = [
     "KEYS",
     "KEY_MAP",
     "LIMITS",
+    "LOCAL",
+    "LOCAL_SOCKET",
     "LOCK",
     "LOG",
     "NODES",
@@ -36,6 +38,7 @@ __all__ = [
     "OUTER_OFFSETS",
     "OUTER_PUBLISHED",
     "OUTER_SIGNED",
+    "RELOAD",
     "ROOT",
     "UNFINISHED",
     "ChunkName",
@@ -81,6 +84,9 @@ LIMITS: Final = "limits.json"
 ANCHORS: Final = "anchors.chain"  # made with the first anchor of the default backend
 LOCK: Final = "lock"
 CLOCK: Final = "clock"  # when the hub was last alive, by its own clock
+LOCAL: Final = "local"  # only while the hub runs, and only for its own user
+LOCAL_SOCKET: Final = f"{LOCAL}/hub.sock"  # the door for administration on the hub's own machine
+RELOAD: Final = f"{LOCAL}/reload.json"  # how the last reload ended
 ORIGIN: Final = "origin"  # the retained prefix of another hub, in a fork (D-77)
 UNFINISHED: Final = "unfinished-copy.json"  # lies in a clone or fork until all of it is there
 CUT: Final = "cut"  # what `veen hub cut-tail` took from the end of the journal, with a record of it

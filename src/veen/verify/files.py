@@ -38,6 +38,7 @@ _ROOT_NAMES: Final = {
     layout.ATTACHMENTS,
     layout.EVIDENCE,
     layout.CUT,
+    layout.LOCAL,
     layout.OUTER,
     layout.ORIGIN,
 }

@@ -1,5 +1,10 @@
-"""Options that name a hub, for commands that ask it about itself: by URL, by context, or by its data directory here."""
+"""Options that name a hub, for commands that ask it about itself: by URL, by context, or by its data directory here.
 
+A hub that runs on this machine is asked through its local door (`veen.hub.process.local_socket`) if this user may open
+it: no token and no certificate is needed then. Otherwise by the URL at which it listens.
+"""
+
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -8,16 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.hub.common import DATA_DIR, existing, holder_of
-from veen.cli.shared.command import FILE, INSECURE_HTTP, CliSession
+from veen.cli.shared.command import FILE, INSECURE_HTTP, CliSession, several
 from veen.cli.shared.names import CONTEXT
 from veen.cli.shared.output import Fail, Output, output_options
 
 if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
 
-__all__ = ["hub_api", "hub_options"]
+__all__ = ["DIRECTORY", "HUB_FLAGS", "HUB_NAMES", "hub_api", "hub_options", "one_directory", "open_hub"]
 
 _FILES: Final = ("ca_file", "token_file")
+
+DIRECTORY: Final = click.argument("directory", type=DATA_DIR, required=False)  # the same as --data-dir, by its place
+HUB_FLAGS: Final = several(
+    click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
+    click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub on this machine."),
+    click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"),
+    click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
+    INSECURE_HTTP,
+    click.option("--context", type=CONTEXT, help="The context that names the hub. [VEEN_CONTEXT]"),
+)
+HUB_NAMES: Final = ("hub", "data_dir", "ca_file", "token_file", "insecure_http", "context")  # what HUB_FLAGS give
 
 
 def hub_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,23 +41,20 @@ def hub_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def run(output: Output, *args: Any, **options: Any) -> Any:
-        names = ("hub", "data_dir", "ca_file", "token_file", "insecure_http", "context")
-        with _hub(output, **{name: options.pop(name) for name in names}) as hub:
+        flags = {name: options.pop(name) for name in HUB_NAMES}
+        flags["data_dir"] = one_directory(options.pop("directory", None), flags["data_dir"])
+        with open_hub(output, **flags) as hub:
             return command(output, *args, hub=hub, **options)
 
-    decorated: Callable[..., Any] = run
-    for option in (
-        click.option("--context", type=CONTEXT, help="The context that names the hub. [VEEN_CONTEXT]"),
-        INSECURE_HTTP,
-        click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
-        click.option(
-            "--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"
-        ),
-        click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub that runs on this machine."),
-        click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
-    ):
-        decorated = option(decorated)
-    return output_options(decorated)
+    decorated: Callable[..., Any] = output_options(HUB_FLAGS(run))
+    return decorated
+
+
+def one_directory(directory: Path | None, data_dir: Path | None) -> Path | None:
+    """The data directory, given by its place or by --data-dir."""
+    if directory is not None and data_dir is not None:
+        raise click.UsageError("give the data directory once")
+    return directory or data_dir
 
 
 def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Path | None) -> "HubApi":
@@ -58,17 +71,29 @@ def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Pat
     )
 
 
-def _hub(output: Output, *, data_dir: Path | None, **flags: str | None) -> "HubApi":
+def open_hub(output: Output, *, data_dir: Path | None, **flags: str | None) -> "HubApi":
+    """The hub that options of `HUB_FLAGS` name."""
     session = CliSession(output, flags)
     if data_dir is not None:  # this very hub, whatever is configured
         if flags["hub"] is not None:
             raise click.UsageError("give one of --hub and --data-dir")
-        ca_file, token_file = (Path(path) if (path := flags[key]) else None for key in _FILES)
-        return hub_api(session, _url_of(data_dir), ca_file, token_file)
+        return _local_hub(session, data_dir, flags)
     if session.settings.hub.value is None:
         raise click.UsageError("give --hub URL or --data-dir DIR, or name a hub: veen context add NAME --hub URL")
     ca_file, token_file = (session.settings.path(key) for key in _FILES)
     return hub_api(session, session.hub_url, ca_file, token_file)
+
+
+def _local_hub(session: CliSession, data_dir: Path, flags: dict[str, str | None]) -> "HubApi":
+    from veen.client.transport.hubapi import HubApi
+    from veen.storage import layout
+
+    url = _url_of(data_dir)
+    socket_path = data_dir / layout.LOCAL_SOCKET
+    if os.access(socket_path, os.R_OK | os.W_OK):
+        return HubApi(url, timeout=session.settings.timeout.value, socket_path=socket_path)
+    ca_file, token_file = (Path(path) if (path := flags[key]) else None for key in _FILES)
+    return hub_api(session, url, ca_file, token_file)
 
 
 def _url_of(data_dir: Path) -> str:

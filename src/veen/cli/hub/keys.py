@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.app import LazyGroup
+from veen.cli.hub.client import DIRECTORY, HUB_FLAGS, one_directory, open_hub
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
-from veen.cli.shared.command import FILE, INSECURE_HTTP
 from veen.cli.shared.failures import failing_as
-from veen.cli.shared.output import Output, output_options
+from veen.cli.shared.output import Fail, Output, output_options
 
 if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
@@ -124,24 +124,58 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
 
 
 @key.verb("show", "The public keys of a hub and when they are valid.")
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@DIRECTORY
+@HUB_FLAGS
+@click.option("--only-pin", is_flag=True, help="Print only what clients pin: the first key, or the root key.")
 @output_options
-def show(output: Output, data_dir: Path) -> None:
-    """Show hub_id and all keys; the signature over the identity is checked."""
+def show(output: Output, directory: Path | None, data_dir: Path | None, only_pin: bool, **flags: str | None) -> None:
+    """Show hub_id and all keys of a data directory, or of the hub that --hub or the context names.
+
+    The signature over the identity is checked. That it is the hub you mean shows only a comparison with the key that
+    its operator published.
+
+    \b
+    veen hub key show ./hub
+    veen hub key show ./hub --only-pin
+    veen hub key show --hub https://hub.example.org
+    """
     from veen.core.pin_text import PinnedKey
     from veen.storage.keys.identity import read_identity, read_root
 
-    with failing_as(f"{data_dir}: the identity cannot be shown"):
-        fs = existing(data_dir)
-        identity, root_pk = read_identity(fs), read_root(fs)
-    data = {"hub_id": identity.hub_id.hex(), "hub_keys": [entry.to_json() for entry in identity.keys]}
+    data_dir = one_directory(directory, data_dir)
+    root_pk: bytes | None = None
+    if data_dir is not None:
+        with failing_as(f"{data_dir}: the identity cannot be shown"):
+            fs = existing(data_dir)
+            identity, root_pk = read_identity(fs), read_root(fs)
+        where, signed = str(data_dir), True
+    else:
+        with open_hub(output, data_dir=None, **flags) as hub:
+            where, (identity, signed) = hub.url, _claimed_identity(hub)
+    data: dict[str, Any] = {"hub_id": identity.hub_id.hex(), "hub_keys": [entry.to_json() for entry in identity.keys]}
+    data |= {"from": where, "signed_by_own_key": signed and root_pk is None}
+    pinned = PinnedKey(identity.keys[0].hub_pk) if root_pk is None else PinnedKey(root_pk, is_root=True)
     if root_pk is not None:
-        data["root_pin"] = PinnedKey(root_pk, is_root=True).to_text()
+        data["root_pin"] = pinned.to_text()
+    if signed:
+        data["pin"] = pinned.to_text()
+    if only_pin:
+        if not signed:
+            raise Fail(
+                "E.LOCAL.PIN",
+                f"{where}: the pin cannot be told",
+                "a root key signs this identity, and the hub does not say which",
+                "ask on the hub's machine: veen hub key show DIR --only-pin",
+            )
+        output.result({"pin": data["pin"]}, lambda: output.line(data["pin"]))
+        return
 
     def human() -> None:
         output.line(f"hub_id {identity.hub_id.hex()}")
         if root_pk is not None:
             output.line(f"signed by {data['root_pin']}")
+        elif not signed:
+            output.line("signed by a root key, which the hub cannot vouch for", "warn")
         rows = [
             (f"ed25519:{entry.hub_pk.hex()}", f"from {entry.valid_from} until {entry.valid_until or 'further notice'}")
             for entry in identity.keys
@@ -151,46 +185,62 @@ def show(output: Output, data_dir: Path) -> None:
     output.result(data, human)
 
 
+def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
+    """What a hub says about its keys, and whether its newest key signed that; Fail if it contradicts itself."""
+    from veen.core.errors import SignatureError, VerifyError
+
+    answer = hub.identity()
+    try:
+        identity = answer.to_identity()
+        try:
+            identity.verify(answer.sig)
+        except SignatureError:
+            return identity, False
+    except VerifyError as exc:
+        raise Fail(
+            "E.DIVERGED.FOREIGN_KEY",
+            f"{hub.url}: contradicts itself",
+            str(exc),
+            "do not use this hub before its operator has explained it",
+        ) from exc
+    return identity, True
+
+
 @key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
-@click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub on this machine, stopped or running.")
-@click.option("--hub", help="The URL of a running hub, instead.")
-@click.option("--token-file", type=FILE, help="A file with an administrator's bearer token, for a running hub.")
-@click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM).")
-@INSECURE_HTTP
+@DIRECTORY
+@HUB_FLAGS
 @click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
 @ACCEPT_CLOCK
 @output_options
 def rotate(
     output: Output,
+    directory: Path | None,
     data_dir: Path | None,
-    hub: str | None,
-    token_file: str | None,
-    ca_file: str | None,
-    insecure_http: str | None,
     overlap: str,
     accept_clock: bool,
+    **flags: str | None,
 ) -> None:
     """Add a new key. Receipts of old keys stay verifiable for ever; hub_id and labels do not change.
 
-    A running hub does it itself: an administrator asks it, and the new key signs from some seconds later on.
+    A running hub does it itself, and the new key signs from some seconds later on. On its own machine it is asked
+    through its local door; by its URL, an administrator's --token-file is needed.
+
+    \b
+    veen hub key rotate ./hub --overlap 7d
+    veen hub key verify-rotation ./hub
     """
-    if (data_dir is None) == (hub is None):
-        raise click.UsageError("give --data-dir or --hub")
+    data_dir = one_directory(directory, data_dir)
+    if (data_dir is None) == (flags["hub"] is None):
+        raise click.UsageError("give the data directory or --hub")
     seconds = _seconds(overlap, "--overlap")
-    url = hub
-    if data_dir is not None:
-        holder = holder_of(existing(data_dir))
-        url = holder.url if holder is not None else None
-    if url is None:
-        assert data_dir is not None  # noqa: S101 - one of the two was given
+    if data_dir is not None and holder_of(existing(data_dir)) is None:
         data = _rotate_at_rest(data_dir, seconds, accept_clock)
     else:
-        ca, token = (Path(name) if name else None for name in (ca_file, token_file))
-        from veen.client.transport.hubapi import HubApi
-
-        with HubApi(url, ca_file=ca, token_file=token, insecure_http=insecure_http is not None) as running:
+        with open_hub(output, data_dir=data_dir, **flags) as running:
             data = _rotate_live(running, seconds)
     output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
+    if data_dir is not None:
+        output.next(f"veen hub key verify-rotation {data_dir}")
 
 
 def _seconds(text: str, option: str) -> int:
@@ -221,12 +271,22 @@ def _rotated(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
 
 
 @key.verb("verify-rotation", "Check that each key was introduced by one before it.")
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@DIRECTORY
+@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
 @output_options
-def verify_rotation(output: Output, data_dir: Path) -> None:
-    """Check that a record signed by an older key introduces each key, and that the identity lists just these."""
+def verify_rotation(output: Output, directory: Path | None, data_dir: Path | None) -> None:
+    """Check that a record signed by an older key introduces each key, and that the identity lists just these.
+
+    The hub may run: a rotation is checked from the moment at which it is reported.
+
+    \b
+    veen hub key verify-rotation ./hub
+    """
     from veen.hub.api.rotation import check_rotations
 
+    data_dir = one_directory(directory, data_dir)
+    if data_dir is None:
+        raise click.UsageError("give the data directory")
     with failing_as(f"{data_dir}: the rotation does not verify"):
         checks = check_rotations(existing(data_dir))
 

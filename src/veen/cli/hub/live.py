@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from veen.cli.hub.client import hub_options
+from veen.cli.hub.client import DIRECTORY, hub_options
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Exit, Fail, Output
 
@@ -19,9 +19,18 @@ __all__ = ["admission", "checkpoint", "health", "limits", "metrics", "status"]
 
 
 @click.command()
+@DIRECTORY
 @hub_options
 def status(output: Output, hub: "HubApi") -> None:
-    """Who a hub is, what time it is there, and how much it holds. It is believed, nothing is verified."""
+    """Who a hub is, what time it is there, and how much it holds. It is believed, nothing is verified.
+
+    A data directory of this machine names the hub that runs it. It is asked through its local door: no token and no
+    certificate is needed.
+
+    \b
+    veen hub status ./hub
+    veen hub status --hub https://hub.example.org
+    """
     about, labels, ready = hub.status(), hub.label_count(), hub.ready()
     data = {"url": hub.url, "ready": ready.to_json(), "status": about.to_json(), "labels": labels}
     rows = [
@@ -44,6 +53,7 @@ def _readiness(ready: "ReadyResponse") -> str:
 
 
 @click.command()
+@DIRECTORY
 @hub_options
 def health(output: Output, hub: "HubApi") -> None:
     """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
@@ -61,6 +71,7 @@ def health(output: Output, hub: "HubApi") -> None:
 
 
 @click.command()
+@DIRECTORY
 @hub_options
 @click.option("--label", type=hex32, help="The label, in hex; default: all labels of the hub.")
 @click.option("--upto", type=click.IntRange(min=1), help="Up to which entry; default: all.")
@@ -99,6 +110,7 @@ def _save(signed: "Checkpoint", out: Path) -> None:
 
 
 @click.command()
+@DIRECTORY
 @hub_options
 def limits(output: Output, hub: "HubApi") -> None:
     """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
@@ -107,6 +119,7 @@ def limits(output: Output, hub: "HubApi") -> None:
 
 
 @click.command()
+@DIRECTORY
 @hub_options
 def admission(output: Output, hub: "HubApi") -> None:
     """What the hub admits."""
@@ -116,6 +129,7 @@ def admission(output: Output, hub: "HubApi") -> None:
 
 
 @click.command()
+@DIRECTORY
 @hub_options
 def metrics(output: Output, hub: "HubApi") -> None:
     """Print the metrics of the hub in the text form of Prometheus."""

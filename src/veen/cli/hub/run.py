@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from veen.cli.hub.client import DIRECTORY, one_directory
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
 from veen.cli.shared.command import several
 from veen.cli.shared.failures import failing_as
@@ -94,7 +96,7 @@ def start(
         guard = {"dev": "true"} if dev else {}  # behind what others say: --dev is never without it
         return load(file, os.environ, {**defaults, **_flags(options, pairs), **guard})
 
-    with failing_as("the hub cannot start"):
+    with _told(ready_fd), failing_as("the hub cannot start"):
         settings = read()
         if detach:
             _detach(output, settings)
@@ -121,6 +123,19 @@ def start(
             "what it promised could no longer be kept; the log says why",
             f"veen hub verify-data {settings.data_dir}",
         )
+
+
+@contextlib.contextmanager
+def _told(ready_fd: int | None) -> Iterator[None]:
+    """Tell the command that started this process by --detach why it does not start, part by part."""
+    try:
+        yield
+    except Fail as exc:
+        if ready_fd is not None:
+            parts = {"code": exc.code, "what": exc.what, "cause": exc.cause, "hint": exc.hint}
+            with contextlib.suppress(OSError), os.fdopen(ready_fd, "w") as pipe:  # closed if the hub had started
+                pipe.write(json.dumps({"failed": {**parts, "exit_code": int(exc.exit_code)}}))
+        raise
 
 
 def _dev_defaults(options: dict[str, Any]) -> dict[str, str]:
@@ -188,7 +203,12 @@ def _detach(output: Output, settings: "HubConfig") -> None:
             f"read {log}, or start it without --detach",
             exit_code=Exit(code) if code in list(Exit) and code else Exit.LOCAL,
         )
-    _announce(output, {**json.loads(said), "log": str(log)})
+    reply = json.loads(said)
+    if (failed := reply.get("failed")) is not None:
+        process.wait()
+        texts = [str(failed[name]) for name in ("code", "what", "cause", "hint")]
+        raise Fail(*texts, exit_code=Exit(failed["exit_code"]))
+    _announce(output, {**reply, "log": str(log)})
 
 
 def _appended(log: Path) -> IO[bytes]:
@@ -202,11 +222,19 @@ def _appended(log: Path) -> IO[bytes]:
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory of the hub to stop.")
+@DIRECTORY
+@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub to stop.")
 @click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
 @output_options
-def stop(output: Output, data_dir: Path, timeout: int) -> None:
-    """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in."""
+def stop(output: Output, directory: Path | None, data_dir: Path | None, timeout: int) -> None:
+    """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in.
+
+    \b
+    veen hub stop ./hub
+    """
+    data_dir = one_directory(directory, data_dir)
+    if data_dir is None:
+        raise click.UsageError("give the data directory")
     with failing_as("the hub cannot be stopped"):
         fs = existing(data_dir)
         holder = holder_of(fs)

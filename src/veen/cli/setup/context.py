@@ -49,11 +49,20 @@ def _checked(values: dict[str, str | None]) -> dict[str, Any]:
 )
 @click.option("--use/--no-use", "chosen", default=None, help="Choose it now; default: if none is chosen yet.")
 @click.option("--replace", is_flag=True, help="Change a context that exists.")
+@click.option(
+    "--check/--no-check",
+    default=True,
+    envvar="VEEN_CHECK_PIN",
+    help="Compare the pin with the hub, if it answers. [VEEN_CHECK_PIN]",
+)
 @home_options
 def add(
-    output: Output, session: CliSession, name: str, replace: bool, chosen: bool | None, **given: str | None
+    output: Output, session: CliSession, name: str, replace: bool, chosen: bool | None, check: bool, **given: str | None
 ) -> None:
     """Name a hub and pin its key, so that nothing signed by another key is believed.
+
+    If the hub answers and does not have the pinned key, nothing is saved. If it does not answer, the context is saved
+    all the same, and the output says that the pin was not checked.
 
     \b
     veen context add dev --hub http://127.0.0.1:37411 --pin ed25519:9f2c…
@@ -79,15 +88,28 @@ def add(
     if f"context.{name}.hub_pk" not in values:
         claim = _claimed(output, values[f"context.{name}.hub"], given)
         values |= {f"context.{name}.hub_pk": claim.first_pk, f"context.{name}.hub_id": claim.hub_id}
+        pin_check = "the hub has this key"
+    else:
+        pin_check = _pin_check(values, name, given) if check else "not checked"
     if file.contexts.get(name, {}).get("hub_pk") != values[f"context.{name}.hub_pk"]:
         values.setdefault(f"context.{name}.hub_id", None)  # that of another key does not stay
     if chosen or (chosen is None and "current_context" not in file.top):
         values["current_context"] = name
     change(path, values)
     table = read(path).contexts[name]
-    data = {"context": name, **table, "current": read(path).top.get("current_context") == name}
+    data = {"context": name, **table, "current": read(path).top.get("current_context") == name, "pin_check": pin_check}
     output.result(data, lambda: output.fields(data.items()))
     output.next("veen hub status")
+
+
+def _pin_check(values: dict[str, Any], name: str, options: dict[str, Any]) -> str:
+    from pathlib import Path
+
+    from veen.cli.shared.pin_check import check_pin
+
+    ca_file, token_file = (Path(path) if (path := options.get(key)) else None for key in ("ca_file", "token_file"))
+    url, pin = values[f"context.{name}.hub"], values[f"context.{name}.hub_pk"]
+    return check_pin(url, pin, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
 
 
 def _claimed(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":

@@ -30,6 +30,7 @@ FOREIGN: Final[dict[str, tuple[str, str]]] = {
     "builtins.TimeoutError": ("E.NET.TIMEOUT", ""),
     "socket.gaierror": ("E.NET.UNREACHABLE", ""),
     "ssl.SSLError": ("E.NET.UNREACHABLE", _CERTIFICATE),
+    "ssl.SSLCertVerificationError": ("E.NET.CERTIFICATE", ""),
     "http.client.HTTPException": ("E.NET.ANSWER", ""),
     "builtins.ModuleNotFoundError": ("E.EXTRA", ""),
     "builtins.OSError": ("E.LOCAL", _DISK),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from veen.client.errors import BadAnswer, InsecureHttp, LocalError, TimedOut, Unreachable
+from veen.client.errors import BadAnswer, CertificateUnverified, InsecureHttp, LocalError, TimedOut, Unreachable
 from veen.client.home import read_secret
 from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer
 from veen.client.transport.http1 import PlainHttp
@@ -29,6 +29,7 @@ CALL_SECONDS: Final = 30.0  # for one call, from the first byte to the last
 _MAX_CONNECTIONS: Final = 64
 _IDLE_SECONDS: Final = 60.0  # shorter than the 75 s after which a hub closes an idle connection
 _MAX_TOKEN_BYTES: Final = 8192
+_MAX_CAUSES: Final = 8  # of an error of the HTTP library, down to the one of TLS
 
 
 class HttpTransport:
@@ -45,19 +46,23 @@ class HttpTransport:
         insecure_http: bool = False,
         timeout: float = CALL_SECONDS,
         max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
+        socket_path: Path | None = None,
     ) -> None:
+        """With `socket_path` the hub is called through that Unix socket of this machine, in plain HTTP; `url` is then
+        its name only."""
         scheme, host, port, self._path = _parts_of(url)
         self.url = url.rstrip("/")
         self._timeout = timeout
         headers = {"Content-Type": _CBOR, "Accept": _CBOR, "Accept-Encoding": "identity"}
-        if token_file is not None:
+        if token_file is not None and socket_path is None:
             check_secret_may_travel(url, insecure_http=insecure_http)
             headers["Authorization"] = f"Bearer {read_token(token_file)}"
         self._carrier: PlainHttp | _TlsHttp
-        if scheme == "http":
+        if scheme == "http" or socket_path is not None:
             self._carrier = PlainHttp(
-                host,
+                host if socket_path is None else "localhost",
                 port or 80,
+                socket_path=socket_path,
                 headers=headers,
                 max_answer=max_answer_bytes,
                 max_connections=_MAX_CONNECTIONS,
@@ -127,6 +132,8 @@ class _TlsHttp:
         except (library.ProtocolError, library.DecodingError) as exc:
             raise BadAnswer(f"{self._base}: the answer is not HTTP") from exc
         except (library.TransportError, OSError) as exc:
+            if (fault := _certificate_fault(exc)) is not None:
+                raise CertificateUnverified(f"{self._base}: {fault}") from exc
             raise Unreachable(f"{self._base}: {_reason(exc)}") from exc
         return Answer(response.status_code, data, {name.lower(): value for name, value in response.headers.items()})
 
@@ -200,6 +207,17 @@ def read_token(path: Path) -> str:
     if not text or not text.isprintable() or " " in text:
         raise LocalError(f"{path}: holds no bearer token, or more than one")
     return text
+
+
+def _certificate_fault(exc: BaseException | None) -> str | None:
+    """Why the certificate was not accepted, if that is what `exc` comes from."""
+    for _ in range(_MAX_CAUSES):
+        if exc is None:
+            return None
+        if isinstance(exc, ssl.SSLCertVerificationError):
+            return exc.verify_message or "the certificate cannot be verified"
+        exc = exc.__cause__ or exc.__context__
+    return None
 
 
 def _reason(exc: BaseException) -> str:

@@ -6,14 +6,17 @@ closed while it was idle is replaced without a word: every operation may be repe
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, cast
 
 import httptools
 
 from veen.client.errors import BadAnswer, NetworkError, Unreachable
 from veen.client.transport.base import Answer
+from veen.fs.unix_socket import short_path
 
 __all__ = ["PlainHttp"]
 
@@ -24,9 +27,19 @@ class PlainHttp:
     """Connections to one address. Calls beyond `max_connections` wait for their turn."""
 
     def __init__(
-        self, host: str, port: int, *, headers: Mapping[str, str], max_answer: int, max_connections: int, idle: float
+        self,
+        host: str,
+        port: int,
+        *,
+        headers: Mapping[str, str],
+        max_answer: int,
+        max_connections: int,
+        idle: float,
+        socket_path: Path | None = None,
     ) -> None:
+        """With `socket_path`, a Unix socket of this machine takes the place of the address."""
         self._host, self._port, self._max_answer, self._idle_seconds = host, port, max_answer, idle
+        self._socket_path = socket_path
         name = f"[{host}]" if ":" in host else host
         self._headers = "".join(f"{key}: {value}\r\n" for key, value in {"Host": f"{name}:{port}", **headers}.items())
         self._turns = asyncio.Semaphore(max_connections)
@@ -65,6 +78,8 @@ class PlainHttp:
         return self._idle.pop() if self._idle else None
 
     async def _connect(self) -> "_Connection":
+        if self._socket_path is not None:
+            return await self._connect_local(self._socket_path)
         loop = asyncio.get_running_loop()
         where = f"{self._host}:{self._port}"
         try:
@@ -73,6 +88,24 @@ class PlainHttp:
             )
         except OSError as exc:
             raise Unreachable(f"{where}: {exc.strerror or exc}") from exc
+        return connection
+
+    async def _connect_local(self, path: Path) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.setblocking(False)
+            with short_path(path) as name:
+                await loop.sock_connect(local, name)
+            _, connection = await loop.create_unix_connection(
+                lambda: _Connection(str(path), self._max_answer), sock=local
+            )
+        except OSError as exc:
+            local.close()
+            raise Unreachable(f"{path}: {exc.strerror or exc}") from exc
+        except BaseException:
+            local.close()
+            raise
         return connection
 
     async def aclose(self) -> None:

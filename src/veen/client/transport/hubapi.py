@@ -111,12 +111,16 @@ class HubApi:
         insecure_http: bool = False,
         timeout: float = CALL_SECONDS,
         retry: Retry = NO_RETRY,
+        socket_path: Path | None = None,
     ) -> None:
+        """With `socket_path` it is called through that Unix socket of this machine."""
         self.url = url
         # The event loop of this object, and what was opened in it; used by one thread, the one that calls.
         self._runner = asyncio.Runner()
         try:
-            transport = self._runner.run(_open(url, ca_file, token_file, timeout, insecure_http=insecure_http))
+            transport = self._runner.run(
+                _open(url, ca_file, token_file, timeout, insecure_http=insecure_http, socket_path=socket_path)
+            )
         except BaseException:
             self._runner.close()
             raise
@@ -205,10 +209,23 @@ class HubApi:
 
 
 async def _open(
-    url: str, ca_file: Path | None, token_file: Path | None, seconds: float, *, insecure_http: bool
+    url: str,
+    ca_file: Path | None,
+    token_file: Path | None,
+    seconds: float,
+    *,
+    insecure_http: bool,
+    socket_path: Path | None,
 ) -> HttpTransport:
     """Inside the loop that its connections will live in."""
-    return HttpTransport(url, ca_file=ca_file, token_file=token_file, insecure_http=insecure_http, timeout=seconds)
+    return HttpTransport(
+        url,
+        ca_file=ca_file,
+        token_file=token_file,
+        insecure_http=insecure_http,
+        timeout=seconds,
+        socket_path=socket_path,
+    )
 
 
 async def _next(pages: AsyncIterator[tuple[LabelInfo, ...]]) -> tuple[LabelInfo, ...]:

@@ -28,6 +28,7 @@ from veen.core.objects.policies import FOREVER, SINGLE_PRIMARY
 from veen.core.sealing.ciphertext import Parts
 from veen.core.wire import Wire
 from veen.hub.admission.policy import Auth1, Kex1, Policy
+from veen.hub.admission.request_id import next_request_id
 from veen.hub.admission.resolver import Resolver
 from veen.native import Checked
 from veen.storage.state import Cap, Label, LogState
@@ -45,6 +46,16 @@ class Refuse:
     refusal: Refusal
     detail: Mapping[str, Any] = field(default_factory=dict)
     retry_after: int | None = None
+    _request_id: str | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def request_id(self) -> str:
+        """Names the refused request in the answer and in the log; drawn when the first of them asks. No part of what
+        was decided: two refusals for the same reason are equal."""
+        if self._request_id is None:
+            object.__setattr__(self, "_request_id", next_request_id())
+        assert self._request_id is not None  # noqa: S101 - set above
+        return self._request_id
 
 
 @dataclass(frozen=True, slots=True)

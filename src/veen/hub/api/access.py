@@ -3,7 +3,8 @@
 A submit needs no role: its authority is the signature and the capability inside the message. Reading is open unless
 the deployment names readers: what a hub serves is ciphertext. Metrics, status and the details of health are open as
 long as nobody is named for reading or for metrics. Administration is closed unless the deployment names
-administrators. Holders are named by bearer token or by the name in a client certificate.
+administrators. Holders are named by bearer token or by the name in a client certificate. Who comes through the local
+door may do everything.
 """
 
 import hmac
@@ -34,6 +35,7 @@ class Principal:
     bearer: bytes | None = None  # the token of an Authorization header; empty if the header holds none
     names: tuple[str, ...] = ()  # in a client certificate that the transport verified
     denied: bool = False  # the static filter on addresses refuses it (001 SH1+ §5.1)
+    local: bool = False  # came through the local door, which only the hub's own user and root can open
     address: str = ""  # that it calls from (`network_of`); nothing for a caller inside the process
 
 
@@ -115,7 +117,7 @@ class Access:
 
     def check(self, role: Role, principal: Principal) -> Denied | None:
         """None if `principal` has the role. A reader may look at metrics and status, an administrator may read."""
-        if self._is_open(role) or any(holders.include(principal) for holders in self._holders(role)):
+        if principal.local or self._is_open(role) or any(holders.include(principal) for holders in self._holders(role)):
             return None
         if role is Role.ADMIN and not self.admins:
             return Denied.CLOSED

@@ -96,6 +96,7 @@ class Anchoring:
         )
         record = await self._context.journal(lambda hub_ts: body)
         assert record is not None  # noqa: S101 - the function above always makes one
+        self._services.observer.anchored()
         return record
 
     # --- by itself -------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class AttachmentOperations:
         return self._api.replies.ok(OkResponse(ok=True), call.answer, status=201 if new else 200)
 
     def _refused(self, refuse: Refuse, call: Call) -> Reply:
-        self._services.observer.refused(refuse.refusal, len(call.body))
+        self._services.observer.refused(refuse, len(call.body), address=call.principal.address)
         return self._api.replies.refused(refuse, call.answer)
 
     def _charge(self, cap: Cap | None, limits: Limits, size: int, policy: AttachmentPolicy) -> Refuse | None:

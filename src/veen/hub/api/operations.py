@@ -47,7 +47,7 @@ class Api:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.context = ApiContext(services)
-        self.replies = Replies()
+        self.replies = Replies(services.observer.failed)
         self.submits = Submits(self.context, self.replies)
         self._limiter = ReadRateLimiter()
         self._closing: list[Callable[[], None]] = []
@@ -106,23 +106,27 @@ class Api:
             principal=principal,
             query=query or {},
         )
+
+        def failed(error: ApiError) -> Reply:
+            return self.replies.failed(error, call.answer, operation=operation, address=principal.address)
+
         try:
             return await self._run(call)
         except ApiError as exc:
-            return self.replies.failed(exc, call.answer)
+            return failed(exc)
         except PrunedError as exc:
             pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
-            return self.replies.failed(pruned, call.answer)
+            return failed(pruned)
         except (Overloaded, Stopped, StorageError) as exc:
-            return self.replies.failed(ApiError.unavailable(str(exc)), call.answer)
+            return failed(ApiError.unavailable(str(exc)))
         except CorruptError as exc:
             _log.error("operation %s met a damaged file: %s", operation, exc)
             damaged = ApiError(ApiCode.UNAVAILABLE, "the hub cannot read what it stored", detail={"reason": "corrupt"})
-            return self.replies.failed(damaged, call.answer)
+            return failed(damaged)
         except Exception:  # a defect of ours must not end the connection, nor tell the client about our insides
             _log.exception("operation %s failed", operation)
             defect = ApiError(ApiCode.UNAVAILABLE, "the hub failed on this request", status=500)
-            return self.replies.failed(defect, call.answer)
+            return failed(defect)
 
     async def _run(self, call: Call) -> Reply:
         entry = self._operations.get(call.operation)

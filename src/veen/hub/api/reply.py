@@ -1,10 +1,9 @@
 """Answers: what leaves the hub, whatever the transport (spec §10.3, §10.4, §10.6)."""
 
 import json
-import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from http import HTTPStatus
 from typing import Any, Final, Literal
 
 from veen.core.catalogue import catalogue
@@ -12,6 +11,7 @@ from veen.core.errors import ApiCode, FormatError, MalformedError, Refusal, Veen
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.wire import Json, Wire
 from veen.hub.admission.decide import Refuse
+from veen.hub.admission.request_id import next_request_id
 
 __all__ = [
     "CBOR",
@@ -20,6 +20,7 @@ __all__ = [
     "JSON",
     "RETRY_SECONDS",
     "ApiError",
+    "Failure",
     "Form",
     "Replies",
     "Reply",
@@ -95,12 +96,28 @@ def dump_json(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-class Replies:
-    """Makes answers in either form; errors get a request id that no two answers share."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A request that failed outside admission, for the log."""
 
-    def __init__(self) -> None:
-        self._run = secrets.token_hex(4)
-        self._numbers = count(1)
+    operation: str  # empty if the request was not understood so far
+    code: str
+    status: int
+    request_id: str
+    reason: str
+    field: str = ""
+    detail: str = ""  # the check that failed, if it is one of admission
+    address: str = ""
+
+
+class Replies:
+    """Makes answers in either form; errors get a request id that no two answers share.
+
+    `report` is told of every failure outside admission, with its request id: the log has a line for it then.
+    """
+
+    def __init__(self, report: "Callable[[Failure], None] | None" = None) -> None:
+        self._report = report
         self._reason, self._unavailable = "", dict[Form, Reply]()
         # Read when the hub starts: a refusal must not wait for a file, or fail because no more can be opened.
         self._messages = {refusal: catalogue()[refusal.detail_enum].message for refusal in Refusal}
@@ -122,7 +139,7 @@ class Replies:
             self._messages[refuse.refusal],
             detail=dict(refuse.detail),
             retry_after=refuse.retry_after,
-            request_id=self._request_id(),
+            request_id=refuse.request_id,
         )
 
     def refused(self, refuse: Refuse, form: Form) -> Reply:
@@ -134,11 +151,26 @@ class Replies:
             message=error.message,
             detail=error.detail,
             retry_after=error.retry_after,
-            request_id=self._request_id(),
+            request_id=next_request_id(),
         )
 
-    def failed(self, error: ApiError, form: Form) -> Reply:
-        return self._error(self.envelope(error), error.status, form, error.headers)
+    def failed(self, error: ApiError, form: Form, *, operation: str = "", address: str = "") -> Reply:
+        """`operation` and `address` (`network_of`) are those of the request, as far as they are known."""
+        envelope = self.envelope(error)
+        if self._report is not None and error.status != HTTPStatus.NOT_FOUND:  # to look for something is no fault
+            field = (error.detail or {}).get("field")
+            self._report(
+                Failure(
+                    operation=operation,
+                    code=error.code,
+                    status=error.status,
+                    request_id=envelope.request_id or "",
+                    reason=error.message,
+                    field=field if isinstance(field, str) else "",
+                    address=address,
+                )
+            )
+        return self._error(envelope, error.status, form, error.headers)
 
     def unavailable(self, reason: str, form: Form) -> Reply:
         """A message is turned away for `reason`. Made once for all, hence without a request id: this is the answer that
@@ -159,6 +191,3 @@ class Replies:
             headers = (*headers, ("Retry-After", str(envelope.retry_after)))
         reply.headers = headers
         return reply
-
-    def _request_id(self) -> str:
-        return f"{self._run}-{next(self._numbers):x}"

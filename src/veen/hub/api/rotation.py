@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -10,12 +11,13 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import VerifyError
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, IdentityError
-from veen.fs.errors import StorageError
+from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.startup import Sealing, rotation_records
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import Sequencer, Stopped
+from veen.storage import journal as wal
 from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
@@ -24,6 +26,8 @@ __all__ = ["LEAD_SECONDS", "Rotation", "check_rotations", "rotate_at_rest"]
 
 # Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
 LEAD_SECONDS: Final = 10
+_READ_AGAIN: Final = 2
+_PAUSE_SECONDS: Final = 0.2
 
 
 def rotate_at_rest(
@@ -148,14 +152,43 @@ def _introduces(record: ControlRecord, key: SigningKey) -> bool:
     return isinstance(record.body, KeyRotate) and record.body.hub_pk == key.public
 
 
-def check_rotations(fs: Fs) -> list[str]:
-    """What holds about the keys of a hub; VerifyError for the first thing that does not."""
+def _all_control_records(fs: Fs) -> list[ControlRecord]:
+    """The records of the control log, then those that only the journal has so far; also of a hub that runs.
+
+    The segments are opened first: what a retirement takes out of them is in the control log when that is read.
+    """
+    opened = wal.open_segments(fs, wal.segments(fs))
+    try:
+        records = [record for _, record in control_records(fs)]
+        last_seq = records[-1].seq if records else 0
+        for item in wal.walk(opened):
+            if isinstance(item, wal.Placed) and isinstance(item.record, ControlRecord) and item.record.seq > last_seq:
+                records.append(item.record)
+        return records
+    finally:
+        wal.close_segments(opened)
+
+
+def check_rotations(fs: Fs, pause: Callable[[float], None] = time.sleep) -> list[str]:
+    """What holds about the keys of a hub; VerifyError for the first thing that does not.
+
+    The hub may run, and files are read one after the other: what does not fit together is read again before it counts.
+    """
+    for _ in range(_READ_AGAIN):
+        try:
+            return _check_rotations(fs)
+        except (VerifyError, CorruptError, FileNotFoundError):
+            pause(_PAUSE_SECONDS)
+    return _check_rotations(fs)
+
+
+def _check_rotations(fs: Fs) -> list[str]:
     identity = identities.read_identity(fs)
     checks = [f"hub-identity.json is signed by its current key {identity.current.key_id}"]
     hub_pks = [identity.keys[0].hub_pk]
     previous: ControlRecord | None = None
     wanted = identity.rotations()
-    for _, record in control_records(fs):
+    for record in _all_control_records(fs):
         record.check_follows(previous)
         previous = record
         if not isinstance(record.body, KeyRotate):

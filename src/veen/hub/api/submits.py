@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from veen.core import cbor
-from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT
+from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, claimed_client
 from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
 from veen.core.objects.envelopes import SUBMIT_PREFIX, SubmitRequest, SubmitResponse
 from veen.core.objects.msg import Msg, end_of
@@ -74,28 +74,34 @@ class Submits:
                 SubmitRequest.split(body)  # bytes behind the MSG are a fault of the envelope
             return self._replies.refused(refuse, answer)
         except _Prefiltered as exc:
-            return self._replies.refused(self._count(exc.refuse, len(body), principal), answer)
+            client_id = claimed_client(body[_ENVELOPE_BYTES:])
+            return self._replies.refused(self._count(exc.refuse, len(body), principal, client_id), answer)
         except (Overloaded, Stopped) as exc:
             return self._unavailable(str(exc), answer, len(body), principal, paid)
         except FormatError as exc:
-            return self._replies.failed(ApiError.of_format(exc), answer)
+            return self._failed(exc, answer, principal)
 
     async def _begin_json(self, call: Call, done: Done) -> Reply | None:
         """Faults of the envelope and of the MSG are told apart as in CBOR (D-54)."""
-        paid = None
+        paid = client_id = None
         try:
             paid = self._prefilter(call.body, 0, call.pow_header, call.principal)  # `admit` judges its size, as CBOR
             msg = await _parse(lambda: _msg_of_json(_json_envelope(call.body)), call.body)
-            raw = msg.to_bytes()
+            client_id, raw = msg.client_id, msg.to_bytes()
             self._check_denied(raw)
             refuse = self._services.sequencer.admit(raw, done, call.principal.address)
             return None if refuse is None else self._replies.refused(refuse, call.answer)
         except _Prefiltered as exc:
-            return self._replies.refused(self._count(exc.refuse, len(call.body), call.principal), call.answer)
+            return self._replies.refused(
+                self._count(exc.refuse, len(call.body), call.principal, client_id), call.answer
+            )
         except (Overloaded, Stopped) as exc:
             return self._unavailable(str(exc), call.answer, len(call.body), call.principal, paid)
         except FormatError as exc:
-            return self._replies.failed(ApiError.of_format(exc), call.answer)
+            return self._failed(exc, call.answer, call.principal)
+
+    def _failed(self, fault: FormatError, form: Form, principal: Principal) -> Reply:
+        return self._replies.failed(ApiError.of_format(fault), form, operation="submit", address=principal.address)
 
     def answer(self, receipt: bytes) -> bytes:
         """The body of a successful answer in CBOR, from the bytes of the RECEIPT."""
@@ -162,15 +168,18 @@ class Submits:
         if denied and raw[_CLIENT_ID] in denied:
             raise _Prefiltered(Refusal.PREFILTER_REJECT, {"field": "client_id"})
 
-    def _count(self, refuse: Refuse, bytes_in: int, principal: Principal = ANYBODY) -> Refuse:
-        self._services.observer.refused(refuse.refusal, bytes_in, address=principal.address)
+    def _count(
+        self, refuse: Refuse, bytes_in: int, principal: Principal = ANYBODY, client_id: bytes | None = None
+    ) -> Refuse:
+        """`client_id` is what the message claims: nothing was verified yet."""
+        self._services.observer.refused(refuse, bytes_in, client_id=client_id, address=principal.address)
         return refuse
 
     def _unavailable(self, reason: str, form: Form, bytes_in: int, principal: Principal, paid: bytes | None) -> Reply:
         """Nothing was decided about the message, so its proof of work is still good."""
         if paid is not None:
             self._payments.refund(paid)
-        self._services.observer.refused(ApiCode.UNAVAILABLE, bytes_in, address=principal.address)
+        self._services.observer.refused(ApiCode.UNAVAILABLE, bytes_in, address=principal.address, reason=reason)
         return self._replies.unavailable(reason, form)
 
     # --- many --------------------------------------------------------------------------------------------
@@ -214,9 +223,11 @@ class Submits:
             if refuse is not None:
                 done(refuse)
         except _Prefiltered as exc:
-            done(self._count(exc.refuse, len(message), principal))
+            done(self._count(exc.refuse, len(message), principal, claimed_client(message)))
         except (Overloaded, Stopped) as exc:
-            self._services.observer.refused(ApiCode.UNAVAILABLE, len(message), address=principal.address)
+            self._services.observer.refused(
+                ApiCode.UNAVAILABLE, len(message), address=principal.address, reason=str(exc)
+            )
             done(ApiError.unavailable(str(exc)))
 
     def _item(self, outcome: "Outcome | ApiError | None", form: Form) -> bytes:

@@ -50,7 +50,7 @@ from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.operations import Api, Handler
 from veen.hub.api.pages import open_page, page_bounds
 from veen.hub.api.query import flag_field, hex_field, uint_field
-from veen.hub.api.reply import ApiError, Reply, dump_json
+from veen.hub.api.reply import ApiError, Failure, Reply, dump_json
 from veen.hub.api.tail import Tails
 from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
@@ -121,6 +121,19 @@ class Tooling:
         return self._ok(AuthorizeResponse(auth_ref=token.auth_ref(), expires_at=expires_at, record=record), call)
 
     def _refused(self, refuse: Refuse, call: Call) -> Reply:
+        refusal = refuse.refusal
+        self._services.observer.failed(
+            Failure(
+                operation=call.operation,
+                code=refusal.code,
+                status=refusal.http_status,
+                request_id=refuse.request_id,
+                reason="",
+                field=str(refuse.detail.get("field", "")),
+                detail=refusal.detail_enum,
+                address=call.principal.address,
+            )
+        )
         return self._api.replies.refused(refuse, call.answer)
 
     async def _cap_record(self, token: CapToken) -> ControlRecord:

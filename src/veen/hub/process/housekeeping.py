@@ -5,6 +5,7 @@ counted, and never erased or compressed away.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -46,6 +47,9 @@ class Housekeeping:
         """In the scrubber's thread."""
         self._observer.scrubbed_bytes = state.bytes
         self._observer.scrub_findings += len(findings)
+        if state.rounds != self._observer.scrub_rounds:
+            self._observer.scrub_rounds = state.rounds
+            self._observer.last_scrub_round = time.monotonic()
         for finding in findings:
             self._log.event("error", "scrub", f"damage found: {finding.message}", path=finding.path)
 

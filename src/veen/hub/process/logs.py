@@ -4,6 +4,8 @@ A line about a submit is a tuple until the writer formats it, so the path of a m
 only. A line says who by the first eight hex digits of a key and what by the first eight of a hash; keys, bodies,
 names and whole client ids are never given to the log.
 
+A line about a refusal has the request_id of the answer, so that an operator finds it by what a user reports.
+
 Strangers cause lines, too, by requests that cost them less than the line costs the disk. `LineBudget` bounds those:
 what is beyond it is counted, and one line per kind says how many were left out.
 """
@@ -15,8 +17,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
+from veen.core.errors import ApiCode, Refusal
+from veen.hub.admission.decide import Refuse
+from veen.hub.api.reply import Failure
 from veen.hub.process.config import ConfigError, HubConfig
 from veen.storage.state import Admitted
 
@@ -29,6 +34,7 @@ __all__ = [
     "EventLog",
     "LineBudget",
     "LogSink",
+    "RefusalNote",
     "Submit",
 ]
 
@@ -39,6 +45,7 @@ _MAX_WAITING: Final = 65_536
 _SAMPLE: Final = 100
 _PREFIX: Final = 4  # bytes; eight hex digits
 _REFUSED: Final = "refused"
+_MAX_WORDS: Final = 160  # characters of a field or a reason in a line
 
 # Lines in one window. All refusals together write 200 lines of some 210 bytes in ten seconds, whoever sends them.
 WINDOW_SEC: Final = 10.0
@@ -52,8 +59,28 @@ _ACCEPTED: Final = (
     '"verify_ms": %.3f, "commit_ms": %.3f}\n'
 )
 
-# moment, label, client_id, stream_seq, leaf_hash, code, bytes_in, bytes_out, verify_s, commit_s
-Submit = tuple[float, bytes | None, bytes | None, int | None, bytes | None, str | None, int, int, float, float]
+
+class RefusalNote(NamedTuple):
+    """What a line says about a refusal beside its code. `field` and `reason` are words of ours, never of a message."""
+
+    request_id: str = ""  # the one in the answer
+    detail: str = ""  # the check that failed
+    field: str = ""
+    reason: str = ""
+
+    @classmethod
+    def of(cls, refused: Refuse | Refusal | ApiCode, reason: str) -> Self:
+        if isinstance(refused, Refuse):
+            detail = refused.detail
+            field, why = (str(detail.get(name, ""))[:_MAX_WORDS] for name in ("field", "reason"))
+            return cls(refused.request_id, refused.refusal.detail_enum, field, reason or why)
+        return cls(detail=refused.detail_enum if isinstance(refused, Refusal) else "", reason=reason[:_MAX_WORDS])
+
+
+# moment, label, client_id, stream_seq, leaf_hash, code, bytes_in, bytes_out, verify_s, commit_s, about the refusal
+Submit = tuple[
+    float, bytes | None, bytes | None, int | None, bytes | None, str | None, int, int, float, float, RefusalNote | None
+]
 Event = tuple[float, str, str, dict[str, Any]]
 
 
@@ -136,7 +163,8 @@ class EventLog:
         if self._count % self._accepted == 0:
             label, client_id, place = admitted.label.label, admitted.client_id, admitted.stream_seq
             leaf = admitted.leaf_hash
-            self._keep((time.time(), label, client_id, place, leaf, None, bytes_in, bytes_out, verify_s, commit_s))
+            now = time.time()
+            self._keep((now, label, client_id, place, leaf, None, bytes_in, bytes_out, verify_s, commit_s, None))
 
     def refused(
         self,
@@ -147,10 +175,33 @@ class EventLog:
         label: bytes | None,
         client_id: bytes | None,
         address: str = "",
+        refused: Refuse | Refusal | ApiCode | None = None,
+        reason: str = "",
     ) -> None:
         """A message is not in the log, for `code`. `address` is whom the line is charged to; it is not written."""
         if self._refused and self.budget.allows_refusal(code, address):
-            self._keep((time.time(), label, client_id, None, None, code, bytes_in, 0, verify_s, commit_s))
+            note = None if refused is None else RefusalNote.of(refused, reason)
+            self._keep((time.time(), label, client_id, None, None, code, bytes_in, 0, verify_s, commit_s, note))
+
+    def failed(self, failure: Failure) -> None:
+        """A request other than an admitted message failed. Its line counts against the same budget as refusals."""
+        if not self._refused or not self.budget.allows_refusal(failure.code, failure.address):
+            return
+        more = {
+            "message": "request failed",
+            "request": failure.operation,
+            "code": failure.code,
+            "detail": failure.detail,
+            "field": failure.field[:_MAX_WORDS],
+            "reason": failure.reason[:_MAX_WORDS],
+            "status": failure.status,
+            "request_id": failure.request_id,
+        }
+        if len(self._waiting) >= _MAX_WAITING:
+            self.dropped += 1
+            return
+        written = {name: value for name, value in more.items() if value != ""}
+        self._waiting.append((time.time(), "info", "request", written))
 
     def _keep(self, submit: Submit) -> None:
         if len(self._waiting) >= _MAX_WAITING:
@@ -216,10 +267,10 @@ class EventLog:
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
     def _format_submit(self, submit: Submit) -> str:
-        moment, label, client_id, stream_seq, leaf_hash, code, bytes_in, bytes_out, verify_s, commit_s = submit
+        moment, label, client_id, stream_seq, leaf_hash, code, bytes_in, bytes_out, verify_s, commit_s, note = submit
         if not self._sink.as_json:
             where = f" {label.hex()[:8]}… seq {stream_seq}" if label and stream_seq else ""
-            verdict = f"refused {code}" if code else "accepted"
+            verdict = f"refused {code}{_words(note, client_id)}" if code else "accepted"
             took = f"verify {verify_s * 1000:.2f} ms, commit {commit_s * 1000:.2f} ms"
             return f"{self._time(moment)[11:19]} info    submit: {verdict}{where}, {bytes_in} bytes, {took}\n"
         # Not json.dumps: every value is a number or hex, and this runs for each message. Accepted ones go fast.
@@ -244,6 +295,9 @@ class EventLog:
             head += f'"client_id_prefix": "{client_id[:_PREFIX].hex()}", '
         if code is not None:
             head += f'"code": "{code}", '
+        if note is not None:
+            said = {name: value for name, value in note._asdict().items() if value}
+            head += "".join(f'"{name}": {json.dumps(value)}, ' for name, value in said.items())
         return f'{head}"bytes_in": {bytes_in}, "bytes_out": {bytes_out}, {took}'
 
     def close(self) -> None:
@@ -251,6 +305,14 @@ class EventLog:
         self._stop.set()
         self._writer.join()
         self._sink.close()
+
+
+def _words(note: RefusalNote | None, client_id: bytes | None) -> str:
+    """What a line of text says about a refusal."""
+    words = [] if note is None else [note.detail, note.field, note.reason]
+    words += [f"client {client_id[:_PREFIX].hex()}"] if client_id is not None else []
+    words += [f"request {note.request_id}"] if note is not None and note.request_id else []
+    return "".join(f" {word}" for word in words if word)
 
 
 class LogSink:

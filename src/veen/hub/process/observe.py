@@ -12,13 +12,15 @@ from typing import Final, Protocol
 
 from veen import __version__
 from veen.core.errors import ApiCode, Refusal
+from veen.hub.admission.decide import Refuse
+from veen.hub.api.reply import Failure
 from veen.hub.process.logs import EventLog
 from veen.hub.process.metrics import Family, Histogram, Value, exposition
 from veen.storage.state import Admitted
 
-__all__ = ["GAUGES", "HubObserver", "NullObserver", "Observer", "Outcome"]
+__all__ = ["GAUGES", "HubObserver", "NullObserver", "Observer", "RefusalReason"]
 
-Outcome = Refusal | ApiCode
+RefusalReason = Refuse | Refusal | ApiCode  # why a message was refused; a Refuse also knows the details
 
 _LATENCY_S: Final = tuple(
     ms / 1000 for ms in (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000)
@@ -44,6 +46,10 @@ GAUGES: Final = {
     "veen_revocations": "Client keys and capabilities that are revoked now.",
     "veen_multi_primary_streams": "Streams that several hubs are primaries of now.",
     "veen_ready": "1 if the hub admits messages, 0 if it refuses them for now.",
+    "veen_checkpoint_age_seconds": "Since a chunk was last sealed by a checkpoint, or the start; 0 without entries.",
+    "veen_scrub_round_age_seconds": "Since the scrubber was last through all sealed chunks, or since the start.",
+    "veen_anchor_age_seconds": "Since the last anchor, or since the start; 0 if anchor.every is 0.",
+    "veen_evidence_files": "Proofs that this hub signed two histories, kept in evidence/; alert when above 0.",
     "veen_clock_behind_seconds": "How far the clock is behind the hub's own time, which never runs backwards.",
     "veen_clock_step_seconds": "Seconds by which the clock jumped forward and is not believed; alert when above 0.",
     "veen_outer_leaves": "Leaves of the outer log under its last signed note; 0 without an outer log.",
@@ -59,15 +65,16 @@ class Observer(Protocol):
 
     def refused(
         self,
-        outcome: Outcome,
+        refused: RefusalReason,
         bytes_in: int,
         verify_s: float = 0.0,
         total_s: float = 0.0,
         label: bytes | None = None,
         client_id: bytes | None = None,
         address: str = "",
+        reason: str = "",
     ) -> None:
-        """A message of `address` was refused for `outcome`. What is not known yet is None."""
+        """A message of `address` was refused. What is not known yet is None; `client_id` may be a claim."""
         ...
 
     def accepted(
@@ -92,8 +99,16 @@ class Observer(Protocol):
         """A proof was made."""
         ...
 
+    def anchored(self) -> None:
+        """A checkpoint was anchored."""
+        ...
+
     def anchor_failed(self) -> None:
         """An anchor backend did not take a checkpoint (D-104)."""
+        ...
+
+    def failed(self, failure: Failure) -> None:
+        """A request failed outside admission, other than for something that is not there."""
         ...
 
     def connection_refused(self) -> None:
@@ -106,13 +121,14 @@ class NullObserver:
 
     def refused(
         self,
-        outcome: Outcome,
+        refused: RefusalReason,
         bytes_in: int,
         verify_s: float = 0.0,
         total_s: float = 0.0,
         label: bytes | None = None,
         client_id: bytes | None = None,
         address: str = "",
+        reason: str = "",
     ) -> None: ...
     def accepted(
         self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
@@ -121,7 +137,9 @@ class NullObserver:
     def sealed(self, entries: int) -> None: ...
     def retired(self, seconds: float) -> None: ...
     def proved(self, seconds: float) -> None: ...
+    def anchored(self) -> None: ...
     def anchor_failed(self) -> None: ...
+    def failed(self, failure: Failure) -> None: ...
     def connection_refused(self) -> None: ...
 
 
@@ -135,6 +153,7 @@ class HubObserver:
             sorted({refusal.code for refusal in Refusal} | {ApiCode.UNAVAILABLE.code}), 0
         )
         self._refusals: dict[str, int] = {refusal.detail_enum: 0 for refusal in Refusal}
+        self._request_errors: dict[str, int] = {code.code: 0 for code in ApiCode}
         self._bytes_in = 0
         self._verify, self._commit, self._total = (Histogram(_LATENCY_S) for _ in range(3))
         self._fsync, self._proof = Histogram(_LATENCY_S), Histogram(_LATENCY_S)
@@ -143,17 +162,24 @@ class HubObserver:
         self._anchor_failures = self._connections_refused = 0
         self.scrubbed_bytes = 0
         self.scrub_findings = 0
+        self.scrub_rounds = 0
+        self.anchors = 0
+        self.equivocation_reports = 0
+        # By the monotonic clock, from the start of the hub on; the scrubber's thread writes the second.
+        self.last_checkpoint = self.last_scrub_round = self.last_anchor = time.monotonic()
 
     def refused(
         self,
-        outcome: Outcome,
+        refused: RefusalReason,
         bytes_in: int,
         verify_s: float = 0.0,
         total_s: float = 0.0,
         label: bytes | None = None,
         client_id: bytes | None = None,
         address: str = "",
+        reason: str = "",
     ) -> None:
+        outcome = refused.refusal if isinstance(refused, Refuse) else refused
         code = outcome.code
         self._errors[code] = self._errors.get(code, 0) + 1
         if isinstance(outcome, Refusal):
@@ -164,7 +190,13 @@ class HubObserver:
         self._total.observe(total_s)
         if self._log is not None:
             commit_s = total_s - verify_s if verify_s else 0.0
-            self._log.refused(code, bytes_in, verify_s, commit_s, label, client_id, address)
+            self._log.refused(code, bytes_in, verify_s, commit_s, label, client_id, address, refused, reason)
+
+    def failed(self, failure: Failure) -> None:
+        code = failure.code
+        self._request_errors[code] = self._request_errors.get(code, 0) + 1
+        if self._log is not None:
+            self._log.failed(failure)
 
     def accepted(
         self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
@@ -183,12 +215,17 @@ class HubObserver:
 
     def sealed(self, entries: int) -> None:
         self._interval.observe(entries)
+        self.last_checkpoint = time.monotonic()
 
     def retired(self, seconds: float) -> None:
         self._retire.observe(seconds)
 
     def proved(self, seconds: float) -> None:
         self._proof.observe(seconds)
+
+    def anchored(self) -> None:
+        self.anchors += 1
+        self.last_anchor = time.monotonic()
 
     def anchor_failed(self) -> None:
         self._anchor_failures += 1
@@ -224,10 +261,27 @@ class HubObserver:
             Family.by(
                 "veen_admission_refusals_total", "counter", "Messages refused, by check.", "detail", self._refusals
             ),
+            Family.by(
+                "veen_request_errors_total",
+                "counter",
+                "Requests other than messages that failed, by error code; what is not found does not count.",
+                "code",
+                self._request_errors,
+            ),
             Family.by("veen_capability_checks_total", "counter", "What capability checks found.", "result", accepted),
             Family.single("veen_submit_bytes_total", "counter", "Bytes of messages taken in.", self._bytes_in),
             Family.single("veen_scrub_bytes_total", "counter", "Bytes the scrubber has read.", self.scrubbed_bytes),
             Family.single("veen_scrub_findings_total", "counter", "Damage the scrubber found.", self.scrub_findings),
+            Family.single(
+                "veen_scrub_rounds_total", "counter", "Times the scrubber went through all chunks.", self.scrub_rounds
+            ),
+            Family.single("veen_anchors_total", "counter", "Checkpoints that were anchored.", self.anchors),
+            Family.single(
+                "veen_equivocation_reports_total",
+                "counter",
+                "Valid proofs that this hub signed two histories, repeated ones included.",
+                self.equivocation_reports,
+            ),
             Family.single("veen_log_lines_dropped_total", "counter", "Log lines given up under load.", dropped),
             Family.by(
                 "veen_log_lines_suppressed_total",

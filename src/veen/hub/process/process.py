@@ -173,7 +173,7 @@ def _reload(hub: Hub, reread: Callable[[], HubConfig], notifier: Notifier) -> No
     try:
         hub.reload(reread())
     except (VeenError, OSError) as exc:
-        hub.log.event("error", "reload", f"the configuration was not taken over: {exc}")
+        hub.reload_failed(exc)
     notifier.ready(f"listening on {hub.url}")
 
 

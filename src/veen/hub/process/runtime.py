@@ -11,6 +11,7 @@ own event loop by `Hub.running`.
 import asyncio
 import contextlib
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
@@ -41,11 +42,12 @@ from veen.hub.api.rotation import Rotation
 from veen.hub.api.tail import Tails
 from veen.hub.api.tooling import Tooling
 from veen.hub.http.server import HttpServer, HttpSettings
-from veen.hub.http.tls import Tls
+from veen.hub.http.tls import Tls, check_plain
 from veen.hub.process.anchor_backend import anchor_backend
 from veen.hub.process.authority import AuthorityWatch
 from veen.hub.process.config import AttachmentPolicy, ConfigError, HubConfig, Reload
 from veen.hub.process.housekeeping import Housekeeping, in_thread
+from veen.hub.process.local_socket import LocalSocket
 from veen.hub.process.logs import EventLog, LogSink
 from veen.hub.process.metrics import Value
 from veen.hub.process.observe import HubObserver
@@ -114,6 +116,7 @@ class Hub:
         self._authority = AuthorityWatch(_watched_authority(config))
         # Set by `start`, in this order.
         self.fs: OsFs
+        self._local: LocalSocket
         self.identity: Sealing
         self.policy: Policy
         self.access: Access
@@ -160,6 +163,9 @@ class Hub:
         given_keys = config.keys_dir if config.identity == "durable" else None  # else it has the root key alone
         self.fs = data_fs(config.data_dir, given_keys)
         await self._lock()
+        self._local = LocalSocket(self.fs)
+        if not identities.exists(self.fs):
+            self._check_first_start()
         keys = open_identity(self.fs, config, int(self._clock()))
         self.policy = config.policy(keys.identity.hub_id)
         self.access = self._read_access(config)
@@ -227,6 +233,31 @@ class Hub:
         self._stack.callback(self.outer.close)
         await self.outer.begin(self._witness_policy, float(outer.witness_timeout))
 
+    def _check_first_start(self) -> None:
+        """Whatever a configuration can get wrong is found before a directory gets its identity: a start that fails
+        leaves none behind, and the next one may begin with another key."""
+        config = self.config
+        config.policy(bytes(32))
+        self._read_access(config)
+        wanted_limits(self.fs, config)
+        if _tls_of(config) is None and not config.force_plain_http:
+            check_plain(config.listen.host)
+        if config.listen.port:
+            try:
+                for family, address in _addresses(config.listen.host, config.listen.port):
+                    socket.create_server(address, family=family).close()
+            except OSError as exc:
+                raise self._cannot_listen(exc) from exc
+
+    def _cannot_listen(self, exc: OSError) -> ConfigError:
+        listen = self.config.listen
+        return ConfigError(
+            self.config.origins.get("listen.port", "default"),
+            "listen",
+            f"cannot listen on {listen.host}, port {listen.port}: {exc.strerror}",
+            "Choose another port (0 takes a free one), or stop what listens there.",
+        )
+
     def _open_store(self, limits: Limits) -> Store:
         engine = self.config.engine
         capacity = Capacity(labels=engine.cached_labels, clients=engine.cached_clients, caps=engine.cached_labels)
@@ -278,14 +309,13 @@ class Hub:
                 config.listen.host, config.listen.port, tls=self._tls, force_plain=config.force_plain_http
             )
         except OSError as exc:
-            where = f"{config.listen.host}, port {config.listen.port}"
-            raise ConfigError(
-                config.origins.get("listen.port", "default"),
-                "listen",
-                f"cannot listen on {where}: {exc.strerror}",
-                "Choose another port (0 takes a free one), or stop what listens there.",
-            ) from exc
+            raise self._cannot_listen(exc) from exc
         self._stack.push_async_callback(self._server.stop)
+        self._stack.push_async_callback(self._local.close)
+        try:
+            await self._local.open(self._server)
+        except OSError as exc:
+            self.log.event("warning", "start", f"no local door, commands must use the URL: {exc.strerror or exc}")
         host = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
 
@@ -398,6 +428,7 @@ class Hub:
     def keep_evidence(self, evidence: Equivocation) -> None:
         """Proof that this hub contradicted itself: kept for its operator, bounded because anyone may send it."""
         data = evidence.to_bytes()
+        self.observer.equivocation_reports += 1
         self.log.event("error", "equivocation", "somebody proved that this hub signed two different histories")
         self.fs.make_dir(layout.EVIDENCE)
         path = layout.evidence(H(data))
@@ -432,12 +463,24 @@ class Hub:
             "veen_revocations": revoked,
             "veen_multi_primary_streams": multi_primary,
             "veen_ready": int(self.not_ready() is None),
+            **self._evidence_gauges(),
             "veen_clock_behind_seconds": max(0, store.state.hub_ts - int(now)),
             "veen_clock_step_seconds": int(self._hub_clock.step),
             "veen_outer_leaves": 0 if self.outer is None else self.outer.files.signed_size,
             "veen_outer_cosignatures": 0 if self.outer is None else self.outer.cosignatures,
             "veen_outer_witness_failures": 0 if self.outer is None else self.outer.failures,
             "veen_outer_halted": int(self.outer is not None and self.outer.halted is not None),
+        }
+
+    def _evidence_gauges(self) -> Mapping[str, Value]:
+        """How old what others can check is, and whether somebody proved something against this hub."""
+        observer, now = self.observer, time.monotonic()
+        has_entries = self.sequencer.store.entry_count > 0
+        return {
+            "veen_checkpoint_age_seconds": int(now - observer.last_checkpoint) if has_entries else 0,
+            "veen_scrub_round_age_seconds": int(now - observer.last_scrub_round),
+            "veen_anchor_age_seconds": int(now - observer.last_anchor) if self.config.anchor.every else 0,
+            "veen_evidence_files": len(self.fs.list(layout.EVIDENCE)),
         }
 
     def summary(self) -> dict[str, Value | str]:
@@ -544,11 +587,23 @@ class Hub:
             needs_restart=",".join(reload.late) or "nothing",
             reconnect="all clients" if trust_removed else "nobody",
         )
+        self._local.note_reload(applied=reload.applied, needs_restart=reload.late)
         return reload
+
+    def reload_failed(self, error: BaseException) -> None:
+        """A configuration could not be taken over; the one before stays in force."""
+        self.log.event("error", "reload", f"the configuration was not taken over: {error}")
+        self._local.note_reload(error=str(error))
 
 
 def _watched_authority(config: HubConfig) -> str:
     return config.authority_url if config.role == "tenant" else ""
+
+
+def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+    """What the listener will bind to."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((int(info[0]), (str(info[4][0]), int(info[4][1]))) for info in infos))
 
 
 def _tls_of(config: HubConfig) -> Tls | None:

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey, verify
+from veen.core.entry import claimed_client
 from veen.core.errors import Refusal, VeenError
 from veen.core.limits import Limits
 from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
@@ -256,7 +257,8 @@ class Sequencer:
         return None
 
     def _count_malformed(self, refuse: Refuse, raw: bytes, started: float, address: str) -> None:
-        self.observer.refused(refuse.refusal, len(raw), total_s=time.perf_counter() - started, address=address)
+        total_s, client_id = time.perf_counter() - started, claimed_client(raw)
+        self.observer.refused(refuse, len(raw), total_s=total_s, client_id=client_id, address=address)
 
     def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
         """`admit` with a future, which is cancelled if the message never became durable."""
@@ -399,7 +401,7 @@ class Sequencer:
         self._tell(job, refuse)
         msg, verify_s, total_s = job.msg, job.verified - job.started, time.perf_counter() - job.started
         assert msg is not None  # noqa: S101 - its structure was checked
-        self.observer.refused(refuse.refusal, len(job.raw), verify_s, total_s, msg.label, msg.client_id, job.address)
+        self.observer.refused(refuse, len(job.raw), verify_s, total_s, msg.label, msg.client_id, job.address)
 
     def _stage_control(self, body: Wire, hub_ts: int) -> ControlRecord:
         record = ControlRecord.issue(self._signer.signing_key_at(hub_ts), self.store.state.control, body, hub_ts=hub_ts)

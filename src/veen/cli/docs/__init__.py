@@ -1,0 +1,3 @@
+"""veen docs."""
+
+__all__: list[str] = []

@@ -1,0 +1,48 @@
+"""Does the hub at a URL have the key that is about to be pinned? Asked when a context is added, if the hub answers."""
+
+from pathlib import Path
+from typing import Final
+
+from veen.cli.shared.output import Fail
+
+__all__ = ["check_pin"]
+
+_SECONDS: Final = 5.0
+
+
+def check_pin(url: str, pin: str, ca_file: Path | None, token_file: Path | None, *, insecure_http: bool) -> str:
+    """ "the hub has this key", or why that could not be found out; Fail if the hub has other keys.
+
+    This is no proof: what a hub signs later must verify under the pin. It finds the mistyped key before it is saved.
+    """
+    from veen.client.errors import ClientError
+    from veen.client.transport.hubapi import HubApi
+    from veen.core.errors import SignatureError, VerifyError
+    from veen.core.pin_text import PinnedKey
+
+    pinned = PinnedKey.parse(pin)
+    try:
+        with HubApi(url, ca_file=ca_file, token_file=token_file, insecure_http=insecure_http, timeout=_SECONDS) as hub:
+            answer = hub.identity()
+    except ClientError as exc:
+        return f"not checked: {exc}"
+    try:
+        identity = answer.to_identity()
+        identity.verify(answer.sig, pinned.public if pinned.is_root else None)
+        matches = pinned.is_root or pinned.public in [key.hub_pk for key in identity.keys]
+    except SignatureError:
+        matches = False
+    except VerifyError as exc:
+        raise _other_key(url, f"it contradicts itself: {exc}") from exc
+    if not matches:
+        raise _other_key(url, "none of the keys that it names is the pinned one")
+    return "the hub has this key"
+
+
+def _other_key(url: str, cause: str) -> Fail:
+    return Fail(
+        "E.LOCAL.PIN",
+        f"{url}: the hub does not have this key; nothing was saved",
+        cause,
+        "compare the key with what its operator published; --no-check saves it all the same",
+    )
