@@ -333,7 +333,7 @@ def test_an_overlay_declares_tables_of_its_own_schemas_only():
     assert set(COLUMN_KINDS) == {"text", "integer", "boolean", "bytes", "hex", "time", "json"}
 
 
-# --- manifests ---------------------------------------------------------------------------------------------------------
+# --- manifests ------------------------------------------------------------------------------------------------------
 
 
 def test_manifests_of_earlier_releases_have_no_typed_tables(tmp_path, keys, to):

@@ -106,7 +106,7 @@ def _row(table: TypedTable, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(kind: ColumnKind, value: Any) -> Any:
-    """A value as the column has it; TypeError or ValueError if it is none of the kind. None is NULL, but JSON's null."""
+    """A value as the column has it; TypeError or ValueError if it is none. None is NULL, or null in JSON."""
     if kind == "json":
         return encode(payload_of(value)).decode()
     return None if value is None else _WRITERS[kind](value)

@@ -261,12 +261,33 @@ async def _stream(client: Client, keys: StreamKeys, chain: Chain, judge: "_Judge
                 judge.entry(report.stream, keys.stream_id, entry)
         except HubRefused as exc:
             if not (is_not_found(exc) and size == 0):
-                fault = f"the hub refuses entry {size + 1}: {exc}"
+                fault = f"the hub refuses entry {await _first_refused(client, keys, epoch, size + 1)}: {exc}"
         except (Divergence, VerifyError) as exc:
             fault = f"{exc.code}: {exc}"
         report.entries += size
         report.periods += _periods(epoch, wanted.get(epoch, ()), roots, size, fault, first_ts, last_ts)
     return report
+
+
+async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: int) -> int:
+    """The first entry from `start` on that the hub does not give: it refuses pages, and a page has many entries."""
+
+    async def is_given(last: int) -> bool:
+        try:
+            return [entry.seq async for entry in client.read(keys, epoch=epoch, from_seq=start, to_seq=last)][-1:] == [
+                last
+            ]
+        except VeenError:
+            return False
+
+    given, step = start - 1, 1
+    while await is_given(given + step):
+        given, step = given + step, step * 2
+    refused = given + step
+    while refused - given > 1:
+        middle = (given + refused) // 2
+        given, refused = (middle, refused) if await is_given(middle) else (given, middle)
+    return refused
 
 
 async def _epochs(client: Client, keys: StreamKeys) -> list[int]:
