@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import ClassVar
 
+import duckdb
 import pytest
 from tests.pipeline.queryworld import CLIENTS_PUBLIC, KEYS, STREAMS, Recorder
 from tests.pipeline.tableworld import DAY, erase, grow, made
@@ -222,6 +223,27 @@ def test_erased_events_leave_the_typed_table_and_its_files(tmp_path, keys, to):
     assert tables.digest(fresh, EVENTS) == tables.digest(to, EVENTS)
     paths = {file.path for file in TableLog(to).state().of(EVENTS)}
     assert {path for path, *_ in open_store(to).walk(EVENTS)} == paths  # what was replaced is gone at once
+
+
+def test_duckdb_finds_the_events_of_a_subject_without_our_code(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+    for number in range(12):
+        world.emit(subject_id=f"user-{number % 3}", payload={"n": number, "amount": number * 10})
+    load(world.done(), to, keys)
+    tables.compact(to)
+    tables.vacuum(to, keep_sec=0)
+    query = """
+        SELECT CAST(json_extract(payload, '$.amount') AS INTEGER), event_time, receipt_id
+        FROM read_parquet(?, hive_partitioning = true)
+        WHERE subject_id = 'user-1' AND hub_time >= TIMESTAMPTZ '2020-01-01 00:00:00+00' ORDER BY stream_seq
+    """
+    rows = (
+        duckdb.connect(config={"autoinstall_known_extensions": False})
+        .execute(query, [f"{to}/{EVENTS}/*/*/*.parquet"])
+        .fetchall()
+    )
+    assert [row[0] for row in rows] == [10, 40, 70, 100]
+    assert all(row[1].year == 2023 and row[2].startswith("rcpt-") for row in rows)
 
 
 # --- tables of other overlays -----------------------------------------------------------------------------------------
