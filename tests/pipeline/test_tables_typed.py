@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import duckdb
 import pytest
@@ -340,7 +340,7 @@ def test_a_task_without_the_overlay_fails_instead_of_leaving_rows_out(tmp_path, 
         {"columns": (TypedColumn("label", "text", ""),)},
         {"columns": (TypedColumn("Sensor", "text", ""),)},
         {"columns": (TypedColumn("a", "text", ""), TypedColumn("a", "text", ""))},
-        {"columns": (TypedColumn("a", "float", ""),)},
+        {"columns": (TypedColumn("a", cast(Any, "float"), ""),)},
         {"columns": (TypedColumn("a", "text", ""),), "sort": ("b",)},
     ],
 )

@@ -52,6 +52,7 @@ def test_imported_events_are_replayed_beside_local_ones_with_both_receipts(tmp_p
                 shown = row.to_json()["imported"]["origin_receipt"]
                 assert shown == row.crossed.receipt.to_json()
             assert isinstance(rows[2].crossed, WithheldEvent)
+            assert rows[0].event is not None
             assert rows[0].event.principal_id == world.producer.client_id  # I3 holds across the gap
 
     run(story())
