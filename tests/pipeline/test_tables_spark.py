@@ -118,13 +118,13 @@ def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loa
         SELECT stream_seq, event_time, get_json_object(payload, '$.n') AS n, receipt_id FROM recorded
         WHERE subject_id = 'user:1' AND hub_time >= TIMESTAMP '2020-01-01 00:00:00' ORDER BY ts, label, stream_seq
     """
-    found = [(row["stream_seq"], row["n"], row["receipt_id"]) for row in spark.sql(question).collect()]
+    asked = [(row["stream_seq"], row["n"], row["receipt_id"]) for row in spark.sql(question).collect()]
     here(log, tmp_path / "here", keys)
     expected = [
         row for row in tables.rows(str(tmp_path / "here"), "typed_sdr_event_v1") if row["subject_id"] == "user:1"
     ]
-    assert len(found) > 3
-    assert sorted(found) == sorted(
+    assert len(asked) > 3
+    assert sorted(asked) == sorted(
         (row["stream_seq"], str(json.loads(row["payload"])["n"]), row["receipt_id"]) for row in expected
     )
     assert tables.digest(loaded, "typed_sdr_event_v1") == tables.digest(str(tmp_path / "here"), "typed_sdr_event_v1")

@@ -161,7 +161,7 @@ def test_keys_that_are_none_are_refused():
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0.0, "0"), (-0.0, "0"), (1.0, "1"), (-1.5, "-1.5"), (0.1, "0.1"), (1e21, "1e+21"), (1e17, "100000000000000000"),
+        (0.0, "0"), (-0.0, "0"), (1.0, "1"), (-1.5, "-1.5"), (0.1, "0.1"), (1e21, "1e+21"), (1e17, "1" + "0" * 17),
         (1e-6, "0.000001"), (1e-7, "1e-7"), (1.5e-9, "1.5e-9"), (123456.789, "123456.789"), (5e-324, "5e-324"),
         (1.7976931348623157e308, "1.7976931348623157e+308"), (9007199254740992.0, "9007199254740992"),
     ],
@@ -195,14 +195,14 @@ def numbered(*numbers):
 
 def test_gaps_of_a_sender_are_recorded_as_losses_once_also_across_a_restart():
     async def story():
-        taken = Taken()
-        drain = asyncio.create_task(taken.drain())
+        source = Taken()
+        drain = asyncio.create_task(source.drain())
         for bodies in ([numbered(5, 6), numbered(9), numbered(9)], [numbered(9), numbered(12, 11)]):
-            async with listening(Otlp("otel", "127.0.0.1", 0), taken) as adapter:  # each round is a restart
+            async with listening(Otlp("otel", "127.0.0.1", 0), source) as adapter:  # each round is a restart
                 for body in bodies:
                     assert (await sent(adapter.port, "/v1/logs", body, JSON))[0] == 200
         drain.cancel()
-        assert sorted(taken.losses()) == [
+        assert sorted(source.losses()) == [
             ("audit.sequence.number of shop/None: 10 to 10 did not come", 1),
             ("audit.sequence.number of shop/None: 7 to 8 did not come", 2),
         ]

@@ -57,12 +57,12 @@ def checkpoint(
             heads = await heads_of(opened, covered(readable))
             if not is_due(last, sum(head.last_seq for head in heads), now, configuration):
                 return None
-        taken = await take(Authority(opened, tokens), readable, configuration, last, now=now)
+        recorded = await take(Authority(opened, tokens), readable, configuration, last, now=now)
         if not anchor:
-            return taken, None
-        record = await opened.anchor(CHECKPOINTS_STREAM, taken.seq)
+            return recorded, None
+        record = await opened.anchor(CHECKPOINTS_STREAM, recorded.seq)
         assert isinstance(record.body, AnchorPublish)  # noqa: S101 - `anchor` has verified it
-        return taken, record.body
+        return recorded, record.body
 
     while True:
         with output.progress("reading the heads of all streams"):

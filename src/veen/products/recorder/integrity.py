@@ -113,7 +113,7 @@ def _plain(value: Json) -> Json:
 
 def _candidates(payload: Mapping[str, Any]) -> Iterator[bytes]:
     """What the processor may have signed: releases differ in whether a body that is no text is covered."""
-    kept = payload["_typed"]
+    with_types = payload["_typed"]
     data: dict[str, Any] = {}
     for name, member in (
         ("event_name", "eventName"),
@@ -125,10 +125,10 @@ def _candidates(payload: Mapping[str, Any]) -> Iterator[bytes]:
         text = str(payload.get(member) or "")
         if text.strip("0"):
             data[name] = text.lower() if name.endswith("_id") else text
-    attributes = {name: value for name, value in kept["attributes"].items() if not name.startswith(PREFIX)}
+    attributes = {name: value for name, value in with_types["attributes"].items() if not name.startswith(PREFIX)}
     if attributes:
         data["attributes"] = attributes
-    body = kept["body"]
+    body = with_types["body"]
     is_text = isinstance(body, dict) and list(body) == ["stringValue"]
     bodies = [{"body": body["stringValue"]}, {"body": body}] if is_text else [{"body": body}, {}]
     for part in bodies if body is not None else [{}]:
@@ -205,9 +205,9 @@ def _verifies(key: Any, algorithm: object, data: bytes, signature: bytes) -> boo
 def check_integrity(payload: Mapping[str, Any], keys: IntegrityKeys) -> str | None:
     """Why the signature of a signed record does not hold; None if it does."""
     try:
-        attributes, kept, resource = payload["attributes"], payload["_typed"], payload["resource"]
+        attributes, with_types, resource = payload["attributes"], payload["_typed"], payload["resource"]
         signature = base64.b64decode(attributes[_VALUE], validate=True)
-        if _plain(kept["attributes"]) != attributes or _plain(kept["body"]) != payload.get("body"):
+        if _plain(with_types["attributes"]) != attributes or _plain(with_types["body"]) != payload.get("body"):
             return "the values with types are not those of the record"
         algorithm, reference = resource.get(f"{PREFIX}algorithm"), resource.get(f"{PREFIX}certificate")
         verdicts = [keys.verifies(algorithm, reference, data, signature) for data in _candidates(payload)]

@@ -297,7 +297,7 @@ async def _stream(client: Client, keys: StreamKeys, chain: Chain, judge: "_Judge
 async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: int) -> int:
     """The first entry from `start` on that the hub does not give: it refuses pages, and a page has many entries."""
 
-    async def is_given(last: int) -> bool:
+    async def is_readable(last: int) -> bool:
         try:
             return [entry.seq async for entry in client.read(keys, epoch=epoch, from_seq=start, to_seq=last)][-1:] == [
                 last
@@ -305,13 +305,13 @@ async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: in
         except VeenError:
             return False
 
-    given, step = start - 1, 1
-    while await is_given(given + step):
-        given, step = given + step, step * 2
-    refused = given + step
-    while refused - given > 1:
-        middle = (given + refused) // 2
-        given, refused = (middle, refused) if await is_given(middle) else (given, middle)
+    readable, step = start - 1, 1
+    while await is_readable(readable + step):
+        readable, step = readable + step, step * 2
+    refused = readable + step
+    while refused - readable > 1:
+        middle = (readable + refused) // 2
+        readable, refused = (middle, refused) if await is_readable(middle) else (readable, middle)
     return refused
 
 
