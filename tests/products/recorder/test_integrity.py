@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -31,7 +32,7 @@ from veen.products.recorder.integrity import IntegrityKeys, SequenceNumbers, can
 from veen.products.recorder.sink import Sinks
 from veen.query.canonical import parse
 
-KEYS = {
+KEYS: dict[str, Any] = {
     "EdDSA": ed25519.Ed25519PrivateKey.from_private_bytes(b"\x07" * 32),
     "ES256": ec.derive_private_key(7, ec.SECP256R1()),
     "RS256": rsa.generate_private_key(65537, 2048),
