@@ -46,6 +46,15 @@ def test_the_demo_catches_both_and_proves_it(kept):
     assert any("<- this message" in line for line in facts["tree"])
 
 
+@pytest.mark.req("SDR-12")
+def test_the_changed_line_of_a_service_is_named(kept):
+    """I2: an entry up to a checkpoint verifies, or verification fails and says where."""
+    _, facts = kept
+    recorder = facts["recorder"]
+    assert (recorder["stream"], recorder["state"]) == ("record/app/shop", "invalid")
+    assert f"entry {recorder['tampered']}" in recorder["why"]
+
+
 def test_what_is_kept_is_small_private_and_holds_no_second_hub(kept):
     root, _ = kept
     files = [path for path in root.rglob("*") if path.is_file()]

@@ -361,7 +361,9 @@ def test_a_load_that_is_killed_anywhere_is_finished_by_the_next(little, keys, to
         tables.vacuum(target, keep_sec=0)
         assert both(target) == expected
         known = {path for found in TableLog(target).state().files.values() for path in found}
-        assert {path for name in ("bronze", "silver") for path, _ in open_store(target).walk(name)} == known
+        assert {
+            path for name in ("bronze", "silver", "typed_sdr_event_v1") for path, _ in open_store(target).walk(name)
+        } == known
 
     survives(to, lambda at: load(path, at, keys, max_entries=2), lambda at: load(path, at, keys), check)
 
@@ -605,7 +607,9 @@ def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, 
             assert done.rows == Counter(row["reason"] for row in tables.rows(to, "silver"))["erased"] > 0
             assert gone
         named = {path for found in TableLog(to).state().files.values() for path in found}
-        assert {path for name in ("bronze", "silver") for path, _ in open_store(to).walk(name)} == named
+        assert {
+            path for name in ("bronze", "silver", "typed_sdr_event_v1") for path, _ in open_store(to).walk(name)
+        } == named
         assert tables.erase(str(world.path), to).version == done.version  # nothing more to do
     world.done()
 

@@ -1,5 +1,6 @@
 """Tables on Spark: the bytes of one process, few files for a selective query, streams that are exactly once."""
 
+import json
 import random
 import re
 import shutil
@@ -109,6 +110,24 @@ def scanned(frame):
     plan = frame._jdf.queryExecution().executedPlan()
     scans = plan.collectLeaves()
     return rows, sum(scans.apply(at).metrics().apply("numFiles").value() for at in range(scans.size()))
+
+
+def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loaded, tmp_path):
+    tables.read(spark, loaded, "typed_sdr_event_v1").createOrReplaceTempView("recorded")
+    question = """
+        SELECT stream_seq, event_time, get_json_object(payload, '$.n') AS n, receipt_id FROM recorded
+        WHERE subject_id = 'user:1' AND hub_time >= TIMESTAMP '2020-01-01 00:00:00' ORDER BY ts, label, stream_seq
+    """
+    asked = [(row["stream_seq"], row["n"], row["receipt_id"]) for row in spark.sql(question).collect()]
+    here(log, tmp_path / "here", keys)
+    expected = [
+        row for row in tables.rows(str(tmp_path / "here"), "typed_sdr_event_v1") if row["subject_id"] == "user:1"
+    ]
+    assert len(asked) > 3
+    assert sorted(asked) == sorted(
+        (row["stream_seq"], str(json.loads(row["payload"])["n"]), row["receipt_id"]) for row in expected
+    )
+    assert tables.digest(loaded, "typed_sdr_event_v1") == tables.digest(str(tmp_path / "here"), "typed_sdr_event_v1")
 
 
 def test_a_selective_query_reads_few_files(spark, loaded):

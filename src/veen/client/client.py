@@ -102,7 +102,7 @@ class Client:
         # One verb each, with the signatures and words of the module that does the work.
         self.receipt, self.proof, self.checkpoint = evidence.receipt, evidence.proof, evidence.checkpoint
         self.consistency, self.report_equivocation = evidence.consistency, evidence.report
-        self.checkpoints = evidence.checkpoints
+        self.checkpoints, self.anchor = evidence.checkpoints, evidence.anchor
         export = EvidenceExport(self._session, self._labels, self.read)
         self.evidence, self.labels_of = export.export, export.labels_of
         self.authorize, self.cap_status = self.grants.authorize, self.grants.status

@@ -24,18 +24,20 @@ from veen.log.keys import KeyFile
 from veen.log.prefix import Prefix, make_prefix
 from veen.log.slices import Slice, budget
 from veen.log.times import Clock
+from veen.overlays.framework.typed_table import TypedTable
 from veen.spark.runner import collected, timed_tasks
 from veen.storage.pinned import pin
 from veen.tables.errors import LoadFailed, LogMoved, OtherHub
 from veen.tables.log import TableLog
 from veen.tables.manifest import Change, DataFile, TableHead, TableState
-from veen.tables.parts import TARGET_BYTES, PartWriter
+from veen.tables.parts import TARGET_BYTES, PartWriter, read_part
 from veen.tables.schema import BRONZE, arrow_of
+from veen.tables.typed import definition_of, installed, typed_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Engine", "LoadJob", "LoadReport", "commit_prefix", "load", "load_task"]
+__all__ = ["Engine", "LoadJob", "LoadReport", "commit_prefix", "complete_typed", "load", "load_task", "typed_now"]
 
 Engine = Literal["python", "spark"]
 
@@ -63,6 +65,7 @@ class LoadJob:
     level: Level = "hash"
     identity: HubIdentity | None = None
     target_bytes: int = TARGET_BYTES
+    typed: Mapping[str, str] = field(default_factory=dict)  # typed tables and the hashes of their declarations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,8 @@ def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]
     store = job.to
     heads: dict[str, TableHead] = {}
     results: list[dict[str, str]] = []
+    declared = _declared(job.typed)
+    typed = {table.name: PartWriter(store, table.name, target_bytes=job.target_bytes) for table in declared}
     for table, rows in (("bronze", _bronze(job, slices)), ("silver", _silver(job, slices))):
         writer = PartWriter(store, table, target_bytes=job.target_bytes)
         for batch in rows:
@@ -91,9 +96,30 @@ def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]
             if table == "bronze" and batch.num_rows:
                 label, head = _head_of(batch)
                 heads[label] = heads.get(label, head).later(head)
+            if table == "silver":
+                for name, part in typed_batches(batch, declared):
+                    typed[name].add(part)
         results += ({"kind": "file", "name": table, "value": json.dumps(file.to_json())} for file in writer.done())
+    results += _files(typed.values())
     results += ({"kind": "head", "name": label, "value": json.dumps(head)} for label, head in heads.items())
     yield pa.RecordBatch.from_pylist(results, schema=arrow_schema(RESULTS))
+
+
+def _declared(typed: Mapping[str, str]) -> list[TypedTable]:
+    """The declarations that the driver knows, which a task must know as well: rows that it left out would be lost."""
+    tables = installed()
+    for name, definition in typed.items():
+        if name not in tables or definition_of(tables[name]) != definition:
+            raise LoadFailed(
+                f"{name}: the overlay that declares it is not installed, or another one, where a task runs"
+            )
+    return [tables[name] for name in sorted(typed)]
+
+
+def _files(writers: Iterable[PartWriter]) -> Iterator[dict[str, str]]:
+    for writer in writers:
+        for file in writer.done():
+            yield {"kind": "file", "name": writer.table, "value": json.dumps(file.to_json())}
 
 
 def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
@@ -193,11 +219,12 @@ def commit_prefix(
     batch: tuple[str, int] | None = None,
 ) -> TableState:
     """Load one prefix and commit it."""
+    state = complete_typed(log, state, job.typed, spark=spark)
     tasks = timed_tasks(spark, prefix, parts, failure=LoadFailed)
     results = collected(
         spark, tasks, lambda slices: load_task(job, slices), RESULTS, what=f"tables: {kind}", failure=LoadFailed
     )
-    add: dict[str, list[DataFile]] = {table: [] for table in LOADED}
+    add: dict[str, list[DataFile]] = {table: [] for table in (*LOADED, *job.typed)}
     heads: dict[str, TableHead] = {}
     for row in results:
         if row["kind"] == "file":
@@ -212,6 +239,42 @@ def commit_prefix(
         batch=batch,
         heads=heads,
         add={table: tuple(files) for table, files in add.items()},
+        typed=job.typed,
+    )
+    return log.commit(state, change)
+
+
+def typed_now() -> dict[str, str]:
+    """The typed tables that a load fills, with the hashes of their declarations."""
+    return {name: definition_of(table) for name, table in installed().items()}
+
+
+def complete_typed(
+    log: TableLog, state: TableState, typed: Mapping[str, str], *, spark: "SparkSession | None" = None
+) -> TableState:
+    """Make typed tables that are new to these tables, or declared anew, from silver. Needs no keys."""
+    new = {name: text for name, text in typed.items() if state.typed.get(name) != text}
+    if not state.version or not new:
+        return state
+    store = log.store
+
+    def derive(file: DataFile) -> Iterator[pa.RecordBatch]:
+        declared = _declared(new)
+        writers = {table.name: PartWriter(store, table.name) for table in declared}
+        for name, part in typed_batches(read_part(store, "silver", file), declared):
+            writers[name].add(part)
+        yield pa.RecordBatch.from_pylist(list(_files(writers.values())), schema=arrow_schema(RESULTS))
+
+    results = collected(spark, state.of("silver"), derive, RESULTS, what="tables: typed", failure=LoadFailed)
+    add: dict[str, list[DataFile]] = {name: [] for name in new}
+    for row in results:
+        add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
+    change = Change(
+        kind="typed",
+        at=log.now,
+        add={name: tuple(files) for name, files in add.items()},
+        remove=tuple(file.path for name in new for file in state.of(name)),
+        typed={**state.typed, **new},
     )
     return log.commit(state, change)
 
@@ -252,6 +315,7 @@ def load(
         level=verify,
         identity=pinned.identity,
         target_bytes=target_bytes,
+        typed=typed_now(),
     )
     while True:
         start = {label: state.heads[label].upto_seq for label in heads if label in state.heads}
@@ -260,7 +324,7 @@ def load(
         if not prefix.labels:
             break
         state = commit_prefix(log, state, prefix, job, spark=used, parts=parts)
-    state = log.made(state)
+    state = complete_typed(log, log.made(state, job.typed), job.typed, spark=used)
     return LoadReport(
         version=state.version,
         entries=whole.entries,

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from veen.fs.inside import FileRefused
@@ -68,9 +68,9 @@ class TableLog:
             raise NoTable(f"{self.store.uri}: there are no tables")
         return state
 
-    def made(self, state: TableState) -> TableState:
+    def made(self, state: TableState, typed: Mapping[str, str] | None = None) -> TableState:
         """The same state; tables of an empty log are tables, too."""
-        return state if state.version else self.commit(state, Change(kind="load", at=self.now))
+        return state if state.version else self.commit(state, Change(kind="load", at=self.now, typed=typed))
 
     def last_base(self, state: TableState) -> int:
         """The newest version up to `state` from which reading can begin."""

@@ -6,6 +6,7 @@ Each names the hash of the one before it, and now and then one repeats everythin
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -33,6 +34,7 @@ MAX_MANIFEST_BYTES: Final = 256 << 20
 _MAX_FILE_BYTES: Final = 4 << 30
 _SUFFIX: Final = ".parquet"
 TABLES: Final = ("bronze", "silver", "gold", "gold_state", "gold_issues")
+_TYPED: Final = re.compile(r"typed_[a-z0-9_]{1,128}")  # by schema; overlays declare them
 
 
 class DataFile(NamedTuple):
@@ -104,6 +106,7 @@ class Change:
     remove: tuple[str, ...] = ()  # paths
     gone: tuple[str, ...] = ()  # replaced files that are removed by now
     meta: Mapping[str, Any] = field(default_factory=dict)  # gold: by fold
+    typed: Mapping[str, str] | None = None  # the typed tables that are complete from now on; None: those before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,7 @@ class TableState:
     files: Mapping[str, Mapping[str, DataFile]] = field(default_factory=dict)
     dead: Mapping[str, Dead] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    typed: Mapping[str, str] = field(default_factory=dict)  # complete typed tables and the hash of their declaration
 
     def of(self, table: str) -> tuple[DataFile, ...]:
         """The files of a table, by path."""
@@ -157,6 +161,7 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
         files=files,
         dead=dead,
         meta={**state.meta, **change.meta},
+        typed=state.typed if change.typed is None else change.typed,
     )
 
 
@@ -213,6 +218,7 @@ def _change_json(change: Change) -> dict[str, Any]:
         "remove": sorted(change.remove),
         "gone": sorted(change.gone),
         "meta": change.meta,
+        "typed": change.typed,
     }
 
 
@@ -229,7 +235,15 @@ def _change_of(value: dict[str, Any]) -> Change:
         remove=tuple(map(_data_path, value["remove"])),
         gone=tuple(map(_data_path, value["gone"])),
         meta=value["meta"],
+        typed=_typed_of(value.get("typed")),
     )
+
+
+def _typed_of(value: Any) -> dict[str, str] | None:
+    """Absent in manifests of earlier releases."""
+    if value is not None and not all(_TYPED.fullmatch(table) and type(text) is str for table, text in value.items()):
+        raise FileRefused("a typed table has a name or a declaration that is none")
+    return value if value is None else dict(value)
 
 
 def _state_json(state: TableState) -> dict[str, Any]:
@@ -241,6 +255,7 @@ def _state_json(state: TableState) -> dict[str, Any]:
         "files": _files_json({table: tuple(by_path.values()) for table, by_path in state.files.items()}),
         "dead": state.dead,
         "meta": state.meta,
+        "typed": state.typed,
     }
 
 
@@ -256,6 +271,7 @@ def _state_of(value: dict[str, Any], version: int, digest: str) -> TableState:
         files={table: {entry.path: entry for entry in listed} for table, listed in files.items()},
         dead={_data_path(path): Dead(*entry) for path, entry in value["dead"].items()},
         meta=value["meta"],
+        typed=_typed_of(value.get("typed")) or {},
     )
 
 
@@ -264,16 +280,20 @@ def _files_json(files: Mapping[str, Iterable[DataFile]]) -> dict[str, Any]:
 
 
 def _files_of(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
-    if not value.keys() <= set(TABLES):
+    if not all(map(_is_table, value)):
         raise FileRefused("there is a table that is none of ours")
     return {table: tuple(DataFile.from_json(table, file) for file in listed) for table, listed in value.items()}
+
+
+def _is_table(name: str) -> bool:
+    return name in TABLES or _TYPED.fullmatch(name) is not None
 
 
 def _data_path(path: Any) -> str:
     """The path of a data file of any table."""
     name = check_name(path)
     table, slash, _ = name.partition("/")
-    if table not in TABLES or not slash or not name.endswith(_SUFFIX):
+    if not _is_table(table) or not slash or not name.endswith(_SUFFIX):
         raise FileRefused(f"{name!r} is no data file of a table")
     return name
 

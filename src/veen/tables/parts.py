@@ -17,7 +17,7 @@ from veen.fs.inside import FileRefused
 from veen.fs.stores import TableStore
 from veen.tables.errors import TableDamaged
 from veen.tables.manifest import DataFile
-from veen.tables.schema import HOUR, SORT, arrow_of, day_of, group_of
+from veen.tables.schema import HOUR, arrow_of, day_of, group_of, is_partitioned, sort_of
 
 __all__ = ["TARGET_BYTES", "PartWriter", "read_part", "write_part"]
 
@@ -29,7 +29,7 @@ class PartWriter:
     """Rows of one table in; files of it out."""
 
     def __init__(self, store: TableStore, table: str, *, target_bytes: int = TARGET_BYTES) -> None:
-        self._store, self._table, self._target = store, table, target_bytes
+        self._store, self.table, self._target = store, table, target_bytes
         self._held: dict[str, list[pa.RecordBatch]] = {}
         self._sizes: dict[str, int] = {}
         self.files: list[DataFile] = []
@@ -48,9 +48,9 @@ class PartWriter:
         return self.files
 
     def _flush(self, group: str) -> None:
-        rows = pa.Table.from_batches(self._held.pop(group), schema=arrow_of(self._table))
+        rows = pa.Table.from_batches(self._held.pop(group), schema=arrow_of(self.table))
         del self._sizes[group]
-        self.files.append(write_part(self._store, self._table, group, rows))
+        self.files.append(write_part(self._store, self.table, group, rows))
 
 
 def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -73,18 +73,18 @@ def write_part(store: TableStore, table: str, group: str, rows: pa.Table) -> Dat
     data = sink.getvalue().to_pybytes()
     store.put(path, data)
     file = DataFile(path, rows.num_rows, len(data), sha256(data).hexdigest(), group)
-    if table not in SORT:
+    if not is_partitioned(table):
         return file
     times = pc.min_max(rows.column("ts")).as_py()
     return file._replace(first_ts=times["min"], last_ts=times["max"], labels=_ranges(rows))
 
 
 def _sorted(table: str, rows: pa.Table) -> pa.Table:
-    if table not in SORT:
+    if not is_partitioned(table):
         return rows
     hour = pc.divide(rows.column("ts"), HOUR)
     keyed = rows.append_column("_hour", hour)
-    order = pc.sort_indices(keyed, sort_keys=[(name, "ascending") for name in ("_hour", *SORT[table])])
+    order = pc.sort_indices(keyed, sort_keys=[(name, "ascending") for name in ("_hour", *sort_of(table))])
     return rows.take(order).combine_chunks()
 
 
@@ -93,8 +93,11 @@ def _ranges(rows: pa.Table) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted((span["label"].hex(), span["stream_seq_min"], span["stream_seq_max"]) for span in spans))
 
 
-def read_part(store: TableStore, table: str, file: DataFile) -> pa.Table:
-    """The rows of a file. TableDamaged if it is gone or is not, byte for byte, what was written."""
+def read_part(store: TableStore, table: str, file: DataFile, *, as_written: bool = False) -> pa.Table:
+    """The rows of a file. TableDamaged if it is gone or is not, byte for byte, what was written.
+
+    `as_written`: with the columns of the file, which may be those of an overlay that is not installed here.
+    """
     try:
         data = store.get(file.path, file.size)
     except FileRefused as exc:
@@ -103,4 +106,5 @@ def read_part(store: TableStore, table: str, file: DataFile) -> pa.Table:
         raise TableDamaged(f"{file.path}: is gone; a newer version of the table may have replaced it") from exc
     if len(data) != file.size or sha256(data).hexdigest() != file.sha256:
         raise TableDamaged(f"{file.path}: is not what was written")
-    return pq.ParquetFile(pa.BufferReader(data)).read().cast(arrow_of(table))
+    rows = pq.ParquetFile(pa.BufferReader(data)).read()
+    return rows if as_written else rows.cast(arrow_of(table))

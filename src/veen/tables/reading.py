@@ -5,7 +5,7 @@ replaces stay until `vacuum`; files that `erase` replaces are gone at once, and 
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import date
+from datetime import date, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,12 @@ from veen.core.event import Order
 from veen.fs.inside import check_inside
 from veen.fs.stores import LocalStore, TableStore
 from veen.spark.runner import over
+from veen.tables.errors import NoTable
 from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableState
 from veen.tables.parts import read_part
-from veen.tables.schema import DAY, HOUR, PARTITIONS, SORT, arrow_of, columns_of, ddl_of, sid_of
+from veen.tables.schema import DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
+from veen.tables.typed import definition_of, installed, is_typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +40,8 @@ def chosen_files(
 ) -> tuple[DataFile, ...]:
     """The files that can hold rows of these streams and this time (of ts, both ends included)."""
     columns_of(table)
+    if is_typed(table) and state.typed.get(table) != definition_of(installed()[table]):
+        raise NoTable(f"{table} is not complete at version {state.version}: run `veen table load` with its overlay")
     sids = None if streams is None else {sid_of(stream_id) for stream_id in streams}
     return tuple(
         file
@@ -74,7 +78,7 @@ def read(
         frame = spark.read.schema(schema).option("basePath", f"{root}/{table}")
         return frame.parquet(*(f"{root}/{file.path}" for file in files))
     store = log.store
-    columns = (*columns_of(table), *PARTITIONS) if table in SORT else columns_of(table)
+    columns = (*columns_of(table), *PARTITIONS) if is_partitioned(table) else columns_of(table)
 
     def batches(file: DataFile) -> Iterator[pa.RecordBatch]:
         yield from _with_partitions(table, file, read_part(store, table, file)).to_batches()
@@ -83,7 +87,7 @@ def read(
 
 
 def _with_partitions(table: str, file: DataFile, content: pa.Table) -> pa.Table:
-    if table not in SORT:
+    if not is_partitioned(table):
         return content
     day = date.fromisoformat(_part(file.group, "day"))
     content = content.append_column(
@@ -106,7 +110,7 @@ def rows(
     log = to if isinstance(to, TableLog) else TableLog(to)
     state = log.existing(version)
     files = chosen_files(state, table)
-    if table not in SORT:
+    if not is_partitioned(table):
         for file in files:
             yield from read_part(log.store, table, file).to_pylist()
         return
@@ -146,5 +150,10 @@ def digest(to: str | TableStore | TableLog, table: str = "silver", *, version: i
     """SHA-256 of the canonical row stream: equal tables have equal digests, whatever files they are in."""
     names, hasher = arrow_of(table).names, sha256()
     for row in rows(to, table, version=version):
-        hasher.update(cbor.encode([row[name] for name in names]))
+        hasher.update(cbor.encode([_plain(row[name]) for name in names]))
     return hasher.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A timestamp in seconds, as bodies and receipts have it."""
+    return int(value.timestamp()) if isinstance(value, datetime) else value

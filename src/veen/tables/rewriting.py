@@ -22,6 +22,7 @@ from veen.tables.log import MANIFESTS, TableLog, manifest_path
 from veen.tables.manifest import TABLES, Change, DataFile, TableState
 from veen.tables.parts import TARGET_BYTES, read_part, write_part
 from veen.tables.schema import arrow_of
+from veen.tables.typed import installed, is_typed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,8 +55,10 @@ class Vacuumed:
     manifests: int = 0
 
 
-def _result(table: str, file: DataFile, replaced: Iterable[str], rows: int = 0) -> pa.RecordBatch:
-    value = json.dumps({"file": file.to_json(), "replaced": list(replaced), "rows": rows})
+def _result(table: str, file: DataFile | None, replaced: Iterable[str], rows: int = 0) -> pa.RecordBatch:
+    """`file`: what stands for the replaced ones from now on; None if no row is left."""
+    new = None if file is None else file.to_json()
+    value = json.dumps({"file": new, "replaced": list(replaced), "rows": rows})
     return pa.RecordBatch.from_pylist([{"kind": "file", "name": table, "value": value}], schema=arrow_schema(RESULTS))
 
 
@@ -66,7 +69,8 @@ def _commit(
     remove: list[str] = []
     for row in results:
         value = json.loads(row["value"])
-        add.setdefault(row["name"], []).append(DataFile.from_json(row["name"], value["file"]))
+        if value["file"] is not None:
+            add.setdefault(row["name"], []).append(DataFile.from_json(row["name"], value["file"]))
         remove += value["replaced"]
     added = {table: tuple(files) for table, files in add.items()}
     return log.commit(state, Change(kind=kind, at=log.now, add=added, remove=tuple(remove), **more))
@@ -80,12 +84,13 @@ def compact(
     *,
     spark: "SparkSession | None" = None,
     target_bytes: int = TARGET_BYTES,
-    tables: Sequence[str] = LOADED,
+    tables: Sequence[str] | None = None,
 ) -> Rewritten:
     """Merge small files of a stream and day. Rows do not change; readers of older versions are not disturbed."""
     log = TableLog(to)
     state = log.existing()
-    work = [(table, group) for table in LOADED for group in _small(state.of(table), target_bytes)]
+    loaded = (*LOADED, *(table for table in sorted(installed()) if table in state.typed))
+    work = [(table, group) for table in tables or loaded for group in _small(state.of(table), target_bytes)]
     if not work:
         return Rewritten(version=state.version)
     store = log.store
@@ -155,7 +160,7 @@ def erase(path: str, to: str | TableStore, *, spark: "SparkSession | None" = Non
     return Rewritten(
         version=state.version,
         files_before=len(values),
-        files_after=len(values),
+        files_after=sum(value["file"] is not None for value in values),
         rows=sum(value["rows"] for row, value in zip(results, values, strict=True) if row["name"] == "silver"),
     )
 
@@ -165,13 +170,19 @@ def _rewritten(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSes
     store = log.store
     work = [
         (table, file)
-        for table in LOADED
+        for table in (*LOADED, *filter(is_typed, state.files))
         for file in state.of(table)
         if any(file.has(label, a, b) for label, ranges in fresh.items() for a, b, _ in ranges)
     ]
 
     def rewrite(task: tuple[str, DataFile]) -> Iterator[pa.RecordBatch]:
         table, file = task
+        if is_typed(table):
+            left, count = _without_rows(read_part(store, table, file, as_written=True), fresh)
+            if count:
+                new = write_part(store, table, file.group, left) if left.num_rows else None
+                yield _result(table, new, (file.path,), count)
+            return
         rows, count = _without_payload(table, read_part(store, table, file), fresh)
         if count:
             yield _result(table, write_part(store, table, file.group, rows), (file.path,), count)
@@ -192,6 +203,13 @@ def _without_payload(table: str, found: pa.Table, ranges: Ranges) -> tuple[pa.Ta
         count += changed != row
         row.update(changed)
     return pa.Table.from_pylist(rows, schema=arrow_of(table)), count
+
+
+def _without_rows(content: pa.Table, ranges: Ranges) -> tuple[pa.Table, int]:
+    """Typed rows without those of erased entries, which have no body any more, and how many those are."""
+    places = zip(content.column("label").to_pylist(), content.column("stream_seq").to_pylist(), strict=True)
+    stays = [not any(a <= seq <= b for a, b, _ in ranges.get(label.hex(), ())) for label, seq in places]
+    return content.filter(pa.array(stays, pa.bool_())), stays.count(False)
 
 
 def _remove_replaced(log: TableLog, state: TableState) -> TableState:
@@ -219,7 +237,7 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
     named = {path for files in state.files.values() for path in files} | set(state.dead)
     orphans = [
         file.path
-        for table in TABLES
+        for table in (*TABLES, *sorted({*installed(), *filter(is_typed, state.files)}))
         for file in log.store.walk(table)
         if file.path not in named and file.age_sec >= keep_sec
     ]

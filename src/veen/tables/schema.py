@@ -8,6 +8,7 @@ import pyarrow as pa
 from veen.log.columns import ENTRIES, Column, ddl
 from veen.log.events import SILVER
 from veen.tables.errors import NoTable
+from veen.tables.typed import installed, is_typed, typed_columns
 
 __all__ = [
     "BRONZE",
@@ -21,7 +22,9 @@ __all__ = [
     "day_of",
     "ddl_of",
     "group_of",
+    "is_partitioned",
     "sid_of",
+    "sort_of",
 ]
 
 _ENTRY: Final = {column.name: column for column in ENTRIES}
@@ -90,11 +93,13 @@ _LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
 
 
 def columns_of(table: str) -> tuple[Column, ...]:
-    """NoTable if there is no table of this name."""
-    try:
+    """NoTable if there is no table of this name, or no installed overlay declares it."""
+    if table in COLUMNS:
         return COLUMNS[table]
-    except KeyError:
-        raise NoTable(f"there is no table {table!r}; there are {', '.join(COLUMNS)}") from None
+    typed = installed()
+    if table in typed:
+        return typed_columns(typed[table])
+    raise NoTable(f"there is no table {table!r}; there are {', '.join((*COLUMNS, *typed))}")
 
 
 def arrow_of(table: str) -> pa.Schema:
@@ -104,7 +109,20 @@ def arrow_of(table: str) -> pa.Schema:
 def ddl_of(table: str) -> str:
     """As in docs/tables.md: the columns of the files, and those that their directories add."""
     columns = columns_of(table)
-    return ddl((*columns, *PARTITIONS) if table in SORT else columns)
+    return ddl((*columns, *PARTITIONS) if is_partitioned(table) else columns)
+
+
+def is_partitioned(table: str) -> bool:
+    """Whether its files are divided by stream and day."""
+    return table in SORT or is_typed(table)
+
+
+def sort_of(table: str) -> tuple[str, ...]:
+    """The columns that the rows of an hour are sorted by; of typed tables also where no overlay declares them."""
+    if table in SORT:
+        return SORT[table]
+    declared = installed().get(table)
+    return (*(declared.sort if declared is not None else ()), "ts", "label", "epoch", "stream_seq")
 
 
 def day_of(ts: int) -> int:

@@ -16,7 +16,7 @@ from veen.log.keys import KeyFile
 from veen.log.prefix import Mark, make_prefix
 from veen.storage.pinned import pin
 from veen.tables.gold import refresh
-from veen.tables.loading import LoadJob, check_hub, commit_prefix
+from veen.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, typed_now
 from veen.tables.log import TableLog
 from veen.tables.manifest import TableState
 
@@ -102,7 +102,10 @@ def load_upto(
         if last > marks.get(label, Mark()).upto_seq:
             upto[label] = last
     prefix = make_prefix(path, since=marks, upto=upto, pinned=pinned, roots=False)
+    typed = typed_now()
     if not prefix.labels:
-        return log.made(state)
-    job = LoadJob(uri=absolute(path), to=log.store, keys=keys.absolute(), level=verify, identity=pinned.identity)
+        return complete_typed(log, log.made(state, typed), typed, spark=spark)
+    job = LoadJob(
+        uri=absolute(path), to=log.store, keys=keys.absolute(), level=verify, identity=pinned.identity, typed=typed
+    )
     return commit_prefix(log, state, prefix, job, spark=spark, parts=parts, kind="stream", batch=batch)

@@ -53,12 +53,13 @@ class Recorder:
         async with self.client(name, **options) as client:
             yield Authority(client, self.role(name).tokens)
 
-    async def set_up(self, streams=STREAMS, **wanted) -> list[str]:
+    async def set_up(self, streams=STREAMS, *, keys_ahead=0, **wanted) -> list[str]:
         """As `veen recorder init` does it; safe to repeat."""
         now = int(time.time())
         producers = {name: (self.role(name), names) for name, names in streams.items()}
         admin = self.role(ADMIN)
-        equip(admin, producers, self.role(DISCLOSURE), ttl=86_400, hub_id=self.hub.identity.hub_id, now=now)
+        hub_id = self.hub.identity.hub_id
+        equip(admin, producers, self.role(DISCLOSURE), ttl=86_400, hub_id=hub_id, now=now, keys_ahead=keys_ahead)
         ids = {role.keystore.identity.client_id: names for role, names in producers.values()}
         options = {"mapping": {}, **wanted}
         async with self.authority(ADMIN) as authority:

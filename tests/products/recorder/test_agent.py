@@ -21,6 +21,7 @@ from tests.products.recorder.agentworld import (
     until_killed,
 )
 from tests.products.recorder.recorderworld import ADMIN, DISCLOSURE, recorder_at
+from tests.products.recorder.test_evidence import judged
 from tests.waiting import eventually
 
 from veen.client.errors import Unreachable
@@ -32,6 +33,7 @@ from veen.products.recorder.agent import Agent, Pace, Source
 from veen.products.recorder.events import OPENINGS_STREAM, OWN_STREAM, Record
 from veen.products.recorder.redaction import Redactor, is_opening
 from veen.products.recorder.sink import Sinks
+from veen.products.recorder.successors import successors
 
 COUNT = 150
 
@@ -252,6 +254,43 @@ def test_a_hub_that_asks_for_tokens_keeps_the_key_and_the_heartbeat_says_so(tmp_
             agent = await run_agent(world, [lines_source(numbered(COUNT))], pace=OFTEN)
             assert agent.rotation_due
             assert len({event.principal_id for event, _ in await recorded(world)}) == 1
+
+    run(story())
+
+
+@pytest.mark.req("SDR-05", "SDR-12")
+def test_tokens_issued_in_advance_let_an_agent_replace_its_key_at_a_hub_that_asks_for_tokens(tmp_path):
+    """Until they are used up: then the last key goes on, and heartbeats say so."""
+
+    async def story():
+        async with recorder_at(tmp_path, keys_ahead=2) as world:
+            first = world.role("web").keystore.identity
+            expected = [first.client_id, *successors(first, 2)]
+            agent = await run_agent(world, [lines_source(numbered(400))], pace=OFTEN)
+            events = await recorded(world)
+            assert [payload["n"] for _, payload in events] == list(range(1, 401))
+            assert list(dict.fromkeys(event.principal_id for event, _ in events)) == expected
+            assert agent.rotation_due
+            # The admin issues further ones: the next life of the agent goes on with the next key.
+            await world.set_up(keys_ahead=1)
+            assert not (await run_agent(world, [lines_source(numbered(480))], pace=OFTEN)).rotation_due
+            keys = list(dict.fromkeys(event.principal_id for event, _ in await recorded(world)))
+            assert keys == [*expected, world.role("web").keystore.identity.client_id]
+            assert (await judged(world)).ok
+
+    run(story())
+
+
+def test_issuing_in_advance_again_issues_only_what_is_missing(tmp_path):
+    async def story():
+        async with recorder_at(tmp_path, keys_ahead=3) as world:
+            before = {token.auth_ref for token in world.role("web").tokens.all()}
+            assert len(before) == 4
+            await world.set_up(keys_ahead=3)
+            assert {token.auth_ref for token in world.role("web").tokens.all()} == before
+            identity = world.role("web").keystore.identity
+            assert len(set(successors(identity, 64))) == 64
+            assert set(successors(identity, 3)).isdisjoint(successors(world.role("gate").keystore.identity, 3))
 
     run(story())
 

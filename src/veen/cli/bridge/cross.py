@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from veen.products.airgap.importing import Importer, ImportOutcome
     from veen.products.airgap.trust import TrustList
 
-__all__ = ["export", "import_", "run"]
+__all__ = ["anchor", "export", "import_", "run"]
 
 T = TypeVar("T")
 
@@ -418,3 +418,50 @@ def run(
             raise failure
 
     _run(work())
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["online", "offline", "report"]))
+@click.option(
+    "--report", "report_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The file of `veen bridge reconcile --out`: its hash is recorded on bridge/reports first.",
+)  # fmt: skip
+@client_options
+def anchor(
+    output: Output, session: CliSession, what: Literal["online", "offline", "report"], report_file: Path | None
+) -> None:
+    """Have the hub anchor what the bridge says about itself outside of its log; needs the hub's admin token.
+
+    The audit log of a zone lists every bundle by its id, so its anchor covers them. The identity in use needs a key of
+    the stream: bridge/online/log, bridge/offline/log, or for a report bridge/reports and the right to write there.
+
+    \b
+    veen bridge anchor online --identity online-log --token-file hub-admin.token
+    veen bridge anchor report --report report.json --identity auditor --token-file hub-admin.token
+    """
+    from veen.products.airgap.anchoring import REPORTS, SignedReport, anchored, record_report
+    from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
+
+    if (what == "report") != (report_file is not None):
+        raise click.UsageError("`report` and --report FILE go together")
+    report = None if report_file is None else SignedReport.read(report_file.read_bytes())
+
+    async def work() -> dict[str, Any]:
+        facts: dict[str, Any] = {"stream": {"online": ONLINE_LOG, "offline": OFFLINE_LOG, "report": REPORTS}[what]}
+        async with _connected(session) as client:
+            seq = None
+            if report is not None:
+                token = (await _tokens(session, client))(REPORTS)
+                sent = await record_report(client, report, operator=session.identity_name, capability=token)
+                seq = sent.seq
+                facts |= {"report_hash": report.report_hash.hex(), "clean": report.is_clean, "seq": seq}
+            done = await anchored(client, facts["stream"], seq)
+        return facts | {
+            "upto_seq": done.upto_seq,
+            "root": done.mmr_root.hex(),
+            "backend": done.backend,
+            "anchor_ref": done.anchor_ref.hex(),
+        }
+
+    facts = _run(work())
+    output.result(facts, lambda: output.fields(facts.items()))

@@ -16,6 +16,7 @@ bridge = LazyGroup(
     the receiving zone verifies and imports them. docs/bridge.md walks through it.
     """,
     table={
+        "anchor": ("veen.cli.bridge.cross:anchor", "Anchor the bundle ids of an audit log, or a report."),
         "doctor": ("veen.cli.bridge.check:doctor", "Refuse identities that hold both directions."),
         "evidence": ("veen.cli.bridge.check:evidence", "The seven links from an event to its import."),
         "export": ("veen.cli.bridge.cross:export", "Cut bundles from streams of this zone."),

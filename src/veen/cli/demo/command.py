@@ -22,7 +22,7 @@ __all__ = ["demo"]
 )
 @output_options
 def demo(output: Output, keep: Path | None, spark: bool) -> None:
-    """Send, prove, tamper, detect: a hub, two people, five sealed messages, and two ways to be caught.
+    """Send, prove, tamper, detect: a hub, two people, five sealed messages, a log of a service, three who are caught.
 
     Everything is done for real, on loopback and in a directory of its own; every line is computed. With --keep the
     directory stays, and the commands to explore it are printed.

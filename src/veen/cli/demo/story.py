@@ -46,7 +46,7 @@ STREAM: Final = "demo/control-room"
 DOORS: Final = "record/demo/doors"  # of the Spark part
 BODIES: Final = (b"hello bob", b"the valve is open", b"transfer 40 to carol", b"the valve is shut", b"good night")
 PLAN: Final = b"valve 7: open at 06:00, shut at 22:00, never both\n" * 20
-STEPS: Final = 8
+STEPS: Final = 9
 MORE_STEPS: Final = 6  # of the Spark part
 TARGET: Final = 3  # the entry that is proven, and later tampered with
 _KEPT_BEFORE: Final = 5  # a copy of the hub is taken before this entry
@@ -83,6 +83,7 @@ class Story:
 
 def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool = False) -> dict[str, Any]:
     """Run all steps below `root`; the facts of each."""
+    from veen.cli.demo.recording import record_and_tamper
     from veen.cli.demo.tampering import fork, tamper_and_repair
 
     root.mkdir(parents=True, exist_ok=True)
@@ -92,6 +93,7 @@ def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool
         await _live(story)
         await asyncio.to_thread(tamper_and_repair, story)
         await fork(story)
+        await record_and_tamper(story, STEPS)
 
     asyncio.run(all_steps())
     if spark:

@@ -39,6 +39,11 @@ def _pairs(values: tuple[str, ...], what: str) -> dict[str, list[str]]:
 )
 @click.option("--max-payload", type=SIZE, help="The largest payload of an event; at first 256KiB.")
 @click.option("--token-ttl", type=SPAN, default="30d", help="How long the tokens of the producers count.")
+@click.option(
+    "--keys-ahead",
+    type=click.IntRange(0, 64),
+    help="Tokens for so many further client keys of each producer; at first one for each day of --token-ttl.",
+)
 @click.option("--insecure-plain-keystore", "insecure", is_flag=True, help="New identities get no passphrase.")
 @client_options
 def init(
@@ -52,6 +57,7 @@ def init(
     every_events: int | None,
     max_payload: int | None,
     token_ttl: int,
+    keys_ahead: int | None,
     insecure: bool,
 ) -> None:
     """Make the identities of the roles, their keys and tokens, and write the configuration to the hub.
@@ -59,21 +65,26 @@ def init(
     Run it again to add producers or streams, or to renew tokens: it writes only what is missing. The hub must trust the
     admin's key for its tokens to count (admission.trusted_issuers).
 
+    An agent replaces its client key every day, and a token names one key: so tokens for the next keys are issued, too.
+
     \b
     veen recorder init --producer web=record/app/web --producer gate=record/security/gate
     veen recorder init --producer web=record/app/web --map login=record/app/web --every 1m
     """
     import asyncio
 
+    from veen.client.identity.rotation import MAX_LIFETIME_SEC
     from veen.core.limits import DEFAULT_LIMITS
     from veen.products.recorder.roles import check_roles
     from veen.products.recorder.setup import Wanted
+    from veen.products.recorder.successors import MAX_SUCCESSORS
 
     if max_payload is not None and not 1024 <= max_payload <= DEFAULT_LIMITS.max_body_bytes - 16_384:
         raise click.UsageError("--max-payload is from 1KiB to 1007KiB: an event must fit into one message")
     producer_streams = _pairs(producers, "NAME=STREAM")
     types = {kind: streams[-1] for kind, streams in _pairs(mapping, "TYPE=STREAM").items()}
     check_roles(admin, disclosure, producer_streams)
+    ahead = min(MAX_SUCCESSORS, -(-token_ttl // MAX_LIFETIME_SEC)) if keys_ahead is None else keys_ahead
     home = session.user_home
     roles = {name: _role(session, home, name, insecure) for name in (admin, disclosure, *producer_streams)}
     wanted = Wanted(
@@ -85,7 +96,7 @@ def init(
     )
     with output.progress("writing the configuration"):
         equipped, lines, about = asyncio.run(
-            _set_up(session, roles, admin, disclosure, producer_streams, wanted, token_ttl)
+            _set_up(session, roles, admin, disclosure, producer_streams, wanted, token_ttl, ahead)
         )
     data = {
         **about,
@@ -94,14 +105,22 @@ def init(
         "producers": {name: {"streams": streams, "client_id": roles[name].keystore.identity.client_id.hex()}
                       for name, streams in producer_streams.items()},
         "tokens": {name: token.auth_ref().hex() for name, token in equipped.tokens.items()},
+        "tokens_ahead": {name: [token.auth_ref().hex() for token in tokens]
+                         for name, tokens in equipped.successors.items()},
         "new_streams": list(equipped.new_streams),
         "written": lines,
     }  # fmt: skip
 
     def human() -> None:
-        output.fields((name, value) for name, value in data.items() if name not in ("producers", "tokens", "written"))
+        output.fields(
+            (name, value)
+            for name, value in data.items()
+            if name not in ("producers", "tokens", "tokens_ahead", "written")
+        )
         for name, streams in producer_streams.items():
             output.line(f"producer {name}: {', '.join(streams)}")
+            if tokens := equipped.successors.get(name):
+                output.line(f"tokens for {len(tokens)} further keys of {name}")
         for line in lines:
             output.line(f"wrote {line}")
 
@@ -128,6 +147,7 @@ async def _set_up(
     producers: dict[str, list[str]],
     wanted: "Wanted",
     ttl: int,
+    keys_ahead: int,
 ) -> tuple["Equipped", list[str], dict[str, Any]]:
     from veen.client.errors import HubRefused
     from veen.products.recorder.authority import Authority
@@ -139,7 +159,7 @@ async def _set_up(
     async with connect(chief.keystore.identity, chief.keystore.secrets.keyring) as client:
         hub_id = client.hub_id
     named = {name: (roles[name], streams) for name, streams in producers.items()}
-    equipped = equip(chief, named, roles[disclosure], ttl=ttl, hub_id=hub_id, now=now)
+    equipped = equip(chief, named, roles[disclosure], ttl=ttl, hub_id=hub_id, now=now, keys_ahead=keys_ahead)
     ring = chief.keystore.secrets.keyring
     try:
         async with connect(chief.keystore.identity, ring) as client:

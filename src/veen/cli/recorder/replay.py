@@ -45,7 +45,8 @@ def replay(
     """Print the events of a range of one stream, or of a window of time over many, every one verified.
 
     The last row is a trailer: for each label what is covered, under which root, and the receipts beside both edges,
-    which prove that nothing of the window is left out. Entries that cannot be shown are rows with an error.
+    which prove that nothing of the window is left out. Entries that cannot be shown are rows with an error. Events that
+    a bridge brought from another zone (import/*) are replayed beside those of this one.
 
     \b
     veen recorder replay --stream record/app/web --from 1 --to 100 --ndjson
@@ -61,7 +62,8 @@ def replay(
     from veen.products.recorder.roles import ADMIN_STREAMS, record_streams
 
     wanted = [ring.for_stream(name) for name in streams] or [
-        keys for keys in record_streams(ring) if str(keys) not in ADMIN_STREAMS
+        *(keys for keys in record_streams(ring) if str(keys) not in ADMIN_STREAMS),
+        *(keys for keys in ring.matching("import/*") if keys.can_read),
     ]
     coverage: list[Coverage] = []
     counts = {"rows": 0, "skipped": 0}

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 @click.command()
 @click.option("--admin", "admins", type=hex32, multiple=True, metavar="CLIENT_ID", help="The admin; default: you.")
@@ -24,9 +26,20 @@ __all__ = ["verify"]
 @click.option(
     "--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the report as JSON."
 )
+@click.option(
+    "--integrity-cert", "certificates", type=_FILE, multiple=True,
+    help="Check audit.integrity.* signatures of an OpenTelemetry collector by this certificate (PEM). Repeatable.",
+)  # fmt: skip
+@click.option("--integrity-key-file", type=_FILE, help="The same by a shared key (HMAC-SHA256), in base64.")
 @client_options
 def verify(
-    output: Output, session: CliSession, admins: tuple[bytes, ...], continuity: bool, report_file: Path | None
+    output: Output,
+    session: CliSession,
+    admins: tuple[bytes, ...],
+    continuity: bool,
+    report_file: Path | None,
+    certificates: tuple[Path, ...],
+    integrity_key_file: Path | None,
 ) -> None:
     """Read every stream of the recorder and compare it with every checkpoint; then judge policy and continuity.
 
@@ -38,12 +51,25 @@ def verify(
     """
     admin_ids = set(admins) or {key.client_id for key in session.keystore.identity.client_keys}
     ring = session.keystore.secrets.keyring
+    integrity = None
+    if certificates or integrity_key_file is not None:
+        from veen.products.recorder.integrity import IntegrityKeys
+
+        shared = None if integrity_key_file is None else integrity_key_file.read_bytes()
+        integrity = IntegrityKeys.read([path.read_bytes() for path in certificates], shared)
 
     async def work(opened: "Client") -> "Report":
         from veen.products.recorder.roles import record_streams
         from veen.products.recorder.verify import verify as judge
 
-        return await judge(opened, record_streams(ring), admins=admin_ids, now=int(time.time()), continuity=continuity)
+        return await judge(
+            opened,
+            record_streams(ring),
+            admins=admin_ids,
+            now=int(time.time()),
+            continuity=continuity,
+            integrity=integrity,
+        )
 
     with output.progress("reading all streams"):
         report = session.client().run(work)

@@ -72,9 +72,13 @@ class Identity:
             client_keys=(ClientKey(key=SigningKey(random(SEED_BYTES)), created_at=now, generation=1),),
         )
 
-    def rotated(self, now: int, *, random: Random = os.urandom) -> Self:
-        """The same identity with a new client key, which begins at client_seq 1 (D-102a)."""
-        fresh = ClientKey(key=SigningKey(random(SEED_BYTES)), created_at=now, generation=self.client_key.generation + 1)
+    def rotated(self, now: int, *, random: Random = os.urandom, seed: bytes | None = None) -> Self:
+        """The same identity with a new client key, which begins at client_seq 1 (D-102a).
+
+        `seed` is that of a key that was prepared before, as for a token that is issued in advance.
+        """
+        key = SigningKey(random(SEED_BYTES) if seed is None else seed)
+        fresh = ClientKey(key=key, created_at=now, generation=self.client_key.generation + 1)
         return replace(self, client_keys=(*self.client_keys, fresh)[-MAX_CLIENT_KEYS:])
 
     @property

@@ -214,9 +214,9 @@ class Keystore:
     def _card(self) -> bytes:
         return f"{self.identity.card().to_text()}\n".encode()
 
-    def rotate(self, now: int) -> Identity:
+    def rotate(self, now: int, *, seed: bytes | None = None) -> Identity:
         """A new client key and a new prekey, durably, before anything is signed with them (KEX1+ 4.1)."""
-        identity = self.identity.rotated(now, random=self._random)
+        identity = self.identity.rotated(now, random=self._random, seed=seed)
         prekey = PrekeySecret.create(identity, now=now, random=self._random)
         self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey))))
         return identity

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from veen.client.errors import Divergence, HubRefused, ProofInvalid, Rewound
+from veen.client.errors import BadAnswer, Divergence, HubRefused, ProofInvalid, Rewound
 from veen.client.identity.keyring import Stream
 from veen.client.read.resync import check_checkpoint
 from veen.client.session import HubSession
@@ -12,9 +12,10 @@ from veen.client.verify.labels import Labels, Target
 from veen.client.verify.view import LabelView
 from veen.core.errors import ProofError
 from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import AnchorPublish, ControlRecord
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.receipt import Receipt
-from veen.core.objects.tooling import OkResponse
+from veen.core.objects.tooling import AnchorRequest, AnchorResponse, OkResponse
 from veen.core.tree.proof import ConsistencyProof, MmrProof
 
 __all__ = ["Evidence", "Proven"]
@@ -90,6 +91,20 @@ class Evidence:
         target = await self._labels.find(stream)
         epochs = [target.epoch] if target.stream_id is None else await self._session.epochs_of(target.stream_id)
         return [await self.checkpoint(stream, epoch=epoch) for epoch in epochs]
+
+    async def anchor(self, stream: Stream, upto_seq: int | None = None, *, epoch: int | None = None) -> ControlRecord:
+        """Have the hub anchor a checkpoint outside of its log (D-104), which needs its admin token.
+
+        The record of the anchor, verified: signed by the hub, and about the root of a checkpoint that fits the log.
+        """
+        checkpoint = await self.checkpoint(stream, upto_seq, epoch=epoch)
+        request = AnchorRequest(label=checkpoint.label_curr, upto_seq=checkpoint.upto_seq)
+        record = (await self._session.calls.ask("tooling/anchor", request, AnchorResponse)).record
+        body, wanted = record.body, (checkpoint.label_curr, checkpoint.upto_seq, checkpoint.mmr_root)
+        if not isinstance(body, AnchorPublish) or (body.label, body.upto_seq, body.mmr_root) != wanted:
+            raise BadAnswer("tooling/anchor: the record is not of the checkpoint that was to be anchored")
+        self._session.pin.check_control(record)
+        return record
 
     async def report(self, evidence: Equivocation) -> None:
         """Tell the hub that there is proof against it; its operator may not know."""

@@ -17,7 +17,7 @@ from veen.core.errors import FormatError
 from veen.core.event import Event
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.receipt import Receipt
-from veen.core.wire import Fields
+from veen.core.wire import Bytes32, Fields, Uint
 from veen.overlays.framework.body import Body, InvalidBody
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.schema import Schema, SchemaSet
@@ -26,6 +26,7 @@ __all__ = [
     "IMPORT",
     "OFFLINE",
     "ONLINE",
+    "REPORT",
     "RESULTS",
     "SCHEMAS",
     "WITHHELD",
@@ -33,6 +34,7 @@ __all__ = [
     "ImportedEvent",
     "OfflineRecord",
     "OnlineRecord",
+    "ReportRecord",
     "WithheldEvent",
     "origin_event",
     "read_crossed",
@@ -219,6 +221,19 @@ _ONLINE_FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRecord(Body):
+    """agb.report.v1: a report of a reconciliation was made; an anchor of the stream then covers it (AGB-17)."""
+
+    KIND: ClassVar[str] = "agb.report.v1"
+
+    report_hash: Bytes32  # Ht("veen/bridge-report", canonical JSON), which its signer signed
+    signer: Bytes32
+    is_clean: bool
+    operator: str
+    ts: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTarget(Body):
     """Where the events of a bundle went: a run of one import stream. `seq_from` is 0 if the receipts were lost."""
 
@@ -296,7 +311,8 @@ IMPORT: Final = Schema("agb.import.v1", ImportedEvent, needs_parent=True)
 WITHHELD: Final = Schema("agb.withheld.v1", WithheldEvent, needs_parent=True)
 ONLINE: Final = Schema("agb.online.v1", OnlineRecord)
 OFFLINE: Final = Schema("agb.offline.v1", OfflineRecord)
-SCHEMAS: Final = SchemaSet((IMPORT, WITHHELD, ONLINE, OFFLINE))
+REPORT: Final = Schema("agb.report.v1", ReportRecord)
+SCHEMAS: Final = SchemaSet((IMPORT, WITHHELD, ONLINE, OFFLINE, REPORT))
 
 
 def read_crossed(event: Event) -> Typed[ImportedEvent] | Typed[WithheldEvent] | Issue | None:

@@ -20,6 +20,7 @@ from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
 from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
+from veen.overlays.framework.typed_table import TypedTable
 from veen.overlays.id import bodies as identity
 from veen.overlays.id.fold import IdFold
 from veen.overlays.naming import label_class as labelclass
@@ -34,6 +35,9 @@ from veen.overlays.operations.paid import PaidFold
 from veen.overlays.operations.publication import PublicationFold
 from veen.overlays.operations.queryaudit import QueryAuditFold
 from veen.overlays.operations.recovery import RecoveryFold
+from veen.overlays.recorder import checkpoint as recorder_checkpoint
+from veen.overlays.recorder import config as recorder_config
+from veen.overlays.recorder import events as recorder_events
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet.ledger import LedgerFold
@@ -45,12 +49,18 @@ GROUP: Final = "veen.overlays"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """What an overlay declares: the schemas that it reads and writes, and the state that it makes of them."""
+    """What an overlay declares: the schemas that it reads and writes, the state that it makes of them, its tables."""
 
     name: str
     about: str  # one line
     schemas: tuple[AnySchema, ...]
     folds: Mapping[str, Callable[..., AnyFold]]  # by state class; called with mirrors= and the fold's own settings
+    tables: tuple[TypedTable, ...] = ()  # at most one for each schema
+
+    def __post_init__(self) -> None:
+        of = [table.schema for table in self.tables]
+        if any(schema not in self.schemas or of.count(schema) > 1 for schema in of):
+            raise ValueError(f"the overlay {self.name}: each typed table needs a schema of the overlay for itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +72,13 @@ class Broken:
 
 
 class Registry(Mapping[str, Overlay]):
-    """Overlays by name; schemas and folds of all of them."""
+    """Overlays by name; schemas, folds and typed tables of all of them."""
 
     def __init__(self, overlays: Iterable[Overlay] = (), broken: Iterable[Broken] = ()) -> None:
         self._overlays: dict[str, Overlay] = {}
         self.schemas = SchemaSet()
         self.folds: dict[str, Callable[..., AnyFold]] = {}
+        self.tables: dict[str, TypedTable] = {}  # by the name of the table
         self.broken = list(broken)
         for overlay in overlays:
             self._add(overlay)
@@ -80,6 +91,7 @@ class Registry(Mapping[str, Overlay]):
         self.schemas = schemas
         self._overlays[overlay.name] = overlay
         self.folds.update(overlay.folds)
+        self.tables.update((table.name, table) for table in overlay.tables)
 
     def with_installed(self, points: Iterable[EntryPoint] | None = None) -> "Registry":
         """Together with what entry points bring. One that fails is listed in `broken` and harms no other."""
@@ -104,11 +116,13 @@ class Registry(Mapping[str, Overlay]):
             return Joined(ready) if len(ready) == len(parts) else None
         if (overlay := self.get(name)) is not None:
             folds = [make() for make in overlay.folds.values()]
-            return folds[0] if len(folds) == 1 else Joined(folds)
+            return (folds[0] if len(folds) == 1 else Joined(folds)) if folds else None
         return self.folds[name]() if name in self.folds else None
 
     def why_not(self, name: str) -> str | None:
-        """Why the overlay of this name cannot be used, if it is installed at all."""
+        """Why the overlay of this name cannot be folded, if it is installed at all."""
+        if name in self and not self[name].folds:
+            return "it declares schemas and tables, and no fold"
         return next((overlay.reason for overlay in self.broken if overlay.name == name), None)
 
     def __getitem__(self, name: str) -> Overlay:
@@ -231,6 +245,13 @@ BUILTIN: Final = Registry(
             about="which schemas there are, and whose (META0+)",
             schemas=(schemaregistry.META_SCHEMA,),
             folds={"schema.registry": schemaregistry.SchemaRegistryFold},
+        ),
+        Overlay(
+            name="recorder",
+            about="events of the recorder, its configuration and checkpoints (SDR0)",
+            schemas=(recorder_events.EVENT, recorder_config.CONFIG, recorder_checkpoint.CHECKPOINT),
+            folds={},
+            tables=(recorder_events.EVENTS_TABLE,),
         ),
     ]
 )

@@ -13,8 +13,9 @@ from veen.core.wire import Anything, Bytes32, Uint
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.schema import Schema
+from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
-__all__ = ["EVENT", "MAX_TIME", "RecorderEvent", "event", "read"]
+__all__ = ["EVENT", "EVENTS_TABLE", "MAX_TIME", "RecorderEvent", "event", "read"]
 
 MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999, behind which timestamps have no form (D-108)
 
@@ -74,3 +75,18 @@ def read(found: Event) -> Typed[RecorderEvent] | Issue:
         what = "principal_id is not the client that signed the message"
         return Issue(found.label, found.stream_seq, "SDR.PRINCIPAL", what)
     return typed
+
+
+EVENTS_TABLE: Final = TypedTable(
+    schema=EVENT,
+    columns=(
+        TypedColumn("subject_id", "text", "who acted"),
+        TypedColumn("principal_id", "hex", "the client that signed the event"),
+        TypedColumn("event_type", "text", "what happened"),
+        TypedColumn("event_time", "time", "when, as the application saw it"),
+        TypedColumn("origin", "text", "where"),
+        TypedColumn("payload", "json", "what else the application says"),
+    ),
+    read=read,
+    sort=("subject_id", "event_type"),
+)

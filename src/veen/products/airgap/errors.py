@@ -4,7 +4,7 @@ from typing import Final
 
 from veen.core.errors import VeenError
 
-__all__ = ["ORDER", "BridgeError", "BridgeMisconfigured", "LinkLost", "Rejected", "VerifierFailed"]
+__all__ = ["ORDER", "BridgeError", "BridgeMisconfigured", "LinkLost", "Rejected", "ReportRefused", "VerifierFailed"]
 
 # First failure wins. FORMAT to RANGE are about the bundle, the next six about one event, the rest about the bundle.
 ORDER: Final = (
@@ -45,6 +45,12 @@ class BridgeMisconfigured(BridgeError):
     """Roles, rights or files of a bridge do not fit together (AGB-02)."""
 
     code = "AGB.ROLES"
+
+
+class ReportRefused(BridgeError):
+    """A file is no signed report of a reconciliation."""
+
+    code = "AGB.REPORT"
 
 
 class VerifierFailed(BridgeError):

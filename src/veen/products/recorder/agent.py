@@ -29,12 +29,24 @@ from veen.client.send.captokens import TokenStore
 from veen.client.send.sealing import Draft, Prepared
 from veen.client.send.writing import Outcome, Sent
 from veen.client.transport.calls import is_transient, refusal_of
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError, Refusal
+from veen.core.labels import stream_id_of
 from veen.products.recorder.authority import Authority
-from veen.products.recorder.events import HEARTBEAT, LOSS, ROTATE, START, STOP, draft_of
+from veen.products.recorder.events import (
+    HEARTBEAT,
+    LOSS,
+    OPENINGS_STREAM,
+    OWN_STREAM,
+    ROTATE,
+    START,
+    STOP,
+    draft_of,
+)
 from veen.products.recorder.redaction import Redactor
 from veen.products.recorder.sink import Adapter, Sink, Sinks
 from veen.products.recorder.spool import Flight, InFlight, Loss, Pending
+from veen.products.recorder.successors import next_seed
 
 __all__ = ["Agent", "KeyShared", "Pace", "Source"]
 
@@ -349,19 +361,30 @@ class Agent:
     async def _rotated(self, authority: Authority) -> bool:
         """Replace the client key if it is past its bounds (KEX1+) and nothing is in flight; whether it was replaced.
 
-        A token names one client key, so at a hub that asks for tokens only the admin can let a new key write. The agent
-        then keeps the old one and says so in every heartbeat: evidence is worth more than a fresh key (decision 121).
+        A token names one client key, so at a hub that asks for tokens the next key needs one that the admin issued in
+        advance (decision 191). Without it the agent keeps the old key and says so in every heartbeat: evidence is worth
+        more than a fresh key (decision 121).
         """
         identity = self._keystore.identity
         due = needs_rotation(identity, self._counts, int(self._shared.clock()), self._pace.bounds)
         if due is None:
             self.rotation_due = False
             return False
-        if await authority.is_gated():
+        seed = next_seed(identity)
+        if await authority.is_gated() and not await asyncio.to_thread(
+            authority.may_write, SigningKey(seed).public, self._streams()
+        ):
             self.rotation_due = True
             return False
-        await asyncio.to_thread(self._keystore.rotate, int(self._shared.clock()))
+        await asyncio.to_thread(self._keystore.rotate, int(self._shared.clock()), seed=seed)
         return True
+
+    def _streams(self) -> list[bytes]:
+        """Every stream that this agent may have to write to."""
+        ring = self._keystore.secrets.keyring
+        openings = stream_id_of(OPENINGS_STREAM)
+        optional = [openings] if any(keys.stream_id == openings for keys in ring.entries) else []
+        return [stream_id_of(OWN_STREAM), *optional, *(source.stream_id for source in self._sources)]
 
 
 async def _cancelled(*tasks: AnyTask) -> None:

@@ -1,16 +1,19 @@
 """Which capability token a role writes with at a hub, found once per stream and shown to the hub when first used."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from veen.client.client import Client
-from veen.client.send.captokens import TokenStore
+from veen.client.send.captokens import HeldToken, TokenStore
 from veen.client.send.grants import TokenGrant
 from veen.client.send.writing import Sent
 from veen.core.objects.captoken import CapToken
 from veen.overlays.framework.body import Draft
 
 __all__ = ["Authority"]
+
+_LOOK_AGAIN_SEC: Final = 60.0  # for a token that was renewed or came later: looking reads and verifies all of them
 
 
 class Authority:
@@ -20,6 +23,7 @@ class Authority:
         self.client = client
         self._tokens, self._clock = tokens, clock
         self._gated: bool | None = None  # None: the hub was not asked yet
+        self._chosen: dict[bytes, tuple[float, HeldToken]] = {}  # by stream: until when, and which token
 
     async def is_gated(self) -> bool:
         """Whether the hub refuses messages without a capability."""
@@ -32,7 +36,7 @@ class Authority:
         if not await self.is_gated():
             return None
         client = self.client
-        token = self._tokens.usable(client.hub_id, client.client_id, stream_id, int(self._clock()))
+        token = self._usable(stream_id)
         issued_at = token.issued_at(client.hub_id)
         if issued_at is None:
             grant = await client.authorize(token.token)
@@ -42,6 +46,21 @@ class Authority:
             grant = TokenGrant(token=token.token, auth_ref=token.auth_ref, issued_at=issued_at, expires_at=expires_at)
             client.grants.remember(grant)
         return token.token
+
+    def _usable(self, stream_id: bytes) -> HeldToken:
+        now, client = self._clock(), self.client
+        until, token = self._chosen.get(stream_id, (0.0, None))
+        if token is None or now >= until or not token.is_live(client.hub_id, int(now)):
+            token = self._tokens.usable(client.hub_id, client.client_id, stream_id, int(now))
+            if token.issued_at(client.hub_id) is not None:  # before that its end is not known
+                self._chosen[stream_id] = (now + _LOOK_AGAIN_SEC, token)
+        return token
+
+    def may_write(self, client_id: bytes, streams: Iterable[bytes]) -> bool:
+        """Whether there are live tokens of another client key for all of these streams."""
+        now = int(self._clock())
+        live = [token for token in self._tokens.all() if token.is_live(self.client.hub_id, now)]
+        return all(any(token.allows(client_id, stream_id) for token in live) for stream_id in streams)
 
     async def send(self, stream_id: bytes, draft: Draft) -> Sent:
         """Send one record and return with its verified receipt."""

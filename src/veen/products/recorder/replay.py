@@ -3,6 +3,9 @@
 Ranges are inclusive at both ends (D-126). Within a label hub_ts never decreases (D-28), so the first and the last entry
 of a window are found by binary search over receipts, and the receipts of their neighbours prove that nothing of the
 window lies outside the answer. An entry that cannot be opened, or whose payload was erased, is a row of its own.
+
+An event that an air-gap bridge brought (import/*) is a row like any other, with the receipt of its own zone beside the
+one of this hub, so that both zones are replayed together (AGB-20).
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -15,8 +18,10 @@ from veen.client.errors import HubRefused, LocalError
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
+from veen.core.event import Event
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
+from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent, origin_event, read_crossed
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import payload_json
@@ -40,6 +45,7 @@ class Row:
     client_id: bytes | None = None
     event: sdr.RecorderEvent | None = None
     error: str | None = None
+    crossed: ImportedEvent | WithheldEvent | None = None  # how a bridge brought it, if one did
 
     def to_json(self) -> dict[str, Any]:
         event = self.event
@@ -58,7 +64,20 @@ class Row:
             "payload": None if event is None else _plain(payload_json(event)),
             "error": self.error,
             "receipt": self.receipt.to_json(),
+            **({} if self.crossed is None else {"imported": _imported(self.crossed)}),
         }
+
+
+def _imported(crossed: ImportedEvent | WithheldEvent) -> dict[str, Any]:
+    return {
+        "origin_hub_id": crossed.origin_hub_id.hex(),
+        "origin_stream_id": crossed.origin_stream_id.hex(),
+        "origin_epoch": crossed.origin_epoch,
+        "origin_receipt": crossed.receipt.to_json(),
+        "bundle_id": crossed.bundle_id.hex(),
+        "bridge_id": crossed.bridge_id.hex(),
+        "import_time": crossed.import_time,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +219,37 @@ def _reason(detail: Mapping[str, Any]) -> object:
 
 def row_of(stream: str, entry: Entry) -> Row:
     """An entry as a row; whatever is no event of a recorder says why."""
-    client_id, event, error = entry.msg.client_id, None, entry.error
+    client_id, event, error, crossed = entry.msg.client_id, None, entry.error, None
     if entry.event is not None:
-        if entry.event.hdr.schema != sdr.EVENT.id:
-            error = "SDR.FOREIGN_SCHEMA: not a recorder event"
+        brought = read_crossed(entry.event)
+        if brought is None:
+            event, error = _recorded(entry.event)
+        elif isinstance(brought, Issue):
+            error = f"{brought.code}: {brought.what}"
         else:
-            typed = sdr.read(entry.event)
-            if isinstance(typed, Issue):
-                error = f"{typed.code}: {typed.what}"
-            else:
-                event = typed.body
-    return Row(stream=stream, epoch=entry.epoch, receipt=entry.receipt, client_id=client_id, event=event, error=error)
+            crossed = brought.body
+            event, error = _crossed(crossed)
+    return Row(
+        stream=stream,
+        epoch=entry.epoch,
+        receipt=entry.receipt,
+        client_id=client_id,
+        event=event,
+        error=error,
+        crossed=crossed,
+    )
+
+
+def _recorded(event: Event) -> tuple[sdr.RecorderEvent | None, str | None]:
+    """The recorder event, or why there is none."""
+    if event.hdr.schema != sdr.EVENT.id:
+        return None, "SDR.FOREIGN_SCHEMA: not a recorder event"
+    typed = sdr.read(event)
+    return (None, f"{typed.code}: {typed.what}") if isinstance(typed, Issue) else (typed.body, None)
+
+
+def _crossed(body: ImportedEvent | WithheldEvent) -> tuple[sdr.RecorderEvent | None, str | None]:
+    if isinstance(body, WithheldEvent):
+        return None, f"withheld in the sending zone: {body.reason}"
+    origin = origin_event(body, body.receipt.hub_ts)
+    return (None, "crossed the bridge sealed: no opening came with it") if origin is None else _recorded(origin)

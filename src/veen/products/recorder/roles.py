@@ -10,7 +10,7 @@ for a further stream, or because a producer has a new client key.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -22,6 +22,7 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM, OPENINGS_STREAM, OWN_STREAM
+from veen.products.recorder.successors import MAX_SUCCESSORS, successors
 
 __all__ = [
     "ADMIN_STREAMS",
@@ -64,6 +65,7 @@ class Equipped:
 
     tokens: Mapping[str, CapToken]
     new_streams: tuple[str, ...]
+    successors: Mapping[str, tuple[CapToken, ...]] = field(default_factory=dict)  # of keys that are not used yet
 
 
 def check_roles(admin: str, disclosure: str | None, producers: Mapping[str, Sequence[str]]) -> None:
@@ -92,8 +94,14 @@ def equip(
     ttl: int,
     hub_id: bytes,
     now: int,
+    keys_ahead: int = 0,
 ) -> Equipped:
-    """Give every role its keys and a token that is good for at least half of `ttl`."""
+    """Give every role its keys and a token that is good for at least half of `ttl`.
+
+    `keys_ahead`: for how many of the client keys that follow a producer's present one there are tokens afterwards.
+    """
+    if not 0 <= keys_ahead <= MAX_SUCCESSORS:
+        raise RoleConflict(f"tokens are issued for at most {MAX_SUCCESSORS} keys in advance")
     wanted = [*ADMIN_STREAMS, OWN_STREAM, CLASSES_STREAM]
     wanted += [stream for _, streams in producers.values() for stream in streams]
     new = _make_keys(admin, wanted)
@@ -103,15 +111,21 @@ def equip(
         _add_keys(admin, [keys])
     ring = admin.keystore.secrets.keyring
     tokens: dict[str, CapToken] = {}
+    ahead: dict[str, tuple[CapToken, ...]] = {}
     own = [OWN_STREAM, *([OPENINGS_STREAM] if disclosure is not None else [])]
     for name, (role, streams) in producers.items():
         _add_keys(role, [ring.for_stream(stream).for_writers() for stream in (*streams, *own)])
         if (token := _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now)) is not None:
             tokens[name] = token
+        issued = [
+            _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, client_id=client_id)
+            for client_id in successors(role.keystore.identity, keys_ahead)
+        ]
+        ahead[name] = tuple(token for token in issued if token is not None)
     mine = (*ADMIN_STREAMS, CLASSES_STREAM)
     if (token := _token(admin, admin, mine, ttl=ttl, hub_id=hub_id, now=now)) is not None:
         tokens[admin.name] = token
-    return Equipped(tokens=tokens, new_streams=tuple(dict.fromkeys(new)))
+    return Equipped(tokens=tokens, new_streams=tuple(dict.fromkeys(new)), successors=ahead)
 
 
 def record_streams(ring: Keyring) -> tuple[StreamKeys, ...]:
@@ -144,9 +158,18 @@ def _save(role: Role, ring: Keyring) -> None:
             role.keystore.save(replace(role.keystore.secrets, keyring=ring))
 
 
-def _token(admin: Role, subject: Role, streams: Sequence[str], *, ttl: int, hub_id: bytes, now: int) -> CapToken | None:
-    """A token for all these streams, unless the subject has one that lasts."""
-    client_id = subject.keystore.identity.client_id
+def _token(
+    admin: Role,
+    subject: Role,
+    streams: Sequence[str],
+    *,
+    ttl: int,
+    hub_id: bytes,
+    now: int,
+    client_id: bytes | None = None,
+) -> CapToken | None:
+    """A token of a client key, by default the present one, for all these streams, unless there is one that lasts."""
+    client_id = client_id or subject.keystore.identity.client_id
     ids = {stream_id_of(stream.removeprefix("hex:")) for stream in streams}
     for owned in subject.tokens.all():
         expires_at = owned.expires_at(hub_id)

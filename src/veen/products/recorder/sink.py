@@ -102,6 +102,13 @@ class Sink:
         """Continue from here next time, though there is nothing to record."""
         await asyncio.to_thread(self._shared.spool.set_position, self._adapter.id, position)
 
+    async def recall(self, name: str) -> str | None:
+        """What this source remembered, also before a restart."""
+        return await asyncio.to_thread(self._shared.spool.note, f"source:{self._adapter.id}:{name}")
+
+    async def remember(self, name: str, value: str) -> None:
+        await asyncio.to_thread(self._shared.spool.set_note, f"source:{self._adapter.id}:{name}", value)
+
     async def receipted(self, numbers: Sequence[int]) -> None:
         """Return when all of these records have receipts."""
         spool = self._shared.spool

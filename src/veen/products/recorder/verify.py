@@ -17,6 +17,7 @@ touch evidence.
     SDR.REPEAT          a position of a source was recorded twice
     SDR.ROTATION        a client key is past its bounds
     SDR.CHAIN           a checkpoint does not name the one before it
+    SDR.INTEGRITY       the signature that a collector put on a record does not hold (only if keys for it are given)
 """
 
 import re
@@ -47,6 +48,14 @@ from veen.products.recorder.events import (
     payload_json,
 )
 from veen.products.recorder.heads import Chain, covered, read_chain
+from veen.products.recorder.integrity import (
+    SEQUENCE,
+    IntegrityKeys,
+    SequenceNumbers,
+    check_integrity,
+    is_signed,
+    sequence_of,
+)
 from veen.products.recorder.setup import read_history
 from veen.query.canonical import Json, encode
 
@@ -171,6 +180,7 @@ class Report:
     sdr_profile_id: bytes
     agents: Agents
     omitted: int = 0  # findings beyond the bound
+    signatures: int = 0  # of collectors on their records, that hold
 
     @property
     def ok(self) -> bool:
@@ -186,6 +196,7 @@ class Report:
             "streams": [stream.to_json() for stream in self.streams],
             "findings": [finding.to_json() for finding in self.findings],
             "findings_omitted": self.omitted,
+            "signatures": self.signatures,
         }
 
 
@@ -196,18 +207,31 @@ async def verify(
     admins: Collection[bytes] | None,
     now: int,
     continuity: bool = True,
+    integrity: IntegrityKeys | None = None,
 ) -> Report:
-    """Read and judge everything. `admins`: client_ids of the recorder's admin; None: every author is believed."""
+    """Read and judge everything. `admins`: client_ids of the recorder's admin; None: every author is believed.
+
+    `integrity`: what signatures of OpenTelemetry collectors are checked with; None: they are not looked at.
+    """
     history = await read_history(client, admins)
     chain = await read_chain(client, admins)
-    return await judge_streams(client, covered(streams), history, chain, now=now, continuity=continuity)
+    return await judge_streams(
+        client, covered(streams), history, chain, now=now, continuity=continuity, integrity=integrity
+    )
 
 
 async def judge_streams(
-    client: Client, streams: Sequence[StreamKeys], history: History, chain: Chain, *, now: int, continuity: bool = True
+    client: Client,
+    streams: Sequence[StreamKeys],
+    history: History,
+    chain: Chain,
+    *,
+    now: int,
+    continuity: bool = True,
+    integrity: IntegrityKeys | None = None,
 ) -> Report:
     """As `verify`, with a configuration and checkpoints that may come from elsewhere than the hub."""
-    judge = _Judge(history, continuity)
+    judge = _Judge(history, continuity, integrity)
     reports = []
     own = stream_id_of(OWN_STREAM)
     for keys in sorted(streams, key=lambda keys: (keys.stream_id != own, str(keys))):  # rotations come first
@@ -234,6 +258,7 @@ async def judge_streams(
         sdr_profile_id=history.now.profile_id(),
         agents=judge.agents,
         omitted=max(0, len(findings) - _MAX_FINDINGS),
+        signatures=judge.signatures,
     )
 
 
@@ -261,12 +286,33 @@ async def _stream(client: Client, keys: StreamKeys, chain: Chain, judge: "_Judge
                 judge.entry(report.stream, keys.stream_id, entry)
         except HubRefused as exc:
             if not (is_not_found(exc) and size == 0):
-                fault = f"the hub refuses entry {size + 1}: {exc}"
+                fault = f"the hub refuses entry {await _first_refused(client, keys, epoch, size + 1)}: {exc}"
         except (Divergence, VerifyError) as exc:
             fault = f"{exc.code}: {exc}"
         report.entries += size
         report.periods += _periods(epoch, wanted.get(epoch, ()), roots, size, fault, first_ts, last_ts)
     return report
+
+
+async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: int) -> int:
+    """The first entry from `start` on that the hub does not give: it refuses pages, and a page has many entries."""
+
+    async def is_readable(last: int) -> bool:
+        try:
+            return [entry.seq async for entry in client.read(keys, epoch=epoch, from_seq=start, to_seq=last)][-1:] == [
+                last
+            ]
+        except VeenError:
+            return False
+
+    readable, step = start - 1, 1
+    while await is_readable(readable + step):
+        readable, step = readable + step, step * 2
+    refused = readable + step
+    while refused - readable > 1:
+        middle = (readable + refused) // 2
+        readable, refused = (middle, refused) if await is_readable(middle) else (readable, middle)
+    return refused
 
 
 async def _epochs(client: Client, keys: StreamKeys) -> list[int]:
@@ -337,8 +383,10 @@ def _periods(
 class _Judge:
     """Judges entries one by one; streams come whole, the recorder's own stream first."""
 
-    def __init__(self, history: History, continuity: bool) -> None:
-        self._history, self._continuity = history, continuity
+    def __init__(self, history: History, continuity: bool, integrity: IntegrityKeys | None = None) -> None:
+        self._history, self._continuity, self._integrity = history, continuity, integrity
+        self._sequences: dict[tuple[bytes, str], SequenceNumbers] = {}  # (client, sender)
+        self.signatures = 0  # of collectors, that hold
         self.agents = Agents()
         self.findings: list[Finding] = []
         self._numbers: dict[tuple[bytes, str, str], int] = {}  # (client, source, prefix) -> last number
@@ -373,6 +421,12 @@ class _Judge:
             report("SDR.OVERSIZE", f"{size} bytes, at most {configuration.max_payload} are allowed")
         if self._continuity:
             self._follow(stream, entry.seq, body)
+        payload = payload_json(body) if self._integrity is not None else None
+        if self._integrity is not None and isinstance(payload, dict) and is_signed(payload):
+            if (why := check_integrity(payload, self._integrity)) is not None:
+                report("SDR.INTEGRITY", why)
+            else:
+                self.signatures += 1
         return None
 
     def _may(self, client_id: bytes, stream_id: bytes, ts: int) -> bool:
@@ -392,6 +446,9 @@ class _Judge:
         if not isinstance(src, dict) or not isinstance(src.get("pos"), str) or src.get("adapter") == "recorder":
             return
         source, position, who = str(src.get("id")), src["pos"], body.principal_id
+        if (numbered := sequence_of(payload)) is not None:
+            sender, sequence_number = numbered
+            self._sequences.setdefault((who, sender), SequenceNumbers(sequence_number)).add(sequence_number)
         if self._positions.get((who, f"{stream} {source}")) == position:
             self.findings.append(
                 Finding(code="SDR.REPEAT", stream=stream, seq=seq, what=f"{source} at {position} was recorded twice")
@@ -412,6 +469,10 @@ class _Judge:
         for source, count in sorted(self._missing.items()):
             if count > accounted[source]:
                 what = f"{count - accounted[source]} numbers of {source} are missing, and no loss accounts for them"
+                self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
+        for (_, sender), numbers in sorted(self._sequences.items()):
+            if numbers.missing:
+                what = f"{numbers.missing} of {SEQUENCE} of {sender} are missing, the first is {numbers.upto + 1}"
                 self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
         self.agents.finish(now)
 

@@ -4,7 +4,9 @@
 503 with Retry-After, never 429, which some exporters take as final. A sender that repeats a request after 503, or after
 a lost answer, sends the same bytes: they are recognised by their hash, so nothing is recorded twice.
 
-Attributes keep their names and types; `audit.integrity.*` values are kept byte-true, as every other. A request that is
+Attributes keep their names and types; `audit.integrity.*` values are kept byte-true, as every other, and what they sign
+once more with its types (`_typed`), so that `veen recorder verify` can check it. A jump of `audit.sequence.number` is
+recorded as a loss at once: those between never came, or come late and are recorded as well. A request that is
 no OTLP gets 400 and is recorded as a loss, since its sender will not repeat it.
 """
 
@@ -18,6 +20,7 @@ from typing import Any, Final
 
 from veen.products.recorder.adapters.http import Answer, Listener, Request, is_authorized
 from veen.products.recorder.events import Record
+from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, typed
 from veen.products.recorder.sink import Sink
 from veen.query.canonical import Json, parse
 from veen.query.errors import InvalidJson
@@ -29,6 +32,7 @@ _RETRY_SECONDS: Final = "2"
 _PROTOBUF: Final = "application/x-protobuf"
 _DEPTH: Final = 120  # twice what a payload may have: each level of a value is two of its encoding
 _NANOS: Final = 10**9
+_MAX_SENDERS: Final = 1_024  # whose numbers are followed
 
 
 def _any(value: Any) -> Json:
@@ -69,6 +73,13 @@ def records_of_request(tree: dict[str, Any], *, key: str, now: int, host: str) -
                 attributes = _attributes(log.get("attributes"))
                 payload: dict[str, Json] = {"body": _any(log.get("body")), "attributes": attributes}
                 payload["resource"] = resource
+                if is_signed(payload):
+                    payload["_typed"] = {
+                        "body": typed(log.get("body")),
+                        "attributes": {
+                            str(pair.get("key", "")): typed(pair.get("value")) for pair in log.get("attributes") or []
+                        },
+                    }
                 for name in ("name", "version"):
                     if scope.get(name):
                         payload[f"scope_{name}"] = scope[name]
@@ -144,6 +155,7 @@ class Otlp:
         self.id, self._path, self._token, self._wait_receipt = id, path, token, wait_receipt
         self._listener = Listener(host, port, self._answer, tls=tls)
         self._sink: Sink | None = None
+        self._sequences: dict[str, int] = {}  # sender -> its last audit.sequence.number; on the agent's event loop
 
     @property
     def port(self) -> int:
@@ -156,6 +168,21 @@ class Otlp:
     async def run(self, sink: Sink) -> None:
         self._sink = sink
         await self._listener.run()
+
+    async def _note_gaps(self, sink: Sink, records: list[Record]) -> None:
+        """Numbers of a sender that are left out, once each: a request that is repeated leaves out nothing new."""
+        numbered = (sequence_of(record.payload) for record in records)
+        for sender, number in sorted(pair for pair in numbered if pair is not None):
+            last = self._sequences.get(sender)
+            if last is None and len(self._sequences) >= _MAX_SENDERS:
+                continue  # `veen recorder verify` still sees the gap
+            if last is None:
+                last = int(await sink.recall(sender) or number - 1)
+            if number > last + 1:
+                await sink.lost(f"{SEQUENCE} of {sender}: {last + 1} to {number - 1} did not come", number - last - 1)
+            if number > last or sender not in self._sequences:
+                self._sequences[sender] = max(number, last)
+                await sink.remember(sender, str(max(number, last)))
 
     async def _answer(self, request: Request) -> Answer:
         sink = self._sink
@@ -175,6 +202,7 @@ class Otlp:
             return Answer(400, json.dumps({"message": f"not an ExportLogsServiceRequest: {exc}"[:300]}).encode())
         try:
             async with asyncio.timeout(_RECEIPT_SECONDS):
+                await self._note_gaps(sink, records)
                 numbers = await sink.put(records)
                 if self._wait_receipt:
                     await sink.receipted(numbers)

@@ -1,0 +1,251 @@
+"""Signatures that the signing processor of the OpenTelemetry collector puts on log records, verified on request.
+
+The processor signs a canonical JSON object (RFC 8785) of a record: event name, body, both times, trace and span id, and
+the attributes without `audit.integrity.*`, each scalar under the name of its type. It writes the signature to the
+attribute `audit.integrity.value`, algorithm and certificate to the resource. The payload of a recorder event has no
+types (an integral double looks like an integer), so the OTLP source keeps body and attributes of a signed record once
+more with their types, as `_typed`. Only certificates and keys that the caller names count; that a certificate stands in
+the log proves nothing.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, Self
+
+from veen.client.errors import LocalError
+from veen.query.canonical import Json
+
+__all__ = [
+    "PREFIX",
+    "SEQUENCE",
+    "IntegrityKeys",
+    "SequenceNumbers",
+    "canonical_json",
+    "check_integrity",
+    "is_signed",
+    "sequence_of",
+    "typed",
+]
+
+PREFIX: Final = "audit.integrity."
+SEQUENCE: Final = "audit.sequence.number"
+_VALUE: Final = f"{PREFIX}value"
+_MAX_DEPTH: Final = 60
+_MAX_SENDER: Final = 200  # characters
+_SCALARS: Final = ("stringValue", "intValue", "doubleValue", "boolValue", "bytesValue")
+
+
+# --- the signed form --------------------------------------------------------------------------------------------------
+
+
+def typed(value: Any, depth: int = 0) -> Json:
+    """An AnyValue of OTLP/JSON as the processor writes it, with the names of types. ValueError if nested too deeply."""
+    if depth > _MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return None
+    (kind, inner), *_ = value.items()
+    if kind == "arrayValue":
+        return [typed(element, depth + 1) for element in inner.get("values", [])]
+    if kind == "kvlistValue":
+        return {str(pair.get("key", "")): typed(pair.get("value"), depth + 1) for pair in inner.get("values", [])}
+    if kind == "intValue":
+        return {kind: str(int(inner))}
+    return {kind: inner} if kind in _SCALARS else None
+
+
+def canonical_json(value: Any) -> str:
+    """RFC 8785. Numbers are doubles, as JSON of JavaScript has them."""
+    if isinstance(value, dict):
+        names = sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+        return (
+            "{"
+            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{canonical_json(value[name])}" for name in names)
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical_json, value)) + "]"
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return _number(float(value))
+
+
+def _number(value: float) -> str:
+    """As ECMAScript writes a number: the shortest digits, and an exponent from 1e21 on and below 1e-6."""
+    if value == 0:
+        return "0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError("not a finite number")
+    text, point = "".join(map(str, digits)), len(digits) + exponent
+    if 0 < point <= 21:
+        shown = text.ljust(point, "0") if point >= len(text) else f"{text[:point]}.{text[point:]}"
+    elif -6 < point <= 0:
+        shown = f"0.{'0' * -point}{text}"
+    else:
+        mantissa = text if len(text) == 1 else f"{text[0]}.{text[1:]}"
+        shown = f"{mantissa}e{'+' if point > 0 else '-'}{abs(point - 1)}"
+    return f"-{shown}" if sign else shown
+
+
+def is_signed(payload: Json) -> bool:
+    attributes = payload.get("attributes") if isinstance(payload, dict) else None
+    return isinstance(attributes, dict) and isinstance(attributes.get(_VALUE), str)
+
+
+def _plain(value: Json) -> Json:
+    """What a typed value is in the payload."""
+    if isinstance(value, list):
+        return [_plain(element) for element in value]
+    if isinstance(value, dict):
+        if len(value) == 1 and (kind := next(iter(value))) in _SCALARS:
+            inner = value[kind]
+            return int(inner) if kind == "intValue" else {"base64": inner} if kind == "bytesValue" else inner
+        return {name: _plain(element) for name, element in value.items()}
+    return value
+
+
+def _candidates(payload: Mapping[str, Any]) -> Iterator[bytes]:
+    """What the processor may have signed: releases differ in whether a body that is no text is covered."""
+    with_types = payload["_typed"]
+    data: dict[str, Any] = {}
+    for name, member in (
+        ("event_name", "eventName"),
+        ("timestamp", "timeUnixNano"),
+        ("observed_timestamp", "observedTimeUnixNano"),
+        ("trace_id", "traceId"),
+        ("span_id", "spanId"),
+    ):
+        text = str(payload.get(member) or "")
+        if text.strip("0"):
+            data[name] = text.lower() if name.endswith("_id") else text
+    attributes = {name: value for name, value in with_types["attributes"].items() if not name.startswith(PREFIX)}
+    if attributes:
+        data["attributes"] = attributes
+    body = with_types["body"]
+    is_text = isinstance(body, dict) and list(body) == ["stringValue"]
+    bodies = [{"body": body["stringValue"]}, {"body": body}] if is_text else [{"body": body}, {}]
+    for part in bodies if body is not None else [{}]:
+        yield canonical_json(data | part).encode()
+
+
+# --- keys and verdicts ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityKeys:
+    """What signatures are checked with: certificates by the SHA-256 of their DER, and a shared key."""
+
+    certificates: Mapping[str, Any] = field(default_factory=dict)
+    shared_key: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, certificates: Iterable[bytes], shared_key: bytes | None = None) -> Self:
+        """From PEM files, and a file with a shared key in base64. LocalError if one of them is none."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        by_hash = {}
+        try:
+            for data in certificates:
+                for certificate in x509.load_pem_x509_certificates(data):
+                    der = certificate.public_bytes(Encoding.DER)
+                    by_hash[hashlib.sha256(der).hexdigest()] = certificate.public_key()
+            secret = None if shared_key is None else base64.b64decode(shared_key.strip(), validate=True)
+        except (ValueError, binascii.Error) as exc:
+            raise LocalError("expected certificates in PEM, and a shared key in base64") from exc
+        return cls(by_hash, secret or None)
+
+    def verifies(self, algorithm: object, reference: object, data: bytes, signature: bytes) -> bool | None:
+        """None if there is no key for it."""
+        if algorithm == "HMAC-SHA256":
+            if self.shared_key is None:
+                return None
+            return hmac.compare_digest(hmac.digest(self.shared_key, data, "sha256"), signature)
+        key = self.certificates.get(_fingerprint(reference))
+        return None if key is None else _verifies(key, algorithm, data, signature)
+
+
+def _fingerprint(reference: object) -> str:
+    text = reference if isinstance(reference, str) else ""
+    if text.startswith("sha256:"):
+        return text.removeprefix("sha256:").lower()
+    try:
+        return hashlib.sha256(base64.b64decode(text, validate=True)).hexdigest()
+    except (ValueError, binascii.Error):
+        return ""
+
+
+def _verifies(key: Any, algorithm: object, data: bytes, signature: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+    try:
+        if algorithm in ("RS256", "RS512") and isinstance(key, rsa.RSAPublicKey):
+            chosen = hashes.SHA256() if algorithm == "RS256" else hashes.SHA512()
+            key.verify(signature, data, padding.PKCS1v15(), chosen)
+        elif algorithm == "ES256" and isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+        elif algorithm == "EdDSA" and isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, data)
+        else:
+            return False
+    except InvalidSignature:
+        return False
+    return True
+
+
+def check_integrity(payload: Mapping[str, Any], keys: IntegrityKeys) -> str | None:
+    """Why the signature of a signed record does not hold; None if it does."""
+    try:
+        attributes, with_types, resource = payload["attributes"], payload["_typed"], payload["resource"]
+        signature = base64.b64decode(attributes[_VALUE], validate=True)
+        if _plain(with_types["attributes"]) != attributes or _plain(with_types["body"]) != payload.get("body"):
+            return "the values with types are not those of the record"
+        algorithm, reference = resource.get(f"{PREFIX}algorithm"), resource.get(f"{PREFIX}certificate")
+        verdicts = [keys.verifies(algorithm, reference, data, signature) for data in _candidates(payload)]
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error):
+        return "the record does not have what its signature covers"
+    if any(verdicts):
+        return None
+    return "no key is named for its certificate" if None in verdicts else "the signature does not match the record"
+
+
+# --- sequence numbers -------------------------------------------------------------------------------------------------
+
+
+class SequenceNumbers:
+    """The numbers of one sender (`audit.sequence.number`), in the order in which they were recorded."""
+
+    def __init__(self, first: int) -> None:
+        self.upto = first  # every number from the first one to here is there
+        self._later: set[int] = set()
+
+    def add(self, number: int) -> None:
+        if number > self.upto:
+            self._later.add(number)
+            while self.upto + 1 in self._later:
+                self.upto += 1
+                self._later.remove(self.upto)
+
+    @property
+    def missing(self) -> int:
+        return max(self._later) - self.upto - len(self._later) if self._later else 0
+
+
+def sequence_of(payload: Json) -> tuple[str, int] | None:
+    """Sender and number of a record that is numbered."""
+    if not isinstance(payload, dict):
+        return None
+    attributes, resource = payload.get("attributes"), payload.get("resource")
+    number = attributes.get(SEQUENCE) if isinstance(attributes, dict) else None
+    if type(number) is not int or not isinstance(resource, dict):
+        return None
+    return f"{resource.get('service.name')}/{resource.get('service.instance.id')}"[:_MAX_SENDER], number
