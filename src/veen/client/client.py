@@ -21,7 +21,7 @@ from veen.client.errors import LocalError, NotPinned
 from veen.client.evidence_file import EvidenceExport
 from veen.client.home import Home
 from veen.client.identity.identity import Identity, Random
-from veen.client.identity.keyring import Keyring, Stream
+from veen.client.identity.keyring import Keyring, Stream, StreamKeys
 from veen.client.identity.rotation import RotationBounds, check_bounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
@@ -191,6 +191,14 @@ class Client:
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
         """The label of a stream now, or in an epoch."""
         return self._labels.at(stream, self._session.epoch_now() if epoch is None else epoch).label
+
+    def learn_keys(self, keys: StreamKeys) -> None:
+        """Use the keys of one more stream. Keeping them is the caller's business (`Keystore.save`)."""
+        self._labels.learn(keys)
+
+    async def has_entries(self, stream_id: bytes) -> bool:
+        """Whether the hub says that somebody has written to a stream. Needs no keys; unsigned."""
+        return bool(await self._session.epochs_of(stream_id))
 
     # --- sending ---------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ __all__ = [
     "Rewound",
     "RootMismatch",
     "RotationDue",
+    "SettingsError",
     "StaleCheckpoint",
     "StateDamaged",
     "TimedOut",
@@ -87,6 +88,18 @@ class LocalError(ClientError):
     """Keys, configuration or state on this machine are not as they must be."""
 
     code = "E.LOCAL"
+
+
+class SettingsError(LocalError):
+    """A configuration that cannot be used: its own code, what, why, and what mends it."""
+
+    def __init__(self, code: str, what: str, cause: str, hint: str) -> None:
+        super(ClientError, self).__init__(code, what, cause, hint)
+        self.code, self.what, self.cause = code, what, cause
+        self.remedy = hint  # the words of the error itself, in place of the hint of its row
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.cause}"
 
 
 class NameInvalid(LocalError):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from veen.cli.shared.config_edit import change
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.text import short
 from veen.client.client import Client
+from veen.client.config.edit import change
 from veen.client.home import Home, PrivateFs
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Kdf, Keystore, create_identity

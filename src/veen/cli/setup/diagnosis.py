@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from veen import native
-from veen.cli.shared.config_file import ConfigFile
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.output import Exit, Fail
-from veen.cli.shared.projects import read_both
-from veen.cli.shared.settings import resolve
-from veen.client.errors import ClientError
+from veen.cli.shared.output import Exit
+from veen.client.config.file import ConfigFile
+from veen.client.config.projects import read_both
+from veen.client.config.settings import resolve
+from veen.client.errors import ClientError, SettingsError
 from veen.client.identity.keystore import SealedKeystore, read_card
 from veen.client.transport.hubapi import HubApi
 from veen.core.errors import VerifyError
@@ -76,8 +76,8 @@ def check_files(home: "Home", directory: Path, env: Mapping[str, str]) -> Iterat
     try:
         project, user = read_both(directory, home.config_file)
         settings = resolve({}, env, project, user)
-    except Fail as fail:
-        yield _bad("config", f"{fail.what}: {fail.cause}", fail.hint)
+    except SettingsError as exc:
+        yield _bad("config", str(exc), exc.hint)
         return
     for file in (user, project):
         if file.path.exists() and file.path.stat().st_mode & _WRITABLE:

@@ -70,6 +70,10 @@ class Labels:
     def keys(self, stream: Stream) -> tuple[StreamKeys, ...]:
         return self._keyring.readers(stream)
 
+    def learn(self, keys: StreamKeys) -> None:
+        """Use these keys as well from now on."""
+        self._keyring = self._keyring.with_keys(keys)
+
     def at(self, stream: Stream, epoch: int) -> Target:
         """The label of a stream in an epoch."""
         keys = self.keys(stream)
