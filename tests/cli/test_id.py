@@ -91,11 +91,11 @@ def test_a_person_types_the_passphrase_unseen(cli):
     code, screen = in_terminal("keygen", "--name", "alice", answers=answers, env=cli.env)
     assert code == Exit.OK, screen
     assert "correct horse" not in screen
-    wrong = [("passphrase of alice", "wrong horse"), ("(2 left)", "wrong horse"), ("(1 left)", "wrong horse")]
-    code, screen = in_terminal("id", "show", "--keys", answers=wrong, env=cli.env)
+    wrong = ("passphrase of alice:", "wrong horse")
+    code, screen = in_terminal("id", "show", "--keys", answers=[wrong] * 3, env=cli.env)
     assert code == Exit.LOCAL
     assert "E.LOCAL.PASSPHRASE" in screen
-    answers = [("passphrase of alice", "wrong horse"), ("(2 left)", "correct horse")]
+    answers = [wrong, ("passphrase of alice:", "correct horse")]
     code, screen = in_terminal("id", "show", "--keys", answers=answers, env=cli.env)
     assert code == Exit.OK, screen
     code, screen = in_terminal("id", "keyring", "list", answers=[("passphrase of alice", "correct horse")], env=cli.env)

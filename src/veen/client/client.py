@@ -288,6 +288,13 @@ class Client:
             writer.recovered.clear()
             return answers
 
+    async def recover_all(self) -> list[Sent]:
+        """`recover` for every label of this hub on which an earlier run left messages open."""
+        answers: list[Sent] = []
+        for label in self._labels.unfinished():
+            answers += await self.recover(f"label:{label.hex()}")
+        return answers
+
     async def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
         """Read the log to its end and rebuild what is known, also of our own numbers (spec §9)."""
         target = await self._labels.find(stream, epoch)

@@ -211,7 +211,7 @@ class CliSession:
                 "E.LOCAL.CONTEXT",
                 "no hub is chosen",
                 "neither --hub, --context, VEEN_HUB, VEEN_CONTEXT nor the configuration names one",
-                "veen context add NAME --hub URL --pin ed25519:HEX",
+                "to try things: veen hub start --dev; else: veen context add NAME --hub URL --pin ed25519:HEX",
             )
         return str(url)
 

@@ -102,6 +102,11 @@ class Labels:
                 return epoch
         raise LocalError("the message was prepared for another stream, or too long ago: prepare it again")
 
+    def unfinished(self) -> list[bytes]:
+        """Labels of this hub on which messages of our client key wait for their receipts."""
+        states = self._store.unfinished(self._session.hub_id)
+        return [state.label for state in states if state.client_id == self._identity.client_id]
+
     # --- writers ---------------------------------------------------------------------------------------
 
     async def writer(self, target: Target) -> Writer:

@@ -1,0 +1,100 @@
+"""Client keys of worker processes: one for each process, all of one identity (decision 153).
+
+One process at a time uses a client key, since two would give one client_seq to two messages (D-76). A worker takes the
+first free slot of the identity. The slot has a directory of its own for what is known of labels, a lock, and a client
+key that follows from the identity's long-term key and the slot's nonce:
+
+    state/workers/NAME/SLOT/worker.json                {"ver": 1, "nonce": …, "created_at": …}
+    state/workers/NAME/SLOT/identities/NAME/state.db   as that of an identity
+
+So no secret is written, whoever has the keystore has the keys of all its workers, and a worker that starts again in
+the slot of one that was killed finishes what that one left open. A key is replaced at half of its lifetime.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from veen.client.errors import IdentityInUse, LocalError, StateDamaged
+from veen.client.home import Home, PrivateFs
+from veen.client.identity.identity import ClientKey, Identity, Random
+from veen.client.identity.rotation import MAX_LIFETIME_SEC
+from veen.client.state import StateStore
+from veen.core.crypto import hkdf
+from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+
+__all__ = ["MAX_WORKERS", "WorkerSlot", "take_slot"]
+
+MAX_WORKERS: Final = 256
+_RECORD: Final = "worker.json"
+_NONCE_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSlot:
+    """A slot that was free a moment ago: its home, and the identity with its client key."""
+
+    number: int
+    home: Home
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    nonce: bytes
+    created_at: int
+
+    @classmethod
+    def fresh(cls, now: int, random: Random) -> Self:
+        return cls(random(_NONCE_BYTES), now)
+
+    @classmethod
+    def read(cls, fs: PrivateFs) -> Self | None:
+        if not fs.exists(_RECORD):
+            return None
+        file = fs.open(_RECORD)
+        try:
+            document = json.loads(file.read_at(0, min(file.size(), 4096)))
+            return cls(bytes.fromhex(document["nonce"]), int(document["created_at"]))
+        except (ValueError, KeyError, TypeError) as exc:
+            raise StateDamaged(f"{fs.root / _RECORD}: not the record of a worker") from exc
+        finally:
+            file.close()
+
+    def write(self, fs: PrivateFs) -> None:
+        document = {"ver": 1, "nonce": self.nonce.hex(), "created_at": self.created_at}
+        fs.replace(_RECORD, json.dumps(document).encode() + b"\n")
+
+    def client_key(self, identity: Identity) -> ClientKey:
+        seed = hkdf.hkdf(identity.id_sign.seed, self.nonce, b"veen/worker-client-key", SEED_BYTES)
+        return ClientKey(key=SigningKey(seed), created_at=self.created_at, generation=1)
+
+
+def take_slot(
+    home: Home, identity: Identity, now: int, *, renew: bool = False, random: Random = os.urandom
+) -> Iterator[WorkerSlot]:
+    """Slots that nobody uses, the first one first; LocalError when there is none left.
+
+    Whoever takes one connects with it, and tries the next if another process was faster. `renew` asks for a new key
+    even if the present one may still sign, as a running worker does whose key has reached a bound.
+    """
+    for number in range(MAX_WORKERS):
+        slot = replace(home, state=home.state / "workers" / identity.name / str(number))
+        try:
+            yield WorkerSlot(number, slot, _identity_of(slot, identity, now, renew, random))
+        except IdentityInUse:
+            continue
+    raise LocalError(f"all {MAX_WORKERS} workers that the identity {identity.name!r} may have are running")
+
+
+def _identity_of(slot: Home, identity: Identity, now: int, renew: bool, random: Random) -> Identity:
+    fs = PrivateFs(slot.state)
+    with StateStore.open(slot, identity.name) as store:
+        record = _Record.read(fs)
+        is_old = record is not None and not 0 <= now - record.created_at < MAX_LIFETIME_SEC // 2
+        if record is None or renew or (is_old and not store.unfinished()):
+            record = _Record.fresh(now, random)
+            record.write(fs)
+    return replace(identity, client_keys=(record.client_key(identity),))
