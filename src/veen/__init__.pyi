@@ -10,7 +10,9 @@ from veen.api.evidence import verify as verify
 from veen.api.hubs import AsyncHubConnection as AsyncHubConnection
 from veen.api.hubs import AsyncStream as AsyncStream
 from veen.api.hubs import aconnect as aconnect
+from veen.core.errors import VeenError
 
+Error = VeenError
 __version__: str
 __path__: list[str]
 __file__: str

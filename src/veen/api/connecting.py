@@ -17,11 +17,10 @@ from veen.client.home import Home
 from veen.client.identity.identity import check_name
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore, create_identity, open_identity
-from veen.client.identity.rotation import needs_rotation, rotate_identity
+from veen.client.identity.rotation import rotate_if_due
 from veen.client.identity.stream_keys import new_stream_keys
 from veen.client.identity.unlocking import make_identity, open_without_asking
 from veen.client.identity.workers import take_slot
-from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
 from veen.client.verify.pin import HubPin
 
@@ -83,16 +82,9 @@ class Connector:
             call_seconds=settings.timeout.value,
         )
 
-    def _rotate_if_due(self, renew: bool) -> None:
-        """A client key signs for a day. It is replaced, unless tokens name it: those would be lost with it (D-49)."""
-        identity, now = self.keystore.identity, int(time.time())
-        if not renew and needs_rotation(identity, {}, now) is None:
-            return
-        tokens = TokenStore(self.home.tokens_fs(self.name)).all()
-        if any(held.token.subject_pk == identity.client_id for held in tokens):
-            return
-        rotate_identity(self.home, self.keystore, now)
-        LOG.info("the client key of %s was replaced, as it had reached its age or its messages", self.name)
+    def _rotate_if_due(self, is_spent: bool) -> None:
+        if rotate_if_due(self.home, self.keystore, int(time.time()), is_spent=is_spent):
+            LOG.info("the client key of %s was replaced: it had signed for a day, or its share of messages", self.name)
 
     async def new_keys(self, client: Client, stream: str) -> StreamKeys:
         """Keys for a stream that nobody has written to, kept in the keystore."""

@@ -21,6 +21,7 @@ other processes and end up in histories.
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
@@ -33,7 +34,9 @@ from veen.cli.shared.output import Fail, Output, output_options
 
 if TYPE_CHECKING:
     from veen.client.config.settings import ClientSettings
+    from veen.client.errors import IdentityInUse
     from veen.client.home import Home
+    from veen.client.identity.identity import Identity
     from veen.client.identity.keystore import Keystore
     from veen.client.sync import SyncClient
     from veen.client.verify.pin import HubPin
@@ -54,6 +57,7 @@ class CliSession:
     def __init__(self, output: Output, flags: dict[str, str | None]) -> None:
         self.output = output
         self._flags = flags
+        self._is_beside = False  # whether another process uses the identity, and the client has a key of its own
         self._open = contextlib.ExitStack()
 
     # --- where -------------------------------------------------------------------------------------------------
@@ -113,8 +117,11 @@ class CliSession:
         path = self.settings.passphrase_file_for(name)
         assert path is not None  # noqa: S101 - may_make_identity
         make_identity(home, name, path)
-        self.output.note(f"made the identity {name!r}; its keystore is sealed by the passphrase in {path}")
-        self.output.note(f"to seal it with a passphrase of your own: veen id passphrase {name}")
+        self.output.notice(
+            f"made the identity {name!r}; its keystore is sealed by the passphrase in {path}."
+            f" For a passphrase of your own: veen id passphrase {name}",
+            identity=name,
+        )
 
     def as_identity(self, identity: str) -> "CliSession":
         """The same hub and settings with the keys of another identity; close it like this one."""
@@ -262,7 +269,8 @@ class CliSession:
 
         Only for a stream that nobody has written to: in one that is in use, new keys would shut its readers out.
         """
-        from veen.client.identity.keyring import StreamRef, UnknownStream
+        from veen.client.errors import UnknownStream
+        from veen.client.identity.keyring import StreamRef
         from veen.client.identity.stream_keys import new_stream_keys
 
         ring = self.keystore.secrets.keyring
@@ -272,9 +280,12 @@ class CliSession:
             ring.for_stream(stream)
         except UnknownStream:
             client = self.client()
-            client.run(lambda inner: new_stream_keys(inner, self.keystore, stream))
-            self.output.note(
-                f"made the keys of {stream!r}; to let others read or write it: veen id keyring share {stream}"
+            with contextlib.ExitStack() as lock:
+                if self._is_beside:  # then the lock of the identity is not ours
+                    lock.enter_context(self.home.lock(self.identity_name))
+                client.run(lambda inner: new_stream_keys(inner, self.keystore, stream))
+            self.output.notice(
+                f"made the keys of {stream!r}; to share them: veen id keyring share {stream}", stream=stream
             )
 
     def client(self) -> "SyncClient":
@@ -286,17 +297,18 @@ class CliSession:
         url, pin = self.hub_url, self.pin  # before the passphrase: a person should not type it in vain
         keystore = self.keystore
         from veen.client.client import Client
+        from veen.client.errors import IdentityInUse
         from veen.client.sync import SyncClient
         from veen.client.transport.calls import Retry
 
-        with self.output.progress(f"connecting to {url}"):
-            connected = SyncClient(
+        def connect(home: "Home", identity: "Identity") -> SyncClient:
+            return SyncClient(
                 lambda: Client.connect(
                     url,
                     pin=pin,
-                    identity=keystore.identity,
+                    identity=identity,
                     keyring=keystore.secrets.keyring,
-                    home=self.home,
+                    home=home,
                     mode=self.settings.mode.value,
                     ca_file=self.settings.path("ca_file"),
                     token_file=self.settings.path("token_file"),
@@ -305,6 +317,13 @@ class CliSession:
                     call_seconds=self.settings.timeout.value,
                 )
             )
+
+        with self.output.progress(f"connecting to {url}"):
+            try:
+                self._rotate_if_due(keystore)
+                connected = connect(self.home, keystore.identity)
+            except IdentityInUse as exc:
+                connected = self._beside(exc, keystore, connect)
         self._open.enter_context(connected)
         self._remember_hub_id(connected.hub_id)
         if connected.replaced_hubs:
@@ -317,6 +336,31 @@ class CliSession:
                 replaced_hubs=earlier,
             )
         return connected
+
+    def _rotate_if_due(self, keystore: "Keystore") -> None:
+        """Where keys are made on the way they are replaced on the way; elsewhere a person runs `veen id rotate`."""
+        from veen.client.identity.rotation import rotate_if_due
+
+        if self.settings.make_keys.value and rotate_if_due(self.home, keystore, int(time.time())):
+            self.output.note("a client key signs for a day at most: this one was replaced by a new one")
+
+    def _beside(
+        self,
+        error: "IdentityInUse",
+        keystore: "Keystore",
+        connect: "Callable[[Home, Identity], SyncClient]",
+    ) -> "SyncClient":
+        """Another process uses the identity: this command signs with a client key of its own, as a worker does."""
+        from veen.client.errors import IdentityInUse
+        from veen.client.identity.workers import take_slot
+
+        for slot in take_slot(self.home, keystore.identity, int(time.time())):
+            with contextlib.suppress(IdentityInUse):  # yet another process was faster
+                connected = connect(slot.home, slot.identity)
+                self._is_beside = True
+                self.output.note(f"{error}; this command signs with a client key of its own")
+                return connected
+        raise error
 
     def close(self) -> None:
         self._open.close()
