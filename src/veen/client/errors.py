@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from veen.core.errors import RETIRED_CODES, MalformedError, VeenError, VerifyError
+from veen.core.extras import install_hint
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.evidence import Equivocation
 
@@ -285,6 +286,7 @@ class ExtraMissing(LocalError):
     def __init__(self, extra: str, feature: str) -> None:
         super(ClientError, self).__init__(extra, feature)
         self.extra, self.feature = extra, feature
+        self.remedy = install_hint(extra)
 
 
 # --- the way to the hub (exit 3) ----------------------------------------------------------------------------

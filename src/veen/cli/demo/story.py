@@ -81,7 +81,14 @@ class Story:
         return len(f"{self.steps}/{self.steps} ") + 8
 
 
-def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool = False) -> dict[str, Any]:
+def play(
+    root: Path,
+    output: Output,
+    tell: Callable[[str], None],
+    *,
+    spark: bool = False,
+    before_spark: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Run all steps below `root`; the facts of each."""
     from veen.cli.demo.tampering import fork, tamper_and_repair
 
@@ -95,6 +102,7 @@ def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool
 
     asyncio.run(all_steps())
     if spark:
+        before_spark()
         from veen.cli.demo.spark import on_spark
 
         on_spark(story)

@@ -191,7 +191,7 @@ def check_native(loaded: native.Loaded = native.LOADED) -> Iterator[Diagnosis]:
 def check_spark() -> Iterator[Diagnosis]:
     """The one extra that needs something pip cannot install."""
     if find_spec("pyspark") is None:
-        yield _good("spark", "veen[spark] is not installed; nothing but Spark audits needs it")
+        yield _good("spark", "the extra spark is not installed; nothing but Spark audits needs it")
     else:
         from veen.log.errors import JavaMissing
         from veen.spark.session import find_java
@@ -199,6 +199,6 @@ def check_spark() -> Iterator[Diagnosis]:
         try:
             java = find_java()
         except JavaMissing as exc:  # none, or one that is too old
-            yield _bad("spark", f"veen[spark] is installed, but {exc}", "apt install openjdk-17-jre-headless")
+            yield _bad("spark", f"the extra spark is installed, but {exc}", "apt install openjdk-17-jre-headless")
         else:
             yield _good("spark", f"pyspark and {java} are there")
