@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.command import CliSession, identity_options
+from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SPAN
 
@@ -34,7 +34,7 @@ agent = LazyGroup(
 )
 @click.option("--foreground", is_flag=True, help="Do not go into the background.")
 @click.option("--ready-fd", type=int, hidden=True)
-@identity_options
+@home_options
 def start(output: Output, session: CliSession, span: int, foreground: bool, ready_fd: int | None) -> None:
     """Start an agent in the background.
 
@@ -110,7 +110,7 @@ def _asked(session: CliSession, request: str) -> dict[str, Any] | None:
 
 
 @agent.verb("status", "Whether an agent runs, and what it holds.")
-@identity_options
+@home_options
 def status(output: Output, session: CliSession) -> None:
     """Whether an agent runs, which keystores it holds open, and for how long.
 
@@ -137,7 +137,7 @@ def _show(output: Output, answer: "Mapping[str, Any]") -> None:
 
 
 @agent.verb("lock", "Close all keystores; the agent goes on.")
-@identity_options
+@home_options
 def lock(output: Output, session: CliSession) -> None:
     """Forget all keys. The agent goes on, and keeps what is opened next.
 
@@ -150,7 +150,7 @@ def lock(output: Output, session: CliSession) -> None:
 
 
 @agent.verb("stop", "Forget all keys and end the agent.")
-@identity_options
+@home_options
 def stop(output: Output, session: CliSession) -> None:
     """Forget all keys and end the agent.
 

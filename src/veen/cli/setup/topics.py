@@ -85,17 +85,15 @@ _TOUR: Final = """Tour
 See all of it at once:
   veen demo
 
-By hand. A hub, here and for trying only; it prints its URL and its key:
-  veen hub start --dev --data-dir ./hub
+By hand. A hub, here and for trying only; it registers itself as the context `dev`:
+  veen hub start --dev
 
-Keys, and the hub under a name, with its key pinned:
+For a hub elsewhere: keys, the hub under a name with its key pinned, and a stream whose read key stays with you:
   veen keygen --name alice
-  veen context add dev --hub URL --pin ed25519:HEX
-
-A stream of your own; its read key stays with you:
+  veen context add prod --hub URL --pin ed25519:HEX
   veen id keyring new record/app/http
 
-Send, read, and see why the message cannot be taken away any more:
+Send, read, and see why the message cannot be taken away any more (with `dev`, keys are made on the way):
   veen send record/app/http "the valve is open"
   veen stream record/app/http
   veen proof show record/app/http 1 --tree
