@@ -47,6 +47,12 @@ def test_a_wrong_passphrase_is_not_handed_to_it(cli):
     assert cli.json("agent", "status")["keys"] == []
 
 
+@pytest.mark.parametrize("command", ["stream", "tail"])
+def test_other_arguments_are_checked_before_a_passphrase_is_asked_for(cli, command):
+    code, screen = in_terminal(command, "orders", "--format", "{nonsense}", env=cli.env)
+    assert (code, "passphrase" in screen) == (Exit.USAGE, False)
+
+
 @pytest.mark.parametrize("span", ["0", "8d", "soon"])
 def test_a_span_that_makes_no_sense_is_refused(cli, span):
     cli.run("agent", "start", "--for", span, code=Exit.USAGE)

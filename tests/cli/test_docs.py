@@ -84,8 +84,8 @@ def test_the_examples_of_services_run(hub, tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (home / "config.toml").write_text(
-        f'current_context = "dev"\n[context.dev]\nhub = "{hub.url}"\nhub_pk = "{hub.about["hub_pk"]}"\nmake_keys = true\n'
-        'identity = "dev"\npassphrase_file = "dev.passphrase"\n'
+        f'current_context = "dev"\n[context.dev]\nhub = "{hub.url}"\nhub_pk = "{hub.about["hub_pk"]}"\n'
+        'make_keys = true\nidentity = "dev"\npassphrase_file = "dev.passphrase"\n'
     )
     monkeypatch.setenv("VEEN_HOME", str(home))
     monkeypatch.chdir(tmp_path)

@@ -132,22 +132,22 @@ class AsyncHubConnection:
         stream_id = connection.keystore.secrets.keyring.for_stream(stream).stream_id
         store = TokenStore(connection.home.tokens_fs(connection.name))
         try:
-            held = await asyncio.to_thread(store.usable, client.hub_id, client.client_id, stream_id, int(time.time()))
+            stored = await asyncio.to_thread(store.usable, client.hub_id, client.client_id, stream_id, int(time.time()))
         except TokenMissing:
             if not connection.worker:
                 raise
             identity = connection.keystore.identity  # the hub takes it if it trusts this identity to issue tokens
             return issue(identity.id_sign, client.client_id, [stream_id], ttl=_WORKER_TOKEN_SECONDS)
-        issued_at = held.issued_at(client.hub_id)
+        issued_at = stored.issued_at(client.hub_id)
         if issued_at is None:
-            grant = await client.authorize(held.token)
+            grant = await client.authorize(stored.token)
             await asyncio.to_thread(store.granted, grant.auth_ref, client.hub_id, grant.issued_at)
         else:
-            expires_at = issued_at + held.token.allow.ttl
+            expires_at = issued_at + stored.token.allow.ttl
             client.grants.remember(
-                TokenGrant(token=held.token, auth_ref=held.auth_ref, issued_at=issued_at, expires_at=expires_at)
+                TokenGrant(token=stored.token, auth_ref=stored.auth_ref, issued_at=issued_at, expires_at=expires_at)
             )
-        return held.token
+        return stored.token
 
 
 class AsyncStream:

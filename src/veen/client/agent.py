@@ -58,7 +58,7 @@ class AgentKeys:
         self._keys: dict[str, _HeldKey] = {}
 
     def expire(self, now: float) -> None:
-        self._keys = {salt: held for salt, held in self._keys.items() if held.until > now}
+        self._keys = {salt: entry for salt, entry in self._keys.items() if entry.until > now}
 
     @property
     def is_empty(self) -> bool:
@@ -69,12 +69,12 @@ class AgentKeys:
         self.expire(now)
         match request:
             case {"do": "get", "salt": str(salt)}:
-                held = self._keys.get(salt)
-                return {"key": None if held is None else held.key.hex()}
+                entry = self._keys.get(salt)
+                return {"key": None if entry is None else entry.key.hex()}
             case {"do": "put", "salt": str(salt), "name": str(name), "key": str(key)}:
                 return self._put(salt, name, key, now)
             case {"do": "status"}:
-                rows = [{"name": held.name, "seconds_left": int(held.until - now)} for held in self._keys.values()]
+                rows = [{"name": entry.name, "seconds_left": int(entry.until - now)} for entry in self._keys.values()]
                 return {"pid": os.getpid(), "seconds": self.seconds, "keys": rows}
             case {"do": "lock"}:
                 count = len(self._keys)

@@ -112,7 +112,7 @@ def rotate_if_due(home: Home, keystore: Keystore, now: int, *, is_spent: bool = 
     if not is_spent and needs_rotation(identity, {}, now) is None:
         return False
     tokens = TokenStore(home.tokens_fs(identity.name)).all()
-    if any(held.token.subject_pk == identity.client_id for held in tokens):
+    if any(entry.token.subject_pk == identity.client_id for entry in tokens):
         return False
     rotate_identity(home, keystore, now)
     return True
