@@ -14,5 +14,3 @@ from veen.core.errors import VeenError
 
 Error = VeenError
 __version__: str
-__path__: list[str]
-__file__: str

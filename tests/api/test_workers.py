@@ -60,6 +60,7 @@ def test_processes_write_at_once_as_one_identity(hub, tmp_path):
     with veen.connect(hub.url, pin=hub.pin, home=tmp_path / "home", identity="service") as connection:
         entries = list(connection.stream("jobs").read())
     assert {entry.client_id.hex() for entry in entries} == keys
+    assert {entry.author for entry in entries} == {"service"}
     for number in range(3):
         assert [entry.json["n"] for entry in entries if entry.json["worker"] == number] == list(range(5))
 

@@ -16,6 +16,7 @@ from veen.client.evidence_file import Contents
 from veen.client.home import Home
 from veen.client.identity.keyring import StreamRef
 from veen.client.identity.stream_keys import StreamInUse
+from veen.client.identity.workers import worker_client_ids
 from veen.client.read.reading import Entry
 from veen.client.send.captokens import TokenStore, issue
 from veen.client.send.grants import TokenGrant
@@ -40,6 +41,8 @@ class AsyncHubConnection:
     def __init__(self, source: Connector, client: Client) -> None:
         self._connector = source
         self._client = client  # replaced under `_renewing` when its client key is spent
+        self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
+        self._strangers: set[bytes] = set()  # client keys that were looked up and are not
         self._renewing = asyncio.Lock()
         self._making = asyncio.Lock()  # keys of streams are made one after another
 
@@ -89,10 +92,15 @@ class AsyncHubConnection:
     # --- what streams use ------------------------------------------------------------------------------
 
     def author_name(self, client_id: bytes) -> str | None:
-        """Whose key it is, as far as it is known here: our own keys, of now and of before."""
+        """Whose key it is, as far as it is known here: our own keys, of now and of before, and those of our workers."""
         identity = self._connector.keystore.identity
-        is_ours = client_id == self._client.client_id or identity.client_key_of(client_id) is not None
-        return identity.name if is_ours else None
+        if client_id == self._client.client_id or identity.client_key_of(client_id) is not None:
+            return identity.name
+        if client_id not in self._strangers | self._workers:
+            self._workers = worker_client_ids(self._connector.home, identity)
+            if client_id not in self._workers:
+                self._strangers.add(client_id)
+        return identity.name if client_id in self._workers else None
 
     async def with_keys(self, stream: str) -> None:
         """Make sure that the keyring has the stream."""
