@@ -95,6 +95,7 @@ def _spawn(span: int) -> None:
     assert process.stderr is not None  # noqa: S101 - a pipe, as asked for
     with process.stderr as errors:
         if answer:
+            process.returncode = 0  # it goes on by itself: nobody waits for it
             return
         lines = errors.read().decode(errors="replace").strip().splitlines()
     process.wait()
