@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo native check test test-python test-system test-slow style lint format bench crashes coverage conformance mutation java spark clean
+.PHONY: help demo dist native check test test-python test-system test-slow style lint format bench crashes coverage conformance mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,12 +60,28 @@ NATIVE_FLAGS ?= -C target-cpu=native
 native: $(STAMP) ## build the optional module in Rust, if cargo is here (docs/native.md)
 	@VENV="$(VENV)" RUSTFLAGS="$(NATIVE_FLAGS)" tools/build_native.sh
 
-# Without Java, and without the right to install one, what needs no Java is shown. By another name, so that `make -n`
-# does not run it: make does run lines in which it sees $(MAKE) itself.
-AGAIN = $(MAKE)
-demo: $(STAMP) native ## send, receipt, proof, tamper, detection, and the same log on Spark: the whole idea
-	@if tools/ensure_java.sh >&2; then $(AGAIN) --silent $(VENV)/.stamp-spark && $(BIN)/veen demo --spark; \
-		else echo "so the Spark part is left out: veen demo"; $(BIN)/veen demo; fi
+# Without Java, and without the right to install one, what needs no Java is shown.
+# Installed is what runs: the core, 5 s; and Spark, while the first part is played already. No development tools.
+$(VENV)/.stamp-run: $(BIN)/uv pyproject.toml constraints.txt
+	@echo "installing veen"
+	@$(UV) --editable .
+	@touch $@
+
+SPARK_READY := $(VENV)/.stamp-run-spark
+demo: $(VENV)/.stamp-run ## send, receipt, proof, tamper, detection, and the same log on Spark: the whole idea
+	@if tools/ensure_java.sh >&2; then rm -f $(SPARK_READY) $(SPARK_READY).failed; \
+		{ $(UV) -r pyproject.toml --extra spark && touch $(SPARK_READY) || touch $(SPARK_READY).failed; } & \
+		$(BIN)/veen demo --spark --wait-for $(SPARK_READY); status=$$?; wait; \
+		else echo "so the Spark part is left out: veen demo"; $(BIN)/veen demo; status=$$?; fi; \
+		echo "veen is $(BIN)/veen; to have it as a command: . $(BIN)/activate"; exit $$status
+
+# The same bytes for the same commit: the time of the commit stands in for the time of the build.
+dist: $(BIN)/uv ## build wheel and sdist into dist/, reproducibly
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 315532800)} \
+		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints constraints.txt --out-dir dist
+	@cd dist && sha256sum *
+	@echo "install it: pip install dist/*.whl, with extras: pip install \"$$(ls dist/*.whl)[spark]\""
 
 # What an edit breaks first, in a minute: no Spark, no hub processes, fewer examples. .ci/run is the whole check.
 check: $(STAMP) $(VENV)/.stamp-spark style ## the quick check while editing: style, core, storage, overlays, architecture

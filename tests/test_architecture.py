@@ -23,6 +23,7 @@ LAYERS = (
     {"spark"},
     {"folds", "query", "tables"},
     {"bridge", "products", "vesn"},
+    {"api"},
     {"cli", "console", "kube", "selftest"},
 )
 TOOLS = 5  # the lowest layer of those that only use what is below

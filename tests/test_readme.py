@@ -26,9 +26,9 @@ def test_the_demo_in_the_readme_is_what_the_demo_prints():
 
 
 def test_the_python_example_is_the_one_of_the_guide():
-    """docs/client.md runs as a test; here it stands again, with a comment."""
+    """docs/services.md has it without comments."""
     example = README.partition("```python\n")[2].partition("```")[0]
-    guide = (Path(__file__).parent.parent / "docs" / "client.md").read_text().partition("```python\n")[2]
+    guide = (Path(__file__).parent.parent / "docs" / "services.md").read_text().partition("```python\n")[2]
     assert re.sub(r"  # .*", "", example) == guide.partition("```")[0]
 
 

@@ -54,6 +54,7 @@ ROOMS: Final[Sequence[Mapping[str, str]]] = (
         "kube": "manifests of hubs",
         "selftest": "checks against running hubs",
     },
+    {"api": "what import veen offers: connect, streams, evidence"},
     {"products": "the recorder, the air-gap bridge", "vesn": "logs of the predecessor"},
     {"folds": "state of overlays", "query": "results anyone can check", "tables": "Parquet, exactly once"},
     {"spark": "session, data source, writer, one runner"},

@@ -203,7 +203,8 @@ def test_nonsense_ends_no_command_in_a_traceback(name, command, tmp_path, monkey
     noise.write_bytes(bytes(range(256)))
     arguments = [str(noise) for parameter in command.params if isinstance(parameter, click.Argument)]
     # Without arguments these would do their work.
-    arguments = {"hub start": ["--config", str(noise)], "spark shell": ["--conf", str(noise)]}.get(name, arguments)
+    nonsense = {"hub start": ["--config"], "spark shell": ["--conf"], "agent start": ["--for"]}
+    arguments = [*nonsense[name], str(noise)] if name in nonsense else arguments
     if any(parameter.name == "engine" for parameter in command.params):
         arguments += ["--engine", "python"]  # no Spark session for what is nonsense anyway
     done = Cli(tmp_path / "home").invoke(*name.split(), *arguments, "--no-input", "--json")

@@ -12,8 +12,8 @@ from tests.cli.tree import check_line
 
 from veen import native
 from veen.cli.setup.diagnosis import Severity, check_contexts, check_native, check_spark
-from veen.cli.shared.config_file import ConfigFile
 from veen.cli.shared.output import Exit
+from veen.client.config.file import ConfigFile
 
 
 @pytest.fixture

@@ -91,9 +91,13 @@ def test_a_person_types_the_passphrase_unseen(cli):
     code, screen = in_terminal("keygen", "--name", "alice", answers=answers, env=cli.env)
     assert code == Exit.OK, screen
     assert "correct horse" not in screen
-    code, screen = in_terminal("id", "show", "--keys", answers=[("passphrase of alice", "wrong horse")], env=cli.env)
+    wrong = ("passphrase of alice:", "wrong horse")
+    code, screen = in_terminal("id", "show", "--keys", answers=[wrong] * 3, env=cli.env)
     assert code == Exit.LOCAL
     assert "E.LOCAL.PASSPHRASE" in screen
+    answers = [wrong, ("passphrase of alice:", "correct horse")]
+    code, screen = in_terminal("id", "show", "--keys", answers=answers, env=cli.env)
+    assert code == Exit.OK, screen
     code, screen = in_terminal("id", "keyring", "list", answers=[("passphrase of alice", "correct horse")], env=cli.env)
     assert code == Exit.OK
 
@@ -120,8 +124,11 @@ def test_which_identity_is_said_or_the_only_one_or_asked_back(cli):
     alice = cli.keygen("alice")
     assert cli.json("id", "show")["name"] == "alice"
     cli.keygen("bob")
+    assert cli.json("id", "show")["name"] == "alice"  # the first one is the default
+    cli.run("config", "set", "identity", "--unset")
     error = cli.json("id", "show", code=5)
     assert "alice, bob" in error["cause"]
+    assert "veen config set identity alice" in error["hint"]
     cli.run("config", "set", "identity", "alice")
     assert cli.json("id", "show")["client_id"] == alice["client_id"]
     cli.run("context", "add", "dev", "--hub", "http://a", "--pin", PIN, "--identity", "bob")

@@ -10,10 +10,11 @@ import pytest
 from tests.cli.homes import OTHER, PIN, Cli
 from tests.cli.terminal import in_terminal
 
-from veen.cli.shared.config_file import ConfigFile, read
-from veen.cli.shared.output import Exit, Fail
-from veen.cli.shared.projects import check_trust, trust, trusted, untrust, wishes
-from veen.cli.shared.settings import resolve
+from veen.cli.shared.output import Exit
+from veen.client.config.file import ConfigFile, read
+from veen.client.config.projects import check_trust, trust, trusted, untrust, wishes
+from veen.client.config.settings import resolve
+from veen.client.errors import SettingsError
 
 HOSTILE = f"""\
 current_context = "evil"
@@ -297,7 +298,7 @@ def test_store(tmp_path):
     check_trust(file, trusted(store))
     assert untrust(store, file.path)
     assert not untrust(store, file.path)
-    with pytest.raises(Fail):
+    with pytest.raises(SettingsError):
         check_trust(file, trusted(store))
     assert json.loads(store.read_text()) == {"projects": {}, "ver": 1}
 

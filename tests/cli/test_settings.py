@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.cli.shared.config_edit import change, remove_context
-from veen.cli.shared.config_file import ConfigFile, check_value, read
-from veen.cli.shared.output import Exit, Fail
-from veen.cli.shared.settings import ENVIRONMENT, resolve
+from veen.cli.shared.failures import failure_of
+from veen.cli.shared.output import Exit
+from veen.client.config.edit import change, remove_context
+from veen.client.config.file import ConfigFile, check_value, read
+from veen.client.config.settings import ENVIRONMENT, resolve
+from veen.client.errors import SettingsError
 
 PIN, OTHER = f"ed25519:{'a' * 64}", f"ed25519:{'b' * 64}"
 USER = ConfigFile(
@@ -71,6 +73,7 @@ def test_a_token_or_a_pin_of_one_hub_is_never_used_with_another():
         "hub": "https://evil.example",
         "identity": "alice",
         "insecure_http": False,
+        "make_keys": False,
         "mode": "light",
         "remember_streams": True,
         "wait": 5,
@@ -98,12 +101,12 @@ def test_both_on_the_command_line_keep_the_pin():
 
 def test_a_project_cannot_change_the_pin_of_a_context():
     project = ConfigFile(NOTHING.path, {}, {"acme": {"hub": "https://evil.example", "hub_pk": OTHER}}, True)
-    with pytest.raises(Fail) as caught:
+    with pytest.raises(SettingsError) as caught:
         settings(project=project)
-    assert caught.value.exit_code is Exit.LOCAL
+    assert failure_of(caught.value).exit_code is Exit.LOCAL
     assert PIN in caught.value.cause
     silent = ConfigFile(NOTHING.path, {}, {"acme": {"hub": "https://evil.example"}}, True)
-    with pytest.raises(Fail):
+    with pytest.raises(SettingsError):
         settings(project=silent)
 
 
@@ -115,7 +118,7 @@ def test_a_project_may_bring_contexts_of_its_own():
 
 
 def test_a_context_that_does_not_exist_is_told_with_its_origin():
-    with pytest.raises(Fail) as caught:
+    with pytest.raises(SettingsError) as caught:
         settings({}, {"VEEN_CONTEXT": "nowhere"})
     assert caught.value.code == "E.LOCAL.CONTEXT"
     assert "VEEN_CONTEXT" in caught.value.cause
@@ -148,9 +151,9 @@ def test_values_are_checked_where_they_come_in(key, text):
 
 
 def test_a_bad_variable_is_a_usage_error_that_names_it():
-    with pytest.raises(Fail) as caught:
+    with pytest.raises(SettingsError) as caught:
         settings({}, {"VEEN_PIN": "nonsense"})
-    assert caught.value.exit_code is Exit.USAGE
+    assert failure_of(caught.value).exit_code is Exit.USAGE
     assert "VEEN_PIN" in caught.value.what
 
 
@@ -243,7 +246,7 @@ def test_every_way_to_write_a_context_is_edited_in_place(path, text):
 @pytest.mark.parametrize("text", ['context.acme.hub = "http://a"\n', '[context.acme]\nhub = "http://a"\n[context]\n'])
 def test_a_form_that_does_not_read_back_as_intended_is_left_as_it_is(path, text):
     path.write_text(text)
-    with pytest.raises(Fail) as caught:
+    with pytest.raises(SettingsError) as caught:
         change(path, {"context.acme.hub": "http://b", "mode": "light", "context.new.hub": "http://n"})
     assert "by hand" in caught.value.hint
     assert path.read_text() == text
@@ -255,11 +258,11 @@ def test_a_form_that_does_not_read_back_as_intended_is_left_as_it_is(path, text)
 )
 def test_a_file_that_cannot_be_used_is_named(path, data):
     path.write_bytes(data)
-    with pytest.raises(Fail) as caught:
+    with pytest.raises(SettingsError) as caught:
         read(path)
     assert caught.value.code == "E.LOCAL.CONFIG"
     assert str(path) in caught.value.what
-    with pytest.raises(Fail):
+    with pytest.raises(SettingsError):
         change(path, {"mode": "full"})
     assert path.read_bytes() == data
 
@@ -290,14 +293,14 @@ def test_a_project_cannot_have_files_of_the_user_sent_to_its_hub(tmp_path, file)
     if file.startswith("~"):  # not expanded: a directory of that name inside the project
         assert read(path, project=True).contexts["a"]["token_file"] == str(path.parent / file)
     else:
-        with pytest.raises(Fail, match=r"outside the directory"):
+        with pytest.raises(SettingsError, match=r"outside the directory"):
             read(path, project=True)
 
 
 def test_two_changes_at_once_lose_nothing(tmp_path):
     path = tmp_path / "config.toml"
     program = (
-        "import sys; from pathlib import Path; from veen.cli.shared.config_edit import change\n"
+        "import sys; from pathlib import Path; from veen.client.config.edit import change\n"
         "for n in range(20): change(Path(sys.argv[1]), {f'context.{sys.argv[2]}{n}.hub': 'http://h'})"
     )
     running = [

@@ -10,7 +10,7 @@ from tests.hub import hubworld as w
 
 from veen.cli.setup.topics import TOPICS
 from veen.cli.shared.output import Exit
-from veen.cli.shared.settings import ENVIRONMENT
+from veen.client.config.settings import ENVIRONMENT
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
 from veen.core.pow import PowCookie

@@ -313,7 +313,7 @@ def test_the_library_is_an_extra_and_its_absence_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "jwt", None)
     with pytest.raises(OidcMissing, match="not installed") as missing:
         check_token("a.b.c", PROVIDER, now=NOW)
-    assert "veen[oidc]" in missing.value.hint
+    assert ".[oidc]" in missing.value.hint
 
 
 # --- logins -------------------------------------------------------------------------------------------------

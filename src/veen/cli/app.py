@@ -51,6 +51,7 @@ COMMANDS: Table = {
     "rpc": ("veen.cli.overlays.rpc:rpc", "Calls and answers as messages."),
     "selftest": ("veen.cli.tools.selftest:selftest", "Try end to end what a hub and its clients promise."),
     "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
+    "agent": ("veen.cli.setup.agent:agent", "Type a passphrase once: keystores stay open for a while."),
     "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
     "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
     "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
@@ -98,7 +99,7 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Names", ("label", "label-class", "schema", "disc", "connect")),
     ("Hub", ("hub", "kube", "selftest", "bench")),
     ("Elsewhere", ("table", "spark", "bridge", "vesn")),
-    ("Setting up", ("context", "config", "completion", "version")),
+    ("Setting up", ("context", "config", "agent", "completion", "version")),
 )
 
 

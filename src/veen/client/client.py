@@ -247,6 +247,14 @@ class Client:
             self._session.pin.check_control(record)
         return records
 
+    def learn_keys(self, keys: StreamKeys) -> None:
+        """Use the keys of one more stream. Keeping them is the caller's business (`Keystore.save`)."""
+        self._labels.learn(keys)
+
+    async def has_entries(self, stream_id: bytes) -> bool:
+        """Whether the hub says that somebody has written to a stream. Needs no keys; unsigned."""
+        return bool(await self._session.epochs_of(stream_id))
+
     # --- sending ---------------------------------------------------------------------------------------
 
     async def send(
@@ -336,6 +344,13 @@ class Client:
             answers = list(writer.recovered)
             writer.recovered.clear()
             return answers
+
+    async def recover_all(self) -> list[Sent]:
+        """`recover` for every label of this hub on which an earlier run left messages open."""
+        answers: list[Sent] = []
+        for label in self._labels.unfinished():
+            answers += await self.recover(f"label:{label.hex()}")
+        return answers
 
     async def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
         """Read the log to its end and rebuild what is known, also of our own numbers (spec §9)."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from veen.core.errors import RETIRED_CODES, MalformedError, VeenError, VerifyError
+from veen.core.extras import install_hint
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.evidence import Equivocation
 
@@ -65,6 +66,7 @@ __all__ = [
     "Rewound",
     "RootMismatch",
     "RotationDue",
+    "SettingsError",
     "StaleCheckpoint",
     "StateDamaged",
     "StreamKeysExist",
@@ -103,6 +105,18 @@ class LocalError(ClientError):
     """Keys, configuration or state on this machine are not as they must be."""
 
     code = "E.LOCAL"
+
+
+class SettingsError(LocalError):
+    """A configuration that cannot be used: its own code, what, why, and what mends it."""
+
+    def __init__(self, code: str, what: str, cause: str, hint: str) -> None:
+        super(ClientError, self).__init__(code, what, cause, hint)
+        self.code, self.what, self.cause = code, what, cause
+        self.remedy = hint  # the words of the error itself, in place of the hint of its row
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.cause}"
 
 
 class NameInvalid(LocalError):
@@ -406,6 +420,7 @@ class ExtraMissing(LocalError):
     def __init__(self, extra: str, feature: str) -> None:
         super(ClientError, self).__init__(extra, feature)
         self.extra, self.feature = extra, feature
+        self.remedy = install_hint(extra)
 
 
 # --- the way to the hub (exit 3) ----------------------------------------------------------------------------

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["SyncClient"]
+__all__ = ["LoopThread", "SyncClient"]
 
 T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 5.0
 
 
-class _Loop:
-    """An event loop in a thread."""
+class LoopThread:
+    """An event loop in a thread of its own, for callers that block."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -85,7 +85,7 @@ class SyncClient:
 
     def __init__(self, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> None:
         """`open_client` makes the client inside the loop it will live in."""
-        self._loop = _Loop()
+        self._loop = LoopThread()
         try:
             self._client = self._loop.run(open_client())
         except BaseException:

@@ -40,7 +40,8 @@ class _HintOfCode:
     """What to do next, from the row of an error's code. Readable on the class and on its errors."""
 
     def __get__(self, error: "VeenError | None", kind: "type[VeenError]") -> str:
-        return _row_of(kind if error is None else error).hint
+        remedy = getattr(error, "remedy", None)  # an error may know better than the row of its code
+        return remedy if isinstance(remedy, str) else _row_of(kind if error is None else error).hint
 
 
 class VeenError(Exception):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from veen.core.errors import StatedError
+from veen.core.extras import install_hint
 from veen.kube.objects import Manifest
 from veen.kube.rules import ManifestFault
 
@@ -15,9 +16,7 @@ VERSIONS: Final = ("1.31", "1.34", "1.37")
 class ValidatorMissing(StatedError):
     """The schemas of Kubernetes are not installed."""
 
-    hint = (
-        "Install the extra: pip install '.[kube]' in a checkout. `--no-schemas` checks the rules of the profile only."
-    )
+    hint = f"{install_hint('kube')} `--no-schemas` checks the rules of the profile only."
 
 
 def check_schemas(objects: Sequence[Manifest], versions: Sequence[str] = VERSIONS) -> list[ManifestFault]:

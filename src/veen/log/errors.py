@@ -1,6 +1,7 @@
 """Errors of reading logs in bulk and of Spark; each has a hint that says what to do."""
 
 from veen.core.errors import StatedError
+from veen.core.extras import install_hint
 
 __all__ = [
     "ConnectUnsupported",
@@ -22,7 +23,7 @@ class PipelineError(StatedError):
 class SparkMissing(PipelineError):
     """pyspark is not installed."""
 
-    hint = "Install it with: pip install 'veen[spark]'. `--engine python` needs neither Spark nor Java."
+    hint = f"{install_hint('spark')} `--engine python` needs neither Spark nor Java."
 
 
 class SparkFailed(PipelineError):
@@ -47,7 +48,8 @@ class ExecutorUnfit(PipelineError):
     """The Python of an executor lacks what tasks need, or is another one than the driver's."""
 
     hint = (
-        "Install veen[spark] where executors run, or let it travel: veen spark submit --master URL --ship all COMMAND"
+        "Install VEEN with the extra spark where executors run, or let it travel:"
+        " veen spark submit --master URL --ship all COMMAND"
     )
 
 

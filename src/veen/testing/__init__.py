@@ -1,3 +1,16 @@
-"""Fakes that implement the real interfaces: a disk that fails, for tests of VEEN and of what is built on it."""
+"""For tests of VEEN and of what is built on it: a real hub in this process, and fakes of the real interfaces."""
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from veen.testing.hubs import RunningHub, hub
+
+__all__ = ["RunningHub", "hub"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from veen.testing import hubs
+
+    return getattr(hubs, name)

@@ -1,3 +1,20 @@
-"""What is checked of a data directory: entries, labels, seals, control records, identity, journal, index."""
+"""What is checked of a data directory: entries, labels, seals, control records, identity, journal, index.
+
+`veen.verify(path, hub_pk=…)` checks an evidence file. The function and this package have one name, so the module can be
+called, whichever of the two was imported first.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 __all__: list[str] = []
+
+
+class _CallableModule(ModuleType):
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return import_module("veen.api.evidence").verify(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,10 +1,13 @@
 """`veen demo`: the whole idea at work, with a real hub, real keys and real files."""
 
+import importlib
 import shlex
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,16 +15,19 @@ from veen.cli.shared.output import Fail, Output, output_options
 
 __all__ = ["demo"]
 
+_POLL_SECONDS: Final = 0.1
+
 
 @click.command()
 @click.option(
     "--keep", type=click.Path(file_okay=False, path_type=Path), help="Play in this new directory, and leave it there."
 )
 @click.option(
-    "--spark", is_flag=True, help="Audit, ask and fold a longer log on Spark as well. Needs veen[spark] and Java."
+    "--spark", is_flag=True, help="Audit, ask and fold a longer log on Spark as well. Needs the extra spark and Java."
 )
+@click.option("--wait-for", "ready_file", type=click.Path(dir_okay=False, path_type=Path), hidden=True)
 @output_options
-def demo(output: Output, keep: Path | None, spark: bool) -> None:
+def demo(output: Output, keep: Path | None, spark: bool, ready_file: Path | None) -> None:
     """Send, prove, tamper, detect: a hub, two people, five sealed messages, a log of a service, three who are caught.
 
     Everything is done for real, on loopback and in a directory of its own; every line is computed. With --keep the
@@ -32,12 +38,12 @@ def demo(output: Output, keep: Path | None, spark: bool) -> None:
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Fail("E.LOCAL", f"{keep}: not empty", "the demo wants a directory of its own", "veen demo --keep DIR")
     if spark:
-        _check_spark()
+        _check_spark(is_coming=ready_file is not None)
     started = time.perf_counter()
     root = Path(tempfile.mkdtemp(prefix="veen-demo-")) if keep is None else keep.absolute()
     try:
         with output.progress("playing") as tell:
-            facts = play(root, output, tell, spark=spark)
+            facts = play(root, output, tell, spark=spark, before_spark=lambda: _await_spark(ready_file, tell))
     finally:
         if keep is None:
             shutil.rmtree(root, ignore_errors=True)
@@ -54,14 +60,29 @@ def demo(output: Output, keep: Path | None, spark: bool) -> None:
     output.result(facts, human)
 
 
-def _check_spark() -> None:
+def _await_spark(ready_file: Path | None, tell: Callable[[str], None]) -> None:
+    """`make demo` installs Spark while the first part is played: go on when it says so."""
+    if ready_file is None:
+        return
+    from veen.log.errors import SparkMissing
+
+    tell("Spark is being installed, half a gigabyte")
+    failed = ready_file.with_name(f"{ready_file.name}.failed")
+    while not ready_file.exists():
+        if failed.exists():
+            raise SparkMissing("Spark could not be installed")
+        time.sleep(_POLL_SECONDS)
+    importlib.invalidate_caches()
+
+
+def _check_spark(*, is_coming: bool) -> None:
     """Before anything is played: a story that ends in the middle is none."""
     from importlib.util import find_spec
 
     from veen.log.errors import SparkMissing
     from veen.spark.session import find_java
 
-    if find_spec("pyspark") is None:
+    if not is_coming and find_spec("pyspark") is None:
         raise SparkMissing("pyspark is not installed")
     find_java()
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from veen.cli.shared.config_edit import change
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.text import short
 from veen.client.client import Client
+from veen.client.config.edit import change
 from veen.client.home import Home, PrivateFs
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Kdf, Keystore, create_identity
@@ -81,7 +81,14 @@ class Story:
         return len(f"{self.steps}/{self.steps} ") + 8
 
 
-def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool = False) -> dict[str, Any]:
+def play(
+    root: Path,
+    output: Output,
+    tell: Callable[[str], None],
+    *,
+    spark: bool = False,
+    before_spark: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Run all steps below `root`; the facts of each."""
     from veen.cli.demo.recording import record_and_tamper
     from veen.cli.demo.tampering import fork, tamper_and_repair
@@ -97,6 +104,7 @@ def play(root: Path, output: Output, tell: Callable[[str], None], *, spark: bool
 
     asyncio.run(all_steps())
     if spark:
+        before_spark()
         from veen.cli.demo.spark import on_spark
 
         on_spark(story)

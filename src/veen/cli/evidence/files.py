@@ -150,7 +150,7 @@ def export(
 
 def _pin_text(pin: "HubPin") -> str:
     """The root, or the oldest key that this client believes: it leads to all others that it believes."""
-    return pin.to_text() if pin.root_pk is not None else f"ed25519:{pin.keys[0].hub_pk.hex()}"
+    return pin.origin_text()
 
 
 def _key_option(pin: "HubPin") -> str:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from veen.cli.hub.client import DIRECTORY, one_directory
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.hub.dev import DEV_CONTEXT, check_name, default_directory, port_of, register
 from veen.cli.shared.command import several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Exit, Fail, Output, output_options
@@ -66,7 +66,8 @@ def _flags(options: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @_SETTINGS
-@click.option("--dev", is_flag=True, help="For trying things: loopback, a free port, no capabilities needed.")
+@click.option("--dev", is_flag=True, help="For trying things: loopback, the same port again, no capabilities needed.")
+@click.option("--context", "context_name", help="With --dev: register the hub under this name; see above.")
 @ACCEPT_CLOCK
 @click.option("--detach", is_flag=True, help="Return once the hub listens; it goes on in the background.")
 @click.option("--ready-fd", type=int, hidden=True)
@@ -76,6 +77,7 @@ def start(
     file: Path | None,
     pairs: tuple[str, ...],
     dev: bool,
+    context_name: str | None,
     accept_clock: bool,
     detach: bool,
     ready_fd: int | None,
@@ -83,14 +85,25 @@ def start(
 ) -> None:
     """Run a hub until SIGTERM or Ctrl-C. A new data directory gets an identity; an old one goes on where it was.
 
+    With --dev and no --data-dir the hub has a directory in your home and registers itself as the context `dev`, with
+    its key: `veen send STREAM TEXT` works at once, and makes the keys that it needs. With --data-dir, --context NAME
+    registers it.
+
     \b
     veen hub start --dev
+    veen hub start --dev --data-dir ./hub --context try
     veen hub start --data-dir ./hub --config hub.toml
     veen-hub --profile=tenant --config=/etc/veen/hub.yaml --data-dir=/var/lib/veen
     """
     from veen.hub.process.config import load
 
-    defaults = _dev_defaults(options) if dev else {}
+    if context_name is not None and not dev:
+        raise click.UsageError("--context goes with --dev")
+    if dev and options["data_dir"] is None and "VEEN_DATA_DIR" not in os.environ:
+        context_name = context_name or DEV_CONTEXT
+    if context_name is not None:
+        check_name(context_name)
+    defaults = _dev_defaults(output, options) if dev else {}
 
     def read() -> "HubConfig":
         guard = {"dev": "true"} if dev else {}  # behind what others say: --dev is never without it
@@ -99,7 +112,7 @@ def start(
     with _told(ready_fd), failing_as("the hub cannot start"):
         settings = read()
         if detach:
-            _detach(output, settings)
+            _announce(output, _detach(settings), context_name)
             return
         from veen.core.pin_text import PinnedKey
         from veen.hub.process.process import run
@@ -113,7 +126,7 @@ def start(
                 with os.fdopen(ready_fd, "w") as pipe:
                     pipe.write(json.dumps(data))
             else:
-                _announce(output, data)
+                _announce(output, data, context_name)
 
         code = run(settings, read, ready, accept_clock=accept_clock)
     if code:
@@ -138,11 +151,12 @@ def _told(ready_fd: int | None) -> Iterator[None]:
         raise
 
 
-def _dev_defaults(options: dict[str, Any]) -> dict[str, str]:
-    if options["data_dir"] is None and "VEEN_DATA_DIR" not in os.environ:
-        options["data_dir"] = tempfile.mkdtemp(prefix="veen-dev-")
+def _dev_defaults(output: Output, options: dict[str, Any]) -> dict[str, str]:
+    data_dir = options["data_dir"] or os.environ.get("VEEN_DATA_DIR")
+    if data_dir is None:
+        data_dir = options["data_dir"] = str(default_directory())
     return {
-        "listen.port": "0",
+        "listen.port": str(port_of(output, Path(data_dir), options["port"])),
         "admission.capability_gating": "false",
         "admission.stream_scope": "open",
         "engine.max_clock_step": "0",  # a hub for trying things is off for days
@@ -160,16 +174,19 @@ def _about(url: str, hub_pk: bytes, hub_id: bytes, pin: str, data_dir: Path) -> 
     }
 
 
-def _announce(output: Output, data: dict[str, Any]) -> None:
-    def human() -> None:
-        output.fields(data.items())
-
-    output.result(data, human)
+def _announce(output: Output, data: dict[str, Any], context_name: str | None) -> None:
+    """Say where the hub is; a hub with --dev is registered first, so that what is said can be used at once."""
+    is_registered = context_name is not None and register(output, data, context_name)
+    data = {**data, "context": context_name} if is_registered else data
+    output.result(data, lambda: output.fields(data.items()))
     sys.stdout.flush()
-    output.next(f"veen context add dev --hub {data['url']} --pin {data['pin']}")
+    if is_registered:
+        output.next('veen send orders "hello"')
+    else:
+        output.next(f"veen context add {context_name or 'dev'} --hub {data['url']} --pin {data['pin']}")
 
 
-def _detach(output: Output, settings: "HubConfig") -> None:
+def _detach(settings: "HubConfig") -> dict[str, Any]:
     """Start the same command again in a session of its own, and wait until it says where it listens."""
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--detach", "--json", "--ndjson")]
     if settings.log.file is None:
@@ -208,7 +225,7 @@ def _detach(output: Output, settings: "HubConfig") -> None:
         process.wait()
         texts = [str(failed[name]) for name in ("code", "what", "cause", "hint")]
         raise Fail(*texts, exit_code=Exit(failed["exit_code"]))
-    _announce(output, {**reply, "log": str(log)})
+    return {**reply, "log": str(log)}
 
 
 def _appended(log: Path) -> IO[bytes]:
@@ -223,18 +240,17 @@ def _appended(log: Path) -> IO[bytes]:
 
 @click.command()
 @DIRECTORY
-@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub to stop.")
+@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub to stop; default: that of --dev.")
 @click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
 @output_options
 def stop(output: Output, directory: Path | None, data_dir: Path | None, timeout: int) -> None:
     """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in.
 
     \b
+    veen hub stop
     veen hub stop ./hub
     """
-    data_dir = one_directory(directory, data_dir)
-    if data_dir is None:
-        raise click.UsageError("give the data directory")
+    data_dir = one_directory(directory, data_dir) or default_directory()
     with failing_as("the hub cannot be stopped"):
         fs = existing(data_dir)
         holder = holder_of(fs)

@@ -70,7 +70,8 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
         from veen.client.errors import IdentityExists
 
         raise IdentityExists(name)
-    secret = None if insecure else session.passphrase(f"passphrase for {name}", confirm=True)
+    secret = None if insecure else session.first_passphrase(name)
+    default = None if out is not None else _default_identity(session, name)
     with output.progress("making keys"):
         keystore = create_identity(home, name, secret, now=int(time.time()))
     own_card = keystore.identity.card()
@@ -80,9 +81,33 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
         "directory": str(home.identity_dir(name)),
     }
     output.result(data, lambda: output.fields(data.items()))
+    if default is not None and default != name:
+        output.note(f"{default} stays the identity in use; to choose the new one: veen config set identity {name}")
     if insecure:
         output.note("the keystore has no passphrase: whoever can read the file has the keys")
     output.next("veen context add NAME --hub URL --pin ed25519:HEX")
+
+
+def _default_identity(session: CliSession, new: str) -> str | None:
+    """Make the first identity of a home its default before there is a second one, so that no command has to ask.
+
+    One that a context made for itself (`make_keys`) is chosen by that context alone.
+    """
+    from veen.client.config.edit import change
+    from veen.client.config.file import read
+
+    home = session.user_home
+    file = read(home.config_file)
+    if "identity" in file.top:
+        return str(file.top["identity"])
+    own = {table.get("identity") for table in file.contexts.values() if table.get("make_keys")}
+    names = home.identities()
+    others = [name for name in names if name not in own]
+    if not names or len(others) > 1:
+        return None  # the only one needs no choice; among several of an older release a person chooses
+    default = others[0] if others else new
+    change(home.config_file, {"identity": default})
+    return default
 
 
 def _creating(name: str) -> click.Command:
@@ -230,23 +255,30 @@ def passphrase(
     output: Output, session: CliSession, name: str | None, new_passphrase_file: Path | None, insecure: bool
 ) -> None:
     """Change the passphrase of NAME. Copies made before still open with the old one."""
-    from veen.cli.shared.command import read_passphrase
-
     if insecure and new_passphrase_file is not None:
         raise click.UsageError("give one of --new-passphrase-file and --insecure-plain-keystore")
     home, name = _place(session, name)
     with home.lock(name):
         keystore = session.opened(home, name)
-        if insecure:
-            secret = None
-        elif new_passphrase_file is not None:
-            secret = read_passphrase(new_passphrase_file)
-        else:
-            secret = session.asked(f"new passphrase for {name}", confirm=True)
+        asked = f"new passphrase for {name}"
+        secret = None if insecure else session.new_passphrase(asked, name, new_passphrase_file)
         with output.progress("sealing the keystore"):
             keystore.change_passphrase(secret)
     data = {"name": name, "keystore": _sealing(keystore.is_plain)}
     output.result(data, lambda: output.fields(data.items()))
+    _forget_passphrase_files(output, session, name)
+
+
+def _forget_passphrase_files(output: Output, session: CliSession, name: str) -> None:
+    """A file that a context names has the passphrase of before: commands would try it in vain."""
+    from veen.client.config.edit import change
+    from veen.client.config.file import read
+
+    path = session.user_home.config_file
+    for context, table in read(path).contexts.items():
+        if table.get("identity") == name and (file := table.get("passphrase_file")) is not None:
+            change(path, {f"context.{context}.passphrase_file": None})
+            output.note(f"the context {context} no longer names {file}, which has the passphrase of before")
 
 
 @id_.verb("export", "Write an identity and all it holds into a directory.")

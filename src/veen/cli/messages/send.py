@@ -98,6 +98,7 @@ def send(
         _show(output, session, stream, draft, cap)
         return
     client = session.client()
+    session.make_stream_keys(stream)
     if not work:
         check_work(session)
     token = authority(session, stream, cap)

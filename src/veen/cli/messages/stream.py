@@ -85,6 +85,8 @@ def stream(
     veen stream record/app/http --author bob --grep "valve|pump"
     veen stream record/app/http --with-proofs --ndjson
     """
+    if layout is not None:
+        parse_format(layout)  # before a passphrase is asked for
     if span is not None:
         if first is not None or last is not None:
             raise click.UsageError("give --range, or --from and --to")
@@ -135,6 +137,8 @@ def tail(
     veen tail record/app/http
     veen tail record/app/http -n 10 --format '{time} {body}'
     """
+    if layout is not None:
+        parse_format(layout)  # before a passphrase is asked for
     _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep)
 
 

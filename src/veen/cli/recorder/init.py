@@ -134,7 +134,7 @@ def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "Role
     from veen.client.identity.keystore import create_identity
 
     if not home.has_identity(name):
-        secret = None if insecure else session.passphrase(f"passphrase for {name}", confirm=True)
+        secret = None if insecure else session.first_passphrase(name)
         create_identity(home, name, secret, now=int(time.time()))
     return role_of(session, home, name)
 

@@ -46,8 +46,8 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
     veen config set mode light
     veen config set context.acme.ca_file ca.pem
     """
-    from veen.cli.shared.config_edit import change
-    from veen.cli.shared.config_file import check_key, check_value, read
+    from veen.client.config.edit import change
+    from veen.client.config.file import check_key, check_value, read
 
     if (value is None) != unset:
         raise click.UsageError("give a VALUE or --unset")
@@ -56,7 +56,7 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
         new = None if value is None else check_value(key, value)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    if new is not None and key.endswith(("ca_file", "token_file")):
+    if new is not None and key.endswith(("ca_file", "token_file", "passphrase_file")):
         new = str(Path(new).expanduser().absolute())
     file = session.user_home.config_file
     changes: dict[str, object] = {key: new}
@@ -71,7 +71,7 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
 @home_options
 def path(output: Output, session: CliSession) -> None:
     """The files and directories that commands use, and whether they exist."""
-    from veen.cli.shared.projects import place_of, store_of
+    from veen.client.config.projects import place_of, store_of
 
     home = session.user_home
     places = {
@@ -100,9 +100,9 @@ def trust(output: Output, session: CliSession, path: Path | None, yes: bool) -> 
     Without this a project file may only choose one of your contexts and identities. Trust is bound to the place of
     the file and to its content: a file that is moved or changed must be trusted again.
     """
-    from veen.cli.shared.config_file import read
-    from veen.cli.shared.projects import place_of, shown, store_of, wishes
-    from veen.cli.shared.projects import trust as remember
+    from veen.client.config.file import read
+    from veen.client.config.projects import place_of, shown, store_of, wishes
+    from veen.client.config.projects import trust as remember
 
     place = place_of(path or Path.cwd())
     project = read(place, project=True)
@@ -139,8 +139,8 @@ def _show_wishes(output: Output, place: Path, wanted: dict[str, Any]) -> None:
 @home_options
 def untrust(output: Output, session: CliSession, path: Path | None) -> None:
     """Take back the trust in the veen.toml in PATH (default: here), whether it still exists or not."""
-    from veen.cli.shared.projects import PROJECT_FILE, place_of, store_of
-    from veen.cli.shared.projects import untrust as forget
+    from veen.client.config.projects import PROJECT_FILE, place_of, store_of
+    from veen.client.config.projects import untrust as forget
 
     asked = path or Path.cwd()
     place = place_of(asked)
@@ -155,14 +155,15 @@ def untrust(output: Output, session: CliSession, path: Path | None) -> None:
 @home_options
 def trusted(output: Output, session: CliSession) -> None:
     """The project files that are trusted, and whether each is still what it was."""
-    from veen.cli.shared.config_file import read
-    from veen.cli.shared.projects import store_of
-    from veen.cli.shared.projects import trusted as known
+    from veen.client.config.file import read
+    from veen.client.config.projects import store_of
+    from veen.client.config.projects import trusted as known
+    from veen.client.errors import SettingsError
 
     def state_of(place: str, digest: str) -> str:
         try:
             now = read(Path(place), project=True).sha256
-        except Fail:
+        except SettingsError:
             return "cannot be used"
         return "gone" if not now else "in force" if now == digest else "changed"
 

@@ -18,7 +18,7 @@ context = LazyGroup("context", help="Name hubs, pin their keys, and choose one."
 
 
 def _checked(values: dict[str, str | None]) -> dict[str, Any]:
-    from veen.cli.shared.config_file import check_value
+    from veen.client.config.file import check_value
 
     try:
         return {key: check_value(key, text) for key, text in values.items() if text is not None}
@@ -69,8 +69,8 @@ def add(
     """
     from pathlib import Path
 
-    from veen.cli.shared.config_edit import change
-    from veen.cli.shared.config_file import read
+    from veen.client.config.edit import change
+    from veen.client.config.file import read
 
     for key in ("ca_file", "token_file"):
         if (named := given[key]) is not None:
@@ -131,7 +131,7 @@ def list_(output: Output, session: CliSession) -> None:
     """The contexts of the user and of ./veen.toml; the one in use is marked."""
     from pathlib import Path
 
-    from veen.cli.shared.projects import read_both
+    from veen.client.config.projects import read_both
 
     current = session.settings.context.value
     project, user = read_both(Path.cwd(), session.user_home.config_file)
@@ -165,8 +165,8 @@ def show(output: Output, session: CliSession, name: str | None) -> None:
 
 
 def _table(session: CliSession, name: str) -> dict[str, Any]:
-    from veen.cli.shared.config_file import read
-    from veen.cli.shared.settings import no_context
+    from veen.client.config.file import read
+    from veen.client.config.settings import no_context
 
     path = session.user_home.config_file
     contexts = read(path).contexts
@@ -180,7 +180,7 @@ def _table(session: CliSession, name: str) -> dict[str, Any]:
 @home_options
 def use(output: Output, session: CliSession, name: str) -> None:
     """Choose NAME for the commands to come."""
-    from veen.cli.shared.config_edit import change
+    from veen.client.config.edit import change
 
     table = _table(session, name)
     change(session.user_home.config_file, {"current_context": name})
@@ -193,7 +193,7 @@ def use(output: Output, session: CliSession, name: str) -> None:
 @home_options
 def remove(output: Output, session: CliSession, name: str) -> None:
     """Forget NAME and its pin. Keys, state and messages stay."""
-    from veen.cli.shared.config_edit import remove_context
+    from veen.client.config.edit import remove_context
 
     _table(session, name)
     remove_context(session.user_home.config_file, name)
@@ -210,7 +210,7 @@ def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, repl
 
     HUB_PK is ed25519:HEX, or root:ed25519:HEX for the root key of ephemeral hubs.
     """
-    from veen.cli.shared.config_edit import change
+    from veen.client.config.edit import change
 
     table = _table(session, name)
     hub_id = None

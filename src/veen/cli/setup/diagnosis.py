@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from veen import native
-from veen.cli.shared.config_file import ConfigFile
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.output import Exit, Fail
-from veen.cli.shared.projects import read_both
-from veen.cli.shared.settings import resolve
-from veen.client.errors import ClientError
+from veen.cli.shared.output import Exit
+from veen.client.config.file import ConfigFile
+from veen.client.config.projects import read_both
+from veen.client.config.settings import resolve
+from veen.client.errors import ClientError, SettingsError
 from veen.client.identity.keystore import SealedKeystore, read_card
 from veen.client.transport.hubapi import HubApi
 from veen.core.errors import VerifyError
@@ -76,8 +76,8 @@ def check_files(home: "Home", directory: Path, env: Mapping[str, str]) -> Iterat
     try:
         project, user = read_both(directory, home.config_file)
         settings = resolve({}, env, project, user)
-    except Fail as fail:
-        yield _bad("config", f"{fail.what}: {fail.cause}", fail.hint)
+    except SettingsError as exc:
+        yield _bad("config", str(exc), exc.hint)
         return
     for file in (user, project):
         if file.path.exists() and file.path.stat().st_mode & _WRITABLE:
@@ -191,7 +191,7 @@ def check_native(loaded: native.Loaded = native.LOADED) -> Iterator[Diagnosis]:
 def check_spark() -> Iterator[Diagnosis]:
     """The one extra that needs something pip cannot install."""
     if find_spec("pyspark") is None:
-        yield _good("spark", "veen[spark] is not installed; nothing but Spark audits needs it")
+        yield _good("spark", "the extra spark is not installed; nothing but Spark audits needs it")
     else:
         from veen.log.errors import JavaMissing
         from veen.spark.session import find_java
@@ -199,6 +199,6 @@ def check_spark() -> Iterator[Diagnosis]:
         try:
             java = find_java()
         except JavaMissing as exc:  # none, or one that is too old
-            yield _bad("spark", f"veen[spark] is installed, but {exc}", "apt install openjdk-17-jre-headless")
+            yield _bad("spark", f"the extra spark is installed, but {exc}", "apt install openjdk-17-jre-headless")
         else:
             yield _good("spark", f"pyspark and {java} are there")

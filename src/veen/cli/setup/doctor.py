@@ -21,15 +21,15 @@ def doctor(output: Output, session: CliSession, offline: bool) -> None:
 
     from veen.cli.setup import diagnosis
     from veen.cli.setup.diagnosis import Severity
-    from veen.cli.shared.config_file import ConfigFile
-    from veen.cli.shared.output import Fail
-    from veen.cli.shared.projects import place_of, read_both
+    from veen.client.config.file import ConfigFile
+    from veen.client.config.projects import place_of, read_both
+    from veen.client.errors import SettingsError
 
     home, here = session.user_home, Path.cwd()
     findings = [*diagnosis.check_files(home, here, os.environ), *diagnosis.check_identities(home)]
     try:
         project, user = read_both(here, home.config_file)
-    except Fail:  # told by check_files
+    except SettingsError:  # told by check_files
         project, user = ConfigFile(place_of(here), project=True), ConfigFile(home.config_file)
     with output.progress("asking the hubs"):
         findings += diagnosis.check_contexts(user, project, online=not offline)

@@ -37,6 +37,7 @@ Each variable stands for a flag, which outranks it. Secrets are never values of 
   VEEN_PIN               the key of the hub, ed25519:HEX                 --pin
   VEEN_HUB_ID            the hub_id that goes with that key, in hex
   VEEN_IDENTITY          whose keys: a name, or a directory              --identity
+  VEEN_MAKE_KEYS         make a missing identity and keys of new streams
   VEEN_PASSPHRASE_FILE   a file with the passphrase of the keystore      --passphrase-file
   VEEN_CA_FILE           certificates to trust instead of the system's   --ca-file
   VEEN_TOKEN_FILE        a file with the hub's bearer token              --token-file
@@ -84,17 +85,15 @@ _TOUR: Final = """Tour
 See all of it at once:
   veen demo
 
-By hand. A hub, here and for trying only; it prints its URL and its key:
-  veen hub start --dev --data-dir ./hub
+By hand. A hub, here and for trying only; it registers itself as the context `dev`:
+  veen hub start --dev
 
-Keys, and the hub under a name, with its key pinned:
+For a hub elsewhere: keys, the hub under a name with its key pinned, and a stream whose read key stays with you:
   veen keygen --name alice
-  veen context add dev --hub URL --pin ed25519:HEX
-
-A stream of your own; its read key stays with you:
+  veen context add prod --hub URL --pin ed25519:HEX
   veen id keyring new record/app/http
 
-Send, read, and see why the message cannot be taken away any more:
+Send, read, and see why the message cannot be taken away any more (with `dev`, keys are made on the way):
   veen send record/app/http "the valve is open"
   veen stream record/app/http
   veen proof show record/app/http 1 --tree

@@ -21,6 +21,7 @@ other processes and end up in histories.
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
@@ -32,8 +33,10 @@ from veen.cli.shared.names import CONTEXT, IDENTITY
 from veen.cli.shared.output import Fail, Output, output_options
 
 if TYPE_CHECKING:
-    from veen.cli.shared.settings import CliSettings
+    from veen.client.config.settings import ClientSettings
+    from veen.client.errors import IdentityInUse
     from veen.client.home import Home
+    from veen.client.identity.identity import Identity
     from veen.client.identity.keyring import Keyring
     from veen.client.identity.keystore import Keystore
     from veen.client.sync import SyncClient
@@ -46,7 +49,7 @@ __all__ += ["read_passphrase", "several"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=str)
-_MAX_PASSPHRASE_BYTES: Final = 4096
+_TRIES: Final = 3  # of a passphrase that is typed
 
 
 class CliSession:
@@ -55,6 +58,7 @@ class CliSession:
     def __init__(self, output: Output, flags: dict[str, str | None]) -> None:
         self.output = output
         self._flags = flags
+        self._is_beside = False  # whether another process uses the identity, and the client has a key of its own
         self._open = contextlib.ExitStack()
 
     # --- where -------------------------------------------------------------------------------------------------
@@ -67,9 +71,9 @@ class CliSession:
         return Home.default()
 
     @cached_property
-    def settings(self) -> "CliSettings":
-        from veen.cli.shared.projects import read_both
-        from veen.cli.shared.settings import resolve
+    def settings(self) -> "ClientSettings":
+        from veen.client.config.projects import read_both
+        from veen.client.config.settings import resolve
 
         settings = resolve(self._flags, os.environ, *read_both(Path.cwd(), self.user_home.config_file))
         if settings.token_file.value is None and settings.token_file.origin != "unset":
@@ -102,8 +106,23 @@ class CliSession:
             if len(names) != 1:
                 raise _which_identity(home.data, names)
             asked = names[0]
+        if not home.has_identity(asked) and self.settings.may_make_identity(asked):
+            self._make_identity(home, asked)
         home.require(asked)
         return home, asked
+
+    def _make_identity(self, home: "Home", name: str) -> None:
+        """The identity of a context that asks for it (`make_keys`), sealed by the passphrase in the context's file."""
+        from veen.client.identity.unlocking import make_identity
+
+        path = self.settings.passphrase_file_for(name)
+        assert path is not None  # noqa: S101 - may_make_identity
+        make_identity(home, name, path)
+        self.output.notice(
+            f"made the identity {name!r}; its keystore is sealed by the passphrase in {path}."
+            f" For a passphrase of your own: veen id passphrase {name}",
+            identity=name,
+        )
 
     def as_identity(self, identity: str) -> "CliSession":
         """The same hub and settings with the keys of another identity; close it like this one."""
@@ -129,19 +148,59 @@ class CliSession:
         return self.opened(self.home, self.identity_name)
 
     def opened(self, home: "Home", name: str) -> "Keystore":
-        """Any keystore; asks for the passphrase if there is one."""
-        from veen.client.identity.keystore import SealedKeystore, open_identity
+        """Any keystore: by its passphrase file, by the agent, or by asking, three times at most."""
+        from veen.client import agent
+        from veen.client.errors import WrongPassphrase
+        from veen.client.identity.keystore import open_identity
+        from veen.client.identity.unlocking import open_without_asking
 
-        home.require(name)
-        plain = SealedKeystore.read(home.identity_fs(name)).is_plain
-        secret = None if plain else self.passphrase(f"passphrase of {name}")
+        path = self.settings.passphrase_file_for(name)
         with self.output.progress("opening the keystore"):
-            return open_identity(home, name, secret)
+            keystore = open_without_asking(home, name, passphrase_file=path, agent_home=self.user_home)
+        for left in range(_TRIES - 1, -1, -1):
+            if keystore is not None:
+                break
+            secret = self.asked(f"passphrase of {name}")
+            try:
+                with self.output.progress("opening the keystore"):
+                    keystore = open_identity(home, name, secret)
+            except WrongPassphrase:
+                if not left:
+                    raise
+                self.output.say(f"That is not the passphrase of {name}. Try again ({left} left).")
+            else:
+                agent.store_key(self.user_home, name, keystore.salt, keystore.unlock_key)
+        assert keystore is not None  # noqa: S101 - the last try raised
+        return keystore
 
-    def passphrase(self, what: str, *, confirm: bool = False) -> str:
-        """From the file that was named, or from a person."""
-        path = self.settings.path("passphrase_file")
-        return self.asked(what, confirm=confirm) if path is None else read_passphrase(path)
+    def passphrase(self, what: str) -> str:
+        """Of a keystore that is no identity here yet: from the file that was named, or from a person."""
+        path = self.settings.passphrase_file_for("")
+        return self.asked(what) if path is None else read_passphrase(path)
+
+    def first_passphrase(self, name: str) -> str:
+        """The passphrase of an identity that is about to be made."""
+        return self.new_passphrase(f"passphrase for {name}", name, self.settings.passphrase_file_for(name))
+
+    def new_passphrase(self, what: str, name: str, file: Path | None = None) -> str:
+        """A passphrase to seal with: from a file, or from a person, twice. Weak ones are refused with the reason."""
+        from veen.client.identity.passphrases import WeakPassphrase, check_passphrase
+
+        if file is not None:
+            secret = read_passphrase(file)
+            check_passphrase(secret, name)
+            return secret
+        for left in range(_TRIES - 1, -1, -1):
+            secret = self.asked(what, confirm=True)
+            try:
+                check_passphrase(secret, name)
+            except WeakPassphrase as exc:
+                if not left:
+                    raise
+                self.output.say(f"Too weak: {exc.what}.")
+            else:
+                return secret
+        raise AssertionError  # the last try returned or raised
 
     def asked(self, what: str, *, confirm: bool = False) -> str:
         """From a person, or not at all."""
@@ -150,7 +209,7 @@ class CliSession:
                 "E.LOCAL.INPUT",
                 f"the {what} is needed",
                 "there is no terminal to ask at" if not self.output.no_input else "--no-input forbids to ask",
-                "give --passphrase-file FILE, or set VEEN_PASSPHRASE_FILE",
+                "give --passphrase-file FILE, set VEEN_PASSPHRASE_FILE, or open it for a while: veen agent start",
             )
         text: str = click.prompt(what, hide_input=True, confirmation_prompt=confirm, err=True)
         return text
@@ -165,7 +224,7 @@ class CliSession:
                 "E.LOCAL.CONTEXT",
                 "no hub is chosen",
                 "neither --hub, --context, VEEN_HUB, VEEN_CONTEXT nor the configuration names one",
-                "veen context add NAME --hub URL --pin ed25519:HEX",
+                "to try things: veen hub start --dev; else: veen context add NAME --hub URL --pin ed25519:HEX",
             )
         return str(url)
 
@@ -203,12 +262,37 @@ class CliSession:
         name, path = self.settings.context.value, self.user_home.config_file
         if self.pinned.is_root or self.hub_id is not None or self.settings.hub_pk.origin != f"{path} [context.{name}]":
             return
-        from veen.cli.shared.config_edit import change
+        from veen.client.config.edit import change
+        from veen.client.errors import SettingsError
 
         try:
             change(path, {f"context.{name}.hub_id": hub_id.hex()})
-        except (Fail, OSError) as exc:  # the state of the identity remembers it as well
+        except (SettingsError, OSError) as exc:  # the state of the identity remembers it as well
             self.output.note(f"the hub_id could not be saved in {path}: {exc}")
+
+    def make_stream_keys(self, stream: str) -> None:
+        """Keys for a stream that has none here, if the context says so (`make_keys`); they are kept in the keystore.
+
+        Only for a stream that nobody has written to: in one that is in use, new keys would shut its readers out.
+        """
+        from veen.client.errors import UnknownStream
+        from veen.client.identity.keyring import StreamRef
+        from veen.client.identity.stream_keys import new_stream_keys
+
+        ring = self.keystore.secrets.keyring
+        if not self.settings.make_keys.value or StreamRef.parse(stream).label is not None:
+            return
+        try:
+            ring.for_stream(stream)
+        except UnknownStream:
+            client = self.client()
+            with contextlib.ExitStack() as lock:
+                if self._is_beside:  # then the lock of the identity is not ours
+                    lock.enter_context(self.home.lock(self.identity_name))
+                client.run(lambda inner: new_stream_keys(inner, self.keystore, stream))
+            self.output.notice(
+                f"made the keys of {stream!r}; to share them: veen id keyring share {stream}", stream=stream
+            )
 
     def client(self) -> "SyncClient":
         """Connected to the hub with the pin, the identity and the keyring; closed when the command ends."""
@@ -219,17 +303,18 @@ class CliSession:
         url, pin = self.hub_url, self.pin  # before the passphrase: a person should not type it in vain
         keystore = self.keystore
         from veen.client.client import Client
+        from veen.client.errors import IdentityInUse
         from veen.client.sync import SyncClient
         from veen.client.transport.calls import Retry
 
-        with self.output.progress(f"connecting to {url}"):
-            connected = SyncClient(
+        def connect(home: "Home", identity: "Identity") -> SyncClient:
+            return SyncClient(
                 lambda: Client.connect(
                     url,
                     pin=pin,
-                    identity=keystore.identity,
+                    identity=identity,
                     keyring=keystore.secrets.keyring,
-                    home=self.home,
+                    home=home,
                     mode=self.settings.mode.value,
                     ca_file=self.settings.path("ca_file"),
                     token_file=self.settings.path("token_file"),
@@ -239,6 +324,13 @@ class CliSession:
                     keys_learned=self._keep_keys,
                 )
             )
+
+        with self.output.progress(f"connecting to {url}"):
+            try:
+                self._rotate_if_due(keystore)
+                connected = connect(self.home, keystore.identity)
+            except IdentityInUse as exc:
+                connected = self._beside(exc, keystore, connect)
         self._open.enter_context(connected)
         self._remember_hub_id(connected.hub_id)
         if connected.replaced_hubs:
@@ -257,6 +349,31 @@ class CliSession:
         from dataclasses import replace
 
         self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
+
+    def _rotate_if_due(self, keystore: "Keystore") -> None:
+        """Where keys are made on the way they are replaced on the way; elsewhere a person runs `veen id rotate`."""
+        from veen.client.identity.rotation import rotate_if_due
+
+        if self.settings.make_keys.value and rotate_if_due(self.home, keystore, int(time.time())):
+            self.output.note("a client key signs for a day at most: this one was replaced by a new one")
+
+    def _beside(
+        self,
+        error: "IdentityInUse",
+        keystore: "Keystore",
+        connect: "Callable[[Home, Identity], SyncClient]",
+    ) -> "SyncClient":
+        """Another process uses the identity: this command signs with a client key of its own, as a worker does."""
+        from veen.client.errors import IdentityInUse
+        from veen.client.identity.workers import take_slot
+
+        for slot in take_slot(self.home, keystore.identity, int(time.time())):
+            with contextlib.suppress(IdentityInUse):  # yet another process was faster
+                connected = connect(slot.home, slot.identity)
+                self._is_beside = True
+                self.output.note(f"{error}; this command signs with a client key of its own")
+                return connected
+        raise error
 
     def close(self) -> None:
         self._open.close()
@@ -279,21 +396,9 @@ def _which_identity(where: Path, names: list[str]) -> Exception:
 
 def read_passphrase(path: Path) -> str:
     """The first line of a file, without its end."""
-    from veen.client.home import read_secret
+    from veen.client.identity import unlocking
 
-    data = read_secret(path, _MAX_PASSPHRASE_BYTES + 1)
-    line = data.split(b"\n", 1)[0].removesuffix(b"\r")
-    if not line or len(line) > _MAX_PASSPHRASE_BYTES:
-        raise Fail(
-            "E.LOCAL.INPUT",
-            f"{path}: holds no passphrase",
-            "its first line is empty" if not line else "its first line is too long",
-            "put the passphrase into the first line",
-        )
-    try:
-        return line.decode()
-    except UnicodeDecodeError as exc:
-        raise Fail("E.LOCAL.INPUT", f"{path}: holds no passphrase", "it is not UTF-8 text", "save it as UTF-8") from exc
+    return unlocking.read_passphrase(path)
 
 
 INSECURE_HTTP: Final = click.option(

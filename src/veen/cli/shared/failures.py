@@ -58,6 +58,8 @@ def failure_of(exc: Exception, what: str | None = None) -> Fail:
         row = catalogue()[code]
         cause = f"{type(exc).__name__}: {_cause(exc)}" if code == "E.BUG" else _cause(exc)
         return Fail(code, what or row.means, cause, hint or row.hint, exit_code=Exit(row.exit_status))
+    if (parts := getattr(exc, "cause", None)) is not None and hasattr(exc, "what"):  # SettingsError has all three
+        return Fail(exc.code, what or exc.what, parts, exc.hint)
     stage = _stage(exc)
     cause = str(exc) or type(exc).__name__
     if refused := _nearest(exc, REFUSALS):

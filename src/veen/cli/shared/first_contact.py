@@ -73,7 +73,7 @@ def first_contact(session: "CliSession") -> str:
         raise not_pinned(url)
     name = settings.context.value
     if name is not None:
-        from veen.cli.shared.config_edit import change
+        from veen.client.config.edit import change
 
         table = {"hub": url, "hub_pk": claim.first_pk, "hub_id": claim.hub_id}
         change(session.user_home.config_file, {f"context.{name}.{key}": value for key, value in table.items()})

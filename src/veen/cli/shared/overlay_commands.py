@@ -62,6 +62,8 @@ def drafted(make: "Callable[[], T]") -> T:
 def send_draft(session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None) -> "Sent":
     """Send what an overlay has drafted, with the capability that the hub asks for."""
     client = session.client()
+    if isinstance(stream, str):
+        session.make_stream_keys(stream)
     token = authority(session, stream, cap)
     with session.output.progress("sending"):
         sent = client.send(

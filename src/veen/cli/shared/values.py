@@ -5,15 +5,14 @@ Pure apart from the clock that a relative time is counted from; nothing here loa
 
 import re
 import time
-from datetime import UTC, datetime
 from typing import Final
 
 import click
 
+from veen.client.moments import parse_moment, parse_span
+
 __all__ = ["MOMENT", "RANGE", "RATE", "SIZE", "SPAN"]
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPAN: Final = re.compile(r"(\d{1,12})([smhdw]?)", re.ASCII)
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2}
 _SIZE: Final = re.compile(r"(\d{1,12})([A-Za-z]*)", re.ASCII)
 _RANGE: Final = re.compile(r"(\d{0,18})\.\.(\d{0,18})", re.ASCII)
@@ -28,9 +27,10 @@ class _Span(click.ParamType[int]):
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if match := _SPAN.fullmatch(value):
-            return int(match[1]) * _UNITS[match[2] or "s"]
-        raise click.BadParameter(f"{value!r} is no span of time such as 90s, 10m, 2h or 7d", ctx=ctx, param=param)
+        try:
+            return parse_span(value)
+        except ValueError as exc:
+            raise click.BadParameter(str(exc), ctx=ctx, param=param) from exc
 
 
 class _Moment(click.ParamType[int]):
@@ -41,18 +41,10 @@ class _Moment(click.ParamType[int]):
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if value.isascii() and value.isdecimal() and len(value) <= 12:
-            return int(value)
-        sign, span = value[:1], _SPAN.fullmatch(value[1:])
-        if sign in ("-", "+") and span:
-            seconds = int(span[1]) * _UNITS[span[2] or "s"]
-            return max(int(time.time()) + (seconds if sign == "+" else -seconds), 0)
         try:
-            parsed = datetime.fromisoformat(value)
-            return max(int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()), 0)
-        except (ValueError, OverflowError) as exc:
-            problem = f"{value!r} is no time such as 2026-11-16T10:00:00Z or -15m"
-            raise click.BadParameter(problem, ctx=ctx, param=param) from exc
+            return parse_moment(value, time.time())
+        except ValueError as exc:
+            raise click.BadParameter(str(exc), ctx=ctx, param=param) from exc
 
 
 class _Size(click.ParamType[int]):

@@ -149,11 +149,13 @@ class Keystore:
         return keystore
 
     @classmethod
-    def open(cls, fs: Fs, passphrase: str | None, *, random: Random = os.urandom) -> Self:
-        """WrongPassphrase, or KeystoreDamaged, or the secrets."""
+    def open(cls, fs: Fs, passphrase: str | None, *, key: bytes | None = None, random: Random = os.urandom) -> Self:
+        """WrongPassphrase, or KeystoreDamaged, or the secrets. `key` is the `unlock_key` of an earlier opening."""
         sealed = SealedKeystore.read(fs)
         if sealed.is_plain:
             root = _plain_root(sealed.salt)
+        elif key is not None:
+            root = key
         elif passphrase is None:
             raise WrongPassphrase
         else:
@@ -172,6 +174,16 @@ class Keystore:
     @property
     def is_plain(self) -> bool:
         return self._header.is_plain
+
+    @property
+    def salt(self) -> bytes:
+        """Changes with the passphrase: the name under which an agent keeps `unlock_key`."""
+        return self._header.salt
+
+    @property
+    def unlock_key(self) -> bytes:
+        """What the passphrase was stretched to. It opens this file, and tells nothing of the passphrase."""
+        return self._root
 
     @property
     def identity(self) -> Identity:
@@ -265,10 +277,10 @@ def create_identity(
         return Keystore.create(home.identity_fs(name), secrets, passphrase, kdf=kdf, random=random)
 
 
-def open_identity(home: Home, name: str, passphrase: str | None) -> Keystore:
+def open_identity(home: Home, name: str, passphrase: str | None, *, key: bytes | None = None) -> Keystore:
     """The keystore of an identity. Reading needs no lock; whoever saves holds `home.lock(name)`."""
     home.require(name)
-    keystore = Keystore.open(home.identity_fs(name), passphrase)
+    keystore = Keystore.open(home.identity_fs(name), passphrase, key=key)
     if keystore.identity.name != name:
         raise KeystoreDamaged(f"it is that of {keystore.identity.name!r}, not of {name!r}")
     if not keystore.card_is_current():

@@ -13,6 +13,7 @@ from veen.client.errors import LocalError, RotationDue
 from veen.client.home import Home
 from veen.client.identity.identity import Identity
 from veen.client.identity.keystore import Keystore
+from veen.client.send.captokens import TokenStore
 from veen.client.state import StateStore
 from veen.core.errors import LimitError, MalformedError
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_bounds",
     "needs_rotation",
     "rotate_identity",
+    "rotate_if_due",
 ]
 
 MAX_LIFETIME_SEC: Final = 86_400
@@ -99,3 +101,18 @@ def rotate_identity(home: Home, keystore: Keystore, now: int) -> Identity:
                 f"{waiting} messages still wait for their receipts: `veen resync STREAM` settles them first"
             )
         return keystore.rotate(now)
+
+
+def rotate_if_due(home: Home, keystore: Keystore, now: int, *, is_spent: bool = False) -> bool:
+    """Replace a client key that is too old, or `is_spent`; False if it stays.
+
+    One that capability tokens name stays: they would be lost with it (D-49), so a person decides.
+    """
+    identity = keystore.identity
+    if not is_spent and needs_rotation(identity, {}, now) is None:
+        return False
+    tokens = TokenStore(home.tokens_fs(identity.name)).all()
+    if any(entry.token.subject_pk == identity.client_id for entry in tokens):
+        return False
+    rotate_identity(home, keystore, now)
+    return True

@@ -82,6 +82,10 @@ class Labels:
             return self.personal[stream]
         return self.keyring.readers(stream)
 
+    def learn(self, keys: StreamKeys) -> None:
+        """Use these keys as well from now on."""
+        self._keyring = self._keyring.with_keys(keys)
+
     def at(self, stream: Stream, epoch: int) -> Target:
         """The label of a stream in an epoch."""
         keys = self.keys(stream)
@@ -109,6 +113,11 @@ class Labels:
             if self.at(stream, epoch).label == label:
                 return epoch
         raise LocalError("the message was prepared for another stream, or too long ago: prepare it again")
+
+    def unfinished(self) -> list[bytes]:
+        """Labels of this hub on which messages of our client key wait for their receipts."""
+        states = self._store.unfinished(self._session.hub_id)
+        return [state.label for state in states if state.client_id == self._identity.client_id]
 
     # --- writers ---------------------------------------------------------------------------------------
 

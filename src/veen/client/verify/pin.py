@@ -101,6 +101,10 @@ class HubPin:
             return PinnedKey(self.root_pk, is_root=True).to_text()
         return PinnedKey(self.keys[-1].hub_pk).to_text()
 
+    def origin_text(self) -> str:
+        """The root, or the oldest key that is believed: it leads to all others. In the form that `parse` takes."""
+        return self.to_text() if self.root_pk is not None else PinnedKey(self.keys[0].hub_pk).to_text()
+
     @property
     def identity(self) -> HubIdentity:
         """`keys`, as the rules of the core take them; NotPinned where a root is pinned and no hub was asked yet."""

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Final, Self, TypeGuard
 
 from veen.core.errors import MalformedError, VeenError, VerifyError
+from veen.core.extras import install_hint
 
 __all__ = [
     "ALGORITHMS",
@@ -41,7 +42,7 @@ ALGORITHMS: Final[Mapping[tuple[Any, Any], str]] = {
 class OidcMissing(VeenError):
     """External logins need a library that is not installed."""
 
-    hint = "Install the extra: pip install 'veen[oidc]'."
+    hint = install_hint("oidc")
 
     def __str__(self) -> str:
         return "external logins need PyJWT with cryptography, which is not installed"

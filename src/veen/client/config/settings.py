@@ -18,10 +18,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from veen.cli.shared.config_file import CONTEXT_KEYS, TOP_KEYS, ConfigFile, check_value
-from veen.cli.shared.output import Fail
+from veen.client.config.file import CONTEXT_KEYS, TOP_KEYS, ConfigFile, check_value
+from veen.client.errors import SettingsError
 
-__all__ = ["ENVIRONMENT", "CliSettings", "Value", "no_context", "resolve"]
+__all__ = ["ENVIRONMENT", "ClientSettings", "Value", "no_context", "resolve"]
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "context": "VEEN_CONTEXT",
@@ -34,6 +34,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "token_file": "VEEN_TOKEN_FILE",
     "insecure_http": "VEEN_INSECURE_HTTP",
     "passphrase_file": "VEEN_PASSPHRASE_FILE",
+    "make_keys": "VEEN_MAKE_KEYS",
     "mode": "VEEN_MODE",
     "remember_streams": "VEEN_REMEMBER_STREAMS",
     "wait": "VEEN_WAIT",
@@ -46,6 +47,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "wait": 5,
     "timeout": 30,
     "insecure_http": False,
+    "make_keys": False,
 }
 
 
@@ -58,7 +60,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CliSettings:
+class ClientSettings:
     """Everything a command may want to know about where it works."""
 
     context: Value
@@ -71,6 +73,7 @@ class CliSettings:
     token_file: Value
     insecure_http: Value
     passphrase_file: Value
+    make_keys: Value  # whether an identity and the keys of an unused stream are made when they are missing
     mode: Value
     remember_streams: Value
     wait: Value  # seconds in which calls without an answer are repeated
@@ -85,13 +88,28 @@ class CliSettings:
         value = getattr(self, name).value
         return None if value is None else Path(value)
 
+    def passphrase_file_for(self, name: str) -> Path | None:
+        """The file with the passphrase of this identity. That of a context is for the identity of that context only."""
+        file = self.passphrase_file
+        if self._is_of_context(file) and (self.identity.value, self.identity.origin) != (name, file.origin):
+            return None
+        return self.path("passphrase_file")
+
+    def may_make_identity(self, name: str) -> bool:
+        """Whether a missing identity is made: the one of the context, with a file for its passphrase."""
+        return bool(self.make_keys.value) and self.passphrase_file_for(name) is not None
+
+    @staticmethod
+    def _is_of_context(value: Value) -> bool:
+        return value.origin.endswith("]")
+
 
 _UNSET: Final = Value(None, "unset")
 
 
 def resolve(
     flags: Mapping[str, str | None], env: Mapping[str, str], project: ConfigFile, user: ConfigFile
-) -> CliSettings:
+) -> ClientSettings:
     """Pure: everything that decides comes in."""
     asked = {name: _asked(name, flags, env) for name in ENVIRONMENT}
     contexts = _contexts(project, user)
@@ -120,7 +138,7 @@ def resolve(
     values = {name: value(name) for name in ENVIRONMENT if name != "context"}
     if not asked["hub_id"][0] and values["hub_pk"].value != table.get("hub_pk"):
         values["hub_id"] = _UNSET  # it belongs to the key of the context, and another key is asked for
-    return CliSettings(context=context, **values)
+    return ClientSettings(context=context, **values)
 
 
 def _project_chose(context: Value, file: ConfigFile | None, project: ConfigFile, user: ConfigFile) -> bool:
@@ -143,7 +161,7 @@ def _asked(name: str, flags: Mapping[str, str | None], env: Mapping[str, str]) -
     try:
         return rank, Value(_checked(name, text), where)
     except ValueError as exc:
-        raise Fail("E.USAGE", f"{where} cannot be used", str(exc), "veen help environment") from exc
+        raise SettingsError("E.USAGE", f"{where} cannot be used", str(exc), "veen help environment") from exc
 
 
 def _checked(name: str, text: str) -> Any:
@@ -157,7 +175,7 @@ def _checked(name: str, text: str) -> Any:
 def _contexts(project: ConfigFile, user: ConfigFile) -> dict[str, tuple[Mapping[str, Any], ConfigFile]]:
     for name in project.contexts.keys() & user.contexts.keys():
         if project.contexts[name].get("hub_pk") != user.contexts[name].get("hub_pk"):
-            raise Fail(
+            raise SettingsError(
                 "E.LOCAL.CONFIG",
                 f"{project.path}: redefines the context {name!r} with another key",
                 f"your own configuration pins {user.contexts[name].get('hub_pk') or 'no key'} for it",
@@ -188,8 +206,8 @@ def _choose(
     return chosen
 
 
-def no_context(name: str, origin: str) -> Fail:
-    return Fail(
+def no_context(name: str, origin: str) -> SettingsError:
+    return SettingsError(
         "E.LOCAL.CONTEXT",
         f"there is no context {name!r}",
         f"it is asked for by {origin}",

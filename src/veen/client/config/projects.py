@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from veen.cli.shared.config_edit import locked, write
-from veen.cli.shared.config_file import ConfigFile, bad_file, read
-from veen.cli.shared.output import Fail
+from veen.client.config.edit import locked, write
+from veen.client.config.file import ConfigFile, bad_file, read
+from veen.client.errors import SettingsError
 
 __all__ = [
     "PROJECT_FILE",
@@ -87,7 +87,7 @@ def check_trust(project: ConfigFile, trusted_files: Mapping[str, str]) -> None:
     if not wanted or (before is not None and before == project.sha256):
         return
     changed = "it changed since it was trusted. " if before is not None else ""
-    raise Fail(
+    raise SettingsError(
         "E.LOCAL.UNTRUSTED",
         f"{project.path}: this project file is not trusted",
         f"{changed}it wants to set {shown(wanted)}. A project file may only choose one of your contexts or identities",

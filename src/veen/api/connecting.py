@@ -1,0 +1,207 @@
+"""From a context or a URL to a client: what is configured, whose keys, and a new client key in time."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from veen.client.client import Client
+from veen.client.config.projects import read_both
+from veen.client.config.settings import ClientSettings, resolve
+from veen.client.errors import IdentityInUse, IdentityMissing, NotPinned, SettingsError
+from veen.client.home import Home
+from veen.client.identity.identity import check_name
+from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.keystore import Keystore, create_identity, open_identity
+from veen.client.identity.rotation import rotate_if_due
+from veen.client.identity.stream_keys import new_stream_keys
+from veen.client.identity.unlocking import make_identity, open_without_asking
+from veen.client.identity.workers import take_slot
+from veen.client.transport.calls import Retry
+from veen.client.verify.pin import HubPin
+
+__all__ = ["LOG", "Connector", "connector"]
+
+LOG: Final = logging.getLogger("veen")
+_LOCK_TRIES: Final = 100
+_LOCK_PAUSE_SECONDS: Final = 0.05
+
+
+@dataclass(slots=True)
+class Connector:
+    """All that is needed to connect, and to connect again. Owned by one connection."""
+
+    settings: ClientSettings
+    home: Home
+    keystore: Keystore
+    worker: bool
+    make_keys: bool  # of streams
+
+    @property
+    def url(self) -> str:
+        return str(self.settings.hub.value)
+
+    @property
+    def name(self) -> str:
+        return self.keystore.identity.name
+
+    async def connect(self, *, renew: bool = False) -> Client:
+        """A client. With `renew`, one that signs with a new client key."""
+        if not self.worker:
+            await asyncio.to_thread(self._rotate_if_due, renew)
+            return await self._connected(self.home)
+        slots = take_slot(self.home, self.keystore.identity, int(time.time()), renew=renew)
+        while True:
+            slot = await asyncio.to_thread(next, slots)
+            try:
+                client = await self._connected(slot.home, slot.identity.client_keys)
+            except IdentityInUse:  # another process was faster
+                continue
+            LOG.debug("worker %d of %s signs as %s", slot.number, self.name, client.client_id.hex())
+            return client
+
+    async def _connected(self, home: Home, client_keys: object = None) -> Client:
+        settings, identity = self.settings, self.keystore.identity
+        if client_keys is not None:
+            identity = replace(identity, client_keys=client_keys)  # type: ignore[arg-type]  # those of a worker
+        return await Client.connect(
+            self.url,
+            pin=HubPin.parse(settings.hub_pk.value, settings.hub_id.value),
+            identity=identity,
+            keyring=self.keystore.secrets.keyring,
+            home=home,
+            mode=settings.mode.value,
+            ca_file=settings.path("ca_file"),
+            token_file=settings.path("token_file"),
+            insecure_http=bool(settings.insecure_http.value),
+            retry=Retry(seconds=settings.wait.value),
+            call_seconds=settings.timeout.value,
+        )
+
+    def _rotate_if_due(self, is_spent: bool) -> None:
+        if rotate_if_due(self.home, self.keystore, int(time.time()), is_spent=is_spent):
+            LOG.info("the client key of %s was replaced: it had signed for a day, or its share of messages", self.name)
+
+    async def new_keys(self, client: Client, stream: str) -> StreamKeys:
+        """Keys for a stream that nobody has written to, kept in the keystore."""
+        if not self.worker:
+            keys = await new_stream_keys(client, self.keystore, stream)
+        else:
+            keys = await self._worker_keys(client, stream)
+        LOG.info("made the keys of the stream %r; they are kept in the keystore of %s", stream, self.name)
+        return keys
+
+    async def _worker_keys(self, client: Client, stream: str) -> StreamKeys:
+        """As above. The lock of the identity is not ours, so it is taken for a moment; another worker may be first."""
+        for left in range(_LOCK_TRIES - 1, -1, -1):
+            try:
+                with self.home.lock(self.name):
+                    key = self.keystore.unlock_key
+                    self.keystore = await asyncio.to_thread(open_identity, self.home, self.name, None, key=key)
+                    ring = self.keystore.secrets.keyring
+                    stored = [keys for keys in ring.entries if keys.stream_id == StreamKeys.create(stream).stream_id]
+                    if stored:
+                        client.learn_keys(stored[0])
+                        return stored[0]
+                    return await new_stream_keys(client, self.keystore, stream)
+            except IdentityInUse:
+                if not left:
+                    raise
+                await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        raise AssertionError  # the last try returned or raised
+
+
+def connector(
+    context: str | None,
+    *,
+    pin: str | None,
+    identity: str | None,
+    passphrase: str | None,
+    options: Mapping[str, str | None],
+    home: Home | None,
+    worker: bool,
+    make_keys: bool | None,
+) -> Connector:
+    """Resolve what is configured and open the keystore. Blocks: stretching a passphrase takes a while."""
+    user_home = home or Home.default()
+    is_url = context is not None and "://" in context
+    flags = {**options, "hub_pk": pin, "identity": identity, ("hub" if is_url else "context"): context}
+    settings = resolve(flags, os.environ, *read_both(Path.cwd(), user_home.config_file))
+    if settings.hub.value is None:
+        raise SettingsError(
+            "E.LOCAL.CONTEXT",
+            "no hub is chosen",
+            "neither the call, VEEN_HUB, VEEN_CONTEXT nor the configuration names one",
+            "veen hub start --dev, or: veen context add NAME --hub URL --pin ed25519:HEX",
+        )
+    if settings.hub_pk.value is None:
+        raise NotPinned(f"no key of the hub at {settings.hub.value} is pinned")
+    keystore_home, name = _identity_place(user_home, settings, make_keys)
+    keystore = _opened(user_home, keystore_home, name, settings, passphrase, make_keys)
+    return Connector(settings, keystore_home, keystore, worker, make_keys is not False)
+
+
+def _identity_place(home: Home, settings: ClientSettings, make_keys: bool | None) -> tuple[Home, str]:
+    name: str | None = settings.identity.value
+    if name is not None and ("/" in name or name in (".", "..")):
+        home, name = Home.at(Path(name).expanduser().absolute()), None
+    if name is None:
+        names = home.identities()
+        if not names and make_keys:
+            return home, "default"
+        if len(names) != 1:
+            cause = f"there are {', '.join(names)}, and none is chosen" if names else f"{home.data} holds no keys"
+            raise SettingsError(
+                IdentityMissing.code,
+                "which identity?" if names else "there is no identity yet",
+                cause,
+                f"give identity={names[0]!r}, or run: veen config set identity {names[0]}"
+                if names
+                else "veen keygen --name NAME, or give make_keys=True",
+            )
+        name = names[0]
+    return home, check_name(name)
+
+
+def _opened(
+    user_home: Home,
+    home: Home,
+    name: str,
+    settings: ClientSettings,
+    passphrase: str | None,
+    make_keys: bool | None,
+) -> Keystore:
+    file = settings.passphrase_file_for(name)
+    if not home.has_identity(name) and (make_keys or (make_keys is None and settings.may_make_identity(name))):
+        return _made(user_home, home, name, file, passphrase)
+    if file is None and (home.config / f"{name}.passphrase").exists():  # of an identity that was made below
+        file = home.config / f"{name}.passphrase"
+    if passphrase is not None:
+        return open_identity(home, name, passphrase)
+    keystore = open_without_asking(home, name, passphrase_file=file, agent_home=user_home)
+    if keystore is None:
+        raise SettingsError(
+            "E.LOCAL.INPUT",
+            f"the passphrase of {name} is needed",
+            "its keystore is sealed, no agent holds it open, and a program asks nobody",
+            "veen agent start, then any command as this identity; or give passphrase_file=…",
+        )
+    return keystore
+
+
+def _made(user_home: Home, home: Home, name: str, file: Path | None, passphrase: str | None) -> Keystore:
+    if passphrase is not None:
+        from veen.client.identity.passphrases import check_passphrase
+
+        check_passphrase(passphrase, name)
+        keystore = create_identity(home, name, passphrase, now=int(time.time()))
+        LOG.info("made the identity %s, sealed with the passphrase that was given", name)
+        return keystore
+    file = file or user_home.config / f"{name}.passphrase"
+    keystore = make_identity(home, name, file)
+    LOG.info("made the identity %s; its keystore is sealed by the passphrase in %s", name, file)
+    return keystore

@@ -1,0 +1,401 @@
+"""The verbs of a connection, to be awaited: send, read, follow, evidence, kv. `blocking` has the same without await."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from veen.api.connecting import Connector, connector
+from veen.api.entries import Body, Moment, StreamEntry, draft_of, moment_of
+from veen.api.evidence import EvidenceBundle
+from veen.client.client import Client
+from veen.client.errors import RotationDue, TokenMissing, UnknownStream
+from veen.client.evidence_file import Contents
+from veen.client.home import Home
+from veen.client.identity.keyring import StreamRef
+from veen.client.identity.stream_keys import StreamInUse
+from veen.client.identity.workers import worker_client_ids
+from veen.client.read.reading import Entry
+from veen.client.send.captokens import TokenStore, issue
+from veen.client.send.grants import TokenGrant
+from veen.client.send.sealing import Attach, Draft
+from veen.client.send.writing import Outcome, Sent
+from veen.core.objects.captoken import CapToken
+from veen.core.objects.tooling import StatusResponse
+from veen.overlays.framework.body import Draft as OverlayDraft
+from veen.overlays.framework.stream import fold_events
+from veen.overlays.kv import KvEntry, KvFold, delete, put
+
+__all__ = ["AsyncHubConnection", "AsyncKv", "AsyncStream", "KvView", "PendingConnection", "aconnect"]
+
+T = TypeVar("T")
+
+_WORKER_TOKEN_SECONDS: Final = 86_400
+
+
+class AsyncHubConnection:
+    """A verified connection to one hub, as one identity. For many tasks of one event loop."""
+
+    def __init__(self, source: Connector, client: Client) -> None:
+        self._connector = source
+        self._client = client  # replaced under `_renewing` when its client key is spent
+        self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
+        self._strangers: set[bytes] = set()  # client keys that were looked up and are not
+        self._renewing = asyncio.Lock()
+        self._making = asyncio.Lock()  # keys of streams are made one after another
+
+    @property
+    def client(self) -> Client:
+        """The client of `veen.client` behind it, for what has no verb here. Another one after a change of the key."""
+        return self._client
+
+    @property
+    def url(self) -> str:
+        return self._connector.url
+
+    @property
+    def identity(self) -> str:
+        """The name of the identity."""
+        return self._connector.name
+
+    @property
+    def client_id(self) -> bytes:
+        """The key that signs what is sent here."""
+        return self._client.client_id
+
+    @property
+    def hub_pk(self) -> str:
+        """The key to give to outsiders with evidence: the pinned root, or the oldest key that is believed."""
+        return self._client.pin.origin_text()
+
+    def stream(self, name: str) -> "AsyncStream":
+        """A stream by name. Its keys are made by the first send, if nobody has written to it yet."""
+        return AsyncStream(self, name)
+
+    async def status(self) -> StatusResponse:
+        return await self._client.status()
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, identity={self.identity!r})"
+
+    # --- what streams use ------------------------------------------------------------------------------
+
+    def author_name(self, client_id: bytes) -> str | None:
+        """Whose key it is, as far as it is known here: our own keys, of now and of before, and those of our workers."""
+        identity = self._connector.keystore.identity
+        if client_id == self._client.client_id or identity.client_key_of(client_id) is not None:
+            return identity.name
+        if client_id not in self._strangers | self._workers:
+            self._workers = worker_client_ids(self._connector.home, identity)
+            if client_id not in self._workers:
+                self._strangers.add(client_id)
+        return identity.name if client_id in self._workers else None
+
+    async def with_keys(self, stream: str) -> None:
+        """Make sure that the keyring has the stream."""
+        async with self._making:
+            if not self.has_keys(stream):
+                if not self._connector.make_keys:
+                    raise UnknownStream(stream)
+                await self._connector.new_keys(self._client, stream)
+
+    def has_keys(self, stream: str) -> bool:
+        if StreamRef.parse(stream).label is not None:
+            return True
+        try:
+            self._connector.keystore.secrets.keyring.for_stream(stream)
+        except UnknownStream:
+            return False
+        return True
+
+    async def signing(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run what signs messages; with a new client key, once more, if the present one may not sign again."""
+        client = self._client
+        try:
+            return await work(client)
+        except RotationDue:
+            async with self._renewing:
+                if client is self._client:
+                    await client.recover_all()
+                    await client.aclose()
+                    self._client = await self._connector.connect(renew=True)
+            return await work(self._client)
+
+    async def token_for(self, client: Client, stream: str) -> CapToken | None:
+        """The capability to write with, where the hub asks for one."""
+        if not (await client.status()).capability_gating:
+            return None
+        connection = self._connector
+        stream_id = connection.keystore.secrets.keyring.for_stream(stream).stream_id
+        store = TokenStore(connection.home.tokens_fs(connection.name))
+        try:
+            stored = await asyncio.to_thread(store.usable, client.hub_id, client.client_id, stream_id, int(time.time()))
+        except TokenMissing:
+            if not connection.worker:
+                raise
+            identity = connection.keystore.identity  # the hub takes it if it trusts this identity to issue tokens
+            return issue(identity.id_sign, client.client_id, [stream_id], ttl=_WORKER_TOKEN_SECONDS)
+        issued_at = stored.issued_at(client.hub_id)
+        if issued_at is None:
+            grant = await client.authorize(stored.token)
+            await asyncio.to_thread(store.granted, grant.auth_ref, client.hub_id, grant.issued_at)
+        else:
+            expires_at = issued_at + stored.token.allow.ttl
+            client.grants.remember(
+                TokenGrant(token=stored.token, auth_ref=stored.auth_ref, issued_at=issued_at, expires_at=expires_at)
+            )
+        return stored.token
+
+
+class AsyncStream:
+    """One stream of a connection."""
+
+    def __init__(self, hub: AsyncHubConnection, name: str) -> None:
+        self._hub, self.name = hub, name
+        self._token: tuple[bytes, CapToken | None] | None = None  # the client key it is for, and the token
+
+    async def send(
+        self,
+        body: Body,
+        *,
+        schema: str | bytes | None = None,
+        attachments: Sequence[Attach | bytes] = (),
+        parent: bytes | None = None,
+        expires: Moment | None = None,
+    ) -> Sent:
+        """Seal, send, and return when the receipt is verified. A dict or a list is sent as JSON."""
+        draft = draft_of(body, schema, parent=parent, expires_at=moment_of(expires))
+
+        async def work(client: Client) -> Sent:
+            return await client.send(
+                self.name,
+                draft.body,
+                schema=draft.schema,
+                attachments=attachments,
+                parent=draft.parent,
+                expires_at=draft.expires_at,
+                capability=await self._capability(client),
+            )
+
+        await self._hub.with_keys(self.name)
+        return await self._hub.signing(work)
+
+    async def send_many(self, bodies: Iterable[Body], *, schema: str | bytes | None = None) -> list[Outcome]:
+        """Send in batches. One outcome for each body, in order: a Sent, or the error that concerns this one alone."""
+        drafts = [draft_of(body, schema) for body in bodies]
+
+        async def work(client: Client) -> list[Outcome]:
+            return await client.send_many(self.name, drafts, capability=await self._capability(client))
+
+        await self._hub.with_keys(self.name)
+        return await self._hub.signing(work)
+
+    async def _capability(self, client: Client) -> CapToken | None:
+        if self._token is None or self._token[0] != client.client_id:
+            self._token = (client.client_id, await self._hub.token_for(client, self.name))
+        return self._token[1]
+
+    async def read(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        author: str | bytes | None = None,
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """Every entry, or those of a time, a range or an author (a name that is known here, or a key); all verified."""
+        if not await self._is_readable():
+            return
+        entries = self._hub.client.read(
+            self.name, since=moment_of(since), until=moment_of(until), from_seq=from_seq, to_seq=to_seq
+        )
+        async with contextlib.aclosing(self._shown(entries, author)) as shown:
+            async for entry in shown:
+                yield entry
+
+    async def follow(
+        self, *, from_seq: int | None = None, author: str | bytes | None = None
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """Entries as they are written, from now on or from a number on; ends when it is closed."""
+        await self._hub.with_keys(self.name)
+        entries = self._hub.client.follow(self.name, from_seq=from_seq)
+        async with contextlib.aclosing(self._shown(entries, author)) as shown:
+            async for entry in shown:
+                yield entry
+
+    async def _shown(
+        self, entries: AsyncGenerator[Entry, None], author: str | bytes | None
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """This is where names of contacts decide who is meant by `author`."""
+        wanted = author.hex() if isinstance(author, bytes) else author
+        async with contextlib.aclosing(entries):
+            async for entry in entries:
+                shown = StreamEntry(entry, self._hub.author_name)
+                if wanted is None or wanted in (shown.author, shown.client_id.hex()):
+                    yield shown
+
+    async def _is_readable(self) -> bool:
+        """False for a stream without keys that nobody has written to; StreamInUse if somebody has."""
+        if self._hub.has_keys(self.name):
+            return True
+        stream_id = StreamRef.parse(self.name).stream_id
+        if stream_id is None or await self._hub.client.has_entries(stream_id):
+            raise StreamInUse(self.name)
+        return False
+
+    async def evidence(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        contents: Contents = "sealed",
+    ) -> EvidenceBundle:
+        """The entries `first` to `last`, or of a time, with all their proofs.
+
+        `contents` says what an outsider gets to read: "sealed" nothing, "openings" each message with its proof,
+        "plaintext" the text without one. Keys never get in.
+        """
+        client = self._hub.client
+        file = await client.evidence(
+            self.name,
+            from_seq=first,
+            to_seq=last,
+            since=moment_of(since),
+            until=moment_of(until),
+            contents=contents,
+        )
+        return EvidenceBundle(file, self._hub.hub_pk)
+
+    async def kv(self) -> "AsyncKv":
+        """The stream as values by key, as they are now."""
+        view = AsyncKv(self)
+        await view.refresh()
+        return view
+
+    async def kv_entries(self) -> dict[str, KvEntry]:
+        """The state of the KV overlay, folded from the whole log."""
+        fold, events = KvFold(), []
+        if await self._is_readable():
+            async with contextlib.aclosing(self._hub.client.read(self.name)) as entries:
+                events = [entry.event async for entry in entries if entry.event is not None]
+        as_of = max([int(time.time()), *(event.ts for event in events)])
+        return fold.view(fold_events(fold, events), as_of)
+
+    async def send_draft(self, draft: OverlayDraft) -> Sent:
+        """What an overlay has drafted."""
+        message = Draft(body=draft.body, schema=draft.schema, parent=draft.parent_id, expires_at=draft.expires_at)
+        return await self.send(message.body, schema=message.schema, parent=message.parent, expires=message.expires_at)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self._hub.url!r})"
+
+
+class KvView(Mapping[str, Any]):
+    """Values by key as they were when the log was read last. A mapping; `refresh` reads again."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, KvEntry] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._entries[key].value.value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self)!r})"
+
+
+class AsyncKv(KvView):
+    """As above, with what changes it."""
+
+    def __init__(self, stream: AsyncStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    async def refresh(self) -> Self:
+        self._entries = await self._stream.kv_entries()
+        return self
+
+    async def put(self, key: str, value: Any, *, expires: Moment | None = None) -> Sent:
+        """Set a value: a message of the stream, whose receipt is verified."""
+        sent = await self._stream.send_draft(put(key, value, expires_at=moment_of(expires)))
+        await self.refresh()
+        return sent
+
+    async def delete(self, key: str) -> Sent:
+        sent = await self._stream.send_draft(delete(key))
+        await self.refresh()
+        return sent
+
+
+class PendingConnection:
+    """What `aconnect` gives: `async with veen.aconnect() as hub`, or `hub = await veen.aconnect()`."""
+
+    def __init__(self, open_hub: Callable[[], Awaitable[AsyncHubConnection]]) -> None:
+        self._open = open_hub
+        self._hub: AsyncHubConnection | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncHubConnection]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncHubConnection:
+        self._hub = await self._open()
+        return self._hub
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._hub is not None:
+            await self._hub.aclose()
+
+
+def aconnect(
+    context: str | None = None,
+    *,
+    pin: str | None = None,
+    identity: str | None = None,
+    passphrase: str | None = None,
+    passphrase_file: str | Path | None = None,
+    ca_file: str | Path | None = None,
+    token_file: str | Path | None = None,
+    home: Home | str | Path | None = None,
+    worker: bool = False,
+    make_keys: bool | None = None,
+) -> PendingConnection:
+    """Connect to a hub: as `veen.connect`, for programs with an event loop."""
+    place = home if isinstance(home, Home) or home is None else Home.at(Path(home).absolute())
+    files = {"passphrase_file": passphrase_file, "ca_file": ca_file, "token_file": token_file}
+
+    def resolved() -> Connector:
+        return connector(
+            context,
+            pin=pin,
+            identity=identity,
+            passphrase=passphrase,
+            options={name: None if path is None else str(path) for name, path in files.items()},
+            home=place,
+            worker=worker,
+            make_keys=make_keys,
+        )
+
+    async def opened() -> AsyncHubConnection:
+        source = await asyncio.to_thread(resolved)
+        return AsyncHubConnection(source, await source.connect())
+
+    return PendingConnection(opened)

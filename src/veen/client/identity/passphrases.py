@@ -1,0 +1,141 @@
+"""Which passphrases are too weak to protect a keystore: a length, and a rough estimate of what guessing costs.
+
+The estimate is meant to catch what people type without thinking: short words, repetitions, runs along the alphabet or
+the keyboard, and the passwords that every list of guesses begins with. It is no dictionary and praises nothing.
+"""
+
+import math
+import re
+from typing import Final
+
+from veen.client.errors import LocalError
+
+__all__ = ["MIN_BITS", "MIN_CHARACTERS", "WeakPassphrase", "check_passphrase", "guess_bits"]
+
+MIN_CHARACTERS: Final = 10
+MIN_BITS: Final = 40.0
+_WORD_BITS: Final = 8.0  # of a word that every list of guesses has
+_EXPECTED_BITS: Final = 1.0  # of a character that follows from the ones before it
+_COMMON: Final = [
+    "password",
+    "passwort",
+    "passwd",
+    "pass",
+    "qwerty",
+    "qwertz",
+    "asdf",
+    "letmein",
+    "welcome",
+    "admin",
+    "administrator",
+    "root",
+    "secret",
+    "login",
+    "master",
+    "iloveyou",
+    "monkey",
+    "dragon",
+    "football",
+    "baseball",
+    "princess",
+    "sunshine",
+    "shadow",
+    "superman",
+    "batman",
+    "trustno",
+    "hello",
+    "test",
+    "changeme",
+    "default",
+    "user",
+    "guest",
+    "access",
+    "money",
+    "love",
+    "whatever",
+    "summer",
+    "winter",
+    "computer",
+    "internet",
+    "samsung",
+    "google",
+    "apple",
+    "veen",
+    "keystore",
+]
+_ROWS: Final = (
+    "abcdefghijklmnopqrstuvwxyz",
+    "0123456789",
+    "qwertyuiop",
+    "asdfghjkl",
+    "zxcvbnm",
+    "qwertzuiop",
+    "yxcvbnm",
+)
+_LEET: Final = str.maketrans("013457@$", "oleastas")
+
+
+class WeakPassphrase(LocalError):
+    """A passphrase that guessing would find."""
+
+    code = "E.LOCAL.WEAK"
+
+
+def check_passphrase(text: str, name: str = "") -> None:
+    """WeakPassphrase with the reason, unless the text may seal a keystore. `name` is one that guesses begin with."""
+    if len(text) < MIN_CHARACTERS:
+        raise WeakPassphrase(f"it has {len(text)} characters; a passphrase has at least {MIN_CHARACTERS}")
+    bits = guess_bits(text, name)
+    if bits < MIN_BITS:
+        raise WeakPassphrase(
+            "common words, repetitions and runs such as 1234 are guessed first: about"
+            f" 2^{int(bits)} tries would find it, and at least 2^{int(MIN_BITS)} are asked for"
+        )
+
+
+def guess_bits(text: str, name: str = "") -> float:
+    """Roughly the logarithm of the guesses that a patient person's program needs."""
+    plain = text.lower()
+    words = sorted({*_COMMON, *([name.lower()] if len(name) > 2 else [])}, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, words)))
+    forms = (plain, plain.translate(_LEET)) if len(plain) == len(text) else ()  # p4ssw0rd is the word as well
+    return min([_bits(text, text), *(_without_words(text, form, pattern) for form in forms)])
+
+
+def _without_words(text: str, form: str, pattern: re.Pattern[str]) -> float:
+    """The estimate where each common word counts as one guess among few."""
+    rest = sum(_bits(text[begin:end], text) for begin, end in _between(pattern, form))
+    return len(pattern.findall(form)) * _WORD_BITS + rest
+
+
+def _between(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
+    """The stretches of text outside the words."""
+    edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _bits(part: str, whole: str) -> float:
+    each = math.log2(_pool(whole))
+    return sum(_EXPECTED_BITS if _is_expected(part, at) else each for at in range(len(part)))
+
+
+def _pool(text: str) -> int:
+    """How many characters a guess has to try at each place."""
+    sizes = (
+        (26, str.islower),
+        (26, str.isupper),
+        (10, str.isdecimal),
+        (33, lambda char: char.isascii() and not char.isalnum()),
+        (100, lambda char: not char.isascii()),
+    )
+    return max(sum(size for size, belongs in sizes if any(map(belongs, text))), 2)
+
+
+def _is_expected(text: str, at: int) -> bool:
+    """Whether the character repeats, goes on with a run, or is part of something that was there before."""
+    if at == 0:
+        return False
+    pair = text[at - 1 : at + 1].lower()
+    if pair[0] == pair[1] or any(pair in row or pair in row[::-1] for row in _ROWS):
+        return True
+    return at >= 2 and text[at - 2 : at + 1] in text[:at]

@@ -1,0 +1,33 @@
+"""Keys for a stream on first use: only if nobody has written to it, and kept before anything is sealed with them."""
+
+from dataclasses import replace
+
+from veen.client.client import Client
+from veen.client.errors import LocalError
+from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.keystore import Keystore
+
+__all__ = ["StreamInUse", "new_stream_keys"]
+
+
+class StreamInUse(LocalError):
+    """Somebody has written to a stream that has no keys here."""
+
+    code = "E.LOCAL.STREAM_IN_USE"
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.stream = stream
+
+
+async def new_stream_keys(client: Client, keystore: Keystore, stream: str) -> StreamKeys:
+    """Make keys, keep them in the keystore, and have the client use them; StreamInUse if the hub has entries of it.
+
+    The client must be one that holds the lock of the identity, as every client of the identity itself does.
+    """
+    keys = StreamKeys.create(stream)
+    if await client.has_entries(keys.stream_id):
+        raise StreamInUse(stream)
+    keystore.save(replace(keystore.secrets, keyring=keystore.secrets.keyring.with_keys(keys)))
+    client.learn_keys(keys)
+    return keys

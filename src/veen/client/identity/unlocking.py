@@ -1,0 +1,89 @@
+"""Opening a keystore without asking anybody: it has no passphrase, a file has it, or the agent holds its key.
+
+What a dev context needs is made here as well: an identity whose passphrase is random and lies in a file (decision 151).
+"""
+
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+from veen.client import agent
+from veen.client.errors import IdentityExists, SettingsError, WrongPassphrase
+from veen.client.home import Home, PrivateFs, read_secret
+from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity
+
+__all__ = ["make_identity", "make_passphrase_file", "open_without_asking", "read_passphrase"]
+
+_MAX_PASSPHRASE_BYTES: Final = 4096
+_RANDOM_PREFIX: Final = "veen-random-"
+_RANDOM_TEXT: Final = re.compile(rf"{_RANDOM_PREFIX}[0-9a-f]{{64}}")
+_RANDOM_KDF: Final = Kdf(memory_kib=Kdf.MIN_MEMORY_KIB, passes=1)  # 256 random bits need no stretching
+
+
+def open_without_asking(
+    home: Home, name: str, *, passphrase_file: Path | None = None, agent_home: Home | None = None
+) -> Keystore | None:
+    """The keystore of an identity, or None if somebody has to say its passphrase."""
+    home.require(name)
+    sealed = SealedKeystore.read(home.identity_fs(name))
+    if sealed.is_plain:
+        return open_identity(home, name, None)
+    if passphrase_file is not None:
+        return open_identity(home, name, read_passphrase(passphrase_file))
+    key = agent.stored_key(agent_home or home, sealed.salt)
+    if key is None:
+        return None
+    try:
+        return open_identity(home, name, None, key=key)
+    except WrongPassphrase:  # no key of this file: the passphrase decides
+        return None
+
+
+def read_passphrase(path: Path) -> str:
+    """The first line of a file, without its end."""
+    data = read_secret(path, _MAX_PASSPHRASE_BYTES + 1)
+    line = data.split(b"\n", 1)[0].removesuffix(b"\r")
+    if not line or len(line) > _MAX_PASSPHRASE_BYTES:
+        raise SettingsError(
+            "E.LOCAL.INPUT",
+            f"{path}: holds no passphrase",
+            "its first line is empty" if not line else "its first line is too long",
+            "put the passphrase into the first line",
+        )
+    try:
+        return line.decode()
+    except UnicodeDecodeError as exc:
+        raise SettingsError(
+            "E.LOCAL.INPUT", f"{path}: holds no passphrase", "it is not UTF-8 text", "save it as UTF-8"
+        ) from exc
+
+
+def make_passphrase_file(path: Path) -> None:
+    """A random passphrase in a file for its owner alone; one that exists stays."""
+    if not path.exists():
+        PrivateFs(path.parent).make_dir("")
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{_RANDOM_PREFIX}{secrets.token_hex(32)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def make_identity(home: Home, name: str, passphrase_file: Path) -> Keystore:
+    """An identity whose passphrase is the one in the file, which is made if it is missing."""
+    make_passphrase_file(passphrase_file)
+    passphrase = read_passphrase(passphrase_file)
+    try:
+        return create_identity(home, name, passphrase, now=int(time.time()), kdf=_kdf_for(passphrase))
+    except IdentityExists:  # another process was first
+        return open_identity(home, name, passphrase)
+
+
+def _kdf_for(passphrase: str) -> Kdf:
+    return _RANDOM_KDF if _RANDOM_TEXT.fullmatch(passphrase) else Kdf()

@@ -1,0 +1,34 @@
+"""Times as people write them: a number of seconds, ISO 8601, or a span before or after now such as `-15m`.
+
+Loads nothing but the standard library: the completion of the shell goes through here.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+__all__ = ["parse_moment", "parse_span"]
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SPAN: Final = re.compile(r"(\d{1,12})([smhdw]?)", re.ASCII)
+
+
+def parse_span(text: str) -> int:
+    """Seconds: `600`, `90s`, `10m`, `2h`, `7d`; ValueError otherwise."""
+    if match := _SPAN.fullmatch(text):
+        return int(match[1]) * _UNITS[match[2] or "s"]
+    raise ValueError(f"{text!r} is no span of time such as 90s, 10m, 2h or 7d")
+
+
+def parse_moment(text: str, now: float) -> int:
+    """Seconds since 1970: a number, ISO 8601 (UTC unless it says otherwise), or `-15m` for a quarter of an hour ago."""
+    if text.isascii() and text.isdecimal() and len(text) <= 12:
+        return int(text)
+    if text[:1] in ("-", "+") and _SPAN.fullmatch(text[1:]):
+        seconds = parse_span(text[1:])
+        return max(int(now) + (seconds if text[0] == "+" else -seconds), 0)
+    try:
+        parsed = datetime.fromisoformat(text)
+        return max(int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()), 0)
+    except (ValueError, OverflowError) as exc:
+        raise ValueError(f"{text!r} is no time such as 2026-11-16T10:00:00Z or -15m") from exc

@@ -1,0 +1,86 @@
+"""What people install: wheel and sdist, the same bytes each time, and texts that name nothing on a registry."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from veen.client.errors import ExtraMissing
+from veen.core.extras import install_hint
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+NOT_FOR_USERS = {"all", "bench", "dev", "fuzz"}
+
+
+def built(directory, kind):
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
+    subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
+    (file,) = directory.iterdir()
+    return file
+
+
+@pytest.mark.parametrize("kind", ["wheel", pytest.param("sdist", marks=pytest.mark.slow)])
+def test_the_same_tree_gives_the_same_bytes(tmp_path, kind):
+    first, second = built(tmp_path / "a", kind), built(tmp_path / "b", kind)
+    assert first.name == second.name
+    assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+    if kind == "wheel":
+        check_wheel(first)
+
+
+def check_wheel(path):
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
+        assert "veen.testing.pytest_plugin" in wheel.read(entry_points).decode()
+    for file in ("py.typed", "__init__.pyi", "core/errors.toml", "client/evidence_page/veen-verify.js"):
+        assert f"veen/{file}" in names
+    assert not [name for name in names if name.startswith("tests")]
+    assert path.stat().st_size < 5_000_000
+
+
+def test_the_extra_all_is_the_union_of_what_users_may_need():
+    union = {requirement for name, extra in EXTRAS.items() if name not in NOT_FOR_USERS for requirement in extra}
+    assert set(EXTRAS["all"]) == union
+
+
+def texts():
+    for folder in ("src", "docs", "deploy", "examples", "tools"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".md", ".toml", ".ipynb", ".sh", ".service") and path.is_file():
+                yield path
+    yield from (ROOT / name for name in ("README.md", "Makefile", "Containerfile"))
+
+
+def test_no_text_installs_the_bare_name_from_a_registry():
+    """No release of ours is there: anybody could own the name."""
+    install = re.compile(
+        r"(?:pipx?|uv pip|uv tool|uvx) +(?:install|run)? *[^\n]*['\" ]veen(?:\[[a-z,]+\])?['\"`.,; ]*$", re.MULTILINE
+    )
+    bad = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in texts()
+        for match in install.finditer(path.read_text("utf-8"))
+    ]
+    assert bad == []
+    assert install.search("run pip install 'veen[spark]'")  # the pattern does find them
+    assert install.search("pip install veen")
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_a_hint_names_an_extra_that_exists(extra):
+    assert f".[{extra}]" in install_hint(extra)
+
+
+def test_a_feature_that_needs_an_extra_says_how_to_get_it():
+    error = ExtraMissing("notebook", "to_pandas")
+    assert (error.hint, "notebook" in str(error)) == (install_hint("notebook"), True)
