@@ -71,10 +71,14 @@ class Story:
 
     def step(self, number: int, name: str, line: str) -> None:
         place = f"{number}/{self.steps} "
-        self.output.line(f"{place:<{self._indent - 8}}{name:<8}{line}")
+        self._say(f"{place:<{self._indent - 8}}{name:<8}{line}")
 
     def more(self, line: str) -> None:
-        self.output.line(f"{'':<{self._indent}}{line}")
+        self._say(f"{'':<{self._indent}}{line}")
+
+    def _say(self, line: str) -> None:
+        bad = next((word for word in ("FAILED", "BAD") if word in line), "")
+        self.output.line(line, good="verified" if "verified" in line else "", bad=bad)
 
     @property
     def _indent(self) -> int:

@@ -121,8 +121,9 @@ def show(
                 output.line(line)
         where = "" if svg is None else f"; drawn in {svg}"
         output.line(
-            f"message {seq} of {picture.tree_size}: {picture.hashes} hashes lead to root {proven.root.hex()}, "
-            f"which the hub signed{where}"
+            f"verified: message {seq} of {picture.tree_size}, {picture.hashes} hashes lead to root {proven.root.hex()}, "
+            f"which the hub signed{where}",
+            good="verified",
         )
 
     output.result(data, human)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of, line_of, parse_format
+from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, verified_line
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.stream_args import EPOCH, stream_argument
 from veen.cli.shared.values import MOMENT, RANGE
@@ -32,6 +32,7 @@ def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry."),
         click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key."),
         click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'."),
+        click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise."),
     ]
     if not follows:
         choices += [
@@ -64,6 +65,7 @@ def stream(
     proofs: bool,
     sealed: bool,
     layout: str | None,
+    full: bool,
     span: Span | None,
     since: int | None,
     until: int | None,
@@ -87,7 +89,7 @@ def stream(
     if follow:
         if since is not None or until is not None or epoch is not None:
             raise click.UsageError("--follow goes with --from, --to and --last only")
-        _follow(output, session, stream, first, last, count, proofs, sealed, layout)
+        _follow(output, session, stream, first, last, count, proofs, sealed, layout, full)
         return
     if count is not None:
         first = _before_end(session, stream, count, first)
@@ -101,7 +103,7 @@ def stream(
         with_proofs=proofs,
         open=not sealed,
     )
-    _show(output, session, stream, entries, proofs, layout)
+    _show(output, session, stream, entries, proofs, layout, full=full)
 
 
 @click.command()
@@ -118,6 +120,7 @@ def tail(
     proofs: bool,
     sealed: bool,
     layout: str | None,
+    full: bool,
 ) -> None:
     """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
 
@@ -128,7 +131,7 @@ def tail(
     veen tail record/app/http
     veen tail record/app/http -n 10 --format '{time} {body}'
     """
-    _follow(output, session, stream, first, last, count, proofs, sealed, layout)
+    _follow(output, session, stream, first, last, count, proofs, sealed, layout, full)
 
 
 def _follow(
@@ -141,12 +144,13 @@ def _follow(
     proofs: bool,
     sealed: bool,
     layout: str | None,
+    full: bool,
 ) -> None:
     if count is not None:
         first = _before_end(session, stream, count, first)
     begin = None if first is None else max(first, 1)
     entries = session.client().follow(stream, from_seq=begin, with_proofs=proofs, open=not sealed)
-    _show(output, session, stream, _upto(entries, last), proofs, layout)
+    _show(output, session, stream, _upto(entries, last), proofs, layout, full=full, live=True)
 
 
 def _upto(entries: "Entries", last: int | None) -> "Entries":
@@ -173,18 +177,33 @@ def _before_end(session: CliSession, stream: str, count: int, first: int | None)
 
 
 def _show(
-    output: Output, session: CliSession, stream: str, entries: "Entries", proofs: bool, layout: str | None
+    output: Output,
+    session: CliSession,
+    stream: str,
+    entries: "Entries",
+    proofs: bool,
+    layout: str | None,
+    *,
+    full: bool,
+    live: bool = False,
 ) -> None:
     session.remember_stream(stream)
     parts = None if layout is None else parse_format(layout)
-    columns = (*COLUMNS, "proof") if proofs else COLUMNS
+    human = output.mode is Mode.HUMAN
+    columns = COLUMNS if not proofs else WITH_PROOF if human else (*COLUMNS, "proof")
+    first = last = None
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
         if parts is not None and not output.as_json:
             for entry in entries:
                 click.echo(line_of(parts, data_of(entry)))
             return
-        records = closing.enter_context(output.records("entries", columns, WIDTHS))
-        for entry in entries:
-            data = data_of(entry, with_proof=proofs)
-            records.add(data, cells_of(entry, data, human=output.mode is Mode.HUMAN, with_proof=proofs))
+        with output.records("entries", columns, WIDTHS, live=live, whole=full) as records:
+            for entry in entries:
+                data = data_of(entry, with_proof=proofs)
+                records.add(data, cells_of(entry, data, human=human, with_proof=proofs))
+                first, last = first or entry, entry
+    if human and first is not None and last is not None:
+        output.line(verified_line(first, last, records.count, session.client().pin), good="verified")
+        if records.is_cut:
+            output.note("long bodies are cut to the width of the terminal; --full shows them whole")
