@@ -207,6 +207,8 @@ def check_work(session: CliSession) -> None:
 
 def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
     """An admitted message for programs."""
+    from veen.cli.shared.named import named
+
     receipt, msg = sent.receipt, sent.msg
     return {
         "stream": stream,
@@ -221,7 +223,7 @@ def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
         "verified": True,
         "late": sent.is_late,
         "mode": sent.mode,
-        "receipt": receipt.to_json(),
+        "receipt": named(receipt),
     }
 
 

@@ -51,6 +51,7 @@ def emit(
     veen recorder emit record/app/web --type login --subject alice '{"ip":"10.0.0.7"}'
     tail -n 100 app.log | veen recorder emit record/app/web - --subject .user --type .event
     """
+    from veen.cli.shared.named import named
     from socket import gethostname
 
     from veen.products.recorder.emitting import line_records
@@ -99,7 +100,7 @@ def emit(
                     )
                     continue
                 first, last = first if first is not None else outcome.seq, outcome.seq
-                receipt = outcome.receipt.to_json() if not lines else None
+                receipt = named(outcome.receipt) if not lines else None
     session.remember_stream(stream)
     recorded = read - len(faults)
     data = {"stream": stream, "lines": read, "recorded": recorded, "first_seq": first, "last_seq": last,

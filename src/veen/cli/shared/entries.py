@@ -44,7 +44,9 @@ def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     data["attachments"] = [attachment.to_json() for attachment in entry.attachments]
     data = {name: data[name] for name in FIELDS}
     if with_proof:
-        data |= {"receipt": entry.receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
+        from veen.cli.shared.named import named
+
+        data |= {"receipt": named(entry.receipt), "proof": entry.proof.to_json() if entry.proof else None}
     return data
 
 

@@ -317,9 +317,26 @@ def sniff_mode(arguments: Sequence[str]) -> Mode | None:
     return None
 
 
+def _print_schema(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from veen.cli.shared.shapes import schema_of
+
+    click.echo(pretty(schema_of(" ".join(ctx.command_path.split()[1:]))))
+    ctx.exit()
+
+
 def output_options(command: F) -> F:
     """Give a command its `Output` as first argument, and turn whatever it raises into text and an exit code."""
 
+    @click.option(
+        "--json-schema",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_schema,
+        help="Print the JSON Schema of what --json prints, and do nothing else.",
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--ndjson", "as_ndjson", is_flag=True, help="Print JSON, one object per line.")
     @click.option("--output", "-o", "form", type=click.Choice([mode.value for mode in Mode]), help="Force a form.")
