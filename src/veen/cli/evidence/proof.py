@@ -114,7 +114,8 @@ def show(
     if svg is not None:
         from veen.client.read.svg import to_svg
 
-        svg.write_text(to_svg(picture), "utf-8")
+        hub = f"hub ed25519:{session.client().pin.identity.current.hub_pk.hex()[:8]}…"
+        svg.write_text(to_svg(picture, signed_by=hub), "utf-8")
     data = {**proof_data(proven), **_drawn(picture), "svg": None if svg is None else str(svg)}
 
     def human() -> None:
