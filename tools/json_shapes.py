@@ -29,7 +29,12 @@ _FREE: Final = frozenset((
     "fields", "derived", "claims", "document", "values", "policy", "summary", "data", "detail", "counters",
     "invariants", "facts", "config", "sections", "spec", "element", "rows", "elements", "records", "items",
 ))  # fmt: skip
-_PATTERNS: Final = (r"^[0-9a-f]{64}$", r"^[0-9a-f]{128}$", r"^ed25519:[0-9a-f]{64}$", r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+_PATTERNS: Final = (
+    r"^[0-9a-f]{64}$",
+    r"^[0-9a-f]{128}$",
+    r"^ed25519:[0-9a-f]{64}$",
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$",
+)
 
 
 class Observed:
@@ -126,7 +131,7 @@ def widened(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     elif objects and all("properties" in part for part in objects):
         names = dict.fromkeys(name for part in objects for name in part["properties"])
         schema["properties"] = {
-            name: widened(*(part["properties"].get(name, {}) for part in (old, new))) if len(objects) == 2  # noqa: PLR2004 - old and new
+            name: widened(*(part["properties"].get(name, {}) for part in (old, new))) if len(objects) == 2
             else objects[0]["properties"][name]
             for name in names
         }  # fmt: skip
@@ -146,7 +151,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 
 def merge(directory: Path) -> None:
-    """Widen the recorded shapes by what was seen."""
+    """Widen the recorded shapes by what was observed."""
     shapes: dict[str, dict[str, Any]] = json.loads(SHAPES.read_text("utf-8"))
     wholes: dict[str, Observed] = {}
     lines: dict[str, list[dict[str, Any]]] = {}
@@ -160,20 +165,20 @@ def merge(directory: Path) -> None:
             else:
                 wholes.setdefault(row["command"], Observed()).add(row["value"], whole=not row["code"])
     for command in sorted({*wholes, *lines}):
-        seen = wholes.get(command)
-        listed = _list_of(seen, lines.get(command, []))
-        if listed is not None and seen is not None:
+        observed = wholes.get(command)
+        listed = _list_of(observed, lines.get(command, []))
+        if listed is not None and observed is not None:
             for value in lines[command]:
-                part = seen.fields[listed]
+                part = observed.fields[listed]
                 part.items = part.items or Observed()
                 part.items.add(value, listed)
         elif lines.get(command):
-            seen = seen or Observed()
+            observed = observed or Observed()
             for value in lines[command]:
-                seen.add(value)
-        assert seen is not None  # noqa: S101 - one of the two has the command
+                observed.add(value)
+        assert observed is not None  # noqa: S101 - one of the two has the command
         old = shapes.get(command)
-        schema = seen.schema() if old is None else widened(old["schema"], seen.schema())
+        schema = observed.schema() if old is None else widened(old["schema"], observed.schema())
         shapes[command] = {"version": 1 if old is None else old["version"], "schema": schema}
         listed = listed or (old or {}).get("lines")
         if listed:

@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 from tests.client.test_picture import picture_of
 
-from veen.client.read.svg import _WORDS, _ladder, _tree, to_svg
 from veen.client.read.picture import TREE_MAX
+from veen.client.read.svg import _WORDS, _ladder, _tree, to_svg
 
 SIZES = [(1, 1), (2, 1), (5, 3), (7, 7), (31, 7), (32, 1), (65, 65), (65, 12), (63, 40), (1003, 700), (4095, 4095)]
 
@@ -27,9 +27,9 @@ def boxes(picture):
 def test_no_two_texts_overlap(size, seq):
     """At 65 entries the words of a peak stood on those of a sibling."""
     _, picture = picture_of(size, seq)
-    for one, other in combinations(boxes(picture), 2):
-        apart = one[3] <= other[1] or other[3] <= one[1] or one[4] <= other[2] or other[4] <= one[2]
-        assert apart or one[0] == other[0], (one, other)
+    for box, other in combinations(boxes(picture), 2):
+        apart = box[3] <= other[1] or other[3] <= box[1] or box[4] <= other[2] or other[4] <= box[2]
+        assert apart or box[0] == other[0], (box, other)
 
 
 @pytest.mark.parametrize(("size", "seq"), SIZES)

@@ -220,7 +220,9 @@ async def _prove(story: Story, reader: Client) -> None:
         story.more(line)
     await reader.consistency(STREAM, TARGET, size)  # raises unless it holds
     story.more(f"and the log of {size} only adds to the log of {TARGET}: verified")
-    PrivateFs(story.root).replace("proof.svg", to_svg(picture, signed_by=f"hub ed25519:{story.hub_pk.hex()[:8]}…").encode())
+    PrivateFs(story.root).replace(
+        "proof.svg", to_svg(picture, signed_by=f"hub ed25519:{story.hub_pk.hex()[:8]}…").encode()
+    )
     story.facts |= {
         "root": proven.root.hex(),
         "proof_hashes": picture.hashes,

@@ -31,8 +31,8 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
     evidence proves nothing.
     """
-    from veen.core.checks import Given
     from veen.cli.shared.named import named
+    from veen.core.checks import Given
     from veen.core.objects.evidence import Equivocation
 
     data, evidence = read_as(file, Equivocation)

@@ -124,8 +124,8 @@ def show(
                 output.line(line)
         where = "" if svg is None else f"; drawn in {svg}"
         output.line(
-            f"verified: message {seq} of {picture.tree_size}, {picture.hashes} hashes lead to root {proven.root.hex()}, "
-            f"which the hub signed{where}",
+            f"verified: message {seq} of {picture.tree_size}, {picture.hashes} hashes lead to root "
+            f"{proven.root.hex()}, which the hub signed{where}",
             good="verified",
         )
 

@@ -128,14 +128,16 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
 @output_options
 def show(output: Output, data_dir: Path) -> None:
     """Show hub_id and all keys; the signature over the identity is checked."""
-    from veen.cli.shared.named import named
     from veen.core.pin_text import PinnedKey
     from veen.storage.keys.identity import read_identity, read_root
 
     with failing_as(f"{data_dir}: the identity cannot be shown"):
         fs = existing(data_dir)
         identity, root_pk = read_identity(fs), read_root(fs)
-    data = {"hub_id": identity.hub_id.hex(), "hub_keys": [{**named(entry), "hub_pk": f"ed25519:{entry.hub_pk.hex()}"} for entry in identity.keys]}
+    data = {
+        "hub_id": identity.hub_id.hex(),
+        "hub_keys": [{**entry.to_json(), "hub_pk": f"ed25519:{entry.hub_pk.hex()}"} for entry in identity.keys],
+    }
     if root_pk is not None:
         data["root_pin"] = PinnedKey(root_pk, is_root=True).to_text()
 

@@ -65,7 +65,7 @@ class LineSource:
 
     def groups(self) -> Iterator[list[tuple[int, bytes]]]:
         """Numbered lines, as many at once as are there: a slow source is not waited for."""
-        lines: queue.Queue[tuple[int, bytes] | None | Exception] = queue.Queue(_AHEAD)
+        lines: queue.Queue[tuple[int, bytes] | Exception | None] = queue.Queue(_AHEAD)
 
         def read() -> None:
             try:

@@ -51,9 +51,9 @@ def emit(
     veen recorder emit record/app/web --type login --subject alice '{"ip":"10.0.0.7"}'
     tail -n 100 app.log | veen recorder emit record/app/web - --subject .user --type .event
     """
-    from veen.cli.shared.named import named
     from socket import gethostname
 
+    from veen.cli.shared.named import named
     from veen.products.recorder.emitting import line_records
     from veen.products.recorder.fields import Selectors
 

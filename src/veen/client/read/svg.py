@@ -83,7 +83,9 @@ def to_svg(picture: Picture, *, signed_by: str | None = None) -> str:
     roles = [role for role in _ROLES if any(mark.role == role for mark in drawing.marks)]
     reach = [_MARGIN if mark.side == 0 else _MARGIN + 60 if mark.side > 0 else 16 for mark in drawing.marks]
     verdict = _verdict(picture, signed_by)
-    width = max(_MIN_WIDTH, 7.5 * len(verdict), *(mark.x + room for mark, room in zip(drawing.marks, reach, strict=True)))
+    width = max(
+        _MIN_WIDTH, 7.5 * len(verdict), *(mark.x + room for mark, room in zip(drawing.marks, reach, strict=True))
+    )
     bottom = max(mark.y for mark in drawing.marks) + _MARGIN
     height = bottom + len(roles) * _LEGEND_STEP + _HEAD
     about = (

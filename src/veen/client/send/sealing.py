@@ -109,7 +109,7 @@ class Sealer:
         self._profile, self._profile_id = profile, profile.profile_id()
 
     def tag(self, draft: Draft) -> bytes:
-        """Equal for equal drafts to this label by this key, and for nobody else of any use: HMAC with the secret key."""
+        """Equal for equal drafts to this label by this key. An HMAC with the secret key: of no use to anybody else."""
         mac = hmac.new(self._key.seed, b"veen/draft-tag", hashlib.sha256)
         parts: list[bytes | None] = [self.label, self._reader_pk, draft.body, draft.schema, draft.parent]
         parts.append(None if draft.expires_at is None else str(draft.expires_at).encode())
