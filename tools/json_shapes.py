@@ -21,7 +21,7 @@ from veen.cli.shared.shapes import ERROR, meaning_of
 ROOT: Final = Path(__file__).parents[1]
 SHAPES: Final = ROOT / "src/veen/cli/shapes.json"
 PAGE: Final = ROOT / "docs/json.md"
-_NAME: Final = re.compile(r"[a-z$][a-z0-9_]*")
+_NAME: Final = re.compile(r"(?![0-9a-f]{16})[a-z$][a-z0-9_]*")
 _MANY: Final = 60  # more names than a shape has: the names are data
 # Members that hold what users or other documents decide: any JSON.
 _FREE: Final = frozenset((
@@ -29,6 +29,8 @@ _FREE: Final = frozenset((
     "fields", "derived", "claims", "document", "values", "policy", "summary", "data", "detail", "counters",
     "invariants", "facts", "config", "sections", "spec", "element", "rows", "elements", "records", "items",
 ))  # fmt: skip
+# Members that are maps: their names are those of groups, streams, codes and the like.
+_MAPS: Final = frozenset(("producers", "groups", "pending", "codes", "common", "counts", "mapping", "heads", "sums"))
 _PATTERNS: Final = (
     r"^[0-9a-f]{64}$",
     r"^[0-9a-f]{128}$",
@@ -76,7 +78,7 @@ class Observed:
         if name in _FREE and ("object" in types or "array" in types):
             return schema
         if "object" in types and self.fields:
-            if len(self.fields) > _MANY or not all(_NAME.fullmatch(field) for field in self.fields):
+            if name in _MAPS or len(self.fields) > _MANY or not all(_NAME.fullmatch(field) for field in self.fields):
                 together = Observed()
                 for part in self.fields.values():
                     together.merge(part)
@@ -194,7 +196,7 @@ def _list_of(whole: Observed | None, lines: list[dict[str, Any]]) -> str | None:
     fitting = [
         name
         for name in lists
-        if (items := whole.fields[name].items) is None or not items.fields or set(lines[0]) & set(items.fields)
+        if (items := whole.fields[name].items) is not None and set(lines[0]) & set(items.fields)
     ]
     return fitting[0] if fitting and not set(lines[0]) <= set(whole.fields) else None
 

@@ -26,7 +26,8 @@ _TYPES = {
 
 def name_of(arguments):
     """The command of a command line; None if it names none."""
-    context, command, path = click.Context(cli, info_name="veen"), cli, []
+    context, path = click.Context(cli, info_name="veen"), []
+    command: click.Command | None = cli
     for word in arguments:
         if not isinstance(command, click.Group):
             break
@@ -121,6 +122,7 @@ def check(arguments, code, stdout, stderr):
 
 
 def _record(name, code, values):
+    assert RECORDING is not None
     directory = Path(RECORDING)
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{os.getpid()}.ndjson").open("a") as file:

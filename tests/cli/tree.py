@@ -144,7 +144,7 @@ def example_lines(name, command):
 
 
 def _simple_commands(words):
-    part = []
+    part: list[str] = []
     for word in words:
         if word and set(word) <= set("|;<>&"):
             yield part

@@ -35,7 +35,9 @@ def test_no_two_texts_overlap(size, seq):
 @pytest.mark.parametrize(("size", "seq"), SIZES)
 def test_everything_is_inside_the_frame(size, seq):
     _, picture = picture_of(size, seq)
-    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', to_svg(picture)).groups())
+    frame = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', to_svg(picture))
+    assert frame is not None
+    width, height = map(float, frame.groups())
     for _, left, _, right, bottom in boxes(picture):
         assert left >= 0
         assert right <= width
