@@ -194,9 +194,7 @@ def _list_of(whole: Observed | None, lines: list[dict[str, Any]]) -> str | None:
         return None
     lists = [name for name, part in whole.fields.items() if "array" in part.types]
     fitting = [
-        name
-        for name in lists
-        if (items := whole.fields[name].items) is not None and set(lines[0]) & set(items.fields)
+        name for name in lists if (items := whole.fields[name].items) is not None and set(lines[0]) & set(items.fields)
     ]
     return fitting[0] if fitting and not set(lines[0]) <= set(whole.fields) else None
 

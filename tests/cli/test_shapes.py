@@ -69,7 +69,7 @@ def test_keys_of_hubs_are_written_one_way():
             yield from kinds(part)
             yield from kinds(part.get("items", {}))
 
-    for name in SHAPED:
+    for name in set(SHAPED) - {"vesn verify"}:  # the hubs of the predecessor have their own form
         assert set(kinds(shapes()[name]["schema"])) <= {"^ed25519:[0-9a-f]{64}$"}, name
 
 
@@ -97,7 +97,7 @@ def test_the_comparison_of_this_suite_is_strict():
 
 
 def test_the_hook_sees_what_commands_print(monkeypatch):
-    seen_names = []
-    monkeypatch.setattr(shapecheck, "check", lambda args, *_: seen_names.append(args))
+    lines = []
+    monkeypatch.setattr(shapecheck, "check", lambda args, *_: lines.append(args))
     CliRunner().invoke(cli, ["version", "--json"])
-    assert seen_names == [["version", "--json"]]
+    assert lines == [["version", "--json"]]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Mode, Output
@@ -30,7 +30,7 @@ _STREAM = click.argument("stream", type=STREAM, required=False)
 
 
 @pending.verb("list", "Messages that wait on this machine; asks no hub.")
-@client_options
+@identity_options
 def list_(output: Output, session: CliSession) -> None:
     """List the messages of your identity that got no receipt, of all hubs. Needs neither a hub nor a passphrase.
 
