@@ -22,7 +22,7 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class _Screen:
-    """Whether a progress line is on the terminal. `lock` guards `is_drawn`, and every write while a line may be there."""
+    """Whether a progress line is on the terminal. `lock` guards `is_drawn` and what is written while one is there."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
