@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types
 from tests.cli import shapecheck
 from tests.cli.homes import Cli
 from tests.cli.test_app import ALL, NAMES
@@ -88,7 +88,8 @@ def test_the_comparison_of_this_suite_is_strict():
     """Without this the hook in every other test would prove nothing."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}
     assert list(shapecheck.departures(schema, {"a": 1, "b": "x"})) == []
-    for value in ({}, {"a": "1"}, {"a": True}, {"a": 1, "c": 2}, [], {"a": 1, "b": None}):
+    wrong: list[object] = [{}, {"a": "1"}, {"a": True}, {"a": 1, "c": 2}, [], {"a": 1, "b": None}]
+    for value in wrong:
         assert list(shapecheck.departures(schema, value)), value
     assert shapecheck.name_of(["id", "keyring", "list", "--json"]) == "id keyring list"
     if not shapecheck.RECORDING:
