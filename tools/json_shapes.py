@@ -29,6 +29,11 @@ _FREE: Final = frozenset((
     "fields", "derived", "claims", "document", "values", "policy", "summary", "data", "detail", "counters",
     "invariants", "facts", "config", "sections", "spec", "element", "rows", "elements", "records", "items",
 ))  # fmt: skip
+# Fields whose texts always have one form; of others a form is chance.
+_EXACT: Final = frozenset((
+    "hub_pk", "hub_pks", "source_hub_pk", "hub_id", "msg_id", "label", "label_curr", "label_prev", "mmr_root",
+    "leaf_hash", "client_id", "hub_sig", "ct_hash", "time",
+))  # fmt: skip
 # Members that are maps: their names are those of groups, streams, codes and the like.
 _MAPS: Final = frozenset(("producers", "groups", "pending", "codes", "common", "counts", "mapping", "heads", "sums"))
 _PATTERNS: Final = (
@@ -73,7 +78,7 @@ class Observed:
             types.discard("integer")
         ordered = sorted(types, key=lambda kind: (kind == "null", kind))
         schema: dict[str, Any] = {"type": ordered[0] if len(ordered) == 1 else ordered}
-        if self.patterns and self.texts and types <= {"string", "null"}:
+        if name in _EXACT and self.patterns and self.texts and types <= {"string", "null"}:
             schema["pattern"] = min(self.patterns)
         if name in _FREE and ("object" in types or "array" in types):
             return schema
