@@ -133,8 +133,11 @@ def widened(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         schema["pattern"] = texts[0]["pattern"]
     objects = [part for part in (old, new) if "object" in _types(part)]
     if any("additionalProperties" in part for part in objects):
-        others = [part["additionalProperties"] for part in objects if "additionalProperties" in part]
-        schema["additionalProperties"] = others[0] if len(others) == 1 else widened(*others)
+        together: dict[str, Any] = {}
+        for part in objects:
+            for element in (part.get("additionalProperties", {}), *part.get("properties", {}).values()):
+                together = widened(together, element)
+        schema["additionalProperties"] = together
     elif objects and all("properties" in part for part in objects):
         names = dict.fromkeys(name for part in objects for name in part["properties"])
         schema["properties"] = {
