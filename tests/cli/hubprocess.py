@@ -9,6 +9,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+from tests.cli import shapecheck
 from tests.hub import hubworld as w
 
 from veen.core.objects.envelopes import SubmitResponse
@@ -26,6 +27,7 @@ def veen(*args, env=None):
         env={**os.environ, **(env or {})},
     )
     assert b"Traceback" not in done.stderr, done.stderr.decode()
+    shapecheck.check(args, done.returncode, done.stdout.decode(), done.stderr.decode())
     return done
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,10 +13,13 @@ import click
 import pytest
 from tests.cli.homes import Cli
 from tests.cli.interrupts import interruptible
-from tests.cli.tree import COMING, check_line, command_lines, commands, exists, groups, signature
+from tests.cli.tree import COMING, check_line, command_lines, commands, example_lines, exists, groups, signature
 
 from veen import native
-from veen.cli.app import COMMANDS, SECTIONS, cli
+from veen.cli.app import COMMANDS, GUESSES, SECTIONS, cli
+from veen.cli.directories import DIR_ARGUMENT
+from veen.cli.examples import EXAMPLES
+from veen.cli.lazy import GuessedCommand
 from veen.cli.shared.output import Exit
 
 ALL = list(commands())
@@ -75,6 +79,67 @@ def test_every_example_in_a_help_text_parses(name, command):
     """What stands in help is copied into terminals."""
     for line in command_lines(command.help or ""):
         check_line(line)
+    for line in example_lines(name, command):
+        check_line(line)
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
+def test_every_command_shows_an_example_of_itself(name, command):
+    """In its docstring, or in `veen.cli.examples`."""
+    lines = list(example_lines(name, command))
+    assert any(line[: len(name.split())] == name.split() for line in lines), f"no example in veen {name} --help"
+
+
+def test_examples_are_of_commands_that_exist_and_are_shown_in_their_help():
+    assert set(EXAMPLES) <= set(NAMES)
+    shown = Cli("unused").invoke("id", "keyring", "share", "--help").output
+    assert "Examples:" in shown
+    assert "veen id keyring share orders --read --out orders.veen-key" in shown
+
+
+@pytest.mark.parametrize("guess", sorted(GUESSES))
+def test_a_guess_is_answered_with_a_command_that_exists(guess):
+    """Names of other tools: `status`, `export`, `login`. Where a command has the name by now, it is the answer."""
+    command, _ = GUESSES[guess]
+    check_line(shlex.split(command)[1:])
+    if guess in COMMANDS:
+        return
+    with pytest.raises(GuessedCommand) as caught:
+        cli.resolve_command(click.Context(cli, info_name="veen"), [guess])
+    assert caught.value.hint == command
+    for line in command_lines(caught.value.format_message()):
+        if not exists(" ".join(line)):
+            check_line(line)
+
+
+def test_a_guess_is_answered_on_the_command_line_with_exit_code_two():
+    done = veen("status")
+    assert done.returncode == Exit.USAGE
+    assert done.stderr.decode().splitlines()[2] == "hint:  veen hub status"
+
+
+DIRECTORY_COMMANDS = [name for name, command in ALL if any(p.name == DIR_ARGUMENT for p in command.params)]
+
+
+def test_commands_about_a_directory_take_it_behind_their_name():
+    assert {"hub status", "hub stop", "hub start", "hub retention show", "hub key rotate", "query run"} <= set(
+        DIRECTORY_COMMANDS
+    )
+    for name, command in ALL:
+        options = {option for parameter in command.params for option in parameter.opts}
+        if "--data-dir" in options:
+            assert any(isinstance(parameter, click.Argument) for parameter in command.params), name
+
+
+def test_a_directory_is_given_once(tmp_path):
+    cli_at = Cli(tmp_path / "home")
+    missing = tmp_path / "no-such-directory"
+    for line in (["hub", "key", "show", missing], ["hub", "key", "show", "--data-dir", missing]):
+        assert cli_at.json(*line, code=Exit.LOCAL)["message"].startswith(str(missing))
+    twice = cli_at.invoke("hub", "key", "show", missing, "--data-dir", missing)
+    assert twice.exit_code == Exit.USAGE
+    assert "give the directory once" in twice.output
+    assert cli_at.invoke("hub", "key", "show").exit_code == Exit.USAGE
 
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
@@ -188,7 +253,7 @@ def test_a_slip_of_the_fingers_is_answered_with_what_was_meant():
 
 def test_veen_alone_shows_help_and_a_group_alone_is_a_usage_error():
     assert veen().returncode == Exit.OK
-    assert b"First steps" in veen().stdout
+    assert b"Start:" in veen().stdout
     alone = veen("hub")
     assert alone.returncode == Exit.USAGE
     assert alone.stdout == b""

@@ -190,6 +190,7 @@ LINES = {
 OFFLINE = {
     *("checkpoint verify", "config show", "equivocation show", "label derive", "proof verify", "receipt verify"),
     "context add",  # asks for a key on a terminal only: below
+    *("pending send", "pending drop"),  # ask nothing while no message waits: tests/cli/test_pending.py
     "recorder agent",  # waits for its hub, whatever that answers: tests/products/recorder/test_agent.py
     *("selftest bridge", "selftest overlays", "selftest recorder"),  # bring hubs and people of their own
     "vesn mirror",  # asks only with a set that verified: tests/cli/test_vesn.py

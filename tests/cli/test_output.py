@@ -18,7 +18,7 @@ from tests.cli.terminal import in_terminal
 
 from veen.cli.shared import output as output_module
 from veen.cli.shared.output import Exit, Fail, Mode, Output, output_options, report, sniff_mode
-from veen.cli.shared.text import block, cell, compact, pretty, safe
+from veen.cli.shared.text import block, cell, compact, cut, pretty, safe, width_of
 
 ENTRIES = [{"seq": 1, "body": "hello"}, {"seq": 2, "body": "tab\there"}]
 
@@ -244,3 +244,125 @@ def test_names_of_fields_and_lines_of_text_are_spelled_out(capsys):
     shown = capsys.readouterr()
     assert not any(mark in shown.out + shown.err for mark in "\x1b\x07\x9b\u202e")
     assert "a\\x1b[2J\nb\n" in shown.out
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_as_wide_as_a_terminal_shows_their_cells(capsys):
+    """East Asian characters fill two columns, combining marks none: counted by len the table would not align."""
+    output = Output(Mode.HUMAN)
+    output.table(("name", "n"), [("日本", 1), ("e\u0301tude", 2), ("plain ascii", 3)])
+    lines = capsys.readouterr().out.splitlines()
+    assert {width_of(line[: line.rindex(" ")]) for line in lines} == {width_of("plain ascii") + 1}
+
+
+def test_records_get_columns_that_fit_their_first_rows(capsys):
+    output = Output(Mode.HUMAN)
+    with output.records("rows", ("a", "b", "c")) as records:
+        records.add({}, ("x" * 20, "1", "end"))
+        records.add({}, ("y", "22", "end"))
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.index("b") == rows[0].index("1") == rows[1].index("22") == 22
+    assert head.index("c") == rows[0].index("end") == rows[1].index("end")
+
+
+def test_one_very_long_cell_does_not_widen_the_whole_table(capsys):
+    output = Output(Mode.HUMAN)
+    with output.records("rows", ("a", "b")) as records:
+        records.add({}, ("x" * 500, "1"))
+        records.add({}, ("y", "2"))
+    long, short_row = capsys.readouterr().out.splitlines()[1:]
+    assert "x" * 500 in long
+    assert len(short_row) < 60
+
+
+def test_a_live_table_shows_every_row_at_once(capsys):
+    output = Output(Mode.HUMAN)
+    with output.records("rows", ("a",), live=True) as records:
+        records.add({}, ("first",))
+        assert "first" in capsys.readouterr().out
+
+
+@given(st.text(max_size=200), st.integers(24, 80))
+def test_what_is_cut_fits_and_says_how_much_is_missing(text, width):
+    shown = cut(cell(text), width)
+    assert width_of(shown) <= width
+    whole = cell(text)
+    if shown != whole:
+        visible, _, note = shown.rpartition("… (+")
+        assert whole.startswith(visible)
+        assert int(note.split()[0]) == len(whole) - len(visible)
+
+
+def test_long_bodies_are_cut_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    for forced, is_cut in (("1", True), ("", False)):
+        monkeypatch.setenv("VEEN_FORCE_TTY", forced)
+        output = Output(Mode.HUMAN)
+        with output.records("rows", ("n", "body"), whole=False) as records:
+            records.add({}, (1, "long " * 100))
+        assert records.is_cut is is_cut
+        row = capsys.readouterr().out.splitlines()[-1]
+        assert (width_of(row) <= 60) is is_cut
+    monkeypatch.setenv("VEEN_FORCE_TTY", "1")
+    with Output(Mode.PLAIN).records("rows", ("n", "body"), whole=False) as records:
+        records.add({}, (1, "long " * 100))
+    assert "(+" not in capsys.readouterr().out
+
+
+def test_a_check_that_held_is_green_and_one_that_failed_is_red(monkeypatch, capsys):
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    output = Output(Mode.PLAIN)
+    assert output.styled("verified", "good") == "\x1b[32mverified\x1b[0m"
+    monkeypatch.setattr(click, "echo", lambda text, **_: print(text))  # click strips colours where no terminal is
+    output.line("receipt verified here", good="receipt verified")
+    output.line("it FAILED", bad="FAILED")
+    output.line("nothing of the kind", good="verified", bad="FAILED")
+    assert capsys.readouterr().out.splitlines() == [
+        "\x1b[32mreceipt verified\x1b[0m here",
+        "it \x1b[31m\x1b[1mFAILED\x1b[0m",
+        "nothing of the kind",
+    ]
+    monkeypatch.setenv("NO_COLOR", "1")
+    output.line("receipt verified here", good="receipt verified")
+    assert capsys.readouterr().out == "receipt verified here\n"
+
+
+MIXED = """
+import time
+from veen.cli.shared import progress as module
+from veen.cli.shared.output import Mode, Output
+
+def wait():
+    while not module._SCREEN.is_drawn:
+        time.sleep(0.01)
+
+output = Output(Mode.PLAIN)
+with output.progress("playing") as progress:
+    wait()
+    output.line("2/8  keys")
+    wait()
+print("done")
+"""
+
+
+def screen_of(stream):
+    """What a terminal shows in the end, as far as carriage returns and the erasing of a line go."""
+    lines = [""]
+    for part in re.split(r"(\r\n|\n|\r\x1b\[K|\r)", stream):
+        if part in ("\n", "\r\n"):
+            lines.append("")
+        elif part.startswith("\r"):
+            lines[-1] = ""
+        else:
+            lines[-1] += part
+    return [line for line in lines if line]
+
+
+def test_what_is_printed_during_progress_does_not_mix_with_its_line():
+    """`playing… 2 s2/8 keys` was on the screen of the demo for good."""
+    _, screen = in_terminal(program=[sys.executable, "-c", MIXED])
+    assert screen.count("playing…") >= 2
+    assert screen_of(screen) == ["2/8  keys", "done"]

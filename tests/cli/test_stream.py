@@ -42,7 +42,7 @@ def test_a_range_is_read_verified_and_opened(talk, stream, bodies):
 @pytest.mark.parametrize("flag", ["--with-proofs", "--with-proof"])
 def test_every_entry_brings_a_proof_that_holds_by_itself(talk, stream, flag):
     for entry in talk.entries(stream, flag):
-        receipt, proof = Receipt.from_json(entry["receipt"]), MmrProof.from_json(entry["proof"])
+        receipt, proof = Receipt.from_json(list(entry["receipt"].values())), MmrProof.from_json(entry["proof"])
         proof.verify(leaf_hash=receipt.leaf_hash, stream_seq=entry["seq"], expected_root=receipt.mmr_root)
     assert "hashes to" in talk.run("stream", stream, flag, "-o", "human").stdout
 

@@ -41,7 +41,7 @@ def test_every_exit_code_and_variable_is_listed(cli):
 
 def test_help_shows_the_help_of_any_command(cli):
     assert "Usage: cli hub start" in cli.run("help", "hub", "start").stdout.replace("veen", "cli")
-    assert "Topics: exit-codes" in cli.run("help").stdout
+    assert "Topics: commands, exit-codes" in cli.run("help").stdout
     cli.run("help", "no", "such", "thing", code=Exit.USAGE)
 
 

@@ -1,5 +1,6 @@
 """The command tree as tests see it: walking it, and parsing a command line without running it."""
 
+import inspect
 import re
 import shlex
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 import click
 
 from veen.cli.app import cli
+from veen.cli.directories import DIR_ARGUMENT
+from veen.cli.examples import EXAMPLES
 
 
 def commands(group=cli, prefix=""):
@@ -32,8 +35,12 @@ def groups(group=cli, prefix=""):
 
 def signature(name, command):
     """A command in one line: its arguments in order, then its options by name, but for those that every command has."""
-    usual = {"--json", "--ndjson", "--output", "-o", "--quiet", "-q", "--no-input"}
-    arguments = [parameter.name.upper() for parameter in command.params if isinstance(parameter, click.Argument)]
+    usual = {"--json", "--json-schema", "--ndjson", "--output", "-o", "--quiet", "-q", "--no-input"}
+    arguments = [
+        parameter.name.upper()
+        for parameter in command.params
+        if isinstance(parameter, click.Argument) and parameter.name != DIR_ARGUMENT
+    ]
     named = {
         option
         for parameter in command.params
@@ -120,3 +127,28 @@ def command_lines(text):
     for quoted in [*_QUOTED.findall(text), *_BARE.findall(_QUOTED.sub("", text))]:
         line = re.split(r" [>|&]", quoted)[0].strip().rstrip(".")
         yield shlex.split(line)[1:]
+
+
+def example_lines(name, command):
+    """The commands that stand in a help text as examples, without what a shell does around them."""
+    text = inspect.cleandoc(command.help or "").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if re.match(r"\s*(?:[^`]*\| )?veen ", line)]
+    for line in [*lines, *EXAMPLES.get(name, ())]:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|;<>&")
+        lexer.whitespace_split = True
+        lexer.commenters = "#"
+        words = list(lexer)
+        for part in _simple_commands(words):
+            if part[:1] == ["veen"]:
+                yield part[1:]
+
+
+def _simple_commands(words):
+    part: list[str] = []
+    for word in words:
+        if word and set(word) <= set("|;<>&"):
+            yield part
+            part = [] if word in ("|", "|&", ";", "&", "&&", "||") else [""]  # a file comes after < and >
+        else:
+            part.append(word)
+    yield part

@@ -1,7 +1,7 @@
 """The command tree, and the end of every run: an exit code, and never a traceback."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import click
@@ -10,7 +10,7 @@ from veen import __version__
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
 
-__all__ = ["COMMANDS", "SECTIONS", "LazyGroup", "cli", "main"]
+__all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_line"]
 
 COMMANDS: Table = {
     "audit": ("veen.cli.evidence.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
@@ -25,6 +25,7 @@ COMMANDS: Table = {
     "disc": ("veen.cli.disc.group:disc", "A directory of hubs, overlays and services (001 spec-5)."),
     "equivocation": ("veen.cli.evidence.equivocation:equivocation", "Proof that a hub told two stories."),
     "evidence": ("veen.cli.evidence.files:evidence", "Entries with all their proofs as one file, for outsiders."),
+    "pending": ("veen.cli.pending.group:pending", "Messages that got no receipt: list, send, drop."),
     "proof": ("veen.cli.evidence.proof:proof", "That an entry stands in the log; also as a picture."),
     "query": ("veen.cli.bulk.query:query", "Ask recorder events; results that anyone can check."),
     "recorder": ("veen.cli.recorder.group:recorder", "Record events of any source, each exactly once, with evidence."),
@@ -32,6 +33,7 @@ COMMANDS: Table = {
     "resync": ("veen.cli.messages.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
     "send": ("veen.cli.messages.send:send", "Seal a message, send it, verify its receipt."),
     "spark": ("veen.cli.bulk.spark:spark", "Run on a cluster, look at schemas, open a shell."),
+    "shell": ("veen.cli.tools.shell:shell", "Run several commands with one opening of the keystore."),
     "stream": ("veen.cli.messages.stream:stream", "Read a stream, every entry verified."),
     "table": ("veen.cli.bulk.table:table", "Tables of a log in Parquet: entries, events, states."),
     "tail": ("veen.cli.messages.stream:tail", "Show what is written to a stream from now on."),
@@ -84,55 +86,115 @@ COMMANDS: Table = {
     "vesn": ("veen.cli.tools.vesn:vesn", "Logs of VESN, the predecessor: verify, look into, archive, mirror."),
 }
 
+# One row for each heading of `veen --help`, in the order of the page: what most people need comes first. A new command
+# is added to one row; names that are no command yet are left out of the page.
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
-    ("First steps", ("demo", "keygen", "help", "docs", "explain", "doctor")),
-    ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
-    (
-        "Evidence",
-        ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "anchor", "query", "inspect", "equivocation"),
-    ),
-    ("Watching", ("witness", "monitor", "mirror")),
-    ("Together", ("contacts", "invite", "join", "revoke", "keys", "inbox")),
-    ("Keys and authority", ("id", "cap", "authorize", "policy", "pow")),
-    ("Products", ("recorder",)),
-    ("Overlays", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold")),
-    ("Names", ("label", "label-class", "schema", "disc", "connect")),
-    ("Hub", ("hub", "kube", "selftest", "bench")),
-    ("Elsewhere", ("table", "spark", "bridge", "vesn")),
-    ("Setting up", ("context", "config", "agent", "completion", "version")),
+    ("Start", ("demo", "keygen", "send", "stream", "tail", "help", "docs", "explain", "doctor")),
+    ("Trust", ("verify", "evidence", "proof", "receipt", "checkpoint", "audit", "equivocation", "inspect")),
+    ("Together", ("invite", "join", "revoke", "contacts", "keys", "inbox", "cap", "authorize", "agent")),
+    ("Messages", ("attachment", "pending", "resync", "verify-state", "shell")),
+    ("Products", ("recorder", "query", "bridge", "console", "vesn")),
+    ("Operate", ("hub", "policy", "anchor", "witness", "mirror", "replica", "monitor", "kube", "selftest", "bench")),
+    ("State", ("kv", "crud", "queue", "crdt", "rpc", "wallet", "op", "fold", "disc")),
+    ("Names", ("label", "label-class", "schema", "pow", "connect")),
+    ("Bulk", ("table", "spark")),
+    ("Set up", ("context", "id", "config", "completion", "version")),
 )
+
+# What people type for something that has another name here: the command that does it, and what that is.
+GUESSES: Mapping[str, tuple[str, str]] = {
+    "read": ("veen stream STREAM", "read a stream"),
+    "cat": ("veen stream STREAM", "read a stream"),
+    "follow": ("veen tail STREAM", "show what is written from now on"),
+    "watch": ("veen tail STREAM", "show what is written from now on"),
+    "write": ("veen send STREAM BODY", "send a message"),
+    "publish": ("veen send STREAM BODY", "send a message"),
+    "status": ("veen hub status", "the state of the hub in use; of this machine: veen doctor"),
+    "health": ("veen hub health", "whether the hub is ready"),
+    "export": ("veen evidence export STREAM --out FILE", "entries for outsiders; your own keys: veen id export DIR"),
+    "backup": ("veen hub clone DIR COPY", "a copy of a hub's directory; of your own keys: veen id export DIR"),
+    "restore": ("veen hub clone COPY DIR", "from a copy of a hub's directory; of your own keys: veen id import DIR"),
+    "revoke": ("veen help cap", "who may write, and until when; a device of an identity: veen id device revoke"),
+    "login": (
+        "veen keygen --name NAME",
+        "there are no accounts: an identity is a key of your own; then veen context add",
+    ),
+    "init": ("veen keygen --name NAME", "make an identity; then veen context add"),
+    "keyring": ("veen id keyring list", "the keys of streams"),
+    "keys": ("veen id keyring list", "the keys of streams"),
+    "console": ("veen hub status", "there is no web console here; the hub in the terminal: veen hub status"),
+    "import": ("veen id import DIR", "an identity that was exported"),
+    "share": ("veen id keyring share STREAM", "the keys of a stream for somebody else"),
+    "server": ("veen hub start --data-dir DIR", "run a hub"),
+    "start": ("veen hub start --data-dir DIR", "run a hub"),
+    "stop": ("veen hub stop --data-dir DIR", "stop a hub"),
+    "search": ("veen query run --data-dir DIR", "ask recorded events"),
+    "whoami": ("veen id show", "your identity"),
+    "settings": ("veen config show", "settings, and where each comes from"),
+    "ping": ("veen hub health", "whether the hub is ready"),
+}
 
 
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
     sections=SECTIONS,
+    detailed=3,
+    guesses=GUESSES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="veen")
+@click.option("--batch", metavar="FILE", help="Run the commands in FILE, one a line; the same as veen shell FILE.")
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, batch: str | None) -> None:
     """VEEN: a verifiable, end-to-end encrypted log that nobody has to trust.
 
-    Every command takes --json; `veen help exit-codes` lists what the exit codes mean.
+    \b
+    veen demo                              see it work, in seconds
+    veen hub start --data-dir ./hub --dev  a hub to try
+    veen send orders "hello"               sealed, sent, receipt verified
+    veen stream orders                     read back, every entry verified
+
+    Every command takes --help, --json and --json-schema; `veen help exit-codes` lists what the exit codes mean.
     """
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is not None:
+        if batch is not None:
+            raise click.UsageError("--batch takes no command beside it")
+    elif batch is not None:
+        ctx.exit(_run_batch(batch))
+    else:
         click.echo(ctx.get_help())
+
+
+def _run_batch(file: str) -> int:
+    from pathlib import Path
+
+    from veen.cli.tools.shell import run_script
+
+    if file != "-" and not Path(file).is_file():
+        raise click.UsageError(f"--batch {file}: there is no such file")
+    output = Output()
+    try:
+        return run_script(output, Path(file), keep_going=False)
+    except Fail as fail:
+        report(output, fail)
+        return fail.exit_code
 
 
 def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper in a program
-    sys.exit(_run())
+    sys.exit(run_line(sys.argv[1:]))
 
 
-def _run() -> int:
+def run_line(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code. What it has to say, it has said."""
     # Errors follow the command's own choice of form, also when its options cannot be parsed.
-    output, stdout = Output(sniff_mode(sys.argv[1:])), sys.stdout
+    output, stdout = Output(sniff_mode(arguments)), sys.stdout
     try:
-        return int(cli.main(prog_name="veen", standalone_mode=False) or 0)
+        return int(cli.main(args=list(arguments), prog_name="veen", standalone_mode=False) or 0)
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -146,7 +208,7 @@ def _run() -> int:
         fail = Fail("E.LOCAL", "a file cannot be used", exc.format_message(), "check the path")
     except click.UsageError as exc:
         command = exc.ctx.command_path if exc.ctx else "veen"
-        fail = Fail("E.USAGE", "usage", exc.format_message(), f"{command} --help")
+        fail = Fail("E.USAGE", "usage", exc.format_message(), getattr(exc, "hint", None) or f"{command} --help")
     except click.ClickException as exc:
         fail = Fail("E.USAGE", "usage", exc.format_message(), "veen --help")
     except Exception as exc:

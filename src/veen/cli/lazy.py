@@ -2,23 +2,32 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["LazyGroup", "Table"]
+__all__ = ["GuessedCommand", "LazyGroup", "Table"]
 
 Table = Mapping[str, tuple[str, str]]  # name -> (module:attribute, short help)
+_DRESSED: Final[set[click.Command]] = set()  # commands that were given what all commands have
+
+
+class GuessedCommand(click.UsageError):
+    """A name that is no command; `hint` is the command that does what it suggests."""
+
+    def __init__(self, message: str, ctx: click.Context, hint: str) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
 
 
 class LazyGroup(click.Group):
     """A group of commands: those of its own module by `verb`, those of other modules by a row of `table`.
 
     Every row has the short help of its command, so that listing imports nothing. `sections` are the headings of the
-    help; without them all commands stand under one.
+    help; without them all commands stand under one. `guesses` answer names that have another one here.
     """
 
     def __init__(
@@ -27,11 +36,15 @@ class LazyGroup(click.Group):
         *,
         table: Table | None = None,
         sections: Sequence[tuple[str, Sequence[str]]] = (),
+        detailed: int | None = None,
+        guesses: Mapping[str, tuple[str, str]] | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(name, **attributes)
         self.table: dict[str, tuple[str, str]] = dict(table or {})
         self.sections = sections
+        self.detailed = detailed  # how many sections describe their commands; the others list them
+        self.guesses = dict(guesses or {})
 
     def verb(
         self, name: str, short: str, cls: type[click.Command] = click.Command
@@ -49,32 +62,51 @@ class LazyGroup(click.Group):
         return sorted(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.commands or cmd_name not in self.table:
-            return self.commands.get(cmd_name)
-        module, _, attribute = self.table[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"  # noqa: S101 - our own table
+        command = self.commands.get(cmd_name)
+        if command is None:
+            if cmd_name not in self.table:
+                return None
+            module, _, attribute = self.table[cmd_name][0].partition(":")
+            command = getattr(import_module(module), attribute)
+            assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"  # noqa: S101 - our own table
+        if not isinstance(command, click.Group):
+            from veen.cli.directories import accept_directory
+            from veen.cli.examples import epilog_of
+
+            if command not in _DRESSED:
+                _DRESSED.add(command)
+                accept_directory(command)
+            path = [*ctx.command_path.split()[1:], cmd_name]  # without the name of the program
+            command.epilog = command.epilog or epilog_of(" ".join(path))
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.table and not args[0].startswith("-"):
-            ctx.fail(self._unknown(ctx, args[0]))
+            raise self._unknown(ctx, args[0])
         return super().resolve_command(ctx, args)
 
-    def _unknown(self, ctx: click.Context, name: str) -> str:
+    def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
+        if name in self.guesses:
+            command, what = self.guesses[name]
+            return GuessedCommand(f"there is no command {name!r}; {command}: {what}", ctx, command)
         from difflib import get_close_matches
 
         near = get_close_matches(name, self.table, n=3)
         meant = f" Did you mean {' or '.join(f'{ctx.command_path} {word}' for word in near)}?" if near else ""
-        return f"there is no command {name!r}.{meant}"
+        return click.UsageError(f"there is no command {name!r}.{meant}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in self.sections or (("Commands", self.list_commands(ctx)),):
+        sections = self.sections or (("Commands", self.list_commands(ctx)),)
+        detailed = len(sections) if self.detailed is None else self.detailed
+        for title, names in sections[:detailed]:
             if rows := [(name, self.table[name][1]) for name in names if name in self.table]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+        if rest := [(title, [name for name in names if name in self.table]) for title, names in sections[detailed:]]:
+            with formatter.section("More, described by `veen help commands`"):
+                formatter.write_dl([(title, ", ".join(names)) for title, names in rest if names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """The names in the table; click's own way would import every command to ask for its help."""

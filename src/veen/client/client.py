@@ -35,7 +35,7 @@ from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
 from veen.client.send.writing import Outcome, Sent, Writer
 from veen.client.session import HubSession
-from veen.client.state import Mode, StateStore
+from veen.client.state import LabelState, Mode, StateStore
 from veen.client.transport.base import Transport
 from veen.client.transport.calls import Calls, Retry, refusal_of
 from veen.client.transport.http import CALL_SECONDS, HttpTransport
@@ -268,8 +268,13 @@ class Client:
         expires_at: int | None = None,
         capability: CapToken | None = None,
         auth_ref: bytes | None = None,
+        once: bool = False,
     ) -> Sent:
-        """Seal, send, verify the receipt and its place in the log. Returns only when all of that holds."""
+        """Seal, send, verify the receipt and its place in the log. Returns only when all of that holds.
+
+        With `once`, a message that says the same and that an earlier call could not deliver is this one: it is sent
+        as it was sealed then, and no second one is (`Sent.is_late`).
+        """
         draft = Draft(
             body=body,
             schema=None if schema is None else schema_id(schema),
@@ -277,7 +282,8 @@ class Client:
             expires_at=expires_at,
             attachments=tuple(Attach(data=item) if isinstance(item, bytes) else item for item in attachments),
         )
-        outcome = (await self._send_drafts(stream, [draft], 1, await self._authority(stream, capability, auth_ref)))[0]
+        authority = await self._authority(stream, capability, auth_ref)
+        outcome = (await self._send_drafts(stream, [draft], 1, authority, once=once))[0]
         if isinstance(outcome, Sent):
             return outcome
         raise outcome
@@ -291,11 +297,11 @@ class Client:
         capability: CapToken | None = None,
         auth_ref: bytes | None = None,
         batch: int = _BATCH,
+        once: bool = False,
     ) -> list[Outcome]:
         """Send in batches; one outcome per body, in order: a Sent, or the error that concerns this message alone."""
-        return await self._send_drafts(
-            stream, _drafts(bodies, schema), batch, await self._authority(stream, capability, auth_ref)
-        )
+        authority = await self._authority(stream, capability, auth_ref)
+        return await self._send_drafts(stream, _drafts(bodies, schema), batch, authority, once=once)
 
     async def prepare(
         self,
@@ -352,6 +358,22 @@ class Client:
             answers += await self.recover(f"label:{label.hex()}")
         return answers
 
+    def pending(self) -> list[LabelState]:
+        """The labels of this hub with messages that got no receipt: they are kept, and sent again before new ones."""
+        return self._labels.pending()
+
+    async def send_pending(self, state: LabelState) -> None:
+        """Send what is pending on a label, also by a client key that was retired; see `take_recovered`."""
+        await self._labels.settle(state)
+
+    async def drop_pending(self, state: LabelState) -> tuple[int, int]:
+        """Give up what is pending on a label: how many the log turned out to have, and how many were dropped."""
+        return await self._labels.drop_pending(state)
+
+    def take_recovered(self) -> list[Sent]:
+        """Messages of earlier calls that were delivered by later ones, each told once."""
+        return self._labels.take_recovered()
+
     async def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
         """Read the log to its end and rebuild what is known, also of our own numbers (spec §9)."""
         target = await self._labels.find(stream, epoch)
@@ -378,7 +400,7 @@ class Client:
         return await self.grants.auth_ref(self._labels.keys(stream)[0].stream_id, capability)
 
     async def _send_drafts(
-        self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None
+        self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None, *, once: bool = False
     ) -> list[Outcome]:
         """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
         outcomes: list[Outcome | None] = [None] * len(drafts)
@@ -394,7 +416,7 @@ class Client:
             writer = await self._labels.writer(target)
             async with writer.lock:
                 self._check_bounds(writer, len(turn))
-                results = await writer.send([drafts[number] for number in turn], auth_ref, target.seal_to)
+                results = await writer.send([drafts[number] for number in turn], auth_ref, target.seal_to, once=once)
             self._follower.sent(stream, (outcome for outcome in results if outcome is not None))
             for number, outcome in zip(turn, results, strict=True):
                 outcomes[number] = outcome

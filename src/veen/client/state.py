@@ -8,10 +8,10 @@ twice, as two hubs with one identity would equivocate (D-76).
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hmac import compare_digest
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from veen.client.errors import LocalError, StateDamaged
 from veen.client.home import Home
@@ -23,7 +23,7 @@ from veen.fs.errors import StorageError
 from veen.fs.local import Fs
 from veen.storage.scan import read_file
 
-__all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "StateStore", "rekey", "session_keys"]
+__all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "PendingNote", "StateStore", "rekey", "session_keys"]
 
 _Key = tuple[bytes, bytes, bytes]  # hub_id, label, client_id
 
@@ -41,6 +41,20 @@ CREATE TABLE pending (
 );
 CREATE TABLE hub (hub_id BLOB PRIMARY KEY, record BLOB NOT NULL, sum BLOB NOT NULL) WITHOUT ROWID;
 """
+# Beside `pending`, and not needed to send it: a file of an earlier release gets the table when it is next opened.
+_NOTES: Final = """
+CREATE TABLE IF NOT EXISTS pending_note (
+    hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL,
+    tag BLOB NOT NULL, sealed_at INTEGER NOT NULL, PRIMARY KEY (hub_id, label, client_id, client_seq)
+)
+"""
+
+
+class PendingNote(NamedTuple):
+    """What is known of a pending message beside its bytes: by `tag` the same draft is recognised, if it comes again."""
+
+    tag: bytes  # keyed by the identity: it tells nothing of the draft to who has the file alone
+    sealed_at: int
 
 
 class StateStore:
@@ -112,8 +126,8 @@ class StateStore:
         furthest = max(states, key=lambda state: state.last_stream_seq, default=None)
         return furthest and furthest.rotated(client_id)
 
-    def save(self, *states: LabelState) -> None:
-        """All of them, or none; durable when it returns."""
+    def save(self, *states: LabelState, notes: Mapping[int, PendingNote] | None = None) -> None:
+        """All of them, or none; durable when it returns. `notes` are by client_seq, about the first state's pending."""
         for state in states:
             state.check()
         with self._transaction() as db:
@@ -124,6 +138,22 @@ class StateStore:
                     "INSERT OR REPLACE INTO label_state VALUES (?, ?, ?, ?, ?)", (*key, body, _state_sum(key, body))
                 )
                 self._save_pending(db, key, state.pending)
+            if notes and states:
+                key = (states[0].hub_id, states[0].label, states[0].client_id)
+                db.executemany(
+                    "INSERT OR REPLACE INTO pending_note VALUES (?, ?, ?, ?, ?, ?)",
+                    [(*key, client_seq, *note) for client_seq, note in notes.items()],
+                )
+
+    def notes(self, state: LabelState) -> dict[int, PendingNote]:
+        """client_seq -> note, of the pending messages of a state; those of earlier releases have none."""
+        with self._named_errors():
+            rows = self._db.execute(
+                "SELECT client_seq, tag, sealed_at FROM pending_note WHERE hub_id = ? AND label = ? AND client_id = ?",
+                (state.hub_id, state.label, state.client_id),
+            ).fetchall()
+        waiting = {pending.client_seq for pending in state.pending}
+        return {row[0]: PendingNote(bytes(row[1]), int(row[2])) for row in rows if row[0] in waiting}
 
     def states(
         self, hub_id: bytes | None = None, label: bytes | None = None, client_id: bytes | None = None
@@ -149,7 +179,7 @@ class StateStore:
     def forget(self, hub_id: bytes, label: bytes) -> None:
         """Drop all that is known of a label, damaged or not: a resync begins so."""
         with self._transaction() as db:
-            for table in ("label_state", "pending"):
+            for table in ("label_state", "pending", "pending_note"):
                 db.execute(f"DELETE FROM {table} WHERE hub_id = ? AND label = ?", (hub_id, label))  # noqa: S608 - fixed
 
     # --- hubs ------------------------------------------------------------------------------------------
@@ -216,6 +246,11 @@ class StateStore:
         if damage != "ok":
             raise StateDamaged(str(damage).splitlines()[0])
         if version == _VERSION:
+            with self._named_errors():
+                has_notes = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pending_note'").fetchone()
+            if not has_notes:
+                with self._transaction() as db:
+                    db.execute(_NOTES)
             return
         if version != 0:
             raise StateDamaged(f"it was written by another release (version {version}, this one knows {_VERSION})")
@@ -223,6 +258,7 @@ class StateStore:
             for statement in _SCHEMA.split(";\n"):
                 if statement.strip():
                     db.execute(statement)
+            db.execute(_NOTES)
             db.execute(f"PRAGMA user_version = {_VERSION}")
 
     @contextlib.contextmanager
@@ -283,10 +319,11 @@ class StateStore:
             checksum = _pending_sum(key, pending)
             if stored.pop(pending.client_seq, None) != checksum:
                 db.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (*key, *pending, checksum))
-        db.executemany(
-            "DELETE FROM pending WHERE hub_id = ? AND label = ? AND client_id = ? AND client_seq = ?",
-            [(*key, client_seq) for client_seq in stored],
-        )
+        for table in ("pending", "pending_note"):
+            db.executemany(
+                f"DELETE FROM {table} WHERE hub_id = ? AND label = ? AND client_id = ? AND client_seq = ?",  # noqa: S608 - fixed
+                [(*key, client_seq) for client_seq in stored],
+            )
 
 
 def _state_sum(key: _Key, body: bytes) -> bytes:

@@ -20,7 +20,7 @@ from veen.client.read.resync import Resynced
 from veen.client.send.grants import TokenGrant
 from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.writing import Outcome, Sent
-from veen.client.state import Mode
+from veen.client.state import LabelState, Mode
 from veen.client.verify.evidence import Proven
 from veen.client.verify.pin import HubPin
 from veen.core.evidence_file import EvidenceFile
@@ -172,6 +172,7 @@ class SyncClient:
         expires_at: int | None = None,
         capability: CapToken | None = None,
         auth_ref: bytes | None = None,
+        once: bool = False,
     ) -> Sent:
         return self._loop.run(
             self._client.send(
@@ -183,6 +184,7 @@ class SyncClient:
                 expires_at=expires_at,
                 capability=capability,
                 auth_ref=auth_ref,
+                once=once,
             )
         )
 
@@ -197,6 +199,19 @@ class SyncClient:
 
     def recover(self, stream: Stream) -> list[Sent]:
         return self._loop.run(self._client.recover(stream))
+
+    def pending(self) -> list[LabelState]:
+        """As `Client.pending`."""
+        return self._client.pending()
+
+    def send_pending(self, state: LabelState) -> None:
+        self._loop.run(self._client.send_pending(state))
+
+    def drop_pending(self, state: LabelState) -> tuple[int, int]:
+        return self._loop.run(self._client.drop_pending(state))
+
+    def take_recovered(self) -> list[Sent]:
+        return self._client.take_recovered()
 
     def cursor(
         self, stream: Stream, client_seq: int | None = None, *, epoch: int | None = None

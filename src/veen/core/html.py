@@ -6,16 +6,20 @@ shared.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
 from veen.core.wire import Wire
 
-__all__ = ["of_wire", "shown", "table"]
+__all__ = ["field_html", "of_wire", "shown", "table"]
 
 _MAX_ELEMENTS: Final = 16
 _MAX_CHARS: Final = 200
 _STYLE: Final = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
+_CAPTION: Final = "text-align:left;font-weight:bold;padding:.2em 0"
+_TIMES: Final = ("_ts", "_at", "valid_from", "valid_until")  # how the names of fields end that hold seconds since 1970
+_LATEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -23,7 +27,7 @@ def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     lines = (
         f'<tr><th style="{_STYLE}">{escape(name)}</th><td style="{_STYLE}">{html}</td></tr>' for name, html in rows
     )
-    return f'<table class="veen"><caption>{escape(title)}</caption>{"".join(lines)}</table>'
+    return f'<table class="veen"><caption style="{_CAPTION}">{escape(title)}</caption>{"".join(lines)}</table>'
 
 
 def of_wire(obj: Wire) -> str:
@@ -31,7 +35,14 @@ def of_wire(obj: Wire) -> str:
     if not _tells(obj):
         return f"<code>{escape(repr(obj))}</code>"
     hidden = {field.name for field in fields(obj) if not field.repr}  # type: ignore[arg-type]  # every one is a dataclass
-    return table(obj.KIND, [(name, shown(value)) for name, value in obj.named() if name not in hidden])
+    return table(obj.KIND, [(name, field_html(name, value)) for name, value in obj.named() if name not in hidden])
+
+
+def field_html(name: str, value: Any) -> str:
+    """The value of a field: a time as people write it, with the seconds in its title."""
+    if type(value) is int and name.endswith(_TIMES) and 0 < value <= _LATEST:
+        return f'<span title="{value}">{datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")}</span>'
+    return shown(value)
 
 
 def _tells(obj: Wire) -> bool:

@@ -64,7 +64,7 @@ def inspect(output: Output, file: Path, trust: Path | None) -> None:
             "opened": opened,
             "sealed": sealed,
             "source_hub_id": header.source_hub_id.hex(),
-            "source_hub_pk": header.source_hub_pk.hex(),
+            "source_hub_pk": f"ed25519:{header.source_hub_pk.hex()}",
             "created_at": header.created_at,
         }
         if trust is not None:

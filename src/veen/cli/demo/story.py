@@ -71,10 +71,14 @@ class Story:
 
     def step(self, number: int, name: str, line: str) -> None:
         place = f"{number}/{self.steps} "
-        self.output.line(f"{place:<{self._indent - 8}}{name:<8}{line}")
+        self._say(f"{place:<{self._indent - 8}}{name:<8}{line}")
 
     def more(self, line: str) -> None:
-        self.output.line(f"{'':<{self._indent}}{line}")
+        self._say(f"{'':<{self._indent}}{line}")
+
+    def _say(self, line: str) -> None:
+        bad = next((word for word in ("FAILED", "BAD") if word in line), "")
+        self.output.line(line, good="verified" if "verified" in line else "", bad=bad)
 
     @property
     def _indent(self) -> int:
@@ -226,7 +230,9 @@ async def _prove(story: Story, reader: Client) -> None:
         story.more(line)
     await reader.consistency(STREAM, TARGET, size)  # raises unless it holds
     story.more(f"and the log of {size} only adds to the log of {TARGET}: verified")
-    PrivateFs(story.root).replace("proof.svg", to_svg(picture).encode())
+    PrivateFs(story.root).replace(
+        "proof.svg", to_svg(picture, signed_by=f"hub ed25519:{story.hub_pk.hex()[:8]}…").encode()
+    )
     story.facts |= {
         "root": proven.root.hex(),
         "proof_hashes": picture.hashes,

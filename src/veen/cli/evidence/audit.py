@@ -1,6 +1,6 @@
 """`veen audit`: is this log what its hub signed, from the first entry to the last?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from veen.core.objects.profile import Profile
     from veen.spark.progress import Tell
     from veen.verify.audit.engine import AuditEngine
+    from veen.verify.audit.html import ReportContext
+    from veen.verify.audit.run import LabelResult
 
 __all__ = ["audit", "diff", "run", "summary"]
 
@@ -125,17 +127,47 @@ def run(
         earlier = Previous.read(since) if since else None
         with _engine(place, progress) as (chosen, tell):
             result = judge(path, options, engine=chosen, since=earlier, progress=tell)
-        verdict = write(result, out) if out else document(result)
+        verdict = write(result, out, _report_context(result.hub_id, result.labels)) if out else document(result)
     _show(output, verdict, lines)
     if out:
         output.next(f"veen audit summary {out}")
     _end(path, verdict)
 
 
+def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "ReportContext":
+    """When, by what and how the audit was made; and the names of streams that were used on this machine."""
+    import shlex
+    import sys
+    from datetime import UTC, datetime
+
+    from veen import __version__
+    from veen.cli.shared.names import streams
+    from veen.client.errors import ClientError
+    from veen.client.identity.keyring import StreamRef
+    from veen.core.labels import label_of, routing_key_of
+    from veen.verify.audit.html import ReportContext
+
+    names: dict[bytes, str] = {}
+    epochs = {label.epoch or 0 for label in labels}
+    for name in streams() if hub_id is not None else ():
+        try:
+            stream_id = StreamRef.parse(name).stream_id
+        except ClientError:
+            continue
+        if stream_id is not None and hub_id is not None:
+            names |= {label_of(routing_key_of(hub_id), stream_id, epoch): name for epoch in epochs}
+    return ReportContext(
+        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        version=f"veen {__version__}",
+        command=shlex.join(["veen", *sys.argv[1:]]),
+        names=names,
+    )
+
+
 def _show(output: Output, verdict: dict[str, Any], lines: Any) -> None:
     def human() -> None:
         for line in lines(verdict):
-            output.line(line)
+            output.line(line, good="the evidence is good", bad="the evidence is BAD")
 
     output.result(verdict, human)
 

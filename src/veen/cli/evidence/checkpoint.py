@@ -40,6 +40,8 @@ def _data(signed: "Checkpoint") -> dict[str, Any]:
 @client_options
 def list_(output: Output, session: CliSession, stream: str) -> None:
     """The latest CHECKPOINT of every label of STREAM, by epoch: verified, and one log with what was proven before."""
+    from veen.cli.shared.named import named
+
     with output.progress("asking for checkpoints"):
         signed = session.client().checkpoints(stream)
     session.remember_stream(stream)
@@ -47,7 +49,7 @@ def list_(output: Output, session: CliSession, stream: str) -> None:
     with output.records("checkpoints", ("epoch", "upto_seq", "root", "label"), (5, 8, 9, 9)) as records:
         for item in signed:
             shown = short if human else bytes.hex
-            data = {**_data(item), "verified": True, "checkpoint": item.to_json()}
+            data = {**_data(item), "verified": True, "checkpoint": named(item)}
             records.add(data, (item.epoch, item.upto_seq, shown(item.mmr_root), shown(item.label_curr)))
 
 
@@ -66,11 +68,13 @@ def show(
     veen checkpoint show record/app/http --out checkpoint.cbor
     veen checkpoint verify checkpoint.cbor
     """
+    from veen.cli.shared.named import named
+
     signed = session.client().checkpoint(stream, upto, epoch=epoch)
     session.remember_stream(stream)
     if out is not None:
         out.write_bytes(signed.to_bytes())
-    data = {**_data(signed), "verified": True, "checkpoint": signed.to_json()}
+    data = {**_data(signed), "verified": True, "checkpoint": named(signed)}
     output.result(data, lambda: output.fields((name, value) for name, value in data.items() if name != "checkpoint"))
 
 

@@ -31,6 +31,7 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
     evidence proves nothing.
     """
+    from veen.cli.shared.named import named
     from veen.core.checks import Given
     from veen.core.objects.evidence import Equivocation
 
@@ -43,8 +44,8 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
         "bytes": len(data),
         "hub_pks": [f"ed25519:{key.hex()}" for key in evidence.hub_pks],
         "checks": checks,
-        "first": evidence.first.to_json(),
-        "second": evidence.second.to_json(),
+        "first": named(evidence.first),
+        "second": named(evidence.second),
         "differs": [name for name, left, other in rows if left != other],
     }
 

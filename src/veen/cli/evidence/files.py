@@ -332,7 +332,7 @@ def _entry_data(entry: "CheckedEntry") -> dict[str, Any]:
         "client_seq": entry.client_seq,
         "hub_ts": entry.hub_ts,
         "time": when(entry.hub_ts),
-        "hub_pk": entry.hub_pk.hex(),
+        "hub_pk": f"ed25519:{entry.hub_pk.hex()}",
         "content": entry.content,
         "schema": None if entry.hdr is None else entry.hdr.schema.hex(),
         "body": body,

@@ -54,7 +54,9 @@ def get(
         out.write_bytes(proven.proof.to_bytes())
     if receipt_file is not None:
         receipt_file.write_bytes(proven.receipt.to_bytes())
-    data = {**proof_data(proven), "proof": proven.proof.to_json(), "receipt": proven.receipt.to_json()}
+    from veen.cli.shared.named import named
+
+    data = {**proof_data(proven), "proof": proven.proof.to_json(), "receipt": named(proven.receipt)}
     output.result(data, lambda: output.fields(proof_data(proven).items()))
 
 
@@ -112,7 +114,8 @@ def show(
     if svg is not None:
         from veen.client.read.svg import to_svg
 
-        svg.write_text(to_svg(picture), "utf-8")
+        hub = f"hub ed25519:{session.client().pin.identity.current.hub_pk.hex()[:8]}…"
+        svg.write_text(to_svg(picture, signed_by=hub), "utf-8")
     data = {**proof_data(proven), **_drawn(picture), "svg": None if svg is None else str(svg)}
 
     def human() -> None:
@@ -121,8 +124,9 @@ def show(
                 output.line(line)
         where = "" if svg is None else f"; drawn in {svg}"
         output.line(
-            f"message {seq} of {picture.tree_size}: {picture.hashes} hashes lead to root {proven.root.hex()}, "
-            f"which the hub signed{where}"
+            f"verified: message {seq} of {picture.tree_size}, {picture.hashes} hashes lead to root "
+            f"{proven.root.hex()}, which the hub signed{where}",
+            good="verified",
         )
 
     output.result(data, human)

@@ -167,7 +167,7 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
         if not hub_pks:
             what = f"the keys come from {origin}" if used else "no hub key is in the export, so no hub_sig was checked"
             output.line(f"keys not pinned: {what}", "warn")
-        output.line(f"exported identity verified: {directory}")
+        output.line(f"exported identity verified: {directory}", good="exported identity verified")
         for hub_pk in used:
             output.line(f"hub key ed25519:{hub_pk.hex()} (from {origin})")
         output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks"))

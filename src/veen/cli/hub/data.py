@@ -77,7 +77,7 @@ def check_data(
             entries, labels = sum(label.size for label in report.labels.values()), len(report.labels)
             output.line(f"{where}{labels} labels, {entries} entries, {report.counts.get('signatures', 0)} signatures")
         if data["ok"]:
-            output.line(f"{data_dir}: verified")
+            output.line(f"{data_dir}: verified", good=": verified")
 
     output.result(data, human)
     if bad:

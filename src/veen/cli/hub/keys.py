@@ -152,7 +152,10 @@ def show(output: Output, directory: Path | None, data_dir: Path | None, only_pin
     else:
         with open_hub(output, data_dir=None, **flags) as hub:
             where, (identity, signed) = hub.url, _claimed_identity(hub)
-    data: dict[str, Any] = {"hub_id": identity.hub_id.hex(), "hub_keys": [entry.to_json() for entry in identity.keys]}
+    data: dict[str, Any] = {
+        "hub_id": identity.hub_id.hex(),
+        "hub_keys": [{**entry.to_json(), "hub_pk": f"ed25519:{entry.hub_pk.hex()}"} for entry in identity.keys],
+    }
     data |= {"from": where, "signed_by_own_key": signed and root_pk is None}
     pinned = PinnedKey(identity.keys[0].hub_pk) if root_pk is None else PinnedKey(root_pk, is_root=True)
     if root_pk is not None:

@@ -31,20 +31,23 @@ def status(output: Output, hub: "HubApi") -> None:
     veen hub status ./hub
     veen hub status --hub https://hub.example.org
     """
+    from veen.cli.shared.named import named
+
     about, labels, ready = hub.status(), hub.label_count(), hub.ready()
-    data = {"url": hub.url, "ready": ready.to_json(), "status": about.to_json(), "labels": labels}
     rows = [
         ("url", hub.url),
         ("hub_pk", f"ed25519:{about.hub_pk.hex()}"),
-        ("hub_id", about.hub_id),
+        ("hub_id", about.hub_id.hex()),
         ("version", about.server_version),
         ("ready", _readiness(ready)),
         ("hub_ts", about.hub_ts),
         ("epoch", about.epoch),
         ("labels", labels),
-        ("stream scope", about.stream_scope),
+        ("stream_scope", about.stream_scope),
         ("capabilities", "required" if about.capability_gating else "optional"),
     ]
+    about_json = {**named(about), "hub_pk": f"ed25519:{about.hub_pk.hex()}"}
+    data = {**dict(rows), "ready": ready.to_json(), "status": about_json, "labels": labels}
     output.result(data, lambda: output.fields(rows))
 
 
@@ -83,13 +86,15 @@ def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | N
     veen hub checkpoint --data-dir ./hub --out ./checkpoints
     veen verify ./checkpoints/*.cbor --hub-pk ed25519:…
     """
+    from veen.cli.shared.named import named
+
     if upto is not None and label is None:
         raise click.UsageError("--upto needs --label")
     with output.records("checkpoints", ("label", "upto_seq", "root"), (64, 8, 64)) as records:
         for signed in _checkpoints(hub, label, upto):
             if out is not None:
                 _save(signed, out)
-            records.add(signed.to_json(), (signed.label_curr, signed.upto_seq, signed.mmr_root))
+            records.add(named(signed), (signed.label_curr, signed.upto_seq, signed.mmr_root))
 
 
 def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterator["Checkpoint"]:

@@ -51,6 +51,7 @@ def put(
         stream = stream_option
     if stream is None or not files:
         raise click.UsageError("give a STREAM and at least one file")
+    session.sends = True
     token = authority(session, stream, cap)
     started = time.perf_counter()
     with output.progress(f"sending {len(files)} files"):

@@ -71,6 +71,7 @@ def verify_state(output: Output, session: CliSession, offline: bool) -> None:
     columns = ("label", "seq", "root", "client_seq", "pending", "checked")
     human = output.mode is Mode.HUMAN
     hub_id = None if offline else session.client().hub_id
+    asked = 0
     with output.records("labels", columns, (9, 6, 9, 10, 7)) as records:
         for state in states:
             checked = "file"
@@ -78,11 +79,16 @@ def verify_state(output: Output, session: CliSession, offline: bool) -> None:
                 with output.progress("asking the hub"):
                     signed = session.client().checkpoint(f"label:{state.label.hex()}")
                 checked = f"hub, which has {signed.upto_seq}"
+                asked += 1
             records.add(_data(state, checked), _cells(state, checked, human=human))
         records.summary({"ok": True, "hubs": len(hubs), "hub_asked": hub_id is not None})
-    output.note(
-        f"{len(states)} labels of {len(hubs)} hubs: whole" + ("" if offline else ", and still in the hub's log")
-    )
+    rest = len(states) - asked
+    whole = f"the file is whole: {len(states)} labels of {len(hubs)} hubs"
+    if offline:
+        output.note(f"{whole}; no hub was asked")
+        return
+    others = f"; {rest} are of other hubs, or empty, and were not compared" if rest else ""
+    output.note(f"{whole}; the log of this hub still contains what was verified of {asked} of them{others}")
 
 
 def _data(state: "LabelState", checked: str) -> dict[str, Any]:

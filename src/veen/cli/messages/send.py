@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,10 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 )
 @click.option("--long-term-key", is_flag=True, help="With --to: seal to the key on her card, if she has no prekey.")
 @click.option("--dry-run", is_flag=True, help="Seal and show the exact MSG, and send nothing.")
+@click.option("--lines", is_flag=True, help="One message for each line of standard input, or of --file.")
+@click.option("--from-ndjson", is_flag=True, help="One message for each JSON object, as stream --ndjson prints them.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Begin behind this line (--lines, --from-ndjson).")
+@click.option("--again", is_flag=True, help="Send it although the same message waits to be sent: then there are two.")
 @CAP
 @client_options
 def send(
@@ -61,18 +66,26 @@ def send(
     to: str | None,
     long_term_key: bool,
     dry_run: bool,
+    lines: bool,
+    from_ndjson: bool,
+    skip: int,
+    again: bool,
     cap: Path | None,
 ) -> None:
     """Send BODY to STREAM, encrypted for its readers. "-" reads the body from standard input.
 
     Succeeds only if the hub's receipt verifies, names this message, and fits all that the hub proved before. If no
-    answer comes, the message is kept and sent again, byte for byte, by the next command for this stream.
+    answer comes, the message is kept, and the error says so; the same command again, or `veen pending send`, sends it
+    byte for byte, and the log has it once. With --lines every line is a message, and all go out in batches; empty
+    lines are left out.
 
     \b
     veen send record/app/http "the valve is open"
     echo '{"event":"login"}' | veen send record/app/http - --schema recorder.event.v1
     veen send record/app/http --file report.json --attach photo.jpg
     veen send --to bob "for you alone"
+    tail -f app.log | veen send record/app/http --lines
+    veen stream orders --ndjson | veen send copies --from-ndjson
     """
     if to is not None:
         from veen.cli.together.inbox import send_to
@@ -86,6 +99,17 @@ def send(
     from veen.client.send.sealing import Draft
     from veen.core.schema_id import schema_id
 
+    session.sends = not dry_run
+    if lines or from_ndjson:
+        only_alone = (lines and from_ndjson, body not in (None, "-"), body_option is not None, attach, parent, dry_run)
+        if any(only_alone) or receipt_file is not None:
+            raise click.UsageError(
+                "--lines and --from-ndjson go with --file, --schema, --expires, --skip and --cap only"
+            )
+        _send_lines(output, session, stream, file, schema, expires, from_ndjson, skip, work, cap, once=not again)
+        return
+    if skip:
+        raise click.UsageError("--skip goes with --lines or --from-ndjson")
     data = body_of(body, body_option, file)
     draft = Draft(
         body=data,
@@ -113,13 +137,53 @@ def send(
             parent=parent,
             expires_at=expires,
             capability=token,
+            once=not again,
         )
     seconds = time.perf_counter() - started
     session.remember_stream(stream)
     if receipt_file is not None:
         receipt_file.write_bytes(sent.receipt.to_bytes())
     show_sent(output, {**sent_data(stream, sent), "seconds": round(seconds, 4)}, sent)
+    if sent.is_late:
+        output.notice(
+            "this message waited since an earlier command, which got no answer; it was sent once. To send another one"
+            " like it: --again",
+            late=True,
+        )
     output.next(f"veen proof show {stream} {sent.seq} --tree")
+
+
+def _send_lines(
+    output: Output,
+    session: CliSession,
+    stream: str,
+    file: Path | None,
+    schema: str | None,
+    expires: int | None,
+    ndjson: bool,
+    skip: int,
+    work: bool,
+    cap: Path | None,
+    *,
+    once: bool,
+) -> None:
+    from veen.cli.messages.send_lines import LineSource, send_lines
+    from veen.core.schema_id import schema_id
+
+    if not work:
+        check_work(session)
+    session.client()
+    token = authority(session, stream, cap)
+    with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as opened:
+        source = LineSource(
+            file=opened,
+            name="-" if file is None else str(file),
+            ndjson=ndjson,
+            skip=skip,
+            schema=None if schema is None else schema_id(schema),
+            expires_at=expires,
+        )
+        send_lines(output, session, stream, source, token, once=once)
 
 
 def body_of(argument: str | None, option: str | None, file: Path | None) -> bytes:
@@ -162,6 +226,8 @@ def check_work(session: CliSession) -> None:
 
 def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
     """An admitted message for programs."""
+    from veen.cli.shared.named import named
+
     receipt, msg = sent.receipt, sent.msg
     return {
         "stream": stream,
@@ -174,8 +240,9 @@ def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
         "mmr_root": sent.root.hex(),
         "hub_ts": receipt.hub_ts,
         "verified": True,
+        "late": sent.is_late,
         "mode": sent.mode,
-        "receipt": receipt.to_json(),
+        "receipt": named(receipt),
     }
 
 
@@ -186,7 +253,8 @@ def show_sent(output: Output, data: dict[str, Any], sent: "Sent") -> None:
             return
         output.line(
             f"accepted  seq {sent.seq}  msg_id {short(sent.msg_id)}  root {short(sent.root)}  "
-            f"receipt verified  ({data['seconds'] * 1000:.0f} ms)"
+            f"receipt verified  ({data['seconds'] * 1000:.0f} ms)",
+            good="receipt verified",
         )
 
     output.result(data, human)

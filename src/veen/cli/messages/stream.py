@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of, line_of, parse_format
+from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, verified_line
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.stream_args import EPOCH, stream_argument
 from veen.cli.shared.values import MOMENT, RANGE
@@ -34,6 +34,7 @@ def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'."),
         click.option("--author", metavar="NAME", help="Only entries of a contact, of `me`, or of a client_id in hex."),
         click.option("--grep", metavar="PATTERN", help="Only entries whose text has this (a regular expression)."),
+        click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise."),
     ]
     if not follows:
         choices += [
@@ -68,6 +69,7 @@ def stream(
     layout: str | None,
     author: str | None,
     grep: str | None,
+    full: bool,
     span: Span | None,
     since: int | None,
     until: int | None,
@@ -94,7 +96,7 @@ def stream(
     if follow:
         if since is not None or until is not None or epoch is not None:
             raise click.UsageError("--follow goes with --from, --to and --last only")
-        _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep)
+        _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep, full)
         return
     if count is not None:
         first = _before_end(session, stream, count, first)
@@ -108,7 +110,7 @@ def stream(
         with_proofs=proofs,
         open=not sealed,
     )
-    _show(output, session, stream, entries, proofs, layout, author, grep)
+    _show(output, session, stream, entries, proofs, layout, author, grep, full=full)
 
 
 @click.command()
@@ -127,6 +129,7 @@ def tail(
     layout: str | None,
     author: str | None,
     grep: str | None,
+    full: bool,
 ) -> None:
     """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
 
@@ -139,7 +142,7 @@ def tail(
     """
     if layout is not None:
         parse_format(layout)  # before a passphrase is asked for
-    _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep)
+    _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep, full)
 
 
 def _follow(
@@ -154,12 +157,13 @@ def _follow(
     layout: str | None,
     author: str | None,
     grep: str | None,
+    full: bool,
 ) -> None:
     if count is not None:
         first = _before_end(session, stream, count, first)
     begin = None if first is None else max(first, 1)
     entries = session.client().follow(stream, from_seq=begin, with_proofs=proofs, open=not sealed)
-    _show(output, session, stream, _upto(entries, last), proofs, layout, author, grep)
+    _show(output, session, stream, _upto(entries, last), proofs, layout, author, grep, full=full, live=True)
 
 
 def _upto(entries: "Entries", last: int | None) -> "Entries":
@@ -194,12 +198,17 @@ def _show(
     layout: str | None,
     author: str | None,
     grep: str | None,
+    *,
+    full: bool,
+    live: bool = False,
 ) -> None:
     from veen.cli.together.people import Authors, filtered
 
     session.remember_stream(stream)
     parts = None if layout is None else parse_format(layout)
-    columns = (*COLUMNS, "proof") if proofs else COLUMNS
+    human = output.mode is Mode.HUMAN
+    columns = COLUMNS if not proofs else WITH_PROOF if human else (*COLUMNS, "proof")
+    first = last = None
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
         chosen = filtered(entries, Authors(session, stream), author, grep)
@@ -207,7 +216,12 @@ def _show(
             for entry, who in chosen:
                 click.echo(line_of(parts, data_of(entry) | who))
             return
-        records = closing.enter_context(output.records("entries", columns, WIDTHS))
+        records = closing.enter_context(output.records("entries", columns, WIDTHS, live=live, whole=full))
         for entry, who in chosen:
             data = data_of(entry, with_proof=proofs) | who
-            records.add(data, cells_of(entry, data, human=output.mode is Mode.HUMAN, with_proof=proofs))
+            records.add(data, cells_of(entry, data, human=human, with_proof=proofs))
+            first, last = first or entry, entry
+    if human and first is not None and last is not None:
+        output.line(verified_line(first, last, records.count, session.client().pin), good="verified")
+        if records.is_cut:
+            output.note("long bodies are cut to the width of the terminal; --full shows them whole")

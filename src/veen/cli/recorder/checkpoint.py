@@ -86,7 +86,7 @@ def _show(output: Output, written: "Recorded | None", anchored: "AnchorPublish |
         "log_root": body.log_root.hex(),
         "streams": len(body.streams),
         "events": body.events,
-        "hub_pk": body.hub_pk.hex(),
+        "hub_pk": f"ed25519:{body.hub_pk.hex()}",
         "profile_id": body.profile_id.hex(),
         "sdr_profile_id": body.sdr_profile_id.hex(),
         "time": when(body.ts),

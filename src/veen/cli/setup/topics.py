@@ -113,10 +113,23 @@ When something goes wrong, the error names a code:
   veen explain E.SEQ
   veen doctor"""
 
-TOPICS: Final = ("exit-codes", "environment", "formats", "tour")
+TOPICS: Final = ("commands", "exit-codes", "environment", "formats", "tour")
+
+
+def _commands() -> str:
+    """Every command of the first page, with what it is."""
+    from veen.cli.app import COMMANDS, SECTIONS
+
+    width = max(map(len, COMMANDS))
+    lines = ["Commands"]
+    for title, names in SECTIONS:
+        lines += ["", title, *(f"  {name:<{width}}  {COMMANDS[name][1]}" for name in names if name in COMMANDS)]
+    return "\n".join(lines)
 
 
 def _topic(name: str) -> str:
+    if name == "commands":
+        return _commands()
     return {"environment": _ENVIRONMENT, "formats": _FORMATS, "tour": _TOUR}.get(name) or _exit_codes()
 
 
@@ -136,7 +149,7 @@ class _Words(click.ParamType[str]):
 @output_options
 @click.pass_context
 def help_(ctx: click.Context, output: Output, words: tuple[str, ...]) -> None:
-    """Help on a command, or on a topic: exit-codes, environment, formats, tour.
+    """Help on a command, or on a topic: commands, exit-codes, environment, formats, tour.
 
     \b
     veen help hub start

@@ -60,6 +60,8 @@ class CliSession:
         self._flags = flags
         self._is_beside = False  # whether another process uses the identity, and the client has a key of its own
         self._open = contextlib.ExitStack()
+        self.sends = False  # whether the command sends messages of the user; then a failure says what became of them
+        self._waiting_before = 0  # messages that had no receipt when the client was opened
 
     # --- where -------------------------------------------------------------------------------------------------
 
@@ -144,8 +146,11 @@ class CliSession:
 
     @cached_property
     def keystore(self) -> "Keystore":
-        """The opened keystore of the identity: its keys and its keyring."""
-        return self.opened(self.home, self.identity_name)
+        """The opened keystore of the identity: its keys and its keyring. In a batch it is opened once."""
+        from veen.cli.shared.batch import opened_once
+
+        home, name = self._place
+        return opened_once(home.data, name, lambda: self.opened(home, name))
 
     def opened(self, home: "Home", name: str) -> "Keystore":
         """Any keystore: by its passphrase file, by the agent, or by asking, three times at most."""
@@ -332,6 +337,8 @@ class CliSession:
             except IdentityInUse as exc:
                 connected = self._beside(exc, keystore, connect)
         self._open.enter_context(connected)
+        self._open.callback(self._tell_late, connected)  # before it is closed
+        self._waiting_before = _waiting(connected)
         self._remember_hub_id(connected.hub_id)
         if connected.replaced_hubs:
             earlier = [hub_id.hex() for hub_id in connected.replaced_hubs]
@@ -375,8 +382,38 @@ class CliSession:
                 return connected
         raise error
 
+    def _tell_late(self, client: "SyncClient") -> None:
+        """Announce the messages of earlier commands that this one delivered."""
+        for sent in client.take_recovered():
+            self.output.notice(
+                f"a message of an earlier command was delivered now, once: seq {sent.seq},"
+                f" msg_id {sent.msg_id.hex()}, receipt verified",
+                delivered_late={"seq": sent.seq, "msg_id": sent.msg_id.hex(), "label": sent.label.hex()},
+            )
+
+    def note_waiting(self, error: Exception) -> None:
+        """Have an error of a hub or of the network say whether a message is kept for later."""
+        from veen.client.errors import HubRefused, NetworkError
+
+        if not isinstance(error, (HubRefused, NetworkError)):
+            return
+        count = 0
+        if "_client" in self.__dict__:  # otherwise nothing was sealed
+            count = _waiting(self._client)
+        if self.sends or count > self._waiting_before:
+            error.waiting = count  # type: ignore[union-attr]  # read by `failures`
+
     def close(self) -> None:
         self._open.close()
+
+
+def _waiting(client: "SyncClient") -> int:
+    """How many messages have no receipt; 0 if the state is damaged, which is told where the state is used."""
+    from veen.client.errors import LocalError
+
+    with contextlib.suppress(LocalError):
+        return sum(len(state.pending) for state in client.pending())
+    return 0
 
 
 def _which_identity(where: Path, names: list[str]) -> Exception:
@@ -436,6 +473,7 @@ def _session_options(*options: Callable[[F], F]) -> Callable[[F], F]:
             except Exception as exc:
                 if getattr(exc, "evidence", None) is not None:
                     _save_evidence(session, exc)
+                session.note_waiting(exc)
                 raise
             finally:
                 session.close()

@@ -11,10 +11,12 @@ from veen.cli.shared.text import cell, short
 
 if TYPE_CHECKING:
     from veen.client.read.reading import Entry
+    from veen.client.verify.pin import HubPin
 
-__all__ = ["COLUMNS", "WIDTHS", "cells_of", "data_of", "line_of", "parse_format", "when"]
+__all__ = ["COLUMNS", "WIDTHS", "WITH_PROOF", "cells_of", "data_of", "line_of", "parse_format", "verified_line", "when"]
 
 COLUMNS: Final = ("seq", "time", "author", "body")
+WITH_PROOF: Final = ("seq", "time", "author", "proof", "body")  # for people: what may be long comes last
 WIDTHS: Final = (4, 20, 9, 4)
 FIELDS: Final = (
     "seq", "epoch", "label", "msg_id", "client_id", "client_seq", "hub_ts", "ts", "time", "schema", "parent_id",
@@ -43,7 +45,9 @@ def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     data |= {"author": None, "author_kind": "unknown"}  # who it is says `veen.cli.together.people`
     data = {name: data[name] for name in FIELDS}
     if with_proof:
-        data |= {"receipt": entry.receipt.to_json(), "proof": entry.proof.to_json() if entry.proof else None}
+        from veen.cli.shared.named import named
+
+        data |= {"receipt": named(entry.receipt), "proof": entry.proof.to_json() if entry.proof else None}
     return data
 
 
@@ -60,8 +64,20 @@ def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof
     row = [data["seq"], data["time"], author, _shown(data)]
     if with_proof and entry.proof is not None:
         hashes = len(entry.proof.path) + len(entry.proof.peaks_after)
-        row.append(f"{hashes} hashes to {short(entry.receipt.mmr_root) if human else data['mmr_root']}")
+        proof = f"{hashes} hashes to {short(entry.receipt.mmr_root) if human else data['mmr_root']}"
+        row.insert(WITH_PROOF.index("proof") if human else len(row), proof)
     return row
+
+
+def verified_line(first: "Entry", last: "Entry", count: int, pin: "HubPin") -> str:
+    """What this client verified of the entries that it showed, and whose signature it is."""
+    entries = "1 entry" if count == 1 else f"{count} entries"
+    hub = f"ed25519:{short(pin.identity.current.hub_pk)}"
+    root = short(last.receipt.mmr_root)
+    return (
+        f"verified  {entries}, {first.seq} to {last.seq}: signed by their authors, in the order"
+        f" and under the root {root} that hub {hub} signed"
+    )
 
 
 def _shown(data: Mapping[str, Any]) -> str:

@@ -47,6 +47,12 @@ REFUSALS: Final = {
 
 def failure_of(exc: Exception, what: str | None = None) -> Fail:
     """What to tell about `exc`; `what` says which undertaking it ended."""
+    fail = _failure_of(exc, what)
+    fail.waiting = getattr(exc, "waiting", None) if fail.waiting is None else fail.waiting
+    return fail
+
+
+def _failure_of(exc: Exception, what: str | None) -> Fail:
     if isinstance(exc, Fail):
         return exc
     if os.environ.get("VEEN_DEBUG"):

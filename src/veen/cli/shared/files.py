@@ -48,9 +48,28 @@ def read_object(path: Path, *, exit_code: Exit) -> "tuple[bytes, Recognised]":
             exit_code=exit_code,
         )
     try:
-        return data, recognise(_unhex(data))
+        return data, recognise(_unnamed(_unhex(data)))
     except FormatError as exc:
         raise Fail("E.FORMAT", f"{path}: not a VEEN object", str(exc), exc.hint, exit_code=exit_code) from exc
+
+
+def _unnamed(data: bytes) -> bytes:
+    """The JSON form of an object that our commands print with named fields, and that is an array on the wire."""
+    import json
+
+    from veen.core.objects.recognise import KINDS
+
+    if data.lstrip()[:1] != b"{":
+        return data
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        return data  # `recognise` says what is wrong with it
+    for kind in KINDS if isinstance(fields, dict) else ():
+        names = [field.name for field in kind.wire_fields()]
+        if kind.FORM == "array" and set(fields) == set(names):
+            return json.dumps([fields[name] for name in names]).encode()
+    return data
 
 
 def _unhex(data: bytes) -> bytes:

@@ -38,9 +38,9 @@ from typing import IO, Any, Final, TypeVar
 
 import click
 
-from veen.cli.shared.progress import ProgressLine
+from veen.cli.shared.progress import ProgressLine, unmixed
 from veen.cli.shared.records import RecordWriter, aligned
-from veen.cli.shared.text import block, cell, compact, pretty, safe
+from veen.cli.shared.text import block, cell, compact, padded, pretty, safe, width_of
 
 __all__ = ["Exit", "Fail", "Mode", "Output", "RecordWriter", "is_terminal", "output_options", "report", "sniff_mode"]
 
@@ -82,6 +82,15 @@ class Fail(Exception):
         self.code, self.what, self.cause, self.hint = code, what, cause, hint
         self.exit_code = _exit_code_of(code) if exit_code is None else exit_code
         self.stage, self.request_id = stage, request_id
+        self.waiting: int | None = None  # messages that are kept and sent again; None: the command sends none
+
+    @property
+    def waiting_line(self) -> str:
+        """What became of the message that a command could not deliver."""
+        if not self.waiting:
+            return "no message is kept"
+        what = "the message is kept, and is" if self.waiting == 1 else f"{self.waiting} messages are kept, and are"
+        return f"{what} sent once, by the next veen send to this stream or by veen pending send; veen pending list"
 
 
 def _exit_code_of(code: str) -> Exit:
@@ -146,53 +155,73 @@ class Output:
     def result(self, data: Mapping[str, Any], human: Callable[[], None]) -> None:
         """The one result of a command: `data` as JSON, or whatever `human` prints."""
         if self.mode is Mode.JSON:
-            click.echo(pretty(data))
+            self.echo(pretty(data))
         elif self.mode is Mode.NDJSON:
-            click.echo(compact(data))
+            self.echo(compact(data))
         else:
             human()
 
-    def line(self, text: str, style: str | None = None) -> None:
-        """One line for people and pipes; nothing under --json."""
-        if not self.as_json:
-            click.echo(self.styled(safe(text), style))
+    def echo(self, text: str, *, nl: bool = True, err: bool = False) -> None:
+        """Text that is harmless already. A line of progress makes way for it."""
+        with unmixed():
+            click.echo(text, nl=nl, err=err)
+
+    def line(self, text: str, style: str | None = None, *, good: str = "", bad: str = "") -> None:
+        """One line for people and pipes; nothing under --json.
+
+        `good` and `bad` are the words of it that say how a check ended: a terminal shows them green, or red.
+        """
+        if self.as_json:
+            return
+        for words, how in ((good, "good"), (bad, "bad")):
+            before, mark, after = text.partition(words) if words else (text, "", "")
+            if mark:
+                self.echo(safe(before) + self.styled(safe(mark), how) + safe(after))
+                return
+        self.echo(self.styled(safe(text), style))
 
     def text(self, text: str) -> None:
         """Several lines as they are, but for what steers a terminal; nothing under --json."""
         if not self.as_json:
-            click.echo(safe(text, keep="\n").removesuffix("\n"))
+            self.echo(safe(text, keep="\n").removesuffix("\n"))
 
     def document(self, value: Any) -> None:
         """A nested value for people and pipes: indented JSON; nothing under --json."""
         if not self.as_json:
-            click.echo(pretty(value))
+            self.echo(pretty(value))
 
     def fields(self, rows: Iterable[tuple[str, Any]]) -> None:
         """Names and values: aligned for people, separated by a tab when piped. The same data in both."""
         cells = [(cell(name), cell(value)) for name, value in rows]
-        width = max((len(name) for name, _ in cells), default=0)
+        width = max((width_of(name) for name, _ in cells), default=0)
         for name, value in cells:
-            click.echo(f"  {name:<{width}}  {value}" if self.mode is Mode.HUMAN else f"{name}\t{value}")
+            self.echo(f"  {padded(name, width)}  {value}" if self.mode is Mode.HUMAN else f"{name}\t{value}")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Rows under headings for people; bare tab-separated rows in a pipe."""
         if self.mode is not Mode.HUMAN:
             for row in rows:
-                click.echo("\t".join(map(cell, row)))
+                self.echo("\t".join(map(cell, row)))
             return
         lines = [[cell(value) for value in row] for row in rows]
-        widths = [max(len(column), *(len(line[at]) for line in lines), 0) for at, column in enumerate(columns)]
-        click.echo(self.styled(aligned(columns, widths), "head"))
+        widths = [
+            max(width_of(column), *(width_of(line[at]) for line in lines), 0) for at, column in enumerate(columns)
+        ]
+        self.echo(self.styled(aligned(columns, widths), "head"))
         for line in lines:
-            click.echo(aligned(line, widths))
+            self.echo(aligned(line, widths))
 
     @contextmanager
-    def records(self, name: str, columns: Sequence[str], widths: Sequence[int] = ()) -> Iterator[RecordWriter]:
+    def records(
+        self, name: str, columns: Sequence[str], widths: Sequence[int] = (), *, live: bool = False, whole: bool = True
+    ) -> Iterator[RecordWriter]:
         """Results that come one by one; `name` is the member of the one object that `--json` prints.
 
-        `widths` are those people see; what is longer is not cut.
+        People get columns as wide as the first rows need, at least `widths`; `live` shows every row at once instead.
+        Unless `whole`, a terminal gets the last column cut where its line ends, with a note of what is missing.
         """
-        records = RecordWriter(self, name, columns, widths)
+        room = _width() if not whole and self.mode is Mode.HUMAN and is_terminal(sys.stdout) else None
+        records = RecordWriter(self, name, columns, widths, live=live, room=room)
         try:
             yield records
         finally:
@@ -209,20 +238,20 @@ class Output:
     def note(self, text: str) -> None:
         """Something worth knowing that is not the result."""
         if not self.quiet and not self.as_json:
-            click.echo(f"note:  {safe(text)}", err=True)
+            self.echo(f"note:  {safe(text)}", err=True)
 
     def notice(self, text: str, **data: Any) -> None:
         """Something that is said once and must not be lost: --quiet and --json print it on standard error, too."""
-        click.echo(compact({"notice": text, **data}) if self.as_json else f"note:  {safe(text)}", err=True)
+        self.echo(compact({"notice": text, **data}) if self.as_json else f"note:  {safe(text)}", err=True)
 
     def say(self, text: str) -> None:
         """A line for the person who is about to be asked; no form and no --quiet leaves it out."""
-        click.echo(safe(text), err=True)
+        self.echo(safe(text), err=True)
 
     def next(self, command: str) -> None:
         """The command a person would most likely run now."""
         if not self.quiet and self.mode is Mode.HUMAN:
-            click.echo(f"next:  {safe(command)}", err=True)
+            self.echo(f"next:  {safe(command)}", err=True)
 
     def progress(self, phase: str) -> ProgressLine:
         """A phase line on a terminal after a second, gone at the end."""
@@ -253,16 +282,22 @@ def report(output: Output, fail: Fail) -> None:
             "request_id": fail.request_id,
             "exit": int(fail.exit_code),
         }
-        click.echo(compact(data), err=True)
+        if fail.waiting is not None:
+            data["pending"] = fail.waiting
+        output.echo(compact(data), err=True)
         return
     width = _width() if is_terminal(sys.stderr) else None
     hint = fail.hint if fail.exit_code is Exit.USAGE else f"{fail.hint}  (veen explain {fail.code})"
     lines = [block("error", fail.what, width), block("cause", fail.cause, width), block("hint", hint, width)]
     if fail.request_id:
         lines.append(block("note", f"request_id {fail.request_id}", width))
+    if fail.waiting is not None:
+        lines.append(block("note", fail.waiting_line, width))
     if _colour(sys.stderr):
         lines[0] = click.style("error:", **_STYLES["bad"]) + lines[0].removeprefix("error:")
-    click.echo("\n".join(lines), err=True)
+        for word in ("FAILED", "BAD"):
+            lines[0] = lines[0].replace(word, click.style(word, **_STYLES["bad"]))
+    output.echo("\n".join(lines), err=True)
 
 
 def _width() -> int:
@@ -282,9 +317,26 @@ def sniff_mode(arguments: Sequence[str]) -> Mode | None:
     return None
 
 
+def _print_schema(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from veen.cli.shared.shapes import schema_of
+
+    click.echo(pretty(schema_of(" ".join(ctx.command_path.split()[1:]))))
+    ctx.exit()
+
+
 def output_options(command: F) -> F:
     """Give a command its `Output` as first argument, and turn whatever it raises into text and an exit code."""
 
+    @click.option(
+        "--json-schema",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_schema,
+        help="Print the JSON Schema of what --json prints, and do nothing else.",
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--ndjson", "as_ndjson", is_flag=True, help="Print JSON, one object per line.")
     @click.option("--output", "-o", "form", type=click.Choice([mode.value for mode in Mode]), help="Force a form.")

@@ -1,18 +1,54 @@
-"""The line that says what is going on, for anything that takes longer than a second; it vanishes when done."""
+"""The line that says what is going on, for anything that takes longer than a second; it vanishes when done.
+
+What else the program writes to the terminal meanwhile goes through `unmixed`, which removes the line first: the next
+redraw puts it under what was written.
+"""
 
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from veen.cli.shared.text import safe
+from veen.cli.shared.text import safe, width_of
 
-__all__ = ["ProgressLine"]
+__all__ = ["ProgressLine", "unmixed"]
 
 _PATIENCE_SECONDS: Final = 1.0  # nobody needs to be told about less
 _REDRAW_SECONDS: Final = 0.25
 _CLEAR: Final = "\r\x1b[K"
+
+
+class _Screen:
+    """Whether a progress line is on the terminal. `lock` guards `is_drawn` and what is written while one is there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.is_drawn = False
+
+    def draw(self, line: str) -> None:
+        with self.lock:
+            print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            self.is_drawn = True
+
+    def clear(self) -> None:
+        with self.lock:
+            if self.is_drawn:
+                print(_CLEAR, end="", file=sys.stderr, flush=True)
+                self.is_drawn = False
+
+
+_SCREEN: Final = _Screen()
+
+
+@contextmanager
+def unmixed() -> Iterator[None]:
+    """Write something else: no progress line is on the terminal before it, and none is drawn into it."""
+    with _SCREEN.lock:
+        _SCREEN.clear()
+        yield
 
 
 class ProgressLine:
@@ -45,11 +81,20 @@ class ProgressLine:
             self._thread.join()
 
     def _draw(self) -> None:
+        from shutil import get_terminal_size  # not on the way to --help
+
         started = time.monotonic()
         if self._done.wait(_PATIENCE_SECONDS):
             return
         while not self._done.wait(_REDRAW_SECONDS):
             elapsed = time.monotonic() - started
             line = safe(f"{self._phase}… {elapsed:.0f} s  {self._detail}".rstrip())
-            print(f"{_CLEAR}{line[:100]}", end="", file=sys.stderr, flush=True)
-        print(_CLEAR, end="", file=sys.stderr, flush=True)
+            _SCREEN.draw(_fitting(line, get_terminal_size().columns - 1))
+        _SCREEN.clear()
+
+
+def _fitting(line: str, columns: int) -> str:
+    """A line that wraps could not be removed any more."""
+    while line and width_of(line) > columns:
+        line = line[:-1]
+    return line

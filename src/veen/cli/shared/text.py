@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from typing import Any, Final
 
-__all__ = ["block", "cell", "compact", "harmless", "pretty", "safe", "short"]
+__all__ = ["block", "cell", "compact", "cut", "harmless", "padded", "pretty", "safe", "short", "width_of"]
 
 # Cc: control; Cf: format, among them the marks that reverse the direction of text; Cs: halves of pairs from argv;
 # Zl and Zp: separators of lines that are not "\n".
@@ -41,6 +41,35 @@ def cell(value: Any) -> str:
     if isinstance(value, (dict, list, tuple)):
         return compact(value)
     return safe(str(value))
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal `text` fills: East Asian wide characters take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+def padded(text: str, width: int) -> str:
+    """`text` with spaces behind it, until it fills `width` columns."""
+    return text + " " * (width - width_of(text))
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` columns; what was cut is said, and counted."""
+    if width_of(text) <= width:
+        return text
+    room = width - len(f"… (+{len(text)} characters)")
+    count = 0
+    for character in text:
+        room -= width_of(character)
+        if room < 0:
+            break
+        count += 1
+    return f"{text[:count]}… (+{len(text) - count} characters)"
 
 
 def short(data: bytes) -> str:

@@ -68,9 +68,9 @@ def _missing_hint(exc: "MissingInput") -> str:
 
 def show_checks(output: Output, file: Path, data: bytes, obj: "Wire", checks: Sequence[str], **more: Any) -> None:
     def human() -> None:
-        output.line(f"{obj.KIND} verified: {file}")
+        output.line(f"{obj.KIND} verified: {file}", good=f"{obj.KIND} verified")
         for line in checks:
-            output.line(f"  ok  {line}")
+            output.line(f"  ok  {line}", good="ok")
 
     output.result({"ok": True, "kind": obj.KIND, "bytes": len(data), "checks": list(checks), **more}, human)
 

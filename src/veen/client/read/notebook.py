@@ -4,12 +4,11 @@ Receipts, checkpoints and all other wire objects bring their own card (`veen.cor
 shown: a notebook is saved and shared, and showing a value must not publish it. Print `entry.body` to see it.
 """
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from veen.client.read.picture import Picture
 from veen.client.read.svg import to_svg
-from veen.core.html import shown, table
+from veen.core.html import field_html, shown, table
 
 if TYPE_CHECKING:
     from veen.client.read.reading import Entry
@@ -24,7 +23,7 @@ def proof_html(proven: "Proven") -> str:
     picture = Picture.of(
         proven.proof, stream_seq=proven.receipt.stream_seq, root=proven.root, tree_size=proven.tree_size
     )
-    return f"<div>{to_svg(picture)}{shown(proven.receipt)}</div>"
+    return f"<div>{to_svg(picture, signed_by='the pinned hub')}{shown(proven.receipt)}</div>"
 
 
 def entry_html(entry: "Entry") -> str:
@@ -38,8 +37,9 @@ def entry_html(entry: "Entry") -> str:
         ("body", "sealed" if entry.event is None and entry.error is None else state),
         *([("attachments", shown(names))] if names else []),
         ("root", shown(entry.receipt.mmr_root)),
+        ("verified by", "this client: signatures of author and hub, order, place under the root"),
     ]
-    return table(f"entry {entry.seq}, verified", rows)
+    return table(f"Entry {entry.seq} \u2713 verified", rows)
 
 
 def sent_html(sent: "Sent") -> str:
@@ -50,12 +50,10 @@ def sent_html(sent: "Sent") -> str:
         ("root", shown(sent.root)),
         ("time", _time(sent.receipt.hub_ts)),
         ("bytes", shown(len(sent.raw))),
+        ("verified by", "this client: the signature of the pinned hub, and the place under the root"),
     ]
-    return table(f"message {sent.seq}, receipt verified", rows)
+    return table(f"Message {sent.seq} \u2713 receipt verified", rows)
 
 
 def _time(seconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):  # a time that no calendar has
-        return str(seconds)
+    return field_html("hub_ts", seconds)

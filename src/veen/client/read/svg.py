@@ -1,7 +1,7 @@
 """The picture of a proof as SVG: readable without colour, in light and dark, by screen readers too.
 
 Shape and outline carry the role: a square is the message, a diamond a sibling, a triangle a peak, a circle what was
-computed on the way.
+computed on the way. Colour repeats it. Shapes are filled with the background, so that no line runs into them.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,26 @@ __all__ = ["to_svg"]
 _STEP_X: Final = 104
 _STEP_Y: Final = 72
 _MARGIN: Final = 60
+_HEAD: Final = 64  # for the title and the verdict
+_LEGEND_STEP: Final = 22
+_MIN_WIDTH: Final = 520
+# Colours say what shapes say already. Those of the dark theme have the same contrast to its background.
 _STYLE: Final = """
-.veen text{font:12px ui-monospace,monospace;fill:currentColor}
-.veen path{stroke:currentColor;fill:none;stroke-width:1.5}
-.veen .way{stroke-width:3.5}
-.veen .leaf path{fill:currentColor}
+.veen{--paper:#fff;--ink:#1b1b1b;--own:#0b5cad;--aid:#8a5a00;--root:#11622f;--way:#0b5cad}
+@media(prefers-color-scheme:dark){.veen{--paper:#161616;--ink:#e8e8e8;--own:#7ab8ff;--aid:#e0b060;--root:#6fcf8f;\
+--way:#7ab8ff}}
+.veen .paper{fill:var(--paper);stroke:none}
+.veen text{font:12px ui-monospace,monospace;fill:var(--ink);stroke:var(--paper);stroke-width:4px;paint-order:stroke}
+.veen .title{font:600 16px system-ui,sans-serif}
+.veen .verdict{font:13px system-ui,sans-serif;fill:var(--root)}
+.veen .words{font:12px system-ui,sans-serif}
+.veen path{stroke:var(--ink);fill:none;stroke-width:1.5}
+.veen .way{stroke:var(--way);stroke-width:3.5}
+.veen .leaf path,.veen .sibling path,.veen .peak path,.veen .computed path,.veen .root path{fill:var(--paper)}
+.veen .leaf path{fill:var(--own);stroke:var(--own)}
+.veen .sibling path,.veen .peak path{stroke:var(--aid)}
 .veen .computed path{stroke-dasharray:3 2}
+.veen .root path{stroke:var(--root)}
 """
 
 
@@ -44,6 +58,11 @@ class _Drawing:
         self.marks.append(mark)
         return mark
 
+    def away_from(self, mark: _Mark, other: _Mark) -> None:
+        """Put the words of a mark on the side where the line to another one does not run."""
+        if mark.side and other.x > mark.x:
+            self.marks[self.marks.index(mark)] = mark._replace(side=-1)
+
     def line(self, a: _Mark, b: _Mark, *, on_way: bool = False) -> None:
         self._path(f"M{a.x:g},{a.y:g}L{b.x:g},{b.y:g}", on_way)
 
@@ -55,11 +74,20 @@ class _Drawing:
         self.lines.append(f'<path class="{"way" if on_way else "side"}" d="{d}"/>')
 
 
-def to_svg(picture: Picture) -> str:
-    """One SVG element, without scripts and without references to anything outside."""
+def to_svg(picture: Picture, *, signed_by: str | None = None) -> str:
+    """One SVG element, without scripts and without references to anything outside.
+
+    `signed_by` is the hub whose signature over the root was verified; without it the picture claims no signature.
+    """
     drawing = _tree(picture) if picture.tree_size <= TREE_MAX else _ladder(picture)
-    width = max(mark.x for mark in drawing.marks) + _MARGIN
-    height = max(mark.y for mark in drawing.marks) + _MARGIN
+    roles = [role for role in _ROLES if any(mark.role == role for mark in drawing.marks)]
+    reach = [_MARGIN if mark.side == 0 else _MARGIN + 60 if mark.side > 0 else 16 for mark in drawing.marks]
+    verdict = _verdict(picture, signed_by)
+    width = max(
+        _MIN_WIDTH, 7.5 * len(verdict), *(mark.x + room for mark, room in zip(drawing.marks, reach, strict=True))
+    )
+    bottom = max(mark.y for mark in drawing.marks) + _MARGIN
+    height = bottom + len(roles) * _LEGEND_STEP + _HEAD
     about = (
         f"Message {picture.stream_seq} of {picture.tree_size} is under root {short(picture.root)}: "
         f"{picture.hashes} hashes prove it."
@@ -70,11 +98,22 @@ def to_svg(picture: Picture) -> str:
             f'width="{width:g}" height="{height:g}" aria-label="{escape(about)}">',
             f"<title>Inclusion proof of message {picture.stream_seq}</title><desc>{escape(about)}</desc>",
             f"<style>{_STYLE}</style>",
+            f'<rect class="paper" width="{width:g}" height="{height:g}"/>',
+            f'<text class="title" x="16" y="26">Message {picture.stream_seq} of {picture.tree_size}</text>',
+            f'<text class="verdict" x="16" y="48">{escape(verdict)}</text>',
+            f'<g transform="translate(0 {_HEAD})">',
             *drawing.lines,
             *(part for mark in drawing.marks for part in _shape(mark)),
-            "</svg>",
+            *(part for number, role in enumerate(roles) for part in _legend(role, bottom + number * _LEGEND_STEP)),
+            "</g></svg>",
         )
     )
+
+
+def _verdict(picture: Picture, signed_by: str | None) -> str:
+    plural = "hash leads" if picture.hashes == 1 else "hashes lead"
+    signature = "" if signed_by is None else f", signed by {signed_by}"
+    return f"\u2713 verified: {picture.hashes} {plural} from the message to root {short(picture.root)}{signature}"
 
 
 def _tree(picture: Picture) -> _Drawing:
@@ -97,6 +136,7 @@ def _tree(picture: Picture) -> _Drawing:
         parent = place(step.parent, "computed", (own.x + sibling.x) / 2)
         drawing.line(own, parent, on_way=True)
         drawing.line(sibling, parent)
+        drawing.away_from(own, parent)
         own = parent
     peaks = [own if peak == picture.own_peak else place(peak, "peak") for peak in picture.peaks]
     if len(peaks) > 1:
@@ -104,6 +144,7 @@ def _tree(picture: Picture) -> _Drawing:
         root = drawing.add(_Mark(across, _MARGIN / 2, "root", "root", picture.root, 1))
         for peak in peaks:
             drawing.line(peak, root, on_way=peak is own)
+        drawing.away_from(own, root)
     return drawing
 
 
@@ -127,7 +168,8 @@ def _ladder(picture: Picture) -> _Drawing:
         root = drawing.add(_Mark(spine, own.y - _STEP_Y, "root", "root", picture.root, -1))
         drawing.line(own, root, on_way=True)
         for number, peak in enumerate(others, start=2):
-            drawing.elbow(drawing.add(_Mark(spine + number * _STEP_X, own.y, "peak", peak.span, peak.hash)), root)
+            across = spine + (1.25 * number - 0.25) * _STEP_X  # its words stand beside it
+            drawing.elbow(drawing.add(_Mark(across, own.y, "peak", peak.span, peak.hash, 1)), root)
     return drawing
 
 
@@ -143,9 +185,15 @@ _ROLES: Final = {
     "sibling": "a hash from the proof",
     "peak": "a peak from the proof",
     "computed": "computed on the way",
-    "root": "the signed root",
+    "root": "the root",
 }
 _WORDS: Final = {-1: ("end", -16, -4, 10), 0: ("middle", 0, 24, 38), 1: ("start", 16, -4, 10)}
+
+
+def _legend(role: str, y: float) -> Iterator[str]:
+    """One line of the legend: the shape, and what it stands for."""
+    yield f'<g class="{role}" transform="translate(26 {y:g}) scale(.8)"><path d="{_OUTLINES[role]}"/></g>'
+    yield f'<text class="words" x="48" y="{y + 4:g}">{_ROLES[role]}</text>'
 
 
 def _shape(mark: _Mark) -> Iterator[str]:

@@ -7,8 +7,9 @@ the view, write down. What was written down and not confirmed is sent again byte
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from veen.client.errors import Divergence, HubRefused, NetworkError, ReceiptMismatch, UnknownStream
@@ -16,7 +17,7 @@ from veen.client.read.resync import Resynced, replay, resynced
 from veen.client.send.sealing import Draft, Prepared, Sealer
 from veen.client.send.submitting import Delivered, Submitter
 from veen.client.session import HubSession
-from veen.client.state import LabelState, Mode, StateStore
+from veen.client.state import LabelState, Mode, PendingNote, StateStore
 from veen.client.transport.calls import place_of, refusal_of
 from veen.client.verify.advance import accuse, advance
 from veen.client.verify.pin import HubPin
@@ -42,10 +43,11 @@ class Sent:
     signature checked when it is first asked for, so no unchecked receipt is ever handed out.
     """
 
-    __slots__ = ("_checked", "_pin", "_receipt", "mode", "raw")
+    __slots__ = ("_checked", "_pin", "_receipt", "is_late", "mode", "raw")
 
     def __init__(self, raw: bytes, receipt: Receipt, pin: HubPin, mode: Mode, *, checked: bool) -> None:
         self.raw, self.mode = raw, mode
+        self.is_late = False  # whether an earlier call sealed it and got no answer
         self._receipt, self._pin, self._checked = receipt, pin, checked
 
     @property
@@ -163,17 +165,61 @@ class Writer:
         outcomes = await self._confirm(waiting, unsure=True)
         self.recovered.extend(outcome for outcome in outcomes if isinstance(outcome, Sent))
 
+    def _retried(self, drafts: Sequence[Draft]) -> dict[int, int]:
+        """Number of a draft -> client_seq of the pending message that says the same, each of those once."""
+        if self._sealer is None or not self.state.pending:
+            return {}
+        waiting: dict[bytes, list[int]] = {}
+        for client_seq, note in sorted(self._store.notes(self.state).items()):
+            waiting.setdefault(note.tag, []).append(client_seq)
+        same: dict[int, int] = {}
+        for number, draft in enumerate(drafts):
+            if candidates := waiting.get(self._sealer.tag(draft)):
+                same[number] = candidates.pop(0)
+        return same
+
+    def _take_recovered(self, client_seqs: set[int]) -> dict[int, Sent]:
+        """Those of `recovered` that are asked for, by client_seq."""
+        recovered = {sent.msg.client_seq: sent for sent in self.recovered} if client_seqs else {}
+        asked = {client_seq: sent for client_seq, sent in recovered.items() if client_seq in client_seqs}
+        for sent in asked.values():
+            self.recovered.remove(sent)
+        return asked
+
+    async def drop(self) -> tuple[int, int]:
+        """Give up what waits for a receipt: how many turned out to be in the log, and how many were dropped."""
+        if not self.state.pending:
+            return 0, 0
+        done = await self.resync()
+        waiting = self.state.pending
+        if waiting:
+            await self._save(self.state.withdrawn(waiting[0].client_seq))
+            self._prepared_seq = self.state.client_seq
+        return done.confirmed, done.dropped + len(waiting)
+
     async def send(
-        self, drafts: Sequence[Draft], auth_ref: bytes | None, reader_pk: bytes | None = None
+        self,
+        drafts: Sequence[Draft],
+        auth_ref: bytes | None,
+        reader_pk: bytes | None = None,
+        *,
+        once: bool = False,
     ) -> list[Outcome | None]:
         """One outcome per draft; None where the message must be sealed again (see `refusal`).
 
-        They are sealed to `reader_pk`: the key of a stream changes with its generations, the writer stays.
+        They are sealed to `reader_pk`: the key of a stream changes with its generations, the writer stays. With `once`,
+        a draft that an earlier call could not deliver is that message, and is not sent a second time.
         """
+        retried = await asyncio.to_thread(self._retried, drafts) if once else {}
         await self.settle()
+        late = self._take_recovered(set(retried.values()))
         outcomes: list[Outcome | None] = [None] * len(drafts)
         sealed: list[tuple[int, Prepared]] = []
         for number, draft in enumerate(drafts):
+            if (sent := late.get(retried.get(number, 0))) is not None:
+                sent.is_late = True
+                outcomes[number] = sent
+                continue
             try:
                 prepared = self._seal(draft, self.state.client_seq + len(sealed) + 1, auth_ref, reader_pk)
             except VeenError as exc:  # too large: it takes no number
@@ -184,7 +230,10 @@ class Writer:
             sealed.append((number, prepared))
         if sealed:
             messages = [prepared for _, prepared in sealed]
-            await self._save(self.state.sending(*[message.raw for message in messages]))
+            await self._save(
+                self.state.sending(*[message.raw for message in messages]),
+                {message.client_seq: self._note(drafts[number]) for number, message in sealed},
+            )
             self._prepared_seq = self.state.client_seq
             for (number, _), outcome in zip(sealed, await self._confirm(messages), strict=True):
                 outcomes[number] = outcome
@@ -398,8 +447,12 @@ class Writer:
 
     # --- remembering -----------------------------------------------------------------------------------
 
-    async def _save(self, state: LabelState) -> None:
-        await asyncio.to_thread(self._store.save, state)
+    def _note(self, draft: Draft) -> PendingNote:
+        assert self._sealer is not None  # noqa: S101 - it has sealed the draft
+        return PendingNote(self._sealer.tag(draft), int(time.time()))
+
+    async def _save(self, state: LabelState, notes: Mapping[int, PendingNote] | None = None) -> None:
+        await asyncio.to_thread(partial(self._store.save, state, notes=notes))
         self.state = state
 
     async def save_seen(self, state: LabelState, view: LabelView) -> None:

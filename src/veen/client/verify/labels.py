@@ -17,7 +17,7 @@ from veen.client.identity.keyring import Keyring, Stream, StreamKeys, StreamRef
 from veen.client.read.attachments import Attachments
 from veen.client.read.reading import LabelReader
 from veen.client.send.sealing import Sealer
-from veen.client.send.writing import Writer
+from veen.client.send.writing import Sent, Writer
 from veen.client.session import HubSession
 from veen.client.state import RK_BYTES, LabelState, Mode, StateStore
 from veen.client.verify.view import LabelView
@@ -74,6 +74,7 @@ class Labels:
         self.attachments = Attachments(session, identity.client_key.key)
         self._writers: OrderedDict[bytes, Writer] = OrderedDict()
         self._opening = asyncio.Lock()
+        self._late: list[Sent] = []  # delivered for client keys that are retired; see `take_recovered`
 
     # --- names -----------------------------------------------------------------------------------------
 
@@ -160,6 +161,47 @@ class Labels:
             upload=self.attachments.put_all,
             cursor=partial(session.client_cursor, key, target.label),
         )
+
+    def take_recovered(self) -> list[Sent]:
+        """What was delivered late by any writer since this was last asked, in the order of their labels."""
+        late, self._late = self._late, []
+        for writer in self._writers.values():
+            late += writer.recovered
+            writer.recovered.clear()
+        return late
+
+    def pending(self) -> list[LabelState]:
+        """The states of this hub that have messages without a receipt."""
+        return self._store.unfinished(self._session.hub_id)
+
+    async def settle(self, state: LabelState) -> None:
+        """Send what a state has pending; also that of a client key that was retired since."""
+        target = self._target_of(state)
+        if state.client_id == self._identity.client_key.key.public:
+            writer = await self.writer(target)
+            async with writer.lock:
+                await writer.settle()
+            return
+        retired = Writer(self._session, self._store, None, await self._in_mode(state), epoch=target.epoch)
+        await retired.settle()
+        self._late += retired.recovered
+
+    async def drop_pending(self, state: LabelState) -> tuple[int, int]:
+        """As `Writer.drop`, of the state of the client key in use."""
+        writer = await self.writer(self._target_of(state))
+        async with writer.lock:
+            return await writer.drop()
+
+    def _target_of(self, state: LabelState) -> Target:
+        """The stream and the epoch of a label, if the keyring has them."""
+        now, reach = self._session.epoch_now(), self._session.window + 2
+        for epoch in range(max(now - reach, 0), now + reach + 1) if self._session.epoch_sec else (0,):
+            try:
+                keys = self._keyring.for_label(state.label, self._session.routing_key, epoch)
+            except UnknownStream:
+                continue
+            return replace(self.at(keys, epoch), keys=self.keys(keys))
+        return Target(label=state.label, epoch=0, stream_id=None)
 
     async def _in_mode(self, state: LabelState) -> LabelState:
         """Keep what is known the other way. A light client has no peaks: one that turns full asks for them (D-66)."""

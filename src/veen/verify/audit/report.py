@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from veen.core.objects.identity import canonical_json
 from veen.fs.local import OsFs
 from veen.verify.audit.findings import CODES, LogFinding
-from veen.verify.audit.html import page
+from veen.verify.audit.html import ReportContext, page
 from veen.verify.audit.previous import COMMITMENTS_FILE, CURSORS_FILE, FINDINGS_FILE, REPORT_FILE, VERDICT_FILE
 from veen.verify.audit.run import AuditResult
 
@@ -115,8 +115,11 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
         yield f"and {more} more in {FINDINGS_FILE}"
 
 
-def write(result: AuditResult, directory: Path) -> dict[str, Any]:
-    """Leave the result in `directory`, the verdict last: a directory with a verdict is complete."""
+def write(result: AuditResult, directory: Path, about: ReportContext | None = None) -> dict[str, Any]:
+    """Leave the result in `directory`, the verdict last: a directory with a verdict is complete.
+
+    `about` is shown in the HTML page alone.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / VERDICT_FILE).unlink(missing_ok=True)
     summary, fs = document(result), OsFs(directory)
@@ -128,6 +131,6 @@ def write(result: AuditResult, directory: Path) -> dict[str, Any]:
         buffer = BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         fs.replace(name, buffer.getvalue())
-    fs.replace(REPORT_FILE, page(summary, keys_line(summary), result.commitments, result.findings).encode())
+    fs.replace(REPORT_FILE, page(summary, keys_line(summary), result.commitments, result.findings, about).encode())
     fs.replace(VERDICT_FILE, canonical_json(summary))
     return summary

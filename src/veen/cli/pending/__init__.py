@@ -1,0 +1,3 @@
+"""pending: messages that got no receipt."""
+
+__all__: list[str] = []

@@ -1,0 +1,143 @@
+"""The documented shape of what every command prints under --json: JSON Schema, one per command, with a version.
+
+`shapes.json` holds them. They are recorded from the outputs that the tests of the commands see, merged by
+`tools/json_shapes.py`, and from then on every output in any of those tests is compared with them. A version rises when
+a field goes away or changes its type; new fields come without.
+"""
+
+import json
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+__all__ = ["ERROR", "meaning_of", "schema_of", "shapes"]
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_VERSION: Final = 1
+
+# What every command prints on standard error if it fails.
+ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "code": {"type": "string"},
+        "stage": {"type": ["string", "null"]},
+        "message": {"type": "string"},
+        "cause": {"type": "string"},
+        "hint": {"type": "string"},
+        "request_id": {"type": ["string", "null"]},
+        "exit": {"type": "integer"},
+        "pending": {"type": "integer"},
+    },
+    "required": ["code", "stage", "message", "cause", "hint", "request_id", "exit"],
+}
+
+# The meaning of a field, wherever it stands: one name has one meaning in all commands.
+_MEANINGS: Final = {
+    "accepted": "how many messages the hub took, with receipts that verify",
+    "attachments": "the files that travel with the message, or how many",
+    "auth_ref": "the id of the capability token that the message was written with",
+    "author": "who wrote it",
+    "body": "what the message says, if it is text",
+    "body_hex": "what the message says, if it is no text",
+    "bytes": "the size in bytes",
+    "card_id": "the id of an identity card",
+    "cause": "why",
+    "checkpoint": "the CHECKPOINT with named fields",
+    "checks": "what was checked, in words",
+    "client_id": "the public key that signed the message",
+    "client_seq": "the number of the message among those of this client key in this label",
+    "code": "the code, for `veen explain`",
+    "ct_hash": "the hash of the ciphertext",
+    "data_dir": "the data directory of the hub",
+    "dropped": "messages that were given up",
+    "entries": "entries of the log, or how many",
+    "epoch": "the epoch of the label; 0 where labels do not change with time",
+    "error": "why the entry could not be opened, or the message not accepted; null if nothing is wrong",
+    "exit": "the exit code of the command",
+    "expires_at": "when readers may forget it, in seconds since 1970",
+    "failed": "how many were not accepted",
+    "hashes": "how many hashes the proof brings along",
+    "hint": "what to do next",
+    "hub": "the URL of the hub",
+    "hub_id": "the id of the hub, which stays when its keys change",
+    "hub_pk": "the key that the hub signs with, ed25519:HEX",
+    "hub_pks": "keys of hubs, ed25519:HEX",
+    "hub_sig": "the signature of the hub",
+    "hub_ts": "the time of the hub, in seconds since 1970",
+    "identity": "the name of the identity",
+    "keys": "whether the keys were pinned",
+    "kind": "what it is",
+    "label": "what the hub sees of the stream: 32 bytes",
+    "labels": "labels, or how many",
+    "late": "whether an earlier command sealed it and got no answer",
+    "leaf_hash": "the msg_id, as the tree has it",
+    "line": "the line of the input",
+    "message": "what happened",
+    "mmr_root": "the root of the log after this entry",
+    "mode": "how much the client remembers of the log: full or light",
+    "msg_id": "the id of the message",
+    "name": "the name",
+    "ok": "whether all checks hold",
+    "parent_id": "the msg_id of the message that this one answers",
+    "pending": "messages that are kept because they got no receipt",
+    "proof": "the inclusion proof",
+    "receipt": "the RECEIPT with named fields",
+    "request_id": "the id under which the hub logged the request",
+    "root": "the root that the hub signed",
+    "schema": "the id of the schema of the body",
+    "seconds": "how long it took",
+    "seq": "the position in the log, from 1",
+    "stage": "the stage of admission that refused",
+    "stream": "the name of the stream",
+    "stream_seq": "the position in the log, from 1",
+    "time": "the time in UTC, ISO 8601",
+    "tree_size": "how many entries the log has at the root",
+    "ts": "the time of the entry, in seconds since 1970",
+    "upto_seq": "how many entries the checkpoint is about",
+    "url": "the URL",
+    "ver": "the version of the wire format",
+    "verified": "whether this client verified it; a command that prints false, or fails, did not",
+    "version": "the version of the program",
+    "witness_sigs": "signatures of witnesses",
+}
+
+
+def meaning_of(name: str) -> str:
+    """What a field means; empty where the name says it all."""
+    return _MEANINGS.get(name, "")
+
+
+@lru_cache(maxsize=1)
+def shapes() -> dict[str, dict[str, Any]]:
+    """Command -> its recorded shape: `version`, `schema`, and `lines`, the list whose elements --ndjson prints."""
+    text = files("veen.cli").joinpath("shapes.json").read_text("utf-8")
+    recorded: dict[str, dict[str, Any]] = json.loads(text)
+    return recorded
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    """The JSON Schema of what `veen COMMAND --json` prints; of a command without a recorded shape, any object."""
+    row = shapes().get(command)
+    head = {
+        "$schema": _DIALECT,
+        "$id": f"veen:json:{command.replace(' ', ':')}:{_VERSION if row is None else row['version']}",
+        "title": f"veen {command} --json",
+    }
+    if row is None:
+        return {**head, "type": "object", "x-recorded": False}
+    more = {"x-ndjson": f"one line for each element of {row['lines']}"} if row.get("lines") else {}
+    return {**head, **_described(row["schema"]), **more}
+
+
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with the meaning of every field that has one."""
+    schema = dict(schema)
+    if "properties" in schema:
+        schema["properties"] = {
+            name: {**({"description": meaning} if (meaning := meaning_of(name)) else {}), **_described(part)}
+            for name, part in schema["properties"].items()
+        }
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            schema[inner] = _described(schema[inner])
+    return schema
