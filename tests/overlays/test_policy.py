@@ -100,7 +100,7 @@ class TestDevices:
 
     def policy(self, *devices, as_of=10_000, principals=(PRINCIPAL,)):
         by_key = {(device.principal_pk, device.device_id): device for device in devices}
-        nothing: dict[Any, Any] = {}
+        nothing: Any = {}
         others = ("principals", "contexts", "orgs", "groups", "roles", "handles", "links", "revocations")
         state = IdState(devices=by_key, **dict.fromkeys(others, nothing))
         return realm_policy(NOTHING, devices=state, principals=principals, as_of=as_of)

@@ -15,7 +15,7 @@ from veen.client.config.settings import ClientSettings, resolve
 from veen.client.errors import IdentityInUse, IdentityMissing, NotPinned, SettingsError
 from veen.client.home import Home
 from veen.client.identity.identity import check_name
-from veen.client.identity.keyring import StreamKeys
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Keystore, create_identity, open_identity
 from veen.client.identity.rotation import rotate_if_due
 from veen.client.identity.stream_keys import new_stream_keys
@@ -80,7 +80,12 @@ class Connector:
             insecure_http=bool(settings.insecure_http.value),
             retry=Retry(seconds=settings.wait.value),
             call_seconds=settings.timeout.value,
+            keys_learned=None if self.worker else self._keep_keys,
         )
+
+    def _keep_keys(self, keyring: Keyring) -> None:
+        """Keep generations of keys that were found in a stream. A worker, which has no lock, finds them again."""
+        self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
 
     def _rotate_if_due(self, is_spent: bool) -> None:
         if rotate_if_due(self.home, self.keystore, int(time.time()), is_spent=is_spent):

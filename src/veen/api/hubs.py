@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -14,6 +15,8 @@ from veen.client.client import Client
 from veen.client.errors import RotationDue, TokenMissing, UnknownStream
 from veen.client.evidence_file import Contents
 from veen.client.home import Home
+from veen.client.identity.authors import AuthorNames
+from veen.client.identity.contacts import ContactBook, ContactStore
 from veen.client.identity.keyring import StreamRef
 from veen.client.identity.stream_keys import StreamInUse
 from veen.client.identity.workers import worker_client_ids
@@ -43,6 +46,7 @@ class AsyncHubConnection:
         self._client = client  # replaced under `_renewing` when its client key is spent
         self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
         self._strangers: set[bytes] = set()  # client keys that were looked up and are not
+        self._book: ContactBook | None = None  # contacts, as they were when the first author was looked up
         self._renewing = asyncio.Lock()
         self._making = asyncio.Lock()  # keys of streams are made one after another
 
@@ -91,16 +95,27 @@ class AsyncHubConnection:
 
     # --- what streams use ------------------------------------------------------------------------------
 
-    def author_name(self, client_id: bytes) -> str | None:
-        """Whose key it is, as far as it is known here: our own keys, of now and of before, and those of our workers."""
+    def author_name(self, stream: str, client_id: bytes) -> str | None:
+        """Whose key it is, as far as it is known here: our own keys, those of our workers, and those of contacts."""
         identity = self._connector.keystore.identity
-        if client_id == self._client.client_id or identity.client_key_of(client_id) is not None:
+        if client_id == self._client.client_id:
             return identity.name
+        if self._book is None:
+            self._book = ContactStore(self._connector.home).load()
+        names = AuthorNames(identity, self._book, lambda key: self._proven(stream, key))
+        if (name := names(client_id).name) is not None:
+            return name
         if client_id not in self._strangers | self._workers:
             self._workers = worker_client_ids(self._connector.home, identity)
             if client_id not in self._workers:
                 self._strangers.add(client_id)
         return identity.name if client_id in self._workers else None
+
+    def _proven(self, stream: str, client_id: bytes) -> bytes | None:
+        try:
+            return self._client.author(stream, client_id)
+        except UnknownStream:  # a label without keys
+            return None
 
     async def with_keys(self, stream: str) -> None:
         """Make sure that the keyring has the stream."""
@@ -238,11 +253,10 @@ class AsyncStream:
     async def _shown(
         self, entries: AsyncGenerator[Entry, None], author: str | bytes | None
     ) -> AsyncGenerator[StreamEntry, None]:
-        """This is where names of contacts decide who is meant by `author`."""
         wanted = author.hex() if isinstance(author, bytes) else author
         async with contextlib.aclosing(entries):
             async for entry in entries:
-                shown = StreamEntry(entry, self._hub.author_name)
+                shown = StreamEntry(entry, partial(self._hub.author_name, self.name))
                 if wanted is None or wanted in (shown.author, shown.client_id.hex()):
                     yield shown
 

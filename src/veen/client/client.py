@@ -249,7 +249,7 @@ class Client:
 
     def learn_keys(self, keys: StreamKeys) -> None:
         """Use the keys of one more stream. Keeping them is the caller's business (`Keystore.save`)."""
-        self._labels.learn(keys)
+        self.take_keys(self.keyring.with_keys(keys))
 
     async def has_entries(self, stream_id: bytes) -> bool:
         """Whether the hub says that somebody has written to a stream. Needs no keys; unsigned."""

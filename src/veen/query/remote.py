@@ -161,7 +161,7 @@ class QueryConnection:
                     if len(data) > _MAX_ANSWER:
                         raise ResultForged(f"an answer has more than {_MAX_ANSWER} bytes")
         except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
-            raise ServiceUnreachable(f"{self._http.base_url}: {exc or type(exc).__name__}") from exc
+            raise ServiceUnreachable(f"{self._http.base_url}: {str(exc) or type(exc).__name__}") from exc
         try:
             value = canonical.parse(bytes(data), max_bytes=_MAX_ANSWER)
         except QueryError as exc:

@@ -46,7 +46,7 @@ PRINCIPALS = Principals.of(
         "classes": {STREAMS[0]: "confidential", "record/*": "internal"},
     }
 )
-ALICE, BOB, CAROL, DORA = PRINCIPALS.known
+ALICE, BOB, CAROL, DORA = PRINCIPALS.members
 
 
 def log_at(path, count=60):

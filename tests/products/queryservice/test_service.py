@@ -29,6 +29,12 @@ def asked(**changes):
     return canonical.encode(descriptor(**changes))
 
 
+def body_of(event):
+    typed = sdr.read(event)
+    assert isinstance(typed, Typed)
+    return typed.body
+
+
 FULL = asked(query_id="q-1", scope=[STREAMS[0]], evidence={"mode": "full"})
 
 
@@ -46,13 +52,13 @@ def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path,
             (request,) = await world.events(REQUESTS)
             (result,) = await world.events(RESULTS)
             (access,) = await world.events(ACCESSES)
-            body = sdr.read(request).body
+            body = body_of(request)
             assert (body.event_type, body.subject_id, body.principal_id) == (
                 "query.submitted", "user:alice", world.client.client_id,
             )  # fmt: skip
             assert body.payload == normalise(FULL).descriptor.to_bytes()
             assert submission.status.result_id == result_id_of(request.leaf_hash)
-            assert sdr.read(result).body.payload == submission.digest.to_bytes()
+            assert body_of(result).payload == submission.digest.to_bytes()
             audit = decode(access, QUERY_AUDIT)
             assert isinstance(audit, Typed)
             assert audit.body.requester_identity == ALICE.client_id
@@ -162,7 +168,7 @@ def test_a_failed_query_is_recorded_has_no_digest_and_stays_failed_after_a_resta
             with pytest.raises(ExecutionFailed, match="there is no log"):
                 await service.submit(ALICE, FULL)
             (failure,) = await world.events(EXECUTIONS)
-            value = canonical.parse(sdr.read(failure).body.payload)
+            value = canonical.parse(body_of(failure).payload)
             assert (value["query_id"], value["error_code"]) == ("q-1", "execution_failed")
             assert await world.events(RESULTS) == []
             await service.aclose()

@@ -148,7 +148,8 @@ def make_keys(session: CliSession, stream: str) -> None:
         try:
             ring.readers(stream)
         except UnknownStream:
-            keystore.save(replace(keystore.secrets, keyring=ring.with_keys(StreamKeys.create(stream))))
+            keys = StreamKeys.create(stream, owner_pk=keystore.identity.id_sign_pk)
+            keystore.save(replace(keystore.secrets, keyring=ring.with_keys(keys)))
             session.output.note(f"made the keys of {stream}; others get them by: veen id keyring share {stream} --read")
 
 

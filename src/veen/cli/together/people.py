@@ -1,11 +1,11 @@
 """Whom a name means, and whose key wrote an entry: contacts, the identity in use, and what authors proved."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.shared.text import short
+from veen.client.identity.authors import ME, Author, AuthorNames
 
 if TYPE_CHECKING:
     from re import Pattern
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from veen.client.read.reading import Entry
 
 __all__ = ["ME", "Author", "Authors", "card_of", "contact_store", "filtered", "pattern_of"]
-
-ME = "me"
 
 
 def contact_store(session: "CliSession") -> "ContactStore":
@@ -38,21 +36,8 @@ def card_of(session: "CliSession", text: str) -> "tuple[IdentityCard, Contact | 
     return contact.card, contact
 
 
-class Author(NamedTuple):
-    """Who wrote an entry: `kind` is me, contact, claimed (by two contacts) or unknown; a name only if one is meant."""
-
-    name: str | None
-    kind: str
-
-    def shown(self, client_id: bytes, *, human: bool) -> str:
-        """An unknown author is marked; in a pipe nothing is cut."""
-        if self.name is not None:
-            return self.name
-        return f"?{short(client_id) if human else client_id.hex()}"
-
-
 class Authors:
-    """Names of authors of one stream. What an author proved in the stream counts before what a card claims."""
+    """Names of authors of one stream, for a command."""
 
     def __init__(self, session: "CliSession", stream: str | bytes | None) -> None:
         """`stream` None: an inbox, where authors are known by what they proved in any stream that is followed."""
@@ -61,18 +46,13 @@ class Authors:
         self._streams: tuple[str | bytes, ...] = tuple(sorted(followed)) if stream is None else (stream,)
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
+        self._names = AuthorNames(self._identity, self._book, self._proven_in_any)
 
     def __call__(self, client_id: bytes) -> Author:
-        if self._identity.client_key_of(client_id) is not None:
-            return Author(self._identity.name, ME)
-        proven = next((pk for stream in self._streams if (pk := self._proven(stream, client_id)) is not None), None)
-        if proven is not None:
-            contact = self._book.by_identity(proven)
-            return Author(None, "unknown") if contact is None else Author(contact.name, "contact")
-        claiming = self._book.claiming(client_id)
-        if len(claiming) == 1:
-            return Author(claiming[0].name, "contact")
-        return Author(None, "claimed" if claiming else "unknown")
+        return self._names(client_id)
+
+    def _proven_in_any(self, client_id: bytes) -> bytes | None:
+        return next((pk for stream in self._streams if (pk := self._proven(stream, client_id)) is not None), None)
 
     def _proven(self, stream: str | bytes, client_id: bytes) -> bytes | None:
         from veen.client.errors import UnknownStream

@@ -25,7 +25,7 @@ async def new_stream_keys(client: Client, keystore: Keystore, stream: str) -> St
 
     The client must be one that holds the lock of the identity, as every client of the identity itself does.
     """
-    keys = StreamKeys.create(stream)
+    keys = StreamKeys.create(stream, owner_pk=keystore.identity.id_sign_pk)
     if await client.has_entries(keys.stream_id):
         raise StreamInUse(stream)
     keystore.save(replace(keystore.secrets, keyring=keystore.secrets.keyring.with_keys(keys)))

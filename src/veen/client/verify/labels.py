@@ -83,10 +83,6 @@ class Labels:
             return self.personal[stream]
         return self.keyring.readers(stream)
 
-    def learn(self, keys: StreamKeys) -> None:
-        """Use these keys as well from now on."""
-        self._keyring = self._keyring.with_keys(keys)
-
     def at(self, stream: Stream, epoch: int) -> Target:
         """The label of a stream in an epoch."""
         keys = self.keys(stream)
@@ -197,7 +193,7 @@ class Labels:
         now, reach = self._session.epoch_now(), self._session.window + 2
         for epoch in range(max(now - reach, 0), now + reach + 1) if self._session.epoch_sec else (0,):
             try:
-                keys = self._keyring.for_label(state.label, self._session.routing_key, epoch)
+                keys = self.keyring.for_label(state.label, self._session.routing_key, epoch)
             except UnknownStream:
                 continue
             return replace(self.at(keys, epoch), keys=self.keys(keys))

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from veen.core.errors import VeenError
 from veen.products.queryservice.openapi import document_bytes
-from veen.products.queryservice.principals import Principal, Principals
+from veen.products.queryservice.principals import QueryPrincipal, Principals
 from veen.products.queryservice.service import QueryService, Unavailable
 from veen.query import canonical
 from veen.query.canonical import Json
@@ -32,7 +32,7 @@ _MAX_OFFSET: Final = 10**15
 _RETRY_SECONDS: Final = 5
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
-Handler = Callable[[QueryService, Principal, Request], Awaitable[tuple[int, Json]]]
+Handler = Callable[[QueryService, QueryPrincipal, Request], Awaitable[tuple[int, Json]]]
 
 
 class Unauthorized(QueryError):
@@ -81,7 +81,7 @@ def _endpoint(handler: Handler, principals: Principals) -> Callable[[Request], A
     return endpoint
 
 
-def _authenticated(request: Request, principals: Principals) -> Principal:
+def _authenticated(request: Request, principals: Principals) -> QueryPrincipal:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     principal = principals.by_token(token.strip().encode()) if scheme.lower() == "bearer" and token.strip() else None
     if principal is None:
@@ -92,7 +92,7 @@ def _authenticated(request: Request, principals: Principals) -> Principal:
 # --- handlers ----------------------------------------------------------------------------------------------------
 
 
-async def _submit(service: QueryService, principal: Principal, request: Request) -> tuple[int, Json]:
+async def _submit(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
     submission = await service.submit(principal, await _body(request))
     if submission.digest is not None:
         return 200, {"result_digest": submission.digest.to_json(), "rows": list(submission.rows)}
@@ -100,21 +100,21 @@ async def _submit(service: QueryService, principal: Principal, request: Request)
     return 202, {"query_id": status.query_id, "result_id": status.result_id, "status": status.state}
 
 
-async def _status(service: QueryService, principal: Principal, request: Request) -> tuple[int, Json]:
+async def _status(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
     return 200, service.status(principal, _id(request)).to_json()
 
 
-async def _result(service: QueryService, principal: Principal, request: Request) -> tuple[int, Json]:
+async def _result(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
     offset = _number(request, "offset", 0, 0, _MAX_OFFSET)
     limit = _number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     return 200, await service.result(principal, _id(request), offset, limit)
 
 
-async def _coverage(service: QueryService, principal: Principal, request: Request) -> tuple[int, Json]:
+async def _coverage(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
     return 200, service.coverage(principal, _id(request))
 
 
-async def _descriptor(service: QueryService, principal: Principal, request: Request) -> tuple[int, Json]:
+async def _descriptor(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
     return 200, service.descriptor(principal, _id(request))
 
 

@@ -28,7 +28,7 @@ from veen.core.errors import StatedError
 from veen.query.descriptor import MODES, Mode, QueryDescriptor
 from veen.query.errors import ForbiddenScope, InvalidDescriptor
 
-__all__ = ["Principal", "Principals", "PrincipalsInvalid"]
+__all__ = ["QueryPrincipal", "Principals", "PrincipalsInvalid"]
 
 _MAX_FILE: Final = 1024 * 1024
 _UNCLASSIFIED: Final = "unclassified"
@@ -45,7 +45,7 @@ class PrincipalsInvalid(StatedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class QueryPrincipal:
     """Somebody whom the service knows."""
 
     name: str
@@ -75,7 +75,7 @@ class Principal:
 class Principals:
     """Everybody whom the service knows, and what streams are called in audit records."""
 
-    known: tuple[Principal, ...]
+    members: tuple[QueryPrincipal, ...]
     classes: tuple[tuple[str, str], ...] = ()  # pattern, class
 
     @classmethod
@@ -103,18 +103,18 @@ class Principals:
             raise PrincipalsInvalid("two principals have the same token")
         if len({principal.subject_id for principal in principals}) < len(principals):
             raise PrincipalsInvalid("two principals have the same subject_id: their results could not be told apart")
-        return cls(known=principals, classes=tuple(classes.items()))
+        return cls(members=principals, classes=tuple(classes.items()))
 
-    def by_token(self, token: bytes) -> Principal | None:
+    def by_token(self, token: bytes) -> QueryPrincipal | None:
         """Whose token this is. Every hash is compared, in constant time."""
         digest, match = sha256(token).digest(), None
-        for principal in self.known:
+        for principal in self.members:
             if hmac.compare_digest(digest, principal.token_hash):
                 match = principal
         return match
 
-    def by_subject(self, subject_id: str) -> Principal | None:
-        return next((principal for principal in self.known if principal.subject_id == subject_id), None)
+    def by_subject(self, subject_id: str) -> QueryPrincipal | None:
+        return next((principal for principal in self.members if principal.subject_id == subject_id), None)
 
     def class_of(self, scope: tuple[str, ...]) -> str:
         """The class that ranks first in the file, of all streams of a scope (D-135)."""
@@ -124,7 +124,7 @@ class Principals:
         return _UNCLASSIFIED
 
 
-def _principal(name: str, members: Any) -> Principal:
+def _principal(name: str, members: Any) -> QueryPrincipal:
     if not isinstance(members, dict):
         raise PrincipalsInvalid(f"[principal.{name}] is no table")
     if unknown := set(members) - _MEMBERS:
@@ -140,7 +140,7 @@ def _principal(name: str, members: Any) -> Principal:
         raise PrincipalsInvalid(f"[principal.{name}]: max_rows is a whole number above 0")
     if type(auditor) is not bool or not isinstance(subject_id, str) or not subject_id:
         raise PrincipalsInvalid(f"[principal.{name}]: auditor is true or false, subject_id a text")
-    return Principal(
+    return QueryPrincipal(
         name=name,
         token_hash=_hex32(name, members, "token_sha256"),
         client_id=_hex32(name, members, "client_id"),

@@ -24,7 +24,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.overlays.framework.body import Draft
 from veen.overlays.operations import queryaudit
 from veen.products.queryservice.history import QueryHistory, RecordedRequest
-from veen.products.queryservice.principals import Principal, Principals
+from veen.products.queryservice.principals import QueryPrincipal, Principals
 from veen.query import api, canonical
 from veen.query.api import Engine, Keys
 from veen.query.canonical import Json
@@ -47,7 +47,7 @@ from veen.query.store import DEFAULT_LIMIT, Status, Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QueryService", "ServiceSettings", "Submission", "Unavailable"]
+__all__ = ["QueryService", "ServiceSettings", "QuerySubmission", "Unavailable"]
 
 _log = logging.getLogger(__name__)
 _STREAMS: Final = (REQUESTS, RESULTS, EXECUTIONS)
@@ -77,7 +77,7 @@ class ServiceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class QuerySubmission:
     """What a client is told: `digest` and `rows` if the query was answered at once."""
 
     status: Status
@@ -139,7 +139,7 @@ class QueryService:
 
     # --- submit --------------------------------------------------------------------------------------------
 
-    async def submit(self, principal: Principal, data: bytes) -> Submission:
+    async def submit(self, principal: QueryPrincipal, data: bytes) -> QuerySubmission:
         """Record a query and execute it. The same query of the same principal again is the first one (D-133)."""
         descriptor, _ = normalise(data)
         principal.check(descriptor)
@@ -155,12 +155,12 @@ class QueryService:
             if not page.has_more:
                 await self._audit(principal, request, page.digest)
                 self.counts["rows"] += len(page.rows)
-                return Submission(status=status, digest=page.digest, rows=page.rows)
+                return QuerySubmission(status=status, digest=page.digest, rows=page.rows)
         if status.state == "failed":
             raise ExecutionFailed(f"result {result_id}: {status.message}")
-        return Submission(status=status)
+        return QuerySubmission(status=status)
 
-    async def _recorded(self, principal: Principal, descriptor: QueryDescriptor) -> RecordedRequest:
+    async def _recorded(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
         earlier = self._history.requests.get(descriptor.query_id)
         if earlier is not None:
             same = earlier.subject_id == principal.subject_id and earlier.descriptor == descriptor
@@ -277,13 +277,13 @@ class QueryService:
 
     # --- deliver -------------------------------------------------------------------------------------------
 
-    def _request(self, principal: Principal, result_id: str) -> RecordedRequest:
+    def _request(self, principal: QueryPrincipal, result_id: str) -> RecordedRequest:
         request = self._history.results.get(result_id)
         if request is None or not principal.may_see(request.subject_id):
             raise QueryNotFound(f"there is no result {result_id}")
         return request
 
-    def status(self, principal: Principal, result_id: str) -> Status:
+    def status(self, principal: QueryPrincipal, result_id: str) -> Status:
         request = self._request(principal, result_id)
         if self._store.has_result(result_id):
             return self._store.status(result_id)
@@ -294,7 +294,7 @@ class QueryService:
             error_code=self._history.failures.get(result_id),
         )
 
-    async def result(self, principal: Principal, result_id: str, offset: int, limit: int) -> Mapping[str, Json]:
+    async def result(self, principal: QueryPrincipal, result_id: str, offset: int, limit: int) -> Mapping[str, Json]:
         """A page of rows. If the delivery cannot be recorded, no row leaves (D-135)."""
         request = self._request(principal, result_id)
         if not self._store.has_result(result_id):
@@ -304,12 +304,12 @@ class QueryService:
         self.counts["rows"] += len(page.rows)
         return page.to_json()
 
-    def coverage(self, principal: Principal, result_id: str) -> Json:
+    def coverage(self, principal: QueryPrincipal, result_id: str) -> Json:
         """What a result covers: with it anyone who has the log executes the query again."""
         self._request(principal, result_id)
         return self._store.coverage(result_id)
 
-    def descriptor(self, principal: Principal, query_id: str) -> Mapping[str, Json]:
+    def descriptor(self, principal: QueryPrincipal, query_id: str) -> Mapping[str, Json]:
         """What was asked, and where that stands in the log (QRY-24)."""
         request = self._history.requests.get(query_id)
         if request is None or not principal.may_see(request.subject_id):
@@ -324,7 +324,7 @@ class QueryService:
             },
         }
 
-    async def _audit(self, principal: Principal, request: RecordedRequest, digest: ResultDigest) -> None:
+    async def _audit(self, principal: QueryPrincipal, request: RecordedRequest, digest: ResultDigest) -> None:
         scope = request.descriptor.scope
         draft = queryaudit.audit(
             principal.client_id,
@@ -345,7 +345,7 @@ class QueryService:
                 sent = await self._client.send(stream, draft.body, schema=draft.schema)
         except (VeenError, OSError, TimeoutError) as exc:
             self.counts["refused"] += 1
-            raise Unavailable(f"the log does not take the record: {exc or type(exc).__name__}") from exc
+            raise Unavailable(f"the log does not take the record: {str(exc) or type(exc).__name__}") from exc
         return sent.receipt.leaf_hash, sent.seq
 
 
