@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from veen.core.errors import VeenError
 from veen.products.queryservice.openapi import document_bytes
-from veen.products.queryservice.principals import QueryPrincipal, Principals
+from veen.products.queryservice.principals import Principals, QueryPrincipal
 from veen.products.queryservice.service import QueryService, Unavailable
 from veen.query import canonical
 from veen.query.canonical import Json

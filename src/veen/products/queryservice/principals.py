@@ -28,7 +28,7 @@ from veen.core.errors import StatedError
 from veen.query.descriptor import MODES, Mode, QueryDescriptor
 from veen.query.errors import ForbiddenScope, InvalidDescriptor
 
-__all__ = ["QueryPrincipal", "Principals", "PrincipalsInvalid"]
+__all__ = ["Principals", "PrincipalsInvalid", "QueryPrincipal"]
 
 _MAX_FILE: Final = 1024 * 1024
 _UNCLASSIFIED: Final = "unclassified"

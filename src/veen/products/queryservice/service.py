@@ -24,7 +24,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.overlays.framework.body import Draft
 from veen.overlays.operations import queryaudit
 from veen.products.queryservice.history import QueryHistory, RecordedRequest
-from veen.products.queryservice.principals import QueryPrincipal, Principals
+from veen.products.queryservice.principals import Principals, QueryPrincipal
 from veen.query import api, canonical
 from veen.query.api import Engine, Keys
 from veen.query.canonical import Json
@@ -47,7 +47,7 @@ from veen.query.store import DEFAULT_LIMIT, Status, Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QueryService", "ServiceSettings", "QuerySubmission", "Unavailable"]
+__all__ = ["QueryService", "QuerySubmission", "ServiceSettings", "Unavailable"]
 
 _log = logging.getLogger(__name__)
 _STREAMS: Final = (REQUESTS, RESULTS, EXECUTIONS)
