@@ -227,9 +227,8 @@ def _selftest_job(universe: Universe, tenant: Tenant | None, suite: str, facts: 
     environment = {"VEEN_ROLE": "selftest", "VEEN_UNIVERSE_ID": universe.id, "HOME": _WORK_DIR}
     if tenant is not None:
         environment["VEEN_TENANT_ID"] = tenant.id
-    arguments = [suite, "--hub", hub_url(tenant, inside=True), "--pin", facts.pin, "--issuer", "/secrets/issuer.key"]
-    for stream in facts.selftest_streams:
-        arguments += ["--stream", stream]
+    arguments = [suite, "--hub", hub_url(tenant, inside=True), "--pin", facts.pin]
+    arguments += ["--issuer-key", "/secrets/issuer.key", "--stream", facts.selftest_streams[0]]
     container = _container(
         "selftest", universe.image("veen-selftest"), ["veen-selftest"], [*arguments, "--json"], environment
     )
