@@ -120,7 +120,8 @@ def rendered(tmp_path):
 )
 def test_the_rendered_job_passes_at_the_rendered_hub_and_fails_at_another(tmp_path, rendered, name, kind, suite):
     env = Cli(tmp_path / "home").env
-    namespace = Namespace(tmp_path / "cluster", *rendered, name)
+    objects, secrets = rendered
+    namespace = Namespace(tmp_path / "cluster", objects, secrets, name)
     hub = hub_of(namespace, kind, env)
     try:
         for _ in range(2):  # a CronJob runs again, in the same stream
@@ -130,7 +131,7 @@ def test_the_rendered_job_passes_at_the_rendered_hub_and_fails_at_another(tmp_pa
             assert done.returncode == Exit.OK, done.stderr
             assert outcome["suite"] == suite
         other = next(n for n in ("veen-system", "veen-tenant-acme-prod") if n != name)
-        stranger = run_job(Namespace(tmp_path / "other", *rendered, other), hub.url, env)
+        stranger = run_job(Namespace(tmp_path / "other", objects, secrets, other), hub.url, env)
         assert stranger.returncode == Exit.SELFTEST
     finally:
         hub.stop()

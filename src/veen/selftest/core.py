@@ -11,7 +11,7 @@ from veen.client.client import Client
 from veen.client.errors import BadAnswer, Divergence, HubRefused
 from veen.client.send.sealing import Attach
 from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer, Transport
-from veen.client.transport.calls import place_of, read, refused
+from veen.client.transport.calls import Retry, place_of, read, refused
 from veen.core.errors import MalformedError, Refusal, VeenError
 from veen.core.hashing import H
 from veen.core.labels import epoch_at
@@ -44,13 +44,14 @@ async def _health(world: World) -> None:
     if not alive.ok:
         raise refused("healthz", alive)
     expect(read("healthz", alive.body, HealthResponse).ok, "healthz: the hub says that it is not well")
-    answer = await transport.call("readyz")
-    if not answer.ok and answer.status != 503:
-        raise refused("readyz", answer)
-    ready = read("readyz", answer.body, ReadyResponse)
-    expect(
-        ready.ready and answer.ok, f"readyz: the hub does not admit messages: {ready.reason or 'it does not say why'}"
-    )
+    async for _ in Retry(seconds=(await world.hub()).wait_seconds).pauses():  # it may have started just now
+        answer = await transport.call("readyz")
+        if not answer.ok and answer.status != 503:
+            raise refused("readyz", answer)
+        ready = read("readyz", answer.body, ReadyResponse)
+        if ready.ready and answer.ok:
+            return
+    raise CheckFailed(f"readyz: the hub does not admit messages: {ready.reason or 'it does not say why'}")
 
 
 async def _status(world: World) -> None:

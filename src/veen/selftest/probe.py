@@ -17,9 +17,9 @@ from veen.client.send.sealing import Prepared
 from veen.client.send.submitting import Submitter
 from veen.client.send.writing import Sent
 from veen.client.session import HubSession
-from veen.client.transport.calls import NO_RETRY, Calls, refusal_of
+from veen.client.transport.calls import NO_RETRY, Calls, Retry, refusal_of
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.errors import Refusal
+from veen.core.errors import ApiCode, Refusal
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
@@ -75,12 +75,16 @@ class HubProbe:
         )
 
     async def submit(self, msg: Msg) -> Receipt | HubRefused:
-        """What the hub says to these bytes: once, without repeating."""
-        try:
-            delivered = await Submitter(self.session).deliver([Prepared.of(msg.to_bytes())], batched=False)
-        except HubRefused as exc:
-            return exc
-        answer = delivered.answers[0]
+        """What the hub decides about these bytes; only a hub that decides nothing now is asked again."""
+        answer: Receipt | HubRefused | None = None
+        async for _ in Retry(seconds=self.at.wait_seconds).pauses():
+            try:
+                delivered = await Submitter(self.session).deliver([Prepared.of(msg.to_bytes())], batched=False)
+                answer = delivered.answers[0]
+            except HubRefused as exc:
+                answer = exc
+            if not (isinstance(answer, HubRefused) and answer.code == ApiCode.UNAVAILABLE.code):
+                break
         if answer is None:
             raise CheckFailed("the hub neither admitted nor refused a message")
         return answer
