@@ -87,7 +87,7 @@ def parse(words):
 COMING = {
     "hub anchor",
     *("anchor", "console", "disc", "fed", "mirror"),
-    *("retention", "revoke", "selftest authority", "selftest core"),
+    *("retention", "revoke"),
 }
 
 
