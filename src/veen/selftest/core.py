@@ -44,6 +44,7 @@ async def _health(world: World) -> None:
     if not alive.ok:
         raise refused("healthz", alive)
     expect(read("healthz", alive.body, HealthResponse).ok, "healthz: the hub says that it is not well")
+    reason: str | None = None
     async for _ in Retry(seconds=(await world.hub()).wait_seconds).pauses():  # it may have started just now
         answer = await transport.call("readyz")
         if not answer.ok and answer.status != 503:
@@ -51,7 +52,8 @@ async def _health(world: World) -> None:
         ready = read("readyz", answer.body, ReadyResponse)
         if ready.ready and answer.ok:
             return
-    raise CheckFailed(f"readyz: the hub does not admit messages: {ready.reason or 'it does not say why'}")
+        reason = ready.reason
+    raise CheckFailed(f"readyz: the hub does not admit messages: {reason or 'it does not say why'}")
 
 
 async def _status(world: World) -> None:
