@@ -147,6 +147,11 @@ LINES = {
     "proof get": "orders 1",
     "proof show": "orders 1",
     "queue ack": f"orders {HEX}",
+    "anchor list": "orders",
+    "anchor verify": "orders",
+    "hub key show": "",
+    "monitor": "--once",
+    "witness show": "",
     "queue nack": f"orders {HEX}",
     "queue pull": "orders",
     "queue push": "orders item",
@@ -194,6 +199,13 @@ OFFLINE = {
     "recorder agent",  # waits for its hub, whatever that answers: tests/products/recorder/test_agent.py
     *("selftest bridge", "selftest overlays", "selftest recorder"),  # bring hubs and people of their own
     "vesn mirror",  # asks only with a set that verified: tests/cli/test_vesn.py
+    *("anchor publish", "bridge anchor"),  # read by verified clients first: tests/cli/test_anchor.py
+    *("selftest authority", "selftest core"),  # meet liars of their own: tests/selftest/test_probes.py
+    *("mirror attest", "mirror copy", "mirror verify"),  # talk to two hubs: tests/products/federation
+    *("policy assign", "policy drop", "policy push", "policy revoke", "policy run", "policy show", "revoke publish"),
+    *("disc advertise hub", "disc advertise overlay", "disc advertise service", "disc list", "disc query"),
+    *("disc retire", "disc serve", "disc watch", "connect apply", "connect plan"),  # verified reads: test_connect.py
+    "query serve",  # reads and records through a verified client: tests/products/queryservice
 }
 ONLY_GREETING = {
     "bridge doctor",

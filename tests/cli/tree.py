@@ -94,7 +94,7 @@ def parse(words):
 COMING = {
     "hub anchor",
     *("console", "fed"),
-    *("retention", "selftest authority", "selftest core"),
+    "retention",
 }
 
 

@@ -37,6 +37,7 @@ _WORK_DIR: Final = "/work"
 _GRACE_SEC: Final = 60
 _KEEP_JOB_SEC: Final = 86400
 _SELFTEST_SEC: Final = 900
+_SELFTEST_WAIT_SEC: Final = 120  # Jobs start together with their hubs
 _ACCESS: Final = {"veen.io/access": "true"}
 _CALLERS: Final = ("bridge", "selftest", "cli")
 
@@ -227,9 +228,9 @@ def _selftest_job(universe: Universe, tenant: Tenant | None, suite: str, facts: 
     environment = {"VEEN_ROLE": "selftest", "VEEN_UNIVERSE_ID": universe.id, "HOME": _WORK_DIR}
     if tenant is not None:
         environment["VEEN_TENANT_ID"] = tenant.id
-    arguments = [suite, "--hub", hub_url(tenant, inside=True), "--pin", facts.pin, "--issuer", "/secrets/issuer.key"]
-    for stream in facts.selftest_streams:
-        arguments += ["--stream", stream]
+    arguments = [suite, "--hub", hub_url(tenant, inside=True), "--pin", facts.pin]
+    arguments += ["--issuer-key", "/secrets/issuer.key", "--stream", facts.selftest_streams[0]]
+    arguments += ["--wait", str(_SELFTEST_WAIT_SEC)]
     container = _container(
         "selftest", universe.image("veen-selftest"), ["veen-selftest"], [*arguments, "--json"], environment
     )

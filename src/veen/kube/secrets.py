@@ -48,6 +48,8 @@ class NamespaceKeys:
             if path.stat().st_size > _MAX_FACTS_BYTES:
                 raise KeysMissing(f"{path} is too large to be what `veen kube` wrote")
             table = json.loads(path.read_text("utf-8"))
+            if not table["selftest_streams"]:
+                raise ValueError("self-tests have no stream")
             return HubFacts(
                 pin=str(table["pin"]),
                 selftest_issuer=str(table["selftest_issuer"]),

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["SUITES", "suite_named"]
 
 SUITES: Final[Mapping[str, str]] = {
+    "authority": "veen.selftest.authority",
     "bridge": "veen.selftest.bridge",
+    "core": "veen.selftest.core",
     "overlays": "veen.selftest.overlays",
     "recorder": "veen.selftest.recorder",
 }

@@ -17,7 +17,12 @@ from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.state import StateStore
+from veen.client.transport.base import Transport
+from veen.client.transport.calls import NO_RETRY, Retry
+from veen.client.transport.http import HttpTransport
 from veen.client.verify.pin import HubPin
+from veen.core.crypto.ed25519 import SigningKey
 
 __all__ = ["HubAt", "HubProcessFailed", "World"]
 
@@ -27,10 +32,21 @@ _STOP_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAt:
-    """A hub to talk to, and what it is known by."""
+    """A hub to talk to, what it is known by, and what its operator gave the self-test."""
 
     url: str
     pin: HubPin
+    ca_file: Path | None = None
+    token_file: Path | None = None
+    insecure_http: bool = False
+    wait_seconds: float = 60.0  # in which a call without an answer is repeated
+    issuer: SigningKey | None = None  # whose capability tokens the hub takes
+    stream: str | None = None  # the one stream that the hub trusts `issuer` for; None: any
+    admin_token_file: Path | None = None
+
+    def transport(self, token_file: Path | None = None) -> HttpTransport:
+        """A connection that presents `token_file`, and no other credentials."""
+        return HttpTransport(self.url, ca_file=self.ca_file, token_file=token_file, insecure_http=self.insecure_http)
 
 
 class HubProcessFailed(Exception):
@@ -100,9 +116,10 @@ class World:
     def __init__(self, root: Path, hub: HubAt | None) -> None:
         self._root, self._given = root, hub
         self._hubs: dict[int, _OwnHub] = {}
-        self._parts = 0
+        self._parts = self._homes = 0
         self._open = contextlib.AsyncExitStack()
         self._suffix = os.urandom(6).hex()
+        self._stream_keys: dict[str, StreamKeys] = {}  # by name; grows only
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -148,6 +165,18 @@ class World:
         """Keys of a stream that nobody else uses."""
         return StreamKeys.create(f"selftest/{self._suffix}/{self._parts}/{stream}")
 
+    def private_keys(self, name: str) -> StreamKeys:
+        """Keys of this run for a stream that may exist already."""
+        keys = self._stream_keys.get(name)
+        if keys is None:
+            keys = self._stream_keys[name] = StreamKeys.create(name)
+        return keys
+
+    @property
+    def suffix(self) -> str:
+        """Random, of this run."""
+        return self._suffix
+
     def person(self, name: str) -> Identity:
         """Somebody new."""
         return Identity.create(name, now=int(time.time()))
@@ -157,5 +186,30 @@ class World:
         identity = self.person(who) if isinstance(who, str) else who
         at = await self.hub(hub)
         home = Home.at(self._root / f"part-{self._parts}" / f"{identity.name}-at-{hub}")
-        client = await Client.connect(at.url, pin=at.pin, identity=identity, keyring=Keyring.of(keys), home=home)
+        client = await Client.connect(
+            at.url,
+            pin=at.pin,
+            identity=identity,
+            keyring=Keyring.of(keys),
+            home=home,
+            ca_file=at.ca_file,
+            token_file=at.token_file,
+            insecure_http=at.insecure_http,
+            retry=Retry(seconds=at.wait_seconds),
+        )
         return await self._open.enter_async_context(client)
+
+    async def client_over(self, transport: Transport, pin: HubPin, identity: Identity, keys: StreamKeys) -> Client:
+        """A client that knows nothing yet, over a transport of the caller; closed at the end of the check."""
+        self._homes += 1
+        home = Home.at(self._root / f"part-{self._parts}" / f"home-{self._homes}")
+        state = self._open.enter_context(StateStore.open(home, identity.name))
+        client = Client(transport, pin, identity, Keyring.of([keys]), state, retry=NO_RETRY)
+        await self._open.enter_async_context(client)
+        return await client.open()
+
+    async def transport(self, token_file: Path | None = None) -> HttpTransport:
+        """A connection to the first hub without a client; closed at the end of the check."""
+        transport = (await self.hub()).transport(token_file)
+        self._open.push_async_callback(transport.aclose)
+        return transport

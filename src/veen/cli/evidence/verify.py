@@ -10,7 +10,7 @@ from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.pinning import PinnedKeys, pinned_by
 from veen.cli.shared.verifying import show_checks, verified
-from veen.cli.witness.args import POLICY
+from veen.cli.witness.args import POLICY, read_policy_file
 
 if TYPE_CHECKING:
     from veen.core.tlog.policy import WitnessPolicy
@@ -44,7 +44,7 @@ def verify(
     root: bytes | None,
     size: int | None,
     seq: int | None,
-    policy: "WitnessPolicy | None",
+    policy: Path | None,
     no_pin: bool,
 ) -> None:
     """Verify whatever FILE is: an evidence file; MSG, RECEIPT, CHECKPOINT, proof, token, control record, evidence of
@@ -82,7 +82,7 @@ def verify(
         if begins_as_evidence:
             if related or witness or root is not None or seq is not None:
                 raise click.UsageError("an evidence file brings what its check needs, but for --hub-pk")
-            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, policy)
+            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, _read_policy(policy))
             return
     if policy is not None:
         raise click.UsageError(
@@ -173,3 +173,7 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
         output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks"))
 
     output.result(data, human)
+
+
+def _read_policy(path: Path | None) -> "WitnessPolicy | None":
+    return None if path is None else read_policy_file(path)

@@ -93,7 +93,7 @@ def _published() -> click.Command:
     """`veen revoke publish`, as spec-4 §12 writes it."""
     command = policy.get_command(click.Context(policy), "revoke")
     assert command is not None  # noqa: S101 - it stands above
-    command.name = "publish"
+    command.name, command.help = "publish", (command.help or "").replace("veen policy revoke", "veen revoke publish")
     return command
 
 

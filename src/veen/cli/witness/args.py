@@ -1,6 +1,5 @@
 """What the commands about witnesses share: policy files, and sessions with hubs that need no identity."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -33,20 +32,7 @@ def read_policy_file(path: Path) -> "WitnessPolicy":
         raise WitnessPolicyError(f"{path}: {exc.what}") from exc
 
 
-class _PolicyFile(click.ParamType[Any]):
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = click.Path(exists=True, dir_okay=False, path_type=Path).convert(value, param, ctx)
-        from veen.core.tlog.errors import WitnessPolicyError
-
-        try:
-            return read_policy_file(Path(path))
-        except WitnessPolicyError as exc:
-            self.fail(str(exc), param, ctx)
-
-
-POLICY: Final = _PolicyFile()
+POLICY: Final = click.Path(exists=True, dir_okay=False, path_type=Path)  # to be read by `read_policy_file`
 
 
 async def open_session(session: CliSession, url: str) -> "HubSession":
@@ -80,5 +66,7 @@ def run_with_session(session: CliSession, url: str, work: "Callable[[HubSession]
             return await work(hub)
         finally:
             await hub.calls.transport.aclose()
+
+    import asyncio
 
     return asyncio.run(run())

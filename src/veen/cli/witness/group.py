@@ -1,6 +1,5 @@
 """`veen witness`: run a witness of transparency logs, and look at policies, notes and kept evidence."""
 
-import asyncio
 import contextlib
 import signal
 import time
@@ -12,7 +11,7 @@ import click
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Output, output_options
-from veen.cli.witness.args import POLICY, run_with_session
+from veen.cli.witness.args import POLICY, read_policy_file, run_with_session
 
 if TYPE_CHECKING:
     from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
@@ -67,7 +66,7 @@ def key(output: Output, directory: Path, name: str | None, url: str | None) -> N
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0 takes a free one.")
 @output_options
-def run(output: Output, directory: Path, logs: "WitnessPolicy", name: str | None, host: str, port: int) -> None:
+def run(output: Output, directory: Path, logs: Path, name: str | None, host: str, port: int) -> None:
     """Cosign checkpoints of the logs in --logs until stopped. What was cosigned is kept in DIRECTORY, durably and
     before the answer; one witness at a time uses a directory, and it must never be restored from an old copy.
 
@@ -76,10 +75,14 @@ def run(output: Output, directory: Path, logs: "WitnessPolicy", name: str | None
     \b
     veen witness run ./w1 --name witness.example/w1 --logs logs.policy --port 8081
     """
-    asyncio.run(_run(output, directory, logs, name, host, port))
+    import asyncio
+
+    asyncio.run(_run(output, directory, read_policy_file(logs), name, host, port))
 
 
 async def _run(output: Output, directory: Path, logs: "WitnessPolicy", name: str | None, host: str, port: int) -> None:
+    import asyncio
+
     from veen.products.recorder.adapters.http import Listener
     from veen.products.witness.service import WitnessService
     from veen.products.witness.store import WitnessStore, witness_key
@@ -147,11 +150,11 @@ def evidence(output: Output, directory: Path, out: Path | None) -> None:
 
 
 @witness.verb("show", "The outer log of a hub: its key, its newest note, and who cosigned it.")
-@click.option("--policy", "rules", type=POLICY, help="The note must satisfy this policy.")
+@click.option("--policy", "policy_file", type=POLICY, help="The note must satisfy this policy.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the note into this file.")
 @click.option("--line", "only_line", is_flag=True, help="Print the line of the log for policies, and nothing else.")
 @client_options
-def show(output: Output, session: CliSession, rules: "WitnessPolicy | None", out: Path | None, only_line: bool) -> None:
+def show(output: Output, session: CliSession, policy_file: Path | None, out: Path | None, only_line: bool) -> None:
     """The outer log of the hub, its key verified by the pin: the line that policies and witnesses want, and the newest
     note. With --policy exit code 1 unless the note satisfies it.
 
@@ -162,6 +165,8 @@ def show(output: Output, session: CliSession, rules: "WitnessPolicy | None", out
     """
     from veen.client.session import HubSession
     from veen.client.verify.outer import OuterReader
+
+    rules = None if policy_file is None else read_policy_file(policy_file)
 
     async def read(hub: HubSession) -> "tuple[VerifierKey, Note, LogCheckpoint]":
         reader = OuterReader(hub)
@@ -191,7 +196,7 @@ def show(output: Output, session: CliSession, rules: "WitnessPolicy | None", out
 @click.argument("file", type=POLICY)
 @click.option("--note", "note_file", type=_FILE, help="A note, or a tlog-proof, that must satisfy the policy.")
 @output_options
-def check(output: Output, file: "WitnessPolicy", note_file: Path | None) -> None:
+def check(output: Output, file: Path, note_file: Path | None) -> None:
     """Read a policy FILE strictly, and show what it demands. With --note exit code 1 unless the note satisfies it.
 
     \b
@@ -201,18 +206,20 @@ def check(output: Output, file: "WitnessPolicy", note_file: Path | None) -> None
     from veen.core.tlog.note import MAX_NOTE_BYTES, Note
     from veen.core.tlog.proof import TlogProof
 
+    rules = read_policy_file(file)
+
     data: dict[str, Any] = {
         "ok": True,
-        "logs": [log.vkey.name for log in file.logs],
-        "witnesses": list(file.witnesses),
-        "groups": {name: f"{group.threshold} of {len(group.members)}" for name, group in file.groups.items()},
-        "quorum": file.quorum or "none",
+        "logs": [log.vkey.name for log in rules.logs],
+        "witnesses": list(rules.witnesses),
+        "groups": {name: f"{group.threshold} of {len(group.members)}" for name, group in rules.groups.items()},
+        "quorum": rules.quorum or "none",
     }
     if note_file is not None:
         with note_file.open("rb") as opened:
             content = opened.read(MAX_NOTE_BYTES + 16_384)
         is_proof = content.startswith(b"c2sp.org/tlog-proof")
-        accepted = file.check(TlogProof.from_bytes(content).note if is_proof else Note.from_bytes(content))
+        accepted = rules.check(TlogProof.from_bytes(content).note if is_proof else Note.from_bytes(content))
         data |= {
             "origin": accepted.checkpoint.origin,
             "size": accepted.checkpoint.size,

@@ -1,6 +1,5 @@
 """`veen monitor`: read the outer logs of hubs, and find contradictions."""
 
-import asyncio
 import contextlib
 import signal
 from pathlib import Path
@@ -10,7 +9,7 @@ import click
 
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Output
-from veen.cli.witness.args import POLICY, open_session
+from veen.cli.witness.args import POLICY, open_session, read_policy_file
 
 if TYPE_CHECKING:
     from veen.client.session import HubSession
@@ -37,7 +36,7 @@ def monitor(
     state: Path | None,
     every: int,
     once: bool,
-    policy: "WitnessPolicy | None",
+    policy: Path | None,
     evidence: Path | None,
 ) -> None:
     """Read every leaf of the outer log of the hub, or of all copies of it at the URLs, and compare them: two
@@ -48,10 +47,16 @@ def monitor(
     veen monitor --once
     veen monitor https://hub.example https://copy.example --state ./monitor --every 60 --policy witnesses.policy
     """
+    import asyncio
+
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError(f"{url!r} is no URL of a hub, such as https://hub.example")
+    rules = None if policy is None else read_policy_file(policy)
     sources = list(dict.fromkeys(url.rstrip("/") for url in urls or (session.hub_url,)))
     if state is not None:
         state.mkdir(parents=True, exist_ok=True)
-    findings, leaves = asyncio.run(_run(output, session, sources, state, every, once, policy))
+    findings, leaves = asyncio.run(_run(output, session, sources, state, every, once, rules))
     where = evidence or state or Path()
     files = []
     for finding in findings:
@@ -90,6 +95,8 @@ async def _run(
     once: bool,
     policy: "WitnessPolicy | None",
 ) -> "tuple[list[MonitorFinding], int]":
+    import asyncio
+
     from veen.products.witness.monitor import Monitor, MonitorState
 
     stored = MonitorState(None if state is None else state / "monitor.db")
