@@ -113,8 +113,10 @@ def check(arguments, code, stdout, stderr):
         if is_line and problems and row.get("lines"):
             element = row["schema"]["properties"].get(row["lines"], {}).get("items", {})
             problems = list(departures(element, value))
-        if code and all(problem.endswith(": missing") for problem in problems):
-            continue  # cut off half way
+        # What is absent or null in a rare case is no new name: which cases a run meets may depend on time.
+        problems = [
+            problem for problem in problems if not problem.endswith(": missing") and ": NoneType," not in problem
+        ]
         assert not problems, (
             f"veen {name} prints JSON that docs/json.md does not describe: {problems[:5]};"
             " record it: see `python tools/json_shapes.py --help`"

@@ -211,6 +211,7 @@ ONLY_GREETING = {
     "bridge doctor",
     "bridge import",
     "hub admission",
+    "hub key show",
     "hub limits",
     "pow request",
 }  # what they ask for is part of the greeting
