@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from tests.cli.hubprocess import DEV, report, running, veen
@@ -58,6 +59,11 @@ def pinned(hub):
     return ("--hub", hub.url, "--pin", f"ed25519:{hub.about['hub_pk'].removeprefix('ed25519:')}")
 
 
+def convicted(polls, words):
+    polls.append(veen(*words))
+    return polls[-1].returncode == 1
+
+
 def test_a_hub_that_forks_is_convicted_within_one_poll(tmp_path):
     """Four processes: two hubs with one key, a witness, and a monitor."""
     with running(tmp_path / "hub", *OUTER) as hub:
@@ -81,8 +87,8 @@ def test_a_hub_that_forks_is_convicted_within_one_poll(tmp_path):
             assert list(shown["cosigned_by"]) == ["w"]
             # Polls, as a monitor does once in its interval, until both hubs have listed what they signed.
             words = ("monitor", hub.url, copy.url, *pinned(hub), "--once", "--state", tmp_path / "monitor", "--json")
-            polls = []
-            until(lambda: polls.append(veen(*words)) or polls[-1].returncode == 1)
+            polls: list[Any] = []
+            until(lambda: convicted(polls, words))
             done = polls[-1]
             result = json.loads(done.stdout)
             codes = {finding["code"] for finding in result["findings"]}
