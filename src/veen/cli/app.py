@@ -43,6 +43,7 @@ COMMANDS: Table = {
     "selftest": ("veen.cli.tools.selftest:selftest", "Try end to end what a hub and its clients promise."),
     "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
     "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
+    "console": ("veen.cli.console.group:console", "Look at logs in a browser, served from this machine."),
     "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
     "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
     "demo": ("veen.cli.demo.command:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
@@ -73,7 +74,7 @@ COMMANDS: Table = {
 }
 
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
-    ("First steps", ("demo", "keygen", "help", "explain", "doctor")),
+    ("First steps", ("demo", "keygen", "console", "help", "explain", "doctor")),
     ("Messages", ("send", "stream", "tail", "attachment", "resync", "verify-state")),
     ("Evidence", ("evidence", "receipt", "proof", "checkpoint", "verify", "audit", "query", "inspect", "equivocation")),
     ("Watching", ("witness", "monitor", "mirror")),

@@ -55,8 +55,11 @@ class _Drawing:
         self.lines.append(f'<path class="{"way" if on_way else "side"}" d="{d}"/>')
 
 
-def to_svg(picture: Picture) -> str:
-    """One SVG element, without scripts and without references to anything outside."""
+def to_svg(picture: Picture, *, styled: bool = True) -> str:
+    """One SVG element, without scripts and without references to anything outside.
+
+    Without `styled` the page brings the rules for `.veen` itself: a strict policy forbids a style inside of it.
+    """
     drawing = _tree(picture) if picture.tree_size <= TREE_MAX else _ladder(picture)
     width = max(mark.x for mark in drawing.marks) + _MARGIN
     height = max(mark.y for mark in drawing.marks) + _MARGIN
@@ -69,7 +72,7 @@ def to_svg(picture: Picture) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" class="veen" role="img" viewBox="0 0 {width:g} {height:g}" '
             f'width="{width:g}" height="{height:g}" aria-label="{escape(about)}">',
             f"<title>Inclusion proof of message {picture.stream_seq}</title><desc>{escape(about)}</desc>",
-            f"<style>{_STYLE}</style>",
+            f"<style>{_STYLE}</style>" if styled else "",
             *drawing.lines,
             *(part for mark in drawing.marks for part in _shape(mark)),
             "</svg>",
@@ -126,7 +129,7 @@ def _ladder(picture: Picture) -> _Drawing:
     if others:
         root = drawing.add(_Mark(spine, own.y - _STEP_Y, "root", "root", picture.root, -1))
         drawing.line(own, root, on_way=True)
-        for number, peak in enumerate(others, start=2):
+        for number, peak in enumerate(others, start=3):
             drawing.elbow(drawing.add(_Mark(spine + number * _STEP_X, own.y, "peak", peak.span, peak.hash)), root)
     return drawing
 
