@@ -43,6 +43,7 @@ _MAX_STREAMS: Final = 200  # of the overview and the list; what is left out is c
 _ROW_CHARS: Final = 300
 _BODY_CHARS: Final = 20_000
 _MAX_FAILURES: Final = 20
+_STREAM_COMMAND: Final = "veen stream"
 _MAX_NUMBER: Final = 2**63 - 1
 
 Query = Mapping[str, str]
@@ -172,7 +173,7 @@ class Console:
         return PageView(
             template="stream.html",
             title=str(keys),
-            command=f"veen stream {_word(keys)} {span}{_epoch_option(signed, epoch)}",
+            command=f"{_STREAM_COMMAND} {_word(keys)} {span}{_epoch_option(signed, epoch)}",
             data=data,
             verified_by=CONSOLE,
             pictures={"density": strip(columns)},
