@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from veen.client.identity.keyring import Keyring
 from veen.console.density import TimeColumn, time_columns
 from veen.console.guard import HEADERS
 from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.tooling import ConsistencyResponse
 from veen.testing.hostile import Drops, Equivocates, Forges, SignsWith, Truncates
 
 ID = ORDERS.stream_id.hex()
@@ -221,6 +223,30 @@ def test_a_hub_that_lies_turns_the_page_red_and_no_data_is_shown(tmp_path, lie, 
         assert code in honest
         assert "Verification FAILED since this console was started" in honest
 
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("path", [f"/stream/{ID}?from=3&count=2", f"/stream/{ID}/3", f"/stream/{ID}?time=1&count=2"])
+def test_a_part_of_a_log_is_compared_with_what_was_proven_before(tmp_path, path):
+    """A hub that serves entries of another history under signed roots cannot prove that both are one log."""
+
+    def breaks_consistency(operation, body, answer):
+        if "consistency" not in operation:
+            return answer
+        asked.append(operation)
+        response = ConsistencyResponse.from_bytes(answer.body)
+        proof = response.consistency_proof
+        altered = replace(proof, added=tuple(bytes(32) for _ in proof.added))
+        return replace(answer, body=replace(response, consistency_proof=altered).to_bytes())
+
+    async def work(world):
+        await world.page(path)
+        world.wire.lies.append(breaks_consistency)
+        text = await world.page(path, 502)
+        assert "E.DIVERGED" in text
+        assert asked
+
+    asked = []
     run(tmp_path, work)
 
 

@@ -141,21 +141,9 @@ class Console:
         epoch = 0 if checkpoint is None else checkpoint.epoch
         first = _number(query, "from", max(head - count + 1, 1))
         since = _moment(query)
-        entries: list[Entry] = []
-        if checkpoint is not None:
-            reading = self._client.read(
-                keys,
-                from_seq=first if since is None else None,
-                to_seq=first + count - 1 if since is None else None,
-                since=since,
-                epoch=epoch,
-                open=keys.can_read,
-            )
-            async with contextlib.aclosing(reading):
-                async for entry in reading:
-                    entries.append(entry)
-                    if len(entries) >= count:
-                        break
+        if checkpoint is not None and since is not None:
+            first = await self._first_since(keys, since, epoch, head)
+        entries = [] if checkpoint is None else await self._entries(keys, first, first + count - 1, epoch)
         columns = time_columns([entry.receipt.hub_ts for entry in entries])
         data = {
             **_stream_data(keys),
@@ -328,11 +316,22 @@ class Console:
             raise
 
     async def _entry(self, keys: StreamKeys, seq: int, epoch: int) -> Entry:
-        reading = self._client.read(keys, from_seq=seq, to_seq=seq, epoch=epoch, open=keys.can_read)
+        for entry in await self._entries(keys, seq, seq, epoch):
+            return entry
+        raise NoEntries(f"{keys} has no entry {seq} in epoch {epoch}")
+
+    async def _entries(self, keys: StreamKeys, first: int, last: int, epoch: int) -> list[Entry]:
+        """A range, read to its end: only then is it compared with what was proven before."""
+        reading = self._client.read(keys, from_seq=first, to_seq=last, epoch=epoch, open=keys.can_read)
+        return [entry async for entry in reading]
+
+    async def _first_since(self, keys: StreamKeys, since: int, epoch: int, head: int) -> int:
+        """The number of the first entry from a time on; the one after the last if there is none."""
+        reading = self._client.read(keys, since=since, epoch=epoch, open=False)
         async with contextlib.aclosing(reading):
             async for entry in reading:
-                return entry
-        raise NoEntries(f"{keys} has no entry {seq} in epoch {epoch}")
+                return entry.seq
+        return head + 1
 
     def _keys(self, stream_id: str) -> StreamKeys:
         try:
