@@ -50,8 +50,9 @@ class Step:
 # From the top down; each room may import from those below it.
 ROOMS: Final[Sequence[Mapping[str, str]]] = (
     {
-        "cli": "the veen command, a folder per noun",
+        "cli": "the veen command",
         "kube": "manifests of hubs",
+        "console": "a log in the browser",
         "selftest": "checks against running hubs",
     },
     {"api": "what import veen offers: connect, streams, evidence"},

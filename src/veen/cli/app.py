@@ -55,6 +55,7 @@ COMMANDS: Table = {
     "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
     "agent": ("veen.cli.setup.agent:agent", "Type a passphrase once: keystores stay open for a while."),
     "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
+    "console": ("veen.cli.console.group:console", "Look at logs in a browser, served from this machine."),
     "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
     "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
     "demo": ("veen.cli.demo.command:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),

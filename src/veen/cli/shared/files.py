@@ -11,7 +11,7 @@ from veen.cli.shared.output import Exit, Fail
 if TYPE_CHECKING:
     from veen.core.objects.recognise import Recognised
 
-__all__ = ["OBJECT_FILE", "hex32", "read_object"]
+__all__ = ["OBJECT_FILE", "hex32", "read_object", "unhexed"]
 
 OBJECT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
@@ -48,7 +48,7 @@ def read_object(path: Path, *, exit_code: Exit) -> "tuple[bytes, Recognised]":
             exit_code=exit_code,
         )
     try:
-        return data, recognise(_unnamed(_unhex(data)))
+        return data, recognise(_unnamed(unhexed(data)))
     except FormatError as exc:
         raise Fail("E.FORMAT", f"{path}: not a VEEN object", str(exc), exc.hint, exit_code=exit_code) from exc
 
@@ -72,7 +72,7 @@ def _unnamed(data: bytes) -> bytes:
     return data
 
 
-def _unhex(data: bytes) -> bytes:
+def unhexed(data: bytes) -> bytes:
     """People keep objects as hex text too; no object's own bytes are all hex digits."""
     try:
         return bytes.fromhex(data.decode("ascii"))

@@ -74,10 +74,11 @@ class _Drawing:
         self.lines.append(f'<path class="{"way" if on_way else "side"}" d="{d}"/>')
 
 
-def to_svg(picture: Picture, *, signed_by: str | None = None) -> str:
+def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = True) -> str:
     """One SVG element, without scripts and without references to anything outside.
 
     `signed_by` is the hub whose signature over the root was verified; without it the picture claims no signature.
+    Without `styled` the page brings the rules for `.veen` itself: a strict policy forbids a style inside of it.
     """
     drawing = _tree(picture) if picture.tree_size <= TREE_MAX else _ladder(picture)
     roles = [role for role in _ROLES if any(mark.role == role for mark in drawing.marks)]
@@ -97,7 +98,7 @@ def to_svg(picture: Picture, *, signed_by: str | None = None) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" class="veen" role="img" viewBox="0 0 {width:g} {height:g}" '
             f'width="{width:g}" height="{height:g}" aria-label="{escape(about)}">',
             f"<title>Inclusion proof of message {picture.stream_seq}</title><desc>{escape(about)}</desc>",
-            f"<style>{_STYLE}</style>",
+            f"<style>{_STYLE}</style>" if styled else "",
             f'<rect class="paper" width="{width:g}" height="{height:g}"/>',
             f'<text class="title" x="16" y="26">Message {picture.stream_seq} of {picture.tree_size}</text>',
             f'<text class="verdict" x="16" y="48">{escape(verdict)}</text>',

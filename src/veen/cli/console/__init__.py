@@ -1,0 +1,1 @@
+"""`veen console`: a log in the browser, served from this machine."""

@@ -1,0 +1,197 @@
+"""`veen console serve` and `open`: the console of the user's context, on the user's machine."""
+
+import ssl
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.command import CliSession, client_options, several
+from veen.cli.shared.output import Fail, Output
+
+if TYPE_CHECKING:
+    from veen.cli.recorder.connecting import Connector
+    from veen.client.identity.keystore import Keystore
+    from veen.console.guard import BrowserAdmission
+
+__all__ = ["console", "open_", "serve"]
+
+console = LazyGroup(
+    "console",
+    help="""Look at logs in a browser. The console runs on your machine, with your keys and your pinned hub, and changes
+    nothing.
+
+    \b
+    veen console open
+    """,
+)
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_LISTENING: Final = several(
+    click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on."),
+    click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port."),
+    click.option("--allow-name", "names", multiple=True, help="A host name by which it may be asked. Repeatable."),
+    click.option("--tls-cert", type=_FILE, help="The certificate, in PEM; beyond loopback it is needed."),
+    click.option("--tls-key", type=_FILE, help="Its private key."),
+)
+
+Announce = Callable[[str, "BrowserAdmission"], None]
+
+
+@console.verb("serve", "Serve the console until stopped, and print the address to open.")
+@_LISTENING
+@client_options
+def serve(
+    output: Output,
+    session: CliSession,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Serve the console until stopped. The address that is printed has a token that works once: open it in a browser.
+
+    It listens on this machine alone; another --host needs a certificate. Everything that is shown was verified with the
+    pinned key of the context. Nothing is written to the hub.
+
+    \b
+    veen console serve
+    veen console serve --port 8448
+    """
+
+    def announce(url: str, admission: "BrowserAdmission") -> None:
+        address = f"{url}/?token={admission.token}"
+        output.notice(f"the console is at {address} (the address works once)", url=url, address=address)
+
+    _run(session, host, port, names, tls_cert, tls_key, announce)
+
+
+@console.verb("open", "Serve the console until stopped, and open it in a browser.")
+@_LISTENING
+@client_options
+def open_(
+    output: Output,
+    session: CliSession,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Serve the console until stopped, and open it in your browser.
+
+    The browser gets the token by a file that only you can read, so that it is in no list of processes.
+
+    \b
+    veen console open
+    """
+    from veen.client.home import PrivateFs
+
+    fs = PrivateFs(session.home.state / "console" / "open")
+    name = "console.html"
+
+    def announce(url: str, admission: "BrowserAdmission") -> None:
+        address = f"{url}/?token={admission.token}"  # of letters, digits, - and _: nothing to escape
+        page = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}">'
+        fs.replace(name, f'{page}<a href="{address}">Open the console</a>\n'.encode())
+        opened = webbrowser.open((fs.root / name).as_uri())
+        words = "opening" if opened else "no browser could be started: open this file in one, for"
+        output.notice(f"{words} the console at {url} ({fs.root / name})", url=url, file=str(fs.root / name))
+
+    try:
+        _run(session, host, port, names, tls_cert, tls_key, announce)
+    finally:
+        (fs.root / name).unlink(missing_ok=True)
+
+
+def _run(
+    session: CliSession,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    announce: Announce,
+) -> None:
+    import asyncio
+
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    if tls_cert is None and host not in _LOOPBACK:
+        raise Fail(
+            "E.LOCAL.PLAIN_HTTP",
+            f"the console is not started on {host} without TLS",
+            "opened messages would cross the network in the clear, and browsers verify only over HTTPS",
+            "give --tls-cert FILE and --tls-key FILE, or listen on 127.0.0.1 and use an SSH tunnel",
+        )
+    from veen.cli.recorder.connecting import connector
+    from veen.client.home import Home
+
+    # What the console proved is kept apart: the state of an identity has one user at a time, and that is the terminal.
+    connect = connector(session, Home.at(session.home.state / "console"))
+    asyncio.run(_serve(session, connect, session.keystore, host, port, names, tls_cert, tls_key, announce))
+
+
+async def _serve(
+    session: CliSession,
+    connect: "Connector",
+    keystore: "Keystore",
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    announce: Announce,
+) -> None:
+    import asyncio
+
+    try:
+        import uvicorn
+
+        from veen.console.app import make_app
+        from veen.console.guard import BrowserAdmission
+        from veen.console.views import Console
+    except ImportError as exc:
+        raise Fail(
+            "E.EXTRA", "the console needs more packages", f"{exc.name} is not installed", "install the extra `console`"
+        ) from exc
+    async with connect(keystore.identity, keystore.secrets.keyring) as client:
+        admission = BrowserAdmission([f"[{host}]" if ":" in host else host, *names], secure=tls_cert is not None)
+        view = Console(client, keystore.secrets.keyring, url=session.hub_url, identity=session.identity_name)
+        config = uvicorn.Config(
+            make_app(view, admission),
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+            ssl_version=ssl.PROTOCOL_TLS_SERVER,
+            timeout_graceful_shutdown=5,
+            limit_concurrency=100,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+        server = uvicorn.Server(config)
+        scheme = "https" if tls_cert else "http"
+        task = asyncio.create_task(_announced(server, scheme, host, lambda where: announce(where, admission)))
+        try:
+            await server.serve()
+        finally:
+            task.cancel()
+
+
+async def _announced(server: Any, scheme: str, host: str, announce: Callable[[str], None]) -> None:
+    import asyncio
+
+    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
+        await asyncio.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    announce(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")

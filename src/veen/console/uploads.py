@@ -1,0 +1,124 @@
+"""Verify a file from the page: the same checks as `veen verify`, by the keys that this console has pinned.
+
+The form is read here: one boundary, a few parts, everything bounded before it is kept.
+"""
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from veen.cli.shared.failures import failure_of
+from veen.cli.shared.files import unhexed
+from veen.client.evidence_file import TrustedKeys, verify_evidence
+from veen.client.verify.pin import HubPin
+from veen.console.errors import UploadInvalid
+from veen.core.checks import Given, MissingInput, check
+from veen.core.errors import VeenError
+from veen.core.evidence_file import is_evidence
+from veen.core.objects.recognise import recognise
+
+__all__ = ["MAX_UPLOAD_BYTES", "Upload", "judge", "read_form"]
+
+MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024
+_MAX_PARTS: Final = 4
+_MAX_HEAD_BYTES: Final = 4096
+_BOUNDARY: Final = re.compile(r'multipart/form-data;\s*boundary="?([0-9A-Za-z\'()+_,./:=?-]{1,70})"?', re.IGNORECASE)
+_NAME: Final = re.compile(rb'^content-disposition:[^\r\n]*?;\s*name="([^"\r\n]*)"', re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """What the form brings: the file, another object that its check needs, and a key to judge by."""
+
+    data: bytes
+    related: bytes = b""
+    hub_pk: bytes | None = None  # None: the pinned keys
+
+
+async def read_form(request: Request) -> Upload:
+    """UploadInvalid for a form that is too large or none of ours."""
+    match = _BOUNDARY.fullmatch(request.headers.get("content-type", ""))
+    if match is None:
+        raise UploadInvalid("the request is no form with a file")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_UPLOAD_BYTES:
+            raise UploadInvalid(f"the form has more than {MAX_UPLOAD_BYTES} bytes")
+    fields = _parts(bytes(body), match[1].encode())
+    data = fields.get(b"file", b"")
+    if not data:
+        raise UploadInvalid("the form has no file, or an empty one")
+    return Upload(data=data, related=fields.get(b"related", b""), hub_pk=_key(fields.get(b"hub_pk", b"")))
+
+
+def _parts(body: bytes, boundary: bytes) -> dict[bytes, bytes]:
+    """The parts by name. The end of the last one must be there: a form that broke off is no form."""
+    line = b"\r\n--" + boundary
+    first, *rest = (b"\r\n" + body).split(line, _MAX_PARTS + 2)
+    if first or not rest or not rest[-1].startswith(b"--") or len(rest) > _MAX_PARTS + 1:
+        raise UploadInvalid("the parts of the form cannot be told apart")
+    fields: dict[bytes, bytes] = {}
+    for part in rest[:-1]:
+        head, separator, content = part.partition(b"\r\n\r\n")
+        name = _NAME.search(head[:_MAX_HEAD_BYTES].lstrip(b"\r\n"))
+        if not separator or name is None or name[1] in fields:
+            raise UploadInvalid("a part of the form has no name, or the name of another part")
+        fields[name[1]] = content
+    return fields
+
+
+def _key(text: bytes) -> bytes | None:
+    words = text.strip().removeprefix(b"ed25519:")
+    if not words:
+        return None
+    try:
+        key = bytes.fromhex(words.decode("ascii"))
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise UploadInvalid("the key of the hub has 64 hex digits, perhaps with ed25519: before them")
+    return key
+
+
+def judge(upload: Upload, pin: HubPin) -> dict[str, Any]:
+    """The verdict: `verified`, `failed`, or `undecided` if something that the check needs was not given."""
+    keys = "the key in the form" if upload.hub_pk is not None else "the keys that this console has pinned"
+    facts: dict[str, Any] = {"bytes": len(upload.data), "sha256": sha256(upload.data).hexdigest(), "judged_by": keys}
+    try:
+        if is_evidence(upload.data):
+            return facts | {"kind": "evidence file"} | _evidence(upload, pin)
+        obj = recognise(unhexed(upload.data)).obj
+        facts["kind"] = obj.KIND
+        related = (recognise(unhexed(upload.related)).obj,) if upload.related else ()
+        hub_pks = tuple(key.hub_pk for key in pin.keys) if upload.hub_pk is None else (upload.hub_pk,)
+        return facts | {"verdict": "verified", "checks": check(obj, Given(hub_pks=hub_pks, related=related))}
+    except MissingInput as exc:
+        hint = "add the other object in the second field of the form"
+        return facts | {"verdict": "undecided", "code": "E.USAGE", "cause": str(exc), "hint": hint}
+    except VeenError as exc:
+        fail = failure_of(exc)
+        return {"kind": "unknown"} | facts | {
+            "verdict": "failed", "code": fail.code, "cause": fail.cause, "hint": fail.hint
+        }  # fmt: skip
+
+
+def _evidence(upload: Upload, pin: HubPin) -> dict[str, Any]:
+    if upload.hub_pk is not None:
+        trusted = TrustedKeys(hub_pks=(upload.hub_pk,))
+    elif pin.root_pk is not None:
+        trusted = TrustedKeys(root_pk=pin.root_pk)
+    else:
+        trusted = TrustedKeys(hub_pks=(pin.keys[0].hub_pk,), hub_id=pin.hub_id)  # it leads to the later ones
+    report = verify_evidence(upload.data, trusted)
+    return {
+        "verdict": "verified",
+        "stream": report.stream_name,
+        "entry_count": len(report.entries),
+        "checks": list(report.checks),
+        "proves": list(report.proves()),
+        "does_not_prove": list(report.limits()),
+    }

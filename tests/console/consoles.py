@@ -1,0 +1,119 @@
+"""Consoles over a hub in the same loop: asked as ASGI, or by a browser over loopback."""
+
+import asyncio
+import contextlib
+import threading
+
+import httpx2
+import uvicorn
+from tests.client.clientworld import seeded
+from tests.client.hubs import OPEN, QUICK, client_at, hub_at, person, pin_of
+
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.transport.inprocess import InProcess
+from veen.console.app import make_app
+from veen.console.guard import BrowserAdmission
+from veen.console.views import Console
+from veen.testing.hostile import HostileHub
+
+ORDERS = StreamKeys.create("orders", random=seeded("orders"))
+EMPTY = StreamKeys.create("empty", random=seeded("empty"))
+HOSTILE_NAME = '"><script>alert(1)</script>\u202eevil\x1b[31m'
+HOSTILE = StreamKeys.create(HOSTILE_NAME, random=seeded("hostile"))
+BLIND = StreamKeys.create("blind", random=seeded("blind"))
+HOSTILE_BODIES = (
+    b"<script>alert(1)</script>",
+    b"</pre><img src=x onerror=alert(1)>",
+    "{{ 7*7 }} ${7*7} \u202e\u2066 \u0000 \x1b]0;title\x07".encode(),
+    b'" onmouseover="alert(1)',
+    bytes(range(256)),
+)
+RING = Keyring()
+for keys in (HOSTILE, EMPTY, ORDERS):
+    RING = RING.with_keys(keys)
+
+
+class World:
+    """A hub, a wire that may lie, a console, and a browser that has shown the token."""
+
+    def __init__(self, hub, wire, client, console, admission, app):
+        self.hub, self.wire, self.client, self.console = hub, wire, client, console
+        self.admission, self.app = admission, app
+        self.token = admission.token
+        self.browser = self.visitor()
+
+    def visitor(self, base="http://127.0.0.1:8448"):
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app), base_url=base)
+
+    async def enter(self):
+        answer = await self.browser.get(f"/?token={self.token}")
+        assert answer.status_code == 200, answer.text
+
+    async def page(self, path, status=200):
+        answer = await self.browser.get(path)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    async def twin(self, path, status=200):
+        answer = await self.browser.get(path)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "application/json"
+        return answer.json()
+
+
+async def fill(client, count=7):
+    for number in range(count):
+        await client.send("orders", b'{"order":%d}' % number)
+
+
+@contextlib.asynccontextmanager
+async def world_at(tmp_path, *, count=7, ring=RING, entered=True, settings=OPEN, clock=None, retry=QUICK):
+    async with hub_at(tmp_path / "hub", settings=settings, clock=clock) as hub:
+        wire = HostileHub(InProcess(hub.api))
+        more = {} if clock is None else {"clock": clock}
+        who = person("alice", None if clock is None else int(clock()))
+        async with client_at(wire, pin_of(hub), who, tmp_path / "home", ring=ring, retry=retry, **more) as client:
+            await fill(client, count)
+            console = Console(client, ring, url="http://hub.example:8443", identity="alice")
+            admission = BrowserAdmission()
+            world = World(hub, wire, client, console, admission, make_app(console, admission))
+            async with world.browser:
+                if entered:
+                    await world.enter()
+                yield world
+
+
+@contextlib.contextmanager
+def served(tmp_path, prepare=None, **options):
+    """The URL of a console that runs in a thread, over real HTTP on loopback, and its world."""
+    started, stop, box = threading.Event(), threading.Event(), {}
+
+    async def main():
+        async with world_at(tmp_path, entered=False, **options) as world:
+            if prepare is not None:
+                await prepare(world)
+            server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", access_log=False, ws="none"))
+            serving = asyncio.create_task(server.serve())
+            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
+                await asyncio.sleep(0.01)
+            box["url"] = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            box["world"] = world
+            started.set()
+            await asyncio.to_thread(stop.wait)
+            server.should_exit = True
+            await serving
+
+    def run():
+        try:
+            asyncio.run(main())
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="console")
+    thread.start()
+    try:
+        assert started.wait(120)
+        yield box["url"], box["world"]
+    finally:
+        stop.set()
+        thread.join(120)
