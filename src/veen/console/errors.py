@@ -2,7 +2,7 @@
 
 from veen.core.errors import StatedError
 
-__all__ = ["BadAddress", "ConsoleError", "HostRefused", "TokenRefused", "UploadInvalid"]
+__all__ = ["BadAddress", "BrowserTokenRefused", "ConsoleError", "HostRefused", "UploadInvalid"]
 
 
 class ConsoleError(StatedError):
@@ -11,7 +11,7 @@ class ConsoleError(StatedError):
     code = "E.CONSOLE"
 
 
-class TokenRefused(ConsoleError):
+class BrowserTokenRefused(ConsoleError):
     """The browser has not shown the token of this console."""
 
     code = "E.CONSOLE.TOKEN"

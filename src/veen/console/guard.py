@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from veen.console.errors import ConsoleError, HostRefused, TokenRefused
+from veen.console.errors import BrowserTokenRefused, ConsoleError, HostRefused
 
 __all__ = ["HEADERS", "LOOPBACK_NAMES", "STATIC", "BrowserAdmission", "Guard"]
 
@@ -63,9 +63,11 @@ class BrowserAdmission:
         return compare_digest(request.cookies.get(self.cookie, "").encode(), self._session.encode())
 
     def redeem(self, token: str) -> None:
-        """Use the token up; TokenRefused if it is another one, or was used before."""
+        """Use the token up; BrowserTokenRefused if it is another one, or was used before."""
         if self.token is None or not compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
-            raise TokenRefused("the token in the address is not the token of this console, or it was used before")
+            raise BrowserTokenRefused(
+                "the token in the address is not the token of this console, or it was used before"
+            )
         self.token = None
 
     def set_cookie(self, response: Response) -> None:
@@ -110,8 +112,8 @@ class Guard:
                 self._admission.set_cookie(response)
                 return response
             if not self._admission.is_open_to(request):
-                raise TokenRefused("this browser has not shown the token of the console")
-        except TokenRefused as exc:
+                raise BrowserTokenRefused("this browser has not shown the token of the console")
+        except BrowserTokenRefused as exc:
             return await self._refuse(request, exc, 401)
         return None
 
