@@ -5,7 +5,6 @@ What is asserted is what the person needs to see in order to go on: the outcome,
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
 import pytest
@@ -37,7 +36,7 @@ def test_a_first_day_with_a_hub_to_try(alone):
     assert (sent["seq"], sent["verified"]) == ("1", "yes")
     assert alone.types("ann", "veen stream orders --with-proofs").startswith("1\t")
     assert "<- this message" in alone.types("ann", "veen proof show orders 1 --tree --svg proof.svg -o human")
-    assert ET.parse(alone.root / "proof.svg").getroot().tag.endswith("svg")
+    assert (alone.root / "proof.svg").read_text("utf-8").startswith("<svg")
     # a receipt is judged by the key of the context, whichever of the two commands is typed
     for command in ("veen receipt verify receipt.cbor", "veen verify receipt.cbor"):
         assert f"by hub key {first['hub_pk'].removeprefix('ed25519:')}" in alone.types("ann", f"{command} -o human")

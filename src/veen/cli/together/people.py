@@ -54,7 +54,7 @@ class Authors:
         return self._names(client_id)
 
     def _of_worker(self, client_id: bytes) -> bool:
-        """Whether it is a key of ours all the same: a worker process has one of its own, and so has a command beside."""
+        """Whether it is a key of ours all the same: a worker process has its own, and so has a command beside it."""
         if client_id not in self._strangers | self._workers:
             from veen.client.identity.workers import worker_client_ids
 
