@@ -16,12 +16,16 @@ from typing import Any, Final, NamedTuple
 
 from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
+from veen.client.generations.fold import Announced, AuthorKey, KeyState, LabelCursor, OpenInvite, ShreddedGeneration
+from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
+from veen.client.identity.contacts import Contact, ContactBook
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore
 from veen.client.identity.prekey import PrekeySecret
 from veen.client.identity.secrets import Secrets, _Stored
+from veen.client.invites import Invitation, SealedInvite
 from veen.client.portable.portability import HubRecord, export_set
 from veen.client.portable.set_files import Listed, Manifest
 from veen.client.send.captokens import Grant, HeldToken
@@ -33,6 +37,7 @@ from veen.core.hashing import H, Ht, u64be
 from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
+from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord, OuterKey
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
@@ -404,6 +409,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ("prekey_secret", stored.prekeys[0]),
         ("secrets", stored),
         ("keystore", SealedKeystore.from_bytes(_keystore(secrets).file_bytes())),
+        *_shared_keys(token),
         ("version_request", VersionRequest()),
         ("label_request", LabelRequest(label=label)),
         ("ok_response", OkResponse(ok=True)),
@@ -479,6 +485,62 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ),
         ("readiness_response", ReadyResponse(ready=False, reason="the hub is stopping")),
         ("version_response", VersionResponse(server_version="0.0.1", api_version="v1")),
+    ]
+
+
+def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
+    """Keys that pass from person to person: generations, invitations, contacts (D-171)."""
+    draws, alice, owner, invite = _draws(), card(), ID_SIGN, KEYS["client"]
+    old = replace(stream_keys(), gen=0, owner_pk=owner.public)
+    new_sk = b"\x0c" * 32
+    new = replace(old, gen=1, reader_sk=new_sk, reader_pk=x25519.public_key(new_sk))
+    generation = KeyGeneration.issue(owner, new, [alice], previous=old, reason="rotated", random=draws)
+    announced = Announced(gen=1, pk=new.reader_pk, ts=NOW, epoch=0, stream_seq=7, back=generation.back)
+    state = KeyState(
+        stream_id=old.stream_id,
+        owner_pk=owner.public,
+        generations=(announced,),
+        members=(alice,),
+        invites=(opened := OpenInvite(invite_pk=invite.public, gen=1, expires_at=NOW + 60),),
+        shredded=(shredded := ShreddedGeneration(gen=0),),
+        authors=(author := AuthorKey(client_id=invite.public, id_sign_pk=owner.public),),
+        cursors=(cursor := LabelCursor(label=bytes(32), stream_seq=7),),
+    )
+    contact = Contact(name="alice", card=alice, client_ids=(alice.client_id,), added_at=NOW, tokens=(token,))
+    unsigned = Invitation(
+        hub="https://hub.example",
+        pin=f"ed25519:{KEYS['hub'].public.hex()}",
+        hub_id=hub_id_of(KEYS["hub"].public),
+        keys=(new,),
+        inviter=alice,
+        context="acme",
+        expires_at=NOW + 60,
+    )
+    invitation = replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
+    return [
+        ("key_generation", generation),
+        ("key_generation_without_history", KeyGeneration.issue(owner, new, [alice], random=draws)),
+        ("key_wrap", generation.wraps[0]),
+        ("wrapped_key", generation.wraps[0].key),
+        ("key_hand_over", HandOver.issue(owner, new, [alice], random=draws)),
+        ("key_hand_over_by_code", HandOver.issue(owner, new, invite_pk=invite.public, expires_at=NOW + 60)),
+        ("key_enrolment", Enrolment.issue(invite, old.stream_id, alice)),
+        ("key_shredding", KeyShred.issue(owner, old.stream_id, 0, reason="asked for")),
+        ("author_card", AuthorCard(card=alice)),
+        ("announced_generation", announced),
+        ("open_invitation", opened),
+        ("shredded_generation", shredded),
+        ("author_key", author),
+        ("label_cursor", cursor),
+        ("key_state", state),
+        ("contact", contact),
+        ("contact_book", ContactBook(contacts=(contact,))),
+        ("invitation", invitation),
+        ("sealed_invitation", SealedInvite.for_card(invitation, alice, random=draws)),
+        (
+            "sealed_invitation_by_code",
+            SealedInvite.for_code(invitation, "0123-4567-89AB-CDEF", kdf=Kdf(memory_kib=8, passes=1), random=draws),
+        ),
     ]
 
 

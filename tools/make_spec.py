@@ -153,6 +153,45 @@ MEANINGS: Final = {
     "evidence run": "Entries without a gap, and their range_proof under the first checkpoint of the log.",
     "evidence entry": "MSG and RECEIPT, and perhaps the opening of the message or its plaintext; trimmed, never null.",
     "evidence plaintext": "What the exporter says that the entry holds. Nothing proves it.",
+    "wrapped key": "A secret key of 32 bytes, sealed by HPKE (RFC 9180, base mode).",
+    "key wrap": (
+        "A secret key of a generation for the holder of the card `card_id`: info `veen/keys-wrap`, associated data "
+        "stream_id ‖ u64be(gen) ‖ pk ‖ card_id, sealed to the dh_pk of the card."
+    ),
+    "key generation": (
+        "Body of veen.keys.generation.v1 (D-171): writers seal to `pk` from here on. `back` is the secret key of gen - 1 "
+        "sealed to `pk` with info `veen/keys-back`; never the other way. `sig` is by `owner_pk` over "
+        'Ht("veen/keys-generation", CBOR of the map without `sig`).'
+    ),
+    "key hand-over": (
+        "Body of veen.keys.wrap.v1: the owner gave a generation to cards, or to whoever has the secret half of "
+        '`invite_pk`. `sig` is by `owner_pk` over Ht("veen/keys-wrap", CBOR of the map without `sig`).'
+    ),
+    "key enrolment": (
+        "Body of veen.keys.join.v1: an invitation was used by the holder of `card`. `sig` is by `invite_pk` over "
+        'Ht("veen/keys-join", CBOR of the map without `sig`).'
+    ),
+    "key shredding": (
+        "Body of veen.keys.shred.v1: all readers forget the secret key of a generation. `sig` is by `owner_pk` over "
+        'Ht("veen/keys-shred", CBOR of the map without `sig`).'
+    ),
+    "author card": "Body of veen.card.v1: the author of the message is the identity on the card.",
+    "announced generation": "A generation and where it was announced. Part of a key state.",
+    "open invitation": "An invitation by code that was not used yet. Part of a key state.",
+    "author key": "A client key and the identity that proved to have it. Part of a key state.",
+    "label cursor": "How far a label was read for messages about keys. Part of a key state.",
+    "shredded generation": "A generation whose secret key is to be forgotten. Part of a key state.",
+    "key state": "What a client keeps of the messages about keys of a stream; the log gives it again.",
+    "contact": "One person whom the user knows: her newest card, all her client keys, her prekey, tokens for her.",
+    "contact book": "All contacts of a user, by name.",
+    "invitation": (
+        "What is sealed in an invitation. `sig` is by the inviter over "
+        'Ht("veen/invite", CBOR of the map without `sig`).'
+    ),
+    "sealed invitation": (
+        "An invitation for a card (HPKE, info `veen/invite`) or for a code (argon2id and XChaCha20-Poly1305). All "
+        "fields before `sealed` are its associated data."
+    ),
     "outside proof": "A proof by somebody else than the hub about the checkpoint whose bytes have this SHA-256.",
 }
 

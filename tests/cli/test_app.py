@@ -139,7 +139,7 @@ def test_a_directory_is_given_once(tmp_path):
     twice = cli_at.invoke("hub", "key", "show", missing, "--data-dir", missing)
     assert twice.exit_code == Exit.USAGE
     assert "give the directory once" in twice.output
-    assert cli_at.invoke("hub", "key", "show").exit_code == Exit.USAGE
+    assert cli_at.invoke("hub", "reload").exit_code == Exit.USAGE
 
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)

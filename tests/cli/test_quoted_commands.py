@@ -87,6 +87,6 @@ def test_a_named_command_exists_or_is_announced(place, name):
 def test_the_parser_of_this_test_is_strict():
     """Without this the rows above would prove nothing."""
     assert isinstance(parse(["keygen", "--name", "x"]), click.Command)
-    for line in (["keygen", "--nmae", "x"], ["hub", "stop", "x"], ["version", "extra"], ["context", "add", "x"]):
+    for line in (["keygen", "--nmae", "x"], ["hub", "stop", "x", "y"], ["version", "extra"], ["context", "add", "x"]):
         with pytest.raises(DoesNotParse):
             parse(line)

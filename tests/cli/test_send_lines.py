@@ -8,6 +8,7 @@ from tests.cli.talk import DEV, Talk
 
 from veen.cli.shared.output import Exit
 from veen.client.identity import keystore as keystores
+from veen.client.identity import unlocking
 
 FULL = ("--set", "engine.min_free_bytes=9000000000000000")
 
@@ -137,7 +138,8 @@ def openings(monkeypatch):
         count.append(args[1])
         return usual(*args, **kwargs)
 
-    monkeypatch.setattr(keystores, "open_identity", counted)
+    for module in (keystores, unlocking):
+        monkeypatch.setattr(module, "open_identity", counted)
     return count
 
 

@@ -20,11 +20,10 @@ from veen.cli.shared.output import Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
 
-__all__ = ["DIRECTORY", "HUB_FLAGS", "HUB_NAMES", "hub_api", "hub_options", "one_directory", "open_hub"]
+__all__ = ["HUB_FLAGS", "HUB_NAMES", "hub_api", "hub_options", "open_hub"]
 
 _FILES: Final = ("ca_file", "token_file")
 
-DIRECTORY: Final = click.argument("directory", type=DATA_DIR, required=False)  # the same as --data-dir, by its place
 HUB_FLAGS: Final = several(
     click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
     click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub on this machine."),
@@ -42,19 +41,11 @@ def hub_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def run(output: Output, *args: Any, **options: Any) -> Any:
         flags = {name: options.pop(name) for name in HUB_NAMES}
-        flags["data_dir"] = one_directory(options.pop("directory", None), flags["data_dir"])
         with open_hub(output, **flags) as hub:
             return command(output, *args, hub=hub, **options)
 
     decorated: Callable[..., Any] = output_options(HUB_FLAGS(run))
     return decorated
-
-
-def one_directory(directory: Path | None, data_dir: Path | None) -> Path | None:
-    """The data directory, given by its place or by --data-dir."""
-    if directory is not None and data_dir is not None:
-        raise click.UsageError("give the data directory once")
-    return directory or data_dir
 
 
 def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Path | None) -> "HubApi":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.app import LazyGroup
-from veen.cli.hub.client import DIRECTORY, HUB_FLAGS, one_directory, open_hub
+from veen.cli.hub.client import HUB_FLAGS, open_hub
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
@@ -124,11 +124,10 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
 
 
 @key.verb("show", "The public keys of a hub and when they are valid.")
-@DIRECTORY
 @HUB_FLAGS
 @click.option("--only-pin", is_flag=True, help="Print only what clients pin: the first key, or the root key.")
 @output_options
-def show(output: Output, directory: Path | None, data_dir: Path | None, only_pin: bool, **flags: str | None) -> None:
+def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | None) -> None:
     """Show hub_id and all keys of a data directory, or of the hub that --hub or the context names.
 
     The signature over the identity is checked. That it is the hub you mean shows only a comparison with the key that
@@ -142,7 +141,6 @@ def show(output: Output, directory: Path | None, data_dir: Path | None, only_pin
     from veen.core.pin_text import PinnedKey
     from veen.storage.keys.identity import read_identity, read_root
 
-    data_dir = one_directory(directory, data_dir)
     root_pk: bytes | None = None
     if data_dir is not None:
         with failing_as(f"{data_dir}: the identity cannot be shown"):
@@ -210,14 +208,12 @@ def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
 
 
 @key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
-@DIRECTORY
 @HUB_FLAGS
 @click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
 @ACCEPT_CLOCK
 @output_options
 def rotate(
     output: Output,
-    directory: Path | None,
     data_dir: Path | None,
     overlap: str,
     accept_clock: bool,
@@ -232,7 +228,6 @@ def rotate(
     veen hub key rotate ./hub --overlap 7d
     veen hub key verify-rotation ./hub
     """
-    data_dir = one_directory(directory, data_dir)
     if (data_dir is None) == (flags["hub"] is None):
         raise click.UsageError("give the data directory or --hub")
     seconds = _seconds(overlap, "--overlap")
@@ -274,10 +269,9 @@ def _rotated(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
 
 
 @key.verb("verify-rotation", "Check that each key was introduced by one before it.")
-@DIRECTORY
 @click.option("--data-dir", type=DATA_DIR, help="The data directory.")
 @output_options
-def verify_rotation(output: Output, directory: Path | None, data_dir: Path | None) -> None:
+def verify_rotation(output: Output, data_dir: Path | None) -> None:
     """Check that a record signed by an older key introduces each key, and that the identity lists just these.
 
     The hub may run: a rotation is checked from the moment at which it is reported.
@@ -287,7 +281,6 @@ def verify_rotation(output: Output, directory: Path | None, data_dir: Path | Non
     """
     from veen.hub.api.rotation import check_rotations
 
-    data_dir = one_directory(directory, data_dir)
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as(f"{data_dir}: the rotation does not verify"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from veen.cli.hub.client import DIRECTORY, hub_options
+from veen.cli.hub.client import hub_options
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Exit, Fail, Output
 
@@ -19,7 +19,6 @@ __all__ = ["admission", "checkpoint", "health", "limits", "metrics", "status"]
 
 
 @click.command()
-@DIRECTORY
 @hub_options
 def status(output: Output, hub: "HubApi") -> None:
     """Who a hub is, what time it is there, and how much it holds. It is believed, nothing is verified.
@@ -56,7 +55,6 @@ def _readiness(ready: "ReadyResponse") -> str:
 
 
 @click.command()
-@DIRECTORY
 @hub_options
 def health(output: Output, hub: "HubApi") -> None:
     """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
@@ -74,7 +72,6 @@ def health(output: Output, hub: "HubApi") -> None:
 
 
 @click.command()
-@DIRECTORY
 @hub_options
 @click.option("--label", type=hex32, help="The label, in hex; default: all labels of the hub.")
 @click.option("--upto", type=click.IntRange(min=1), help="Up to which entry; default: all.")
@@ -115,7 +112,6 @@ def _save(signed: "Checkpoint", out: Path) -> None:
 
 
 @click.command()
-@DIRECTORY
 @hub_options
 def limits(output: Output, hub: "HubApi") -> None:
     """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
@@ -124,7 +120,6 @@ def limits(output: Output, hub: "HubApi") -> None:
 
 
 @click.command()
-@DIRECTORY
 @hub_options
 def admission(output: Output, hub: "HubApi") -> None:
     """What the hub admits."""
@@ -134,7 +129,6 @@ def admission(output: Output, hub: "HubApi") -> None:
 
 
 @click.command()
-@DIRECTORY
 @hub_options
 def metrics(output: Output, hub: "HubApi") -> None:
     """Print the metrics of the hub in the text form of Prometheus."""

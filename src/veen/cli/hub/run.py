@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.client import DIRECTORY, one_directory
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
 from veen.cli.hub.dev import DEV_CONTEXT, check_name, default_directory, port_of, register
 from veen.cli.shared.command import several
@@ -239,18 +238,17 @@ def _appended(log: Path) -> IO[bytes]:
 
 
 @click.command()
-@DIRECTORY
 @click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub to stop; default: that of --dev.")
 @click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
 @output_options
-def stop(output: Output, directory: Path | None, data_dir: Path | None, timeout: int) -> None:
+def stop(output: Output, data_dir: Path | None, timeout: int) -> None:
     """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in.
 
     \b
     veen hub stop
     veen hub stop ./hub
     """
-    data_dir = one_directory(directory, data_dir) or default_directory()
+    data_dir = data_dir or default_directory()
     with failing_as("the hub cannot be stopped"):
         fs = existing(data_dir)
         holder = holder_of(fs)

@@ -11,7 +11,6 @@ from typing import IO, Any, Final
 
 import click
 
-from veen.cli.hub.client import DIRECTORY, one_directory
 from veen.cli.hub.common import DATA_DIR, existing, holder_of
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
@@ -25,11 +24,10 @@ _FIELDS: Final = ("ts", "level", "operation", "code", "detail", "client_id_prefi
 
 
 @click.command()
-@DIRECTORY
 @click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub.")
 @click.option("--timeout", type=click.IntRange(1, 3600), default=30, show_default=True, help="Seconds to wait.")
 @output_options
-def reload(output: Output, directory: Path | None, data_dir: Path | None, timeout: int) -> None:
+def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
     """Have a running hub read its configuration and the files it names again, and tell what came of it.
 
     Certificates, client CAs, token files, denied clients and most limits of connections count at once; what waits for a
@@ -38,7 +36,6 @@ def reload(output: Output, directory: Path | None, data_dir: Path | None, timeou
     \b
     veen hub reload ./hub
     """
-    data_dir = one_directory(directory, data_dir)
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as("the hub cannot be reloaded"):

@@ -89,6 +89,17 @@ def _revoke(
     )
 
 
+def _published() -> click.Command:
+    """`veen revoke publish`, as spec-4 §12 writes it."""
+    command = policy.get_command(click.Context(policy), "revoke")
+    assert command is not None  # noqa: S101 - it stands above
+    command.name = "publish"
+    return command
+
+
+revoke_publish: Final = _published()
+
+
 def _target(kind: str, text: str, link: int | None) -> bytes:
     from veen.cli.shared.files import hex32
 

@@ -1,27 +1,29 @@
 """Whom a name means, and whose key wrote an entry: contacts, the identity in use, and what authors proved."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-
-from veen.client.identity.authors import ME, Author, AuthorNames
 
 if TYPE_CHECKING:
     from re import Pattern
 
     from veen.cli.shared.command import CliSession
+    from veen.client.identity.authors import Author
     from veen.client.identity.card import IdentityCard
     from veen.client.identity.contacts import Contact, ContactBook, ContactStore
     from veen.client.read.reading import Entry
 
-__all__ = ["ME", "Author", "Authors", "card_of", "contact_store", "filtered", "pattern_of"]
+__all__ = ["ME", "Authors", "card_of", "contact_store", "filtered", "pattern_of"]
 
 
 def contact_store(session: "CliSession") -> "ContactStore":
     from veen.client.identity.contacts import ContactStore
 
     return ContactStore(session.home)
+
+
+ME: Final = "me"  # as veen.client.identity.authors has it; not imported, as help must stay fast
 
 
 def card_of(session: "CliSession", text: str) -> "tuple[IdentityCard, Contact | None]":
@@ -44,13 +46,15 @@ class Authors:
         self._session = session
         followed = {keys.stream_id for keys in session.keystore.secrets.keyring.entries if keys.owner_pk is not None}
         self._streams: tuple[str | bytes, ...] = tuple(sorted(followed)) if stream is None else (stream,)
+        from veen.client.identity.authors import AuthorNames
+
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
         self._names = AuthorNames(self._identity, self._book, self._proven_in_any, self._of_worker)
         self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
         self._strangers: set[bytes] = set()
 
-    def __call__(self, client_id: bytes) -> Author:
+    def __call__(self, client_id: bytes) -> "Author":
         return self._names(client_id)
 
     def _of_worker(self, client_id: bytes) -> bool:

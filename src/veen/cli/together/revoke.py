@@ -24,6 +24,9 @@ revoke = LazyGroup(
     A writer is refused by the hub, by token and client key. A reader is given no later generation of the keys of a
     stream; what she could read before she can still read.
     """,
+    table={
+        "publish": ("veen.cli.policy.group:revoke_publish", "Publish a revocation in the realm, as `policy revoke`."),
+    },
 )
 
 

@@ -38,7 +38,12 @@ class _PolicyFile(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = click.Path(exists=True, dir_okay=False, path_type=Path).convert(value, param, ctx)
-        return read_policy_file(Path(path))
+        from veen.core.tlog.errors import WitnessPolicyError
+
+        try:
+            return read_policy_file(Path(path))
+        except WitnessPolicyError as exc:
+            self.fail(str(exc), param, ctx)
 
 
 POLICY: Final = _PolicyFile()

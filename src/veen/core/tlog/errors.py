@@ -1,6 +1,6 @@
 """What may be wrong with a note, a proof, a policy or a receipt. Each kind has a code of its own."""
 
-from veen.core.errors import StatedError
+from veen.core.errors import StatedError, VerifyError
 
 __all__ = [
     "NoteError",
@@ -13,7 +13,7 @@ __all__ = [
 ]
 
 
-class TlogError(StatedError):
+class TlogError(VerifyError):
     """Base of what is wrong with something of a transparency log."""
 
     code = "E.TLOG"
@@ -37,8 +37,8 @@ class TlogProofError(TlogError):
     code = "E.TLOG.PROOF"
 
 
-class WitnessPolicyError(TlogError):
-    """A policy file that cannot be used."""
+class WitnessPolicyError(StatedError):
+    """A policy file that cannot be used: a file of this machine, and no evidence."""
 
     code = "E.TLOG.POLICY"
 

@@ -14,7 +14,7 @@ from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, OuterKey
-from veen.core.tlog.errors import TlogError
+from veen.core.tlog.errors import TlogError, WitnessPolicyError
 from veen.core.tlog.leaf import CONTROL_LEAF, IDENTITY_LEAF, OuterLeaf
 from veen.core.tlog.note import ED25519, Note, NoteSignature, VerifierKey, check_name
 from veen.core.tlog.policy import PolicyKey, WitnessPolicy
@@ -57,7 +57,7 @@ def read_policy(path: Path | None) -> WitnessPolicy | None:
     try:
         with path.open("rb") as file:
             return WitnessPolicy.parse(file.read(_MAX_POLICY_BYTES + 1).decode())
-    except (OSError, UnicodeDecodeError, TlogError) as exc:
+    except (OSError, UnicodeDecodeError, TlogError, WitnessPolicyError) as exc:
         raise ConfigError(
             str(path), "outer.policy", str(exc), "Correct the file: docs/witnesses.md shows one."
         ) from exc

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from veen.core.errors import VeenError
+from veen.core.errors import VeenError, VerifyError
 
 __all__ = ["ORDER", "BridgeError", "BridgeMisconfigured", "LinkLost", "Rejected", "ReportRefused", "VerifierFailed"]
 
@@ -65,14 +65,15 @@ class LinkLost(BridgeError):
     code = "AGB.LINK"
 
 
-class Rejected(VeenError):
+class Rejected(VerifyError):
     """A bundle is refused as a whole; `position` is that of the event at fault, from 0."""
 
     code = "AGB.FORMAT"
 
     def __init__(self, code: str, detail: str, position: int | None = None) -> None:
-        super().__init__(code, detail, position)
+        super(VerifyError, self).__init__(code, detail, position)
         self.code, self.detail, self.position = code, detail, position
+        self.what = str(self)
 
     def __str__(self) -> str:
         place = "" if self.position is None else f" at event {self.position}"

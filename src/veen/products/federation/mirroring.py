@@ -18,7 +18,7 @@ from veen.client.read.reading import Entry
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
 from veen.client.transport.calls import is_not_found
-from veen.core.errors import FormatError, StatedError, VerifyError
+from veen.core.errors import FormatError, VerifyError
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.evidence import Equivocation
@@ -43,7 +43,7 @@ _BATCH: Final = 64
 _RECEIPT: Final = "receipt"  # in the metadata of a statement: what proves a contradiction later
 
 
-class MirrorInconsistent(StatedError):
+class MirrorInconsistent(VerifyError):
     """The source signs another history than the one that was mirrored before."""
 
     code = "E.MIRROR.INCONSISTENT"

@@ -18,6 +18,7 @@ from veen.client.errors import HubRefused, LocalError
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
+from veen.core.errors import VerifyError
 from veen.core.event import Event
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
@@ -29,7 +30,7 @@ from veen.products.recorder.events import payload_json
 __all__ = ["Coverage", "EdgeUnproven", "Row", "check_edges", "replay_range", "replay_window", "row_of"]
 
 
-class EdgeUnproven(LocalError):
+class EdgeUnproven(VerifyError):
     """The receipts beside a window do not prove where it begins or ends."""
 
     code = "SDR.EDGE"
