@@ -82,7 +82,7 @@ def test_every_extra_of_the_table_brings_its_package():
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     extras = declared["project"]["optional-dependencies"]
     for module, extra in EXTRAS.items():
-        packages = [re.match(r"[\w-]+", line)[0] for line in extras[extra]]
+        packages = [re.split(r"[^\w-]", line, maxsplit=1)[0] for line in extras[extra]]
         assert DISTRIBUTIONS.get(module, module).replace("_", "-") in packages, (module, extra)
 
 

@@ -124,6 +124,7 @@ def test_an_operator_rotates_backs_up_and_moves_to_another_machine(people):
     people.types("op", "veen send orders before")
     people.types("op", "veen hub key rotate data")
     people.types("op", "veen hub key verify-rotation data")
+    assert re.search(r"from 20\d\d-\S+Z until further notice", people.types("op", "veen hub key show data"))
     people.types("op", "veen hub key rotate data", status=4)
     assert len(list((people.root / "data" / "keys").iterdir())) == 2  # none of the rotation that was refused
     people.types("op", "veen send orders after")
@@ -131,7 +132,7 @@ def test_an_operator_rotates_backs_up_and_moves_to_another_machine(people):
     assert "copy: verified" in people.types("op", "veen verify copy -o human")
     # on a new laptop: the keys by the export, the context by the command that the export names
     said = people.both("op", "veen id export me -o human")
-    line = re.search(r"veen context add plant --hub \S+ --pin \S+", said)[0]
+    [line] = re.findall(r"veen context add plant --hub \S+ --pin \S+", said)
     people.types("laptop", "veen id import me")
     people.types("laptop", f"{line} --use")
     assert people.types("laptop", "veen stream orders --format '{body}'").split() == ["before", "after"]
