@@ -129,6 +129,9 @@ def test_a_forged_token_is_shown_with_its_fault_and_does_not_verify(issuer, memb
     issue(issuer, member.me["card"], file)
     assert member.json("cap", "verify", file)["ok"]
     assert member.json("cap", "show", file)["fault"] is None
+    shown = member.run("cap", "show", file, "-o", "human").stdout
+    assert "from its first use at a hub" in shown
+    assert "fault" not in shown
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data))

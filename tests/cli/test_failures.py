@@ -2,12 +2,15 @@
 
 import importlib
 import pickle
+import re
 import socket
 import ssl
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from veen.cli.shared.failures import FOREIGN, REFUSALS, failing_as, failure_of
+from veen.cli.shared.failures import EXTRAS, FOREIGN, REFUSALS, failing_as, failure_of
 from veen.cli.shared.output import Exit, Fail
 from veen.client import errors as client
 from veen.core import errors as core
@@ -62,6 +65,30 @@ def test_each_error_has_its_exit_code_its_code_and_three_sentences(error, exit_c
     assert fail.what
     assert fail.cause
     assert fail.hint
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_a_missing_package_is_told_with_the_extra_that_brings_it(module):
+    fail = failure_of(ModuleNotFoundError(f"No module named '{module}.part'", name=f"{module}.part"))
+    assert fail.code == "E.EXTRA"
+    assert f"the extra {EXTRAS[module]!r}" in fail.cause
+    assert f"'.[{EXTRAS[module]}]'" in fail.hint
+
+
+DISTRIBUTIONS = {"jwt": "pyjwt", "nats": "nats-py", "opentelemetry": "opentelemetry-proto"}  # named otherwise
+
+
+def test_every_extra_of_the_table_brings_its_package():
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    extras = declared["project"]["optional-dependencies"]
+    for module, extra in EXTRAS.items():
+        packages = [re.split(r"[^\w-]", line, maxsplit=1)[0] for line in extras[extra]]
+        assert DISTRIBUTIONS.get(module, module).replace("_", "-") in packages, (module, extra)
+
+
+def test_a_module_of_no_extra_is_told_as_it_is():
+    fail = failure_of(ModuleNotFoundError("No module named 'veen.gone'", name="veen.gone"))
+    assert (fail.code, fail.cause) == ("E.EXTRA", "No module named 'veen.gone'")
 
 
 def all_errors(kind=core.VeenError):

@@ -43,6 +43,32 @@ class People:
             (self.root / "code.txt").write_text(f"{shown[1]}\n")  # what a person would copy by hand
         return stdout if status == 0 else stderr
 
+    def in_processes(self, who, command, status=0):
+        """As `types`, for one line that needs a process of its own, such as the start of a hub."""
+        before, self.processes = self.processes, True
+        try:
+            return self.types(who, command, status)
+        finally:
+            self.processes = before
+
+    def both(self, who, command):
+        """What a line prints on standard output and on standard error."""
+        return self.in_processes(who, f"{command} 2>&1")
+
+    def python(self, who, program):
+        """A program of hers, in the environment in which `veen` is installed."""
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("VEEN", str(VEEN))],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env={**os.environ, **CLEAN, "VEEN_HOME": str(self.root / f"home-{who}")},
+            cwd=self.root,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def _in_shell(self, line, env):
         done = subprocess.run(
             ["bash", "-c", f'veen() {{ "{VEEN}" "$@"; }}\n{line}'],

@@ -115,19 +115,23 @@ GUESSES: Mapping[str, tuple[str, str]] = {
     "export": ("veen evidence export STREAM --out FILE", "entries for outsiders; your own keys: veen id export DIR"),
     "backup": ("veen hub clone DIR COPY", "a copy of a hub's directory; of your own keys: veen id export DIR"),
     "restore": ("veen hub clone COPY DIR", "from a copy of a hub's directory; of your own keys: veen id import DIR"),
-    "revoke": ("veen help cap", "who may write, and until when; a device of an identity: veen id device revoke"),
     "login": (
         "veen keygen --name NAME",
         "there are no accounts: an identity is a key of your own; then veen context add",
     ),
     "init": ("veen keygen --name NAME", "make an identity; then veen context add"),
     "keyring": ("veen id keyring list", "the keys of streams"),
-    "keys": ("veen id keyring list", "the keys of streams"),
     "console": ("veen hub status", "there is no web console here; the hub in the terminal: veen hub status"),
     "import": ("veen id import DIR", "an identity that was exported"),
-    "share": ("veen id keyring share STREAM", "the keys of a stream for somebody else"),
-    "server": ("veen hub start --data-dir DIR", "run a hub"),
-    "start": ("veen hub start --data-dir DIR", "run a hub"),
+    "share": ("veen invite STREAM --for NAME", "one file with all that somebody else needs; without her card: --code"),
+    "accept": ("veen join FILE", "use an invitation"),
+    "outbox": ("veen pending list", "messages that got no receipt"),
+    "friends": ("veen contacts list", "people whose cards you keep"),
+    "unlock": ("veen agent start", "type a passphrase once"),
+    "prove": ("veen proof show STREAM SEQ --tree", "that an entry stands in the log"),
+    "record": ("veen recorder emit STREAM --type TYPE PAYLOAD", "record an event; a message: veen send"),
+    "server": ("veen hub start --dev", "run a hub to try; one to keep: veen hub start --data-dir DIR"),
+    "start": ("veen hub start --dev", "run a hub to try; one to keep: veen hub start --data-dir DIR"),
     "stop": ("veen hub stop --data-dir DIR", "stop a hub"),
     "search": ("veen query run --data-dir DIR", "ask recorded events"),
     "whoami": ("veen id show", "your identity"),
@@ -153,7 +157,7 @@ def cli(ctx: click.Context, batch: str | None) -> None:
 
     \b
     veen demo                              see it work, in seconds
-    veen hub start --data-dir ./hub --dev  a hub to try
+    veen hub start --dev                   a hub to try
     veen send orders "hello"               sealed, sent, receipt verified
     veen stream orders                     read back, every entry verified
 

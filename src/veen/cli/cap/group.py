@@ -1,6 +1,7 @@
 """`veen cap` and `veen authorize`: capability tokens, from the issuer to the hub (spec §6, D-43 … D-49)."""
 
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.names import IDENTITY, STREAM
-from veen.cli.shared.output import Exit, Fail, Output, output_options
+from veen.cli.shared.output import Exit, Fail, Mode, Output, output_options
 from veen.cli.shared.values import RATE, SPAN
 
 if TYPE_CHECKING:
@@ -130,7 +131,16 @@ def show(output: Output, file: Path) -> None:
     token = read_token(file)
     info = describe(token)
     data = {**_data(info, token), "fault": info.fault}
-    output.result(data, lambda: output.fields(data.items()))
+
+    def human() -> None:
+        rows = {name: value for name, value in data.items() if name != "fault" or value is not None}
+        if output.mode is Mode.HUMAN:
+            rows["ttl"] = f"{info.ttl} s ({timedelta(seconds=info.ttl)}) from its first use at a hub"
+            rate = info.rate
+            rows["rate"] = "as the hub sets it" if rate is None else f"{rate.per_sec} a second, {rate.burst} at once"
+        output.fields(rows.items())
+
+    output.result(data, human)
 
 
 @cap.verb("verify", "Check the signatures of a token.")

@@ -1,5 +1,6 @@
 """`veen verify`: is this what it claims to be? One verb for any artefact, whose kind is told from its content."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.pinning import PinnedKeys, pinned_by
-from veen.cli.shared.verifying import show_checks, verified
+from veen.cli.shared.verifying import show_checks, trusted_keys, verified
 from veen.cli.witness.args import POLICY, read_policy_file
 
 if TYPE_CHECKING:
+    from veen.core.checks import Given
     from veen.core.tlog.policy import WitnessPolicy
+    from veen.core.wire import Wire
 
 __all__ = ["verify"]
 
@@ -32,7 +35,7 @@ _ANYTHING = click.Path(exists=True, allow_dash=True, path_type=Path)
 @click.option(
     "--policy", type=POLICY, help="A witness policy (k of n) that the proofs by others in an evidence file satisfy."
 )
-@click.option("--no-pin", is_flag=True, help="Judge a data directory by the keys that it names itself.")
+@click.option("--no-pin", is_flag=True, help="Do not use the pin of the context.")
 @home_options
 def verify(
     output: Output,
@@ -50,9 +53,9 @@ def verify(
     """Verify whatever FILE is: an evidence file; MSG, RECEIPT, CHECKPOINT, proof, token, control record, evidence of
     equivocation; the data directory of a hub; or what `veen id export DIR` wrote.
 
-    An evidence file and a data directory are judged by --hub-pk, or else by the pin of the context; an export by
-    --hub-pk. Without a key the
-    result begins with "keys not pinned": it shows that all fits together, and not whose it is.
+    It is judged by --hub-pk, or else by the pin of the context; an export by --hub-pk. Of an evidence file or a
+    directory, a result without a key begins with "keys not pinned": it shows that all fits together, and not whose it
+    is.
 
     Objects are CBOR, its JSON form, or hex; "-" reads standard input. Says which checks were made. Exit code 1
     means that the evidence is bad, 2 that something needed for the check was not given.
@@ -97,7 +100,27 @@ def verify(
         tree_size=size,
         stream_seq=seq,
     )
-    show_checks(output, file, data, recognised.obj, verified(file, recognised.obj, inputs))
+    show_checks(output, file, data, recognised.obj, _checks(session, file, recognised.obj, inputs, no_pin))
+
+
+def _checks(session: CliSession, file: Path, obj: "Wire", inputs: "Given", no_pin: bool) -> list[str]:
+    """The checks that were made: where a hub key is needed and none is given, by the pin of the context."""
+    from veen.core.checks import MissingInput, check
+    from veen.core.errors import VeenError
+
+    try:
+        return check(obj, inputs)
+    except MissingInput:
+        if inputs.hub_pks or no_pin or not (keys := trusted_keys(session, ())):
+            return verified(file, obj, inputs)
+    except VeenError:
+        return verified(file, obj, inputs)
+    try:
+        return verified(file, obj, replace(inputs, hub_pks=keys))
+    except Fail as fail:
+        if fail.code == "E.VERIFY":
+            fail.hint = f"it was judged by the pin of {session.settings.hub_pk.origin}; of another hub: --hub-pk HEX"
+        raise
 
 
 def _verify_directory(

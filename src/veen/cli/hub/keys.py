@@ -10,6 +10,7 @@ import click
 from veen.cli.app import LazyGroup
 from veen.cli.hub.client import HUB_FLAGS, open_hub
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
 
@@ -178,8 +179,9 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
         elif not signed:
             output.line("signed by a root key, which the hub cannot vouch for", "warn")
         rows = [
-            (f"ed25519:{entry.hub_pk.hex()}", f"from {entry.valid_from} until {entry.valid_until or 'further notice'}")
+            (f"ed25519:{entry.hub_pk.hex()}", f"from {when(entry.valid_from)} until {until}")
             for entry in identity.keys
+            for until in [when(entry.valid_until) if entry.valid_until else "further notice"]
         ]
         output.fields(rows)
 

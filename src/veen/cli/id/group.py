@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from veen.client.home import Home
     from veen.client.identity.card import IdentityCard
 
-__all__ = ["card", "export", "id_", "import_", "keygen", "list_", "new", "passphrase", "rotate", "show"]
+__all__ = [
+    "card",
+    "default_identity",
+    "export",
+    "id_",
+    "import_",
+    "keygen",
+    "list_",
+    "new",
+    "passphrase",
+    "rotate",
+    "show",
+]
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -71,7 +83,7 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
 
         raise IdentityExists(name)
     secret = None if insecure else session.first_passphrase(name)
-    default = None if out is not None else _default_identity(session, name)
+    default = None if out is not None else default_identity(session, name)
     with output.progress("making keys"):
         keystore = create_identity(home, name, secret, now=int(time.time()))
     own_card = keystore.identity.card()
@@ -88,10 +100,10 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
     output.next("veen context add NAME --hub URL --pin ed25519:HEX")
 
 
-def _default_identity(session: CliSession, new: str) -> str | None:
+def default_identity(session: CliSession, new: str | None) -> str | None:
     """Make the first identity of a home its default before there is a second one, so that no command has to ask.
 
-    One that a context made for itself (`make_keys`) is chosen by that context alone.
+    One that a context made for itself (`make_keys`) is chosen by that context alone: then the `new` one is the first.
     """
     from veen.client.config.edit import change
     from veen.client.config.file import read
@@ -106,6 +118,8 @@ def _default_identity(session: CliSession, new: str) -> str | None:
     if not names or len(others) > 1:
         return None  # the only one needs no choice; among several of an older release a person chooses
     default = others[0] if others else new
+    if default is None:
+        return None
     change(home.config_file, {"identity": default})
     return default
 
@@ -323,7 +337,24 @@ def export(output: Output, session: CliSession, directory: Path, streams: tuple[
         "checkpoints": len(gathered.checkpoints),
     }
     output.result(data, lambda: output.fields(data.items()))
+    for line in _context_lines(session):
+        output.note(f"contexts stay here; where it is imported: {line}")
     output.next(f"veen verify {directory}")
+
+
+def _context_lines(session: CliSession) -> list[str]:
+    """The commands that make the contexts of this home again elsewhere, but for hubs to try on this machine."""
+    import shlex
+
+    from veen.client.config.file import read
+
+    contexts = read(session.user_home.config_file).contexts
+    return [
+        f"veen context add {shlex.quote(name)} --hub {shlex.quote(table['hub'])} --pin {table['hub_pk']}"
+        + (f" --ca-file {shlex.quote(table['ca_file'])}" if "ca_file" in table else "")
+        for name, table in contexts.items()
+        if "hub" in table and "hub_pk" in table and not table.get("make_keys")
+    ]
 
 
 @id_.verb("import", "Take in what `id export` wrote, after checking all of it.")
@@ -337,6 +368,7 @@ def import_(output: Output, session: CliSession, directory: Path) -> None:
 
     source = OsFs(directory.absolute())
     secret = None if SealedKeystore.read(source).is_plain else session.passphrase("passphrase of the exported keystore")
+    default_identity(session, None)
     with output.progress("checking and importing"):
         done, _ = import_set(source, session.user_home, secret)
     data = {

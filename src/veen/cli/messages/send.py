@@ -81,7 +81,7 @@ def send(
 
     \b
     veen send record/app/http "the valve is open"
-    echo '{"event":"login"}' | veen send record/app/http - --schema recorder.event.v1
+    echo '{"event":"login"}' | veen send record/app/http - --schema app.login.v1
     veen send record/app/http --file report.json --attach photo.jpg
     veen send --to bob "for you alone"
     tail -f app.log | veen send record/app/http --lines

@@ -134,7 +134,10 @@ def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "Role
     from veen.client.identity.keystore import create_identity
 
     if not home.has_identity(name):
+        from veen.cli.id.group import default_identity
+
         secret = None if insecure else session.first_passphrase(name)
+        default_identity(session, None)
         create_identity(home, name, secret, now=int(time.time()))
     return role_of(session, home, name)
 

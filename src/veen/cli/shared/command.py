@@ -296,7 +296,7 @@ class CliSession:
                     lock.enter_context(self.home.lock(self.identity_name))
                 client.run(lambda inner: new_stream_keys(inner, self.keystore, stream))
             self.output.notice(
-                f"made the keys of {stream!r}; to share them: veen id keyring share {stream}", stream=stream
+                f"made the keys of {stream!r}; to let somebody else use it: veen invite {stream} --code", stream=stream
             )
 
     def client(self) -> "SyncClient":

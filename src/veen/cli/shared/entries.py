@@ -64,7 +64,8 @@ def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof
     row = [data["seq"], data["time"], author, _shown(data)]
     if with_proof and entry.proof is not None:
         hashes = len(entry.proof.path) + len(entry.proof.peaks_after)
-        proof = f"{hashes} hashes to {short(entry.receipt.mmr_root) if human else data['mmr_root']}"
+        unit = "hash" if hashes == 1 else "hashes"
+        proof = f"{hashes} {unit} to {short(entry.receipt.mmr_root) if human else data['mmr_root']}"
         row.insert(WITH_PROOF.index("proof") if human else len(row), proof)
     return row
 

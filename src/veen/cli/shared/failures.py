@@ -17,7 +17,7 @@ from veen.cli.shared.output import Exit, Fail
 from veen.core.catalogue import ErrorRow, catalogue
 from veen.core.errors import VeenError
 
-__all__ = ["FOREIGN", "REFUSALS", "failing_as", "failure_of"]
+__all__ = ["EXTRAS", "FOREIGN", "REFUSALS", "failing_as", "failure_of"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,27 @@ FOREIGN: Final[dict[str, tuple[str, str]]] = {
     "builtins.ModuleNotFoundError": ("E.EXTRA", ""),
     "builtins.OSError": ("E.LOCAL", _DISK),
     "builtins.Exception": ("E.BUG", ""),
+}
+
+# The smallest extra that brings a package, by the name that is imported; a test compares it with pyproject.toml.
+EXTRAS: Final = {
+    "aioquic": "quic",
+    "cryptography": "recorder",
+    "h11": "recorder",
+    "jinja2": "console",
+    "jwt": "oidc",
+    "kubernetes_validate": "kube",
+    "nats": "nats",
+    "numpy": "spark",
+    "opentelemetry": "recorder",
+    "pandas": "notebook",
+    "pyarrow": "notebook",
+    "pyspark": "spark",
+    "rfc3161_client": "anchor",
+    "starlette": "query",
+    "uvicorn": "query",
+    "uvloop": "fast",
+    "zfec": "bridge",
 }
 
 # Somebody else's refusal: its code and text are theirs.
@@ -62,6 +83,10 @@ def _failure_of(exc: Exception, what: str | None) -> Fail:
     if not isinstance(exc, VeenError):
         code, hint = _nearest(exc, FOREIGN) or ("E.BUG", "")
         row = catalogue()[code]
+        if isinstance(exc, ModuleNotFoundError) and (extra := EXTRAS.get((exc.name or "").partition(".")[0])):
+            from veen.core.extras import install_hint
+
+            return Fail(code, what or row.means, f"{exc.name} is part of the extra {extra!r}", install_hint(extra))
         cause = f"{type(exc).__name__}: {_cause(exc)}" if code == "E.BUG" else _cause(exc)
         return Fail(code, what or row.means, cause, hint or row.hint, exit_code=Exit(row.exit_status))
     if (parts := getattr(exc, "cause", None)) is not None and hasattr(exc, "what"):  # SettingsError has all three

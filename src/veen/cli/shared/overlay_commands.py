@@ -150,7 +150,7 @@ def make_keys(session: CliSession, stream: str) -> None:
         except UnknownStream:
             keys = StreamKeys.create(stream, owner_pk=keystore.identity.id_sign_pk)
             keystore.save(replace(keystore.secrets, keyring=ring.with_keys(keys)))
-            session.output.note(f"made the keys of {stream}; others get them by: veen id keyring share {stream} --read")
+            session.output.note(f"made the keys of {stream}; to let somebody else use it: veen invite {stream} --code")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------

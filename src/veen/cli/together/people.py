@@ -50,10 +50,22 @@ class Authors:
 
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
-        self._names = AuthorNames(self._identity, self._book, self._proven_in_any)
+        self._names = AuthorNames(self._identity, self._book, self._proven_in_any, self._of_worker)
+        self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
+        self._strangers: set[bytes] = set()
 
     def __call__(self, client_id: bytes) -> "Author":
         return self._names(client_id)
+
+    def _of_worker(self, client_id: bytes) -> bool:
+        """Whether it is a key of ours all the same: a worker process has its own, and so has a command beside it."""
+        if client_id not in self._strangers | self._workers:
+            from veen.client.identity.workers import worker_client_ids
+
+            self._workers = worker_client_ids(self._session.home, self._identity)
+            if client_id not in self._workers:
+                self._strangers.add(client_id)
+        return client_id in self._workers
 
     def _proven_in_any(self, client_id: bytes) -> bytes | None:
         return next((pk for stream in self._streams if (pk := self._proven(stream, client_id)) is not None), None)

@@ -87,7 +87,10 @@ class PlainHttp:
                 lambda: _Connection(where, self._max_answer), self._host, self._port
             )
         except OSError as exc:
-            raise Unreachable(f"{where}: {exc.strerror or exc}") from exc
+            # asyncio puts its own words and the address again in place of what the system says
+            refused = isinstance(exc, ConnectionRefusedError)
+            reason = "connection refused, nothing listens there" if refused else exc.strerror or exc
+            raise Unreachable(f"{where}: {reason}") from exc
         return connection
 
     async def _connect_local(self, path: Path) -> "_Connection":
