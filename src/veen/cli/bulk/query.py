@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from veen.query.remote import QueryConnection
     from veen.query.store import Store
 
-__all__ = ["SERVICE", "descriptor", "query", "query_connection", "replay", "result", "run", "status", "verify"]
+__all__ = [
+    "SERVICE",
+    "descriptor",
+    "query",
+    "query_connection",
+    "replay",
+    "result",
+    "run",
+    "show_rows",
+    "status",
+    "verify",
+]
 
 _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
@@ -37,6 +48,7 @@ query = LazyGroup(
     """,
     table={
         "serve": ("veen.cli.bulk.query_service:serve", "Serve the query API over HTTP, recorded and audited."),
+        "sql": ("veen.cli.bulk.query_sql:sql", "Answer one SELECT over typed tables."),
         "submit": ("veen.cli.bulk.query_service:submit", "Submit a descriptor to a query service."),
         "token": ("veen.cli.bulk.query_service:token", "Make a bearer token for a query service."),
     },
@@ -209,7 +221,7 @@ def _columns(question: Any, asked: Mapping[str, Any]) -> Sequence[str]:
 def _show(output: Output, answer: "Result", order: Sequence[str]) -> None:
     digest = answer.digest
     beside = {"result_digest": digest.to_json(), "coverage": answer.coverage, "skipped": dict(answer.skipped)}
-    _show_rows(output, answer.rows(), beside, order)
+    show_rows(output, answer.rows(), beside, order)
     facts = _facts(digest, answer.coverage)
     if output.mode is Mode.HUMAN:
         if digest.row_count > _SHOWN:
@@ -226,7 +238,7 @@ def _text(value: Any) -> str:
     return harmless(canonical.encode(value).decode())
 
 
-def _show_rows(
+def show_rows(
     output: Output, rows: Iterable[Mapping[str, Any]], beside: Mapping[str, Any], order: Sequence[str] = _FIELDS
 ) -> None:
     """Rows as they come; columns in this order, and then the others."""
@@ -318,7 +330,7 @@ def result(
             page = connection.page(result_id, offset, limit)
     else:
         page = _store(session, store_dir).page(result_id, offset, limit).to_json()
-    _show_rows(output, page["rows"], {name: value for name, value in page.items() if name != "rows"})
+    show_rows(output, page["rows"], {name: value for name, value in page.items() if name != "rows"})
     if page["page"]["has_more"]:
         output.next(f"veen query result {result_id} --offset {offset + len(page['rows'])}")
 
