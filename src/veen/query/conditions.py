@@ -20,7 +20,7 @@ from veen.query.errors import InvalidDescriptor
 from veen.query.fields import FieldPath, RecordedEvent
 from veen.query.times import seconds_of, timestamp
 
-__all__ = ["OPERATORS", "TIME_FIELDS", "Chosen", "FieldCondition", "conditions_of", "settled"]
+__all__ = ["MAX_CONDITIONS", "OPERATORS", "TIME_FIELDS", "Chosen", "FieldCondition", "conditions_of", "settled"]
 
 MAX_CONDITIONS: Final = 64
 _MAX_VALUES: Final = 1024
