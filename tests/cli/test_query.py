@@ -234,8 +234,8 @@ def test_sql_over_tables_is_answered_kept_and_compared(cli, log, tmp_path):
     assert cli.run("query", "sql", statement, *place).stdout.splitlines()[0].startswith("gw-1\t")
     again = cli.json("query", "sql", "--again", digest["result_id"], *place)
     assert again["ok"] is True
-    (kept,) = (path for path in (tmp_path / "home").rglob(f"{digest['result_id']}.json"))
-    kept.write_text(json.dumps(digest | {"rows_hash": "0" * 64}))
+    (digest_file,) = (path for path in (tmp_path / "home").rglob(f"{digest['result_id']}.json"))
+    digest_file.write_text(json.dumps(digest | {"rows_hash": "0" * 64}))
     failed = cli.run("query", "sql", "--again", digest["result_id"], *place, code=Exit.BAD_EVIDENCE)
     assert "rows_hash" in failed.stdout
     for bad in (("DROP TABLE x",), ("SELECT * FROM read_text('/etc/hostname')",), (), (statement, "--again", "r-1")):

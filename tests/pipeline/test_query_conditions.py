@@ -2,6 +2,7 @@
 
 import random
 from decimal import Decimal
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -90,8 +91,8 @@ def sql_of(condition):
     """The condition as SQL, with its values as parameters; a value of another kind than the column fits nothing."""
     field, op, value = condition["field"], condition["op"], condition["value"]
     if op == "in":
-        parts = [sql_of({"field": field, "op": "=", "value": one}) for one in value]
-        return f"({' OR '.join(text for text, _ in parts)})", [one for _, values in parts for one in values]
+        parts = [sql_of({"field": field, "op": "=", "value": element}) for element in value]
+        return f"({' OR '.join(text for text, _ in parts)})", [parameter for _, values in parts for parameter in values]
     if "." not in field and type(value) is not str:
         return "FALSE", []
     if op == "^=":
@@ -105,7 +106,14 @@ VOCABULARY = {"subject_id": SUBJECTS, "event_type": TYPES, "origin": ("gw-1", "g
 
 def random_condition(rng):
     field = rng.choice(
-        ("subject_id", "event_type", "origin", "event_time", "hub_commit_time", *(f"payload.{one}" for one in PAYLOADS))
+        (
+            "subject_id",
+            "event_type",
+            "origin",
+            "event_time",
+            "hub_commit_time",
+            *(f"payload.{name}" for name in PAYLOADS),
+        )
     )
     op = rng.choice(("=", "in", "<", "<=", ">", ">=", "^="))
     if op == "^=":
@@ -115,9 +123,9 @@ def random_condition(rng):
         if field.endswith("_time"):
             return timestamp(START + rng.randrange(-40, 200))
         if rng.random() < 0.8:
-            payload = tuple(one for one in VALUES if one is not None)
+            payload = tuple(scalar for scalar in VALUES if scalar is not None)
             return rng.choice(VOCABULARY.get(field, payload))
-        return rng.choice((*SUBJECTS, *TYPES, "gw-1", "edge", *(one for one in VALUES if one is not None)))
+        return rng.choice((*SUBJECTS, *TYPES, "gw-1", "edge", *(scalar for scalar in VALUES if scalar is not None)))
 
     return {"field": field, "op": op, "value": [value() for _ in range(rng.randint(1, 4))] if op == "in" else value()}
 
@@ -125,7 +133,7 @@ def random_condition(rng):
 def check_query(raw, rng, number):
     conditions = [random_condition(rng) for _ in range(rng.choice((1, 1, 2, 3)))]
     parts = [sql_of(condition) for condition in conditions]
-    where, values = " AND ".join(text for text, _ in parts), [one for _, some in parts for one in some]
+    where, values = " AND ".join(text for text, _ in parts), [parameter for _, some in parts for parameter in some]
     scope = rng.choice((list(STREAMS[:2]), [STREAMS[0]]))
     if len(scope) == 1:
         where, values = f"({where}) AND stream = ?", [*values, scope[0]]
@@ -183,7 +191,7 @@ def test_three_hundred_random_queries_equal_duckdb_over_the_raw_events(raw):
 
 # --- by name --------------------------------------------------------------------------------------------------------
 
-PLACES = (
+PLACES: tuple[dict[str, Any], ...] = (
     {"v": 1}, {"v": True}, {"v": "1"}, {"v": None}, {}, {"v": [1]}, {"v": {"a": 1}}, {"v": Decimal("0.1")},
     {"v": 10**30}, {"v": Decimal("1.000000000000000000001")}, {"v": "é"}, {"v": "z"},
 )  # fmt: skip

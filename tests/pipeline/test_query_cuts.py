@@ -151,7 +151,8 @@ def random_query(rng, number):
         plain = normalise(asked).descriptor
         columns = [path.name for path in plain.projection]
         if plain.aggregate is not None:
-            columns = [field.name for field in (*plain.aggregate.group_by, *plain.aggregate.metrics)]
+            columns = [path.name for path in plain.aggregate.group_by]
+            columns += [metric.name for metric in plain.aggregate.metrics]
         asked["order"] = [
             {"field": name, "direction": rng.choice(("asc", "desc"))}
             for name in rng.sample(columns, rng.randint(0, min(2, len(columns))))

@@ -286,7 +286,7 @@ def test_conditions_have_one_form_whatever_their_spelling():
     assert left.to_bytes() == other.to_bytes()
     assert QueryDescriptor.from_bytes(left.to_bytes()) == left
     assert asking(condition(op="in", value=[7])) == asking(condition(value=7))
-    assert [one["value"] for one in left.to_json()["filter"]["where"]] == ["gw", 0, [1, 2]]
+    assert [entry["value"] for entry in left.to_json()["filter"]["where"]] == ["gw", 0, [1, 2]]
 
 
 def test_conditions_that_older_members_can_say_are_said_by_them():

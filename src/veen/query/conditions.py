@@ -78,7 +78,7 @@ class FieldCondition:
             return cls(field, op, _checked(value, field, op, f"{where}.value"))
         if type(value) is not list or not value or len(value) > _MAX_VALUES:
             raise InvalidDescriptor(f"{where}.value", f"expected an array of 1 to {_MAX_VALUES} values")
-        values = {canonical.encode(one): _checked(one, field, op, f"{where}.value") for one in value}
+        values = {canonical.encode(scalar): _checked(scalar, field, op, f"{where}.value") for scalar in value}
         ordered = tuple(values[key] for key in sorted(values))
         return cls(field, "=", ordered[0]) if len(ordered) == 1 else cls(field, op, ordered)
 
@@ -103,7 +103,7 @@ def conditions_of(given: Json, where: str) -> tuple[FieldCondition, ...]:
     """Each once, sorted by their canonical bytes."""
     if type(given) is not list or len(given) > MAX_CONDITIONS:
         raise InvalidDescriptor(where, f"expected an array of at most {MAX_CONDITIONS} conditions")
-    conditions = [FieldCondition.of(one, f"{where}.{at}") for at, one in enumerate(given)]
+    conditions = [FieldCondition.of(value, f"{where}.{at}") for at, value in enumerate(given)]
     return _sorted(conditions)
 
 
@@ -140,7 +140,7 @@ def _narrowed(chosen: Chosen, condition: FieldCondition) -> Chosen | None:
         return chosen._replace(subject_id=value)
     if name == "event_type" and op in ("=", "in"):
         values = value if op == "in" else (value,)
-        if not all(type(one) is str and one for one in values):
+        if not all(type(text) is str and text for text in values):
             return None
         common = sorted(set(values) if chosen.event_type is None else set(values) & set(chosen.event_type))
         return chosen._replace(event_type=tuple(common)) if common else None

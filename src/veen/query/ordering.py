@@ -78,8 +78,8 @@ def orders_of(given: Json) -> tuple[RowOrder, ...]:
     if type(given) is not list or len(given) > _MAX_ORDERS:
         raise InvalidDescriptor("order", f"expected an array of at most {_MAX_ORDERS} fields")
     orders: dict[str, RowOrder] = {}
-    for at, one in enumerate(given):
-        order = RowOrder.of(one, f"order.{at}")
+    for at, value in enumerate(given):
+        order = RowOrder.of(value, f"order.{at}")
         orders.setdefault(order.field, order)
     return tuple(orders.values())
 

@@ -93,7 +93,7 @@ class SqlDigest:
             raise TableDamaged(f"no digest of a SQL result: {exc}") from exc
         numbers = (digest.manifest_version, digest.row_count)
         texts = (digest.result_id, digest.sql, digest.manifest_digest, digest.rows_hash)
-        if not all(type(one) is int for one in numbers) or not all(type(one) is str for one in texts):
+        if not all(type(number) is int for number in numbers) or not all(type(text) is str for text in texts):
             raise TableDamaged("no digest of a SQL result: a member is of the wrong type")
         return digest
 
@@ -227,7 +227,7 @@ def _json(value: Any) -> Json:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
+        return [_json(element) for element in value]
     if isinstance(value, dict):
-        return {str(key): _json(one) for key, one in value.items()}
+        return {str(key): _json(element) for key, element in value.items()}
     return str(value)

@@ -27,8 +27,8 @@ def condition_of(text: str) -> dict[str, Any]:
         return {"field": field, "op": op, "value": _value(field, op, value)}
     if value.startswith("["):
         values = _json(value)
-        return {"field": field, "op": op, "value": [_moment(field, op, one) for one in values]}
-    return {"field": field, "op": op, "value": [_value(field, op, one.strip()) for one in value.split(",")]}
+        return {"field": field, "op": op, "value": [_moment(field, op, element) for element in values]}
+    return {"field": field, "op": op, "value": [_value(field, op, element.strip()) for element in value.split(",")]}
 
 
 def _value(field: str, op: str, text: str) -> Any:
