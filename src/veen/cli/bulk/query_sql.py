@@ -39,7 +39,7 @@ def sql(
     rows are sorted by their canonical JSON.
 
     \b
-    veen query sql "SELECT subject_id, count(*) AS n FROM typed_sdr_event_v1 GROUP BY 1" --tables ./tables
+    veen query sql "SELECT count(*) AS n FROM typed_sdr_event_v1" --tables ./tables
     veen query sql --again r-… --tables ./tables
     """
     from veen.query import canonical
