@@ -1,12 +1,16 @@
 """`veen query` end to end, by the reference engine."""
 
 import json
+from decimal import Decimal
 
 import pytest
 from tests.cli.homes import Cli
-from tests.pipeline.queryworld import KEYS, STREAMS, filled
+from tests.pipeline.queryworld import KEYS, STREAMS, Recorder, filled
 
+from veen import tables
+from veen.cli.bulk.where import condition_of
 from veen.cli.shared.output import Exit
+from veen.log.keys import KeyFile
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +137,108 @@ def test_keys_come_from_the_keyring_of_the_identity(cli, log, tmp_path):
     assert {row["stream"] for row in result["rows"]} == {STREAMS[0]}
     refused = cli.json("query", "run", "--data-dir", log, "--scope", STREAMS[1], code=Exit.LOCAL)
     assert "not known or may not be read" in refused["cause"]
+
+
+# --- conditions, order, limit and columns ---------------------------------------------------------------------------
+
+
+def test_conditions_on_the_command_line_are_those_of_the_descriptor(cli, places):
+    more = ("--where", "payload.where.rack in 0,1", "--where", "payload.amount>=20", "--where", "origin^=gw-")
+    result = asked(
+        cli, places, "--scope", "record/*", *more, "--field", "payload.amount", "--field", "payload.where.rack"
+    )
+    assert result["rows"]
+    assert all(row["payload.amount"] >= 20 and row["payload.where.rack"] in (0, 1) for row in result["rows"])
+    recorded = cli.json("query", "descriptor", result["result_digest"]["query_id"])
+    assert recorded["filter"]["where"] == [
+        {"field": "origin", "op": "^=", "value": "gw-"},
+        {"field": "payload.amount", "op": ">=", "value": 20},
+        {"field": "payload.where.rack", "op": "in", "value": [0, 1]},
+    ]
+    assert cli.json("query", "verify", result["result_digest"]["result_id"], *places)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("payload.level=error", ("payload.level", "=", "error")),
+        ("payload.ms >= 100", ("payload.ms", ">=", 100)),
+        ("payload.ms<-1.50", ("payload.ms", "<", Decimal("-1.5"))),
+        ("payload.ok=true", ("payload.ok", "=", True)),
+        ('payload.code="42"', ("payload.code", "=", "42")),
+        ('payload.code in "42",true, x y ', ("payload.code", "in", ["42", True, "x y"])),
+        ('payload.a in ["x,y",1]', ("payload.a", "in", ["x,y", 1])),
+        ("payload.a=", ("payload.a", "=", "")),
+        ("payload.a=b=c", ("payload.a", "=", "b=c")),
+        ("payload.a^=12", ("payload.a", "^=", "12")),
+        ("subject_id=42", ("subject_id", "=", "42")),
+        ("payload.v=1.2.3", ("payload.v", "=", "1.2.3")),
+        ("event_time>=1700000000", ("event_time", ">=", "2023-11-14T22:13:20Z")),
+        ("hub_commit_time<2023-11-14T23:13:20+01:00", ("hub_commit_time", "<", "2023-11-14T22:13:20Z")),
+        ("event_time^=2023-11", ("event_time", "^=", "2023-11")),
+    ],
+)
+def test_a_condition_is_read_as_it_is_meant(text, condition):
+    assert tuple(condition_of(text).values()) == condition
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "payload.a", "payload.a!=1", "payload.a==1", "=1", "payload.a in ", "payload.a ~ x", "payload.a=null",
+        'payload.a="x', "payload.a=1e999", "payload.a in [1", "event_time>=soon", "nonsense=1", "payload.a like x",
+    ],
+)  # fmt: skip
+def test_what_is_no_condition_is_refused(cli, places, text):
+    cli.run("query", "run", *places, "--scope", STREAMS[0], "--where", text, code=Exit.USAGE)
+
+
+def test_rows_come_in_the_order_of_the_fields_and_values_asked_for(cli, places):
+    fields = ("--field", "subject_id", "--field", "payload.amount", "--field", "event_type")
+    ordered = ("--order", "event_type desc", "--order", "subject_id", "--limit", "5")
+    lines = cli.run("query", "run", *places, "--scope", "record/*", *fields, *ordered).stdout.splitlines()
+    cells = [line.split("\t") for line in lines]
+    assert len(cells) == 5
+    assert {cell[2] for cell in cells} <= {"login", "logout", "read"}
+    assert [cell[2] for cell in cells] == sorted((cell[2] for cell in cells), reverse=True)
+    first_type = [cell[0] for cell in cells if cell[2] == cells[0][2]]
+    assert first_type == sorted(first_type)
+    cli.run("query", "run", *places, "--scope", "record/*", "--order", "subject_id", code=Exit.USAGE)
+    cli.run("query", "run", *places, "--scope", "record/*", "--order", "a b c", "--limit", "1", code=Exit.USAGE)
+
+
+def test_no_rows_among_other_bodies_says_what_to_do(cli, tmp_path):
+    world = Recorder(tmp_path / "log")
+    for _ in range(3):
+        world.emit(schema=bytes(32), body=b'{"event":"login"}')
+    world.done()
+    place = ("--data-dir", tmp_path / "log", "--key-file", tmp_path / "keys")
+    result = cli.run("query", "run", *place, "--scope", STREAMS[0])
+    assert "0 rows: 3 entries are no recorder events" in result.stderr
+    assert "veen recorder emit" in result.stderr
+
+
+# --- SQL ------------------------------------------------------------------------------------------------------------
+
+
+def test_sql_over_tables_is_answered_kept_and_compared(cli, log, tmp_path):
+    tables.load(str(log), str(tmp_path / "tables"), keys=KeyFile(str(tmp_path / "keys")), engine="python")
+    place = ("--tables", tmp_path / "tables")
+    statement = (
+        "SELECT origin, count(*) AS n FROM typed_sdr_event_v1 WHERE issue IS NULL GROUP BY origin ORDER BY origin"
+    )
+    result = cli.json("query", "sql", statement, *place)
+    digest = result["sql_digest"]
+    assert [row["origin"] for row in result["rows"]] == ["gw-1", "gw-2"]
+    assert (digest["row_count"], digest["manifest_version"], digest["sql"]) == (2, 1, statement)
+    assert cli.run("query", "sql", statement, *place).stdout.splitlines()[0].startswith("gw-1\t")
+    again = cli.json("query", "sql", "--again", digest["result_id"], *place)
+    assert again["ok"] is True
+    (digest_file,) = (path for path in (tmp_path / "home").rglob(f"{digest['result_id']}.json"))
+    digest_file.write_text(json.dumps(digest | {"rows_hash": "0" * 64}))
+    failed = cli.run("query", "sql", "--again", digest["result_id"], *place, code=Exit.BAD_EVIDENCE)
+    assert "rows_hash" in failed.stdout
+    for bad in (("DROP TABLE x",), ("SELECT * FROM read_text('/etc/hostname')",), (), (statement, "--again", "r-1")):
+        cli.run("query", "sql", *bad, *place, code=Exit.USAGE)
+    cli.run("query", "sql", "--again", "r-1", *place, code=Exit.LOCAL)
+    cli.run("query", "sql", "--again", "../x", *place, code=Exit.USAGE)

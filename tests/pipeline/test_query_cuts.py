@@ -99,6 +99,19 @@ def answer(plan, asked, source):
     return outcome.digest, outcome.coverage, sink.rows, sink.entries
 
 
+CONDITIONS = (
+    {"field": "payload.amount", "op": ">=", "value": 20},
+    {"field": "payload.amount", "op": "in", "value": ["text", True, 3]},
+    {"field": "payload.price", "op": "<", "value": 12},
+    {"field": "payload.where.rack", "op": "in", "value": [0, 1, 2]},
+    {"field": "origin", "op": "^=", "value": "gw-"},
+    {"field": "subject_id", "op": "^=", "value": "user:"},
+    {"field": "event_time", "op": ">", "value": timestamp(START - 40)},
+    {"field": "hub_commit_time", "op": "<=", "value": timestamp(START + 90)},
+    {"field": "event_type", "op": "in", "value": ["login", "read"]},
+)
+
+
 def random_query(rng, number):
     asked = descriptor(query_id=f"q-{number}", scope=rng.sample(STREAMS, rng.randint(1, 3)))
     asked["projection"] = rng.choice((["*"], ["payload.where.rack", "receipt_id"], ["subject_id", "payload.price"]))
@@ -131,6 +144,19 @@ def random_query(rng, number):
             "group_by": rng.sample(groups, rng.randint(0, 2)),
             "metrics": rng.sample(metrics, rng.randint(1, 4)),
         }
+    if rng.random() < 0.5:
+        asked["filter"]["where"] = rng.sample(CONDITIONS, rng.randint(1, 3))
+    if rng.random() < 0.4:
+        asked["limit"] = rng.choice((1, 3, 20, 1000))
+        plain = normalise(asked).descriptor
+        columns = [path.name for path in plain.projection]
+        if plain.aggregate is not None:
+            columns = [path.name for path in plain.aggregate.group_by]
+            columns += [metric.name for metric in plain.aggregate.metrics]
+        asked["order"] = [
+            {"field": name, "direction": rng.choice(("asc", "desc"))}
+            for name in rng.sample(columns, rng.randint(0, min(2, len(columns))))
+        ]
     return normalise(asked).descriptor
 
 

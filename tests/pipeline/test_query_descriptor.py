@@ -68,6 +68,10 @@ def test_ids_are_made_in_one_format():
     assert normalise(descriptor()).descriptor.query_id.startswith("q-")
 
 
+def condition(**changed):
+    return {"field": "payload.n", "op": "=", "value": 1} | changed
+
+
 BAD = {
     "no object": [],
     "scope missing": descriptor(scope=None),
@@ -77,7 +81,6 @@ BAD = {
     "scope with an empty name": descriptor(scope=[""]),
     "scope a pattern": descriptor(scope=["record/*"]),
     "scope endless": descriptor(scope=[f"s{n}" for n in range(1025)]),
-    "filter missing": descriptor(filter=None),
     "filter not an object": descriptor(filter=[]),
     "subject empty": descriptor(filter={"subject_id": ""}),
     "subject a number": descriptor(filter={"subject_id": 1}),
@@ -120,7 +123,39 @@ BAD = {
     "query_id a path": descriptor(query_id="../x"),
     "query_id too long": descriptor(query_id="q" * 129),
     "query_id beyond ASCII": descriptor(query_id="é"),
-    "another member": descriptor(limit=1),
+    "another member": descriptor(having=1),
+    "where not a list": descriptor(filter={"where": {}}),
+    "where endless": descriptor(filter={"where": [condition(value=n) for n in range(65)]}),
+    "condition not an object": descriptor(filter={"where": ["payload.n=1"]}),
+    "condition without a value": descriptor(filter={"where": [{"field": "payload.n", "op": "="}]}),
+    "condition with more": descriptor(filter={"where": [condition(more=1)]}),
+    "condition of an unknown field": descriptor(filter={"where": [condition(field="nonsense")]}),
+    "condition of no field": descriptor(filter={"where": [condition(field=1)]}),
+    "operator unknown": descriptor(filter={"where": [condition(op="!=")]}),
+    "operator of SQL": descriptor(filter={"where": [condition(op="= 1 or 1")]}),
+    "operator a list": descriptor(filter={"where": [condition(op=["="])]}),
+    "condition null": descriptor(filter={"where": [condition(value=None)]}),
+    "condition an object": descriptor(filter={"where": [condition(value={"a": 1})]}),
+    "condition a long text": descriptor(filter={"where": [condition(value="x" * 4097)]}),
+    "in nothing": descriptor(filter={"where": [condition(op="in", value=[])]}),
+    "in one text": descriptor(filter={"where": [condition(op="in", value="abc")]}),
+    "in lists": descriptor(filter={"where": [condition(op="in", value=[[1]])]}),
+    "in too many": descriptor(filter={"where": [condition(op="in", value=list(range(1025)))]}),
+    "prefix a number": descriptor(filter={"where": [condition(op="^=", value=1)]}),
+    "time a number": descriptor(filter={"where": [condition(field="event_time", value=1)]}),
+    "condition on fractions of a second": descriptor(
+        filter={"where": [condition(field="event_time", value="2025-01-01T00:00:00.5Z")]}
+    ),
+    "limit zero": descriptor(limit=0),
+    "limit true": descriptor(limit=True),
+    "limit a text": descriptor(limit="1"),
+    "order without a limit": descriptor(order=[{"field": "origin"}]),
+    "order of too many rows": descriptor(order=[{"field": "origin"}], limit=100_001),
+    "order of what is no row": descriptor(projection=["origin"], order=[{"field": "subject_id"}], limit=1),
+    "order of what a group has not": descriptor(aggregate={"metrics": ["count"]}, order=[{"field": "origin"}], limit=1),
+    "order sideways": descriptor(order=[{"field": "origin", "direction": "up"}], limit=1),
+    "order a text": descriptor(order="origin", limit=1),
+    "order of texts": descriptor(order=["origin"], limit=1),
 }
 
 
@@ -216,3 +251,86 @@ def test_any_object_is_normalised_or_refused_by_name(given_value):
     except QueryError:
         return
     assert QueryDescriptor.from_bytes(normal.descriptor.to_bytes()) == normal.descriptor
+
+
+# --- conditions, order and limit ----------------------------------------------------------------------------------
+
+
+def normal(**changed):
+    return normalise(descriptor(query_id="q", **changed)).descriptor
+
+
+def asking(*conditions, **members):
+    return normal(filter={"where": list(conditions), **members})
+
+
+def test_descriptors_without_conditions_keep_their_bytes_and_a_filter_may_be_absent():
+    bare = normal(filter=None)
+    assert bare == normal(filter={}) == normal(filter={"where": []}, order=[], limit=None)
+    assert bare.to_json()["filter"] == {"event_type": None, "subject_id": None, "time": {"from": None, "to": None}}
+    assert not bare.to_json().keys() & {"order", "limit"}
+
+
+def test_conditions_have_one_form_whatever_their_spelling():
+    left = asking(
+        condition(op="in", value=[2, 1.0, 2]),
+        condition(field="origin", op="^=", value="gw"),
+        condition(op=">", value=0),
+    )
+    other = asking(
+        condition(op=">", value=0),
+        condition(field="origin", op="^=", value="gw"),
+        condition(op="in", value=[1, 2]),
+        condition(op=">", value=0),
+    )
+    assert left.to_bytes() == other.to_bytes()
+    assert QueryDescriptor.from_bytes(left.to_bytes()) == left
+    assert asking(condition(op="in", value=[7])) == asking(condition(value=7))
+    assert [entry["value"] for entry in left.to_json()["filter"]["where"]] == ["gw", 0, [1, 2]]
+
+
+def test_conditions_that_older_members_can_say_are_said_by_them():
+    at = "2025-01-01T00:00:00Z"
+    assert asking(condition(field="subject_id", value="a")) == normal(filter={"subject_id": "a"})
+    assert asking(condition(field="event_type", op="in", value=["b", "a"])) == normal(filter={"event_type": ["a", "b"]})
+    assert asking(condition(field="event_type", value="a"), event_type=["a", "b"]) == normal(
+        filter={"event_type": ["a"]}
+    )
+    assert asking(condition(field="hub_commit_time", value=at)) == normal(filter={"time": {"from": at, "to": at}})
+    between = asking(
+        condition(field="hub_commit_time", op=">", value=at),
+        condition(field="hub_commit_time", op="<", value=at[:-3] + "09Z"),
+    )
+    assert between.filter.where == ()
+    assert between.filter.to_json()["time"] == {"from": "2025-01-01T00:00:01Z", "to": "2025-01-01T00:00:08Z"}
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        (condition(field="subject_id", value="a"), condition(field="subject_id", value="b")),
+        (condition(field="event_type", value="a"), condition(field="event_type", value="b")),
+        (
+            condition(field="hub_commit_time", op=">", value="2025-01-01T00:00:00Z"),
+            condition(field="hub_commit_time", op="<", value="2025-01-01T00:00:00Z"),
+        ),
+        (condition(field="hub_commit_time", op="<", value="0001-01-01T00:00:00Z"),),
+        (condition(field="hub_commit_time", op=">", value="9999-12-31T23:59:59Z"),),
+        (condition(field="subject_id", value=""),),
+        (condition(field="event_type", value=3),),
+    ],
+)
+def test_conditions_that_contradict_stay_conditions_and_their_form_is_stable(conditions):
+    normalised = asking(*conditions)
+    assert len(normalised.filter.where) == 1
+    assert QueryDescriptor.from_bytes(normalised.to_bytes()) == normalised
+
+
+def test_an_order_names_a_field_once_and_its_direction_always():
+    fields = [{"field": "payload.*"}, {"field": "origin", "direction": "desc"}, {"field": "origin"}]
+    ordered = normal(order=fields, limit=5)
+    assert ordered.to_json()["order"] == [
+        {"field": "payload", "direction": "asc"},
+        {"field": "origin", "direction": "desc"},
+    ]
+    assert QueryDescriptor.from_bytes(ordered.to_bytes()) == ordered

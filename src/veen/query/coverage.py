@@ -25,8 +25,10 @@ class Coverage:
     skipped: Mapping[str, int]
 
     @classmethod
-    def of(cls, prefix: Prefix, descriptor: QueryDescriptor, skips: Skips, ignored: Mapping[str, int]) -> "Coverage":
-        """`ignored` counts values that a metric could not take."""
+    def of(
+        cls, prefix: Prefix, descriptor: QueryDescriptor, skips: Skips, ignored: Mapping[str, int], matched: int
+    ) -> "Coverage":
+        """`ignored` counts values that a metric could not take, `matched` the rows before a limit."""
         streams: dict[str, list[Json]] = {name: [] for name in descriptor.scope}
         for label_range in sorted(prefix.labels, key=lambda label_range: (label_range.stream.epoch, label_range.label)):
             receipt = label_range.head_receipt
@@ -40,11 +42,13 @@ class Coverage:
                     "skipped": {kind: skip.to_json() for kind, skip in skips.of(label_range.label).items()},
                 }
             )
-        value = {
+        value: dict[str, Json] = {
             "hub_id": prefix.hub_id,
             "streams": [{"stream": name, "labels": labels} for name, labels in streams.items()],
             "values_ignored": dict(ignored),
         }
+        if descriptor.limit is not None:
+            value["rows_matched"] = matched
         return cls(value, skips.totals())
 
     def hexdigest(self) -> str:

@@ -14,8 +14,10 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 from veen.core.labels import stream_id_of
 from veen.query import canonical
 from veen.query.canonical import Json
+from veen.query.conditions import Chosen, FieldCondition, conditions_of, settled
 from veen.query.errors import InvalidDescriptor, UnsupportedVersion
 from veen.query.fields import ALL, FieldPath
+from veen.query.ordering import RowOrder, check_order, limit_of, orders_of
 from veen.query.times import seconds_of, timestamp
 
 __all__ = [
@@ -41,7 +43,6 @@ MAX_BYTES: Final = 64 * 1024
 _MAX_LIST: Final = 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")  # ASCII, opaque, and a file name
 _METRIC: Final = re.compile(rf"({'|'.join(FUNCTIONS)})\((.+)\)")
-_MEMBERS: Final = ("query_id", "version", "scope", "filter", "projection", "aggregate", "evidence", "meta")
 
 
 def new_query_id() -> str:
@@ -68,12 +69,13 @@ class Filter:
     event_type: tuple[str, ...] | None = None
     first_ts: int | None = None
     last_ts: int | None = None
+    where: tuple[FieldCondition, ...] = ()  # sorted; what the members above can say is not in it
 
     def takes_time(self, hub_ts: int) -> bool:
         return (self.first_ts is None or self.first_ts <= hub_ts) and (self.last_ts is None or hub_ts <= self.last_ts)
 
     def to_json(self) -> Json:
-        return {
+        value: dict[str, Json] = {
             "subject_id": self.subject_id,
             "event_type": None if self.event_type is None else list(self.event_type),
             "time": {
@@ -81,6 +83,9 @@ class Filter:
                 "to": None if self.last_ts is None else timestamp(self.last_ts),
             },
         }
+        if self.where:  # descriptors without it keep their bytes
+            value["where"] = [condition.to_json() for condition in self.where]
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +144,8 @@ class QueryDescriptor:
     projection: tuple[FieldPath, ...]
     evidence: EvidencePolicy
     aggregate: Aggregate | None = None
+    order: tuple[RowOrder, ...] = ()  # none: logical order, or that of the group keys
+    limit: int | None = None
     meta: Mapping[str, Json] | None = field(default=None, hash=False)
 
     @property
@@ -161,6 +168,10 @@ class QueryDescriptor:
         }
         if self.aggregate is not None:
             value["aggregate"] = self.aggregate.to_json()
+        if self.order:
+            value["order"] = [order.to_json() for order in self.order]
+        if self.limit is not None:
+            value["limit"] = self.limit
         if self.meta is not None:
             value["meta"] = dict(self.meta)
         return value
@@ -204,6 +215,8 @@ def normalise(given: bytes | str | Mapping[str, Any], *, new_id: Callable[[], st
     projection = _projection(top)
     evidence = _evidence(top)
     aggregate = _aggregate(top.left.pop("aggregate")) if "aggregate" in top.left else None
+    order, limit = orders_of(top.left.pop("order", None)), limit_of(top.left.pop("limit", None))
+    check_order(order, limit, _columns(projection, aggregate))
     meta = top.left.pop("meta", None)
     if meta is not None and type(meta) is not dict:
         raise InvalidDescriptor("meta", "expected an object")
@@ -215,6 +228,8 @@ def normalise(given: bytes | str | Mapping[str, Any], *, new_id: Callable[[], st
         projection=projection,
         evidence=evidence,
         aggregate=aggregate,
+        order=order,
+        limit=limit,
         meta=meta,
     )
     return Normalised(descriptor, ignored)
@@ -275,8 +290,16 @@ def _scope(top: _Object) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
+def _columns(projection: Sequence[FieldPath], aggregate: Aggregate | None) -> set[str]:
+    """The members of the rows."""
+    if aggregate is None:
+        return {path.name for path in projection}
+    receipts = {path.name for path in projection if path.name == "receipt_id"}
+    return {path.name for path in aggregate.group_by} | {metric.name for metric in aggregate.metrics} | receipts
+
+
 def _filter(top: _Object) -> tuple[Filter, tuple[str, ...]]:
-    members = _Object(top.take("filter"), "filter")
+    members = _Object(top.take("filter") if top.drop_null("filter") else {}, "filter")
     subject_id = members.text("subject_id") if members.drop_null("subject_id") else None
     event_type = tuple(sorted(set(members.texts("event_type")))) if members.drop_null("event_type") else None
     first_ts = last_ts = None
@@ -286,11 +309,10 @@ def _filter(top: _Object) -> tuple[Filter, tuple[str, ...]]:
         time.done()
         if first_ts is not None and last_ts is not None and first_ts > last_ts:
             raise InvalidDescriptor("filter.time", "from is behind to")
+    conditions = conditions_of(members.take("where"), "filter.where") if members.drop_null("where") else ()
+    chosen, where = settled(Chosen(subject_id, event_type, first_ts, last_ts), conditions)
     # Later versions may bring filters that an older server can ignore (001 query §10.3); the caller is told which.
-    return (
-        Filter(subject_id=subject_id, event_type=event_type, first_ts=first_ts, last_ts=last_ts),
-        tuple(sorted(members.left)),
-    )
+    return Filter(**chosen._asdict(), where=where), tuple(sorted(members.left))
 
 
 def _time(given: _Object, name: str) -> int | None:

@@ -22,6 +22,7 @@ from veen.query.digest import EvidenceHash, ResultDigest, RowsHash
 from veen.query.errors import EvidenceFailed
 from veen.query.evidence import Leaves, Prover
 from veen.query.matches import Match, Matcher
+from veen.query.ordering import first_rows
 from veen.query.sampling import sampler
 from veen.query.times import timestamp
 from veen.storage.pinned import first_ts
@@ -85,16 +86,19 @@ def execute(
 
         if descriptor.aggregate is None:
             is_sampled = sampler(descriptor.evidence, descriptor.query_id)
-            for match in source.matches(skips):
+            matches, matched = first_rows(
+                source.matches(skips), lambda match: match.row, descriptor.order, descriptor.limit
+            )
+            for match in matches:
                 if is_sampled(rows.count):
                     verify(match)
                 emit(match.row)
         else:
-            ignored = _aggregate(descriptor, descriptor.aggregate, source, skips, emit, verify)
+            ignored, matched = _aggregate(descriptor, descriptor.aggregate, source, skips, emit, verify)
     for part in prefix.slices:
         if part.is_missing:
             skips.add(part.label, "missing", part.first, part.entries)
-    coverage = Coverage.of(prefix, descriptor, skips, ignored)
+    coverage = Coverage.of(prefix, descriptor, skips, ignored, matched())
     digest = ResultDigest(
         query_id=descriptor.query_id,
         result_id=result_id,
@@ -117,11 +121,14 @@ def _aggregate(
     skips: Skips,
     emit: Callable[[bytes], None],
     verify: Callable[[Match], None],
-) -> dict[str, int]:
-    """Rows by canonical group key. Memory grows with the number of groups only."""
+) -> tuple[dict[str, int], Callable[[], int]]:
+    """Rows by canonical group key, or in the order asked for. Memory grows with the number of groups only.
+
+    Gives the values that metrics could not take, and how many rows there were before the limit.
+    """
     mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
     if mode == "none" and receipts is None and (merged := source.groups(skips)) is not None:
-        return _grouped(aggregate, merged, emit)
+        return _grouped(descriptor, aggregate, merged, emit)
     groups: dict[bytes, Partial] = {}
     for match in source.matches(skips):
         assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
@@ -134,7 +141,12 @@ def _aggregate(
             verify(match)
     if not aggregate.group_by and not groups:
         groups[canonical.encode([])] = Partial.empty(aggregate)
-    keys = sorted(groups)
+
+    def row(key: bytes) -> bytes:
+        return canonical.encode(row_of(aggregate, key, groups[key], receipts.receipt_id(key) if receipts else None))
+
+    remaining, matched = first_rows(sorted(groups), row, descriptor.order, descriptor.limit)
+    keys = list(remaining)
     if mode == "spot":  # which rows are sampled is known only now: look at their events again (D-109)
         is_sampled = sampler(descriptor.evidence, descriptor.query_id)
         chosen = {key for number, key in enumerate(keys) if is_sampled(number)}
@@ -142,24 +154,33 @@ def _aggregate(
             if match.row in chosen:
                 verify(match)
     for key in keys:
-        emit(canonical.encode(row_of(aggregate, key, groups[key], receipts.receipt_id(key) if receipts else None)))
-    return total_ignored(aggregate, groups)
+        emit(row(key))
+    return total_ignored(aggregate, groups), matched
 
 
 def _grouped(
-    aggregate: Aggregate, merged: Iterator[tuple[bytes, Partial]], emit: Callable[[bytes], None]
-) -> dict[str, int]:
+    descriptor: QueryDescriptor,
+    aggregate: Aggregate,
+    merged: Iterator[tuple[bytes, Partial]],
+    emit: Callable[[bytes], None],
+) -> tuple[dict[str, int], Callable[[], int]]:
     """Rows of groups that a source has merged already; memory does not grow with them."""
     ignored: dict[str, int] = {}
-    rows = 0
-    for key, partial in merged:
-        emit(canonical.encode(row_of(aggregate, key, partial, None)))
-        rows += 1
-        for name, more in partial.ignored(aggregate).items():
-            ignored[name] = ignored.get(name, 0) + more
-    if not aggregate.group_by and not rows:
-        emit(canonical.encode(row_of(aggregate, canonical.encode([]), Partial.empty(aggregate), None)))
-    return ignored
+
+    def rows() -> Iterator[bytes]:
+        is_empty = True
+        for key, partial in merged:
+            is_empty = False
+            for name, more in partial.ignored(aggregate).items():
+                ignored[name] = ignored.get(name, 0) + more
+            yield canonical.encode(row_of(aggregate, key, partial, None))
+        if not aggregate.group_by and is_empty:
+            yield canonical.encode(row_of(aggregate, canonical.encode([]), Partial.empty(aggregate), None))
+
+    chosen, matched = first_rows(rows(), lambda row: row, descriptor.order, descriptor.limit)
+    for row in chosen:
+        emit(row)
+    return ignored, matched
 
 
 # --- one process -----------------------------------------------------------------------------------------------

@@ -65,8 +65,10 @@ class Match(NamedTuple):
 
 def takes(chosen: Filter, record: RecordedEvent) -> bool:
     """Whether the record fits the filter (QRY-07); its time was compared before it was opened."""
-    return (chosen.subject_id is None or chosen.subject_id == record.body.subject_id) and (
-        chosen.event_type is None or record.body.event_type in chosen.event_type
+    return (
+        (chosen.subject_id is None or chosen.subject_id == record.body.subject_id)
+        and (chosen.event_type is None or record.body.event_type in chosen.event_type)
+        and all(condition.fits(record) for condition in chosen.where)
     )
 
 

@@ -1,7 +1,7 @@
 """Which entries a query has to look at: the labels of its streams up to a pinned head, and the chunks with such times.
 
-Heads are pinned once, so one execution sees one prefix; an execution that is repeated takes the heads of the first
-(QRY-28).
+Entries that only the journal of a running hub has are looked at as well. Heads are pinned once, so one execution sees
+one prefix; an execution that is repeated takes the heads of the first (QRY-28).
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def plan_query(
     """
     if not open_fs(uri).exists("log"):
         raise ExecutionFailed(f"{uri}: there is no log")
-    pinned = pin(uri)
+    pinned = pin(uri, journal=True)
     if identity is not None:
         if pinned.identity is not None and pinned.identity.hub_id != identity.hub_id:
             raise EvidenceFailed(

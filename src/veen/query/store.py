@@ -28,7 +28,7 @@ from veen.query.descriptor import QueryDescriptor, check_id
 from veen.query.digest import ResultDigest
 from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, QueryNotFound, ResultDamaged
 
-__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "ResultPage", "State", "Status", "Store"]
+__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "ResultPage", "State", "Status", "Store", "put_once"]
 
 State = Literal["pending", "running", "completed", "failed"]
 DEFAULT_LIMIT: Final = 1000
@@ -87,28 +87,28 @@ class Store:
         """Pending. DuplicateQuery if the query_id or the result_id was used before."""
         for directory in (self._queries, self._results):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes()):
+        if not put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes()):
             raise DuplicateQuery(f"query_id {descriptor.query_id} was used before")
         directory = self._results / check_id(result_id, "result_id")
         try:
             directory.mkdir(mode=0o700)
         except FileExistsError as exc:
             raise DuplicateQuery(f"result_id {result_id} was used before") from exc
-        _put_once(directory / "query", descriptor.query_id.encode())
+        put_once(directory / "query", descriptor.query_id.encode())
 
     def adopt(self, descriptor: QueryDescriptor, result_id: str) -> None:
         """Pending, if it is not here yet: for queries whose ids are unique by a log, after a crash too."""
         for directory in (self._queries, self._results / check_id(result_id, "result_id")):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_new = _put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes())
+        is_new = put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes())
         if not is_new and self.descriptor(descriptor.query_id) != descriptor:
             raise DuplicateQuery(f"query_id {descriptor.query_id} is another query in this store")
-        _put_once(self._results / result_id / "query", descriptor.query_id.encode())
+        put_once(self._results / result_id / "query", descriptor.query_id.encode())
 
     def start(self, result_id: str) -> "RowsWriter":
         """Running, from pending only."""
         directory = self._directory(result_id)
-        if self._final(result_id) is not None or not _put_once(directory / "running", b""):
+        if self._final(result_id) is not None or not put_once(directory / "running", b""):
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it cannot be started")
         return RowsWriter(directory)
 
@@ -117,8 +117,8 @@ class Store:
         directory = self._directory(result_id)
         if not (directory / "running").exists():
             raise NotReady(f"result {result_id} is pending: it cannot be completed")
-        _put_once(directory / "coverage.json", canonical.encode(coverage.value))
-        _put_once(directory / "digest.json", digest.to_bytes())
+        put_once(directory / "coverage.json", canonical.encode(coverage.value))
+        put_once(directory / "digest.json", digest.to_bytes())
 
     def prepared(self, result_id: str) -> ResultDigest | None:
         """The digest of `prepare`, if execution came that far."""
@@ -153,7 +153,7 @@ class Store:
         self._end(result_id, {"state": "failed", "error_code": error_code, "message": message})
 
     def _end(self, result_id: str, final: Json) -> None:
-        if not _put_once(self._directory(result_id) / "final.json", canonical.encode(final)):
+        if not put_once(self._directory(result_id) / "final.json", canonical.encode(final)):
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: that does not change any more")
 
     # --- what there is -------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def _private(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _put_once(path: Path, data: bytes) -> bool:
+def put_once(path: Path, data: bytes) -> bool:
     """Make a file with all of `data`, durably; False if there is one already."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     with _private(temporary) as file:

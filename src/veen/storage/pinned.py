@@ -3,10 +3,15 @@
 Everything follows from file names and frames; the index of a hub is not asked. A directory that a hub is writing to
 is pinned at the whole frames its files hold now: what comes later belongs to the next pin. Copies without keys, and
 places that hold nothing but chunks, are pinned as well.
+
+A hub writes entries to its journal first and to chunks some seconds later. With `journal=True` those that only the
+journal has are pinned as well. The journal is read before the files are listed: what the hub let go of meanwhile is in
+files by then, so nothing lies between the two. These entries travel inside of their `ChunkRef`, for the journal will
+be gone when they are read.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from veen.core import cbor
@@ -17,17 +22,20 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
 from veen.fs.local import Fs
 from veen.fs.places import open_place
-from veen.storage import frame, journal, layout
+from veen.storage import frame, layout
+from veen.storage import journal as write_ahead
 from veen.storage.copies.unfinished import check_finished
-from veen.storage.frame import HEADER_BYTES
+from veen.storage.frame import HEADER_BYTES, Frame
 from veen.storage.keys import identity
 from veen.storage.reader import inflate
 from veen.storage.scan import inventory, read_file
 
 __all__ = ["ChunkRef", "Kind", "LabelPin", "Pinned", "first_ts", "pin", "read_chunk"]
 
-# missing: no file has the entries; hub: they are asked for by HTTP
-Kind = Literal["sealed", "active", "receipts", "heads", "missing", "hub"]
+# journal: they are in `data`; missing: no file has the entries; hub: they are asked for by HTTP
+Kind = Literal["sealed", "active", "receipts", "heads", "journal", "missing", "hub"]
+_LOOKS: Final = 3  # at a journal whose oldest segment goes away meanwhile
+_MAX_JOURNAL_BYTES: Final = 32 << 20  # of frames that are held and travel: later ones belong to the next pin
 _RANKS: Final = {"sealed": 0, "receipts": 1, "heads": 2}  # a chunk that is there twice is read from its fullest form
 
 
@@ -43,6 +51,7 @@ class ChunkRef:
     path: str
     kind: Kind
     size: int  # bytes that count: later ones of an active chunk do not belong to this pin
+    data: bytes = field(default=b"", repr=False)  # of kind "journal": the frames
 
     @property
     def entries(self) -> int:
@@ -81,15 +90,17 @@ class Pinned:
         return {label: label_pin.size for label, label_pin in self.labels.items()}
 
 
-def pin(uri: str, labels: Collection[bytes] | None = None) -> Pinned:
-    """The directory at `uri` as it is now, or only some of its labels."""
+def pin(uri: str, labels: Collection[bytes] | None = None, *, journal: bool = False) -> Pinned:
+    """The directory at `uri` as it is now, or only some of its labels; `journal`: with what only the journal has."""
     fs = open_place(uri)
     check_finished(fs, uri)
-    opened = _opened(fs)
+    opened, newest = _opened(fs, journal)
     label_pins: dict[bytes, LabelPin] = {}
-    for label, files in inventory(fs).items():
+    files = inventory(fs)
+    for label in files.keys() | newest.keys():
         if labels is None or label in labels:
-            label_pins[label] = _pin_label(fs, label, files, opened.get(label))
+            label_pin = _pin_label(fs, label, files.get(label, ()), opened.get(label))
+            label_pins[label] = _with_newest(label_pin, newest.get(label, ()))
     try:
         who = identity.read_identity(fs, key_map=False)
     except VeenError:
@@ -97,16 +108,22 @@ def pin(uri: str, labels: Collection[bytes] | None = None) -> Pinned:
     return Pinned(uri=uri, identity=who, labels=label_pins)
 
 
-def _opened(fs: Fs) -> dict[bytes, LabelOpen]:
-    """What the control journal says about labels, and the write-ahead journal where it is ahead."""
+def _opened(fs: Fs, frames: bool) -> tuple[dict[bytes, LabelOpen], dict[bytes, list[Frame]]]:
+    """What the control journal says about labels, and the write-ahead journal where it is ahead; and its frames."""
     opened: dict[bytes, LabelOpen] = {}
-    for record in _controls(fs):
-        if isinstance(record.body, LabelOpen):
+    newest: dict[bytes, list[Frame]] = {}
+    size = 0
+    for record in _records(fs):
+        if isinstance(record, Frame):
+            size += record.size
+            if frames and size <= _MAX_JOURNAL_BYTES:
+                newest.setdefault(record.label, []).append(record)
+        elif isinstance(record.body, LabelOpen):
             opened.setdefault(record.body.label, record.body)
-    return opened
+    return opened, newest
 
 
-def _controls(fs: Fs) -> Iterator[ControlRecord]:
+def _records(fs: Fs) -> Iterator[ControlRecord | Frame]:
     if fs.exists(layout.CONTROL):
         data, pos = read_file(fs, layout.CONTROL), 0
         while pos < len(data):
@@ -116,15 +133,40 @@ def _controls(fs: Fs) -> Iterator[ControlRecord]:
             except FormatError:
                 break  # cut off by a running hub, or damaged: the audit tells the two apart
             pos = end
-    numbers = journal.segments(fs)
-    if not numbers:
+    for _ in range(_LOOKS):
+        numbers = write_ahead.segments(fs)
+        if not numbers:
+            return
+        try:
+            for record in write_ahead.replay(fs, numbers[0]):
+                if isinstance(record, ControlRecord | Frame):
+                    yield record
+        except (VeenError, FileNotFoundError):
+            continue  # damaged, as the audit will say; or let go while we looked: then the files have it by now
         return
-    try:
-        for record in journal.replay(fs, numbers[0]):
-            if isinstance(record, ControlRecord):
-                yield record
-    except (VeenError, FileNotFoundError):
-        return  # damaged, as the audit will say; or let go while we looked: then the control journal has it by now
+
+
+def _with_newest(label_pin: LabelPin, frames: Iterable[Frame]) -> LabelPin:
+    """With the frames that follow the last entry of the files without a gap."""
+    expected, data = label_pin.size + 1, bytearray()
+    for framed in frames:
+        if framed.stream_seq == expected:
+            data += framed.to_bytes()
+            expected += 1
+    if not data:
+        return label_pin
+    ref = ChunkRef(
+        label=label_pin.label,
+        epoch=label_pin.epoch,
+        stream_id=label_pin.stream_id,
+        start_seq=label_pin.size + 1,
+        end_seq=expected - 1,
+        path=layout.JOURNAL,
+        kind="journal",
+        size=len(data),
+        data=bytes(data),
+    )
+    return replace(label_pin, chunks=(*label_pin.chunks, ref))
 
 
 def _pin_label(fs: Fs, label: bytes, files: Iterable[layout.LogFile], opened: LabelOpen | None) -> LabelPin:
@@ -204,6 +246,8 @@ def _size(fs: Fs, path: str) -> int:
 def read_chunk(fs: Fs, ref: ChunkRef) -> bytes:
     """The frames of a sealed or active chunk, inflated if they were compressed; no more than was pinned."""
     path, size = ref.path, ref.size
+    if ref.kind == "journal":
+        return ref.data
     if ref.kind == "active" and not fs.exists(path):  # sealed since it was pinned: the same bytes under another name
         for chunk in inventory(fs).get(ref.label, ()):
             if chunk.kind == "chunk" and chunk.start_seq == ref.start_seq:
@@ -223,6 +267,8 @@ def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
     """hub_ts of the first entry, by which time ranges choose chunks; None if it cannot be told cheaply."""
     if ref.kind in ("receipts", "heads"):
         return None
+    if ref.kind == "journal":
+        return Receipt.from_bytes(frame.read(ref.data, 0)[0].receipt).hub_ts
     try:
         file = fs.open(ref.path)
     except FileNotFoundError:

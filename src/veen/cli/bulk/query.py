@@ -1,11 +1,12 @@
 """`veen query`: ask recorder events, and get an answer that others can check (001 query API)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from veen.cli.bulk.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, identity_options, several
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from veen.query.remote import QueryConnection
     from veen.query.store import Store
 
-__all__ = ["SERVICE", "descriptor", "query", "query_connection", "replay", "result", "run", "status", "verify"]
+__all__ = [
+    "SERVICE",
+    "descriptor",
+    "query",
+    "query_connection",
+    "replay",
+    "result",
+    "run",
+    "show_rows",
+    "status",
+    "verify",
+]
 
 _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
@@ -36,6 +48,7 @@ query = LazyGroup(
     """,
     table={
         "serve": ("veen.cli.bulk.query_service:serve", "Serve the query API over HTTP, recorded and audited."),
+        "sql": ("veen.cli.bulk.query_sql:sql", "Answer one SELECT over typed tables."),
         "submit": ("veen.cli.bulk.query_service:submit", "Submit a descriptor to a query service."),
         "token": ("veen.cli.bulk.query_service:token", "Make a bearer token for a query service."),
     },
@@ -77,7 +90,22 @@ def query_connection(service: str, token_file: Path | None) -> "QueryConnection"
 @click.option("--subject", help="Only events of this subject.")
 @click.option("--from", "first", type=MOMENT, help="Not before this time of the hub: ISO 8601, seconds, or -15m.")
 @click.option("--to", "last", type=MOMENT, help="Not after this time of the hub.")
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="FIELD OP VALUE",
+    help="Only events whose field fits: = in < <= > >= ^= (prefix). Repeatable: all must fit.",
+)
 @click.option("--field", "fields", multiple=True, help="A field of the rows, such as payload.a.b, or '*'. Repeatable.")
+@click.option(
+    "--order",
+    "orders",
+    multiple=True,
+    metavar="FIELD [desc]",
+    help="Order rows by this field of theirs; needs --limit. Repeatable. Default: order of the log.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="No more rows than this.")
 @click.option("--group-by", "groups", multiple=True, help="Aggregate by this field. Repeatable.")
 @click.option("--metric", "metrics", multiple=True, help="count, or min, max, sum, avg of a field: avg(payload.ms).")
 @click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
@@ -97,8 +125,13 @@ def run(
 ) -> None:
     """Answer a query, keep the result, and say what it covers. A hub may write to the directory meanwhile.
 
+    Entries that a running hub has in its journal only are answered, too. In --where a value is a number, true, false or
+    a text; quotes make a text of a number: payload.code="42".
+
     \b
     veen query run --data-dir ./hub --scope 'record/app/*' --type login --evidence full
+    veen query run --data-dir ./hub --scope record/app/http --where payload.level=error --where 'payload.ms>=100'
+    veen query run --data-dir ./hub --scope record/app/http --field payload.ms --order 'payload.ms desc' --limit 10
     veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --from -1h
     """
     from veen.query import api
@@ -118,8 +151,9 @@ def run(
         )
     for name in answer.ignored_filters:
         output.note(f"the filter {name!r} is not known and has no effect")
-    _show(output, answer)
+    _show(output, answer, _columns(question, asked))
     _tell_skipped(output, answer.skipped)
+    _tell_empty(output, answer)
     output.next(f"veen query verify {answer.digest.result_id} --data-dir {place.data_dir}")
 
 
@@ -143,7 +177,11 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
         "filter": {"subject_id": asked["subject"], "event_type": list(asked["types"]) or None, "time": time},
         "projection": list(asked["fields"]) or list(_FIELDS),
         "evidence": evidence,
+        "order": [order_of(text) for text in asked["orders"]],
+        "limit": asked["limit"],
     }
+    if asked["conditions"]:
+        question["filter"]["where"] = [condition_of(text) for text in asked["conditions"]]
     if asked["groups"] or asked["metrics"]:
         question["aggregate"] = {"group_by": list(asked["groups"]), "metrics": list(asked["metrics"]) or ["count"]}
         question["projection"] = list(asked["fields"]) or list(asked["groups"]) or ["event_type"]
@@ -169,10 +207,21 @@ def _store(session: CliSession, store_dir: str | None) -> "Store":
 # --- results -----------------------------------------------------------------------------------------------------
 
 
-def _show(output: Output, answer: "Result") -> None:
+def _columns(question: Any, asked: Mapping[str, Any]) -> Sequence[str]:
+    """The columns in the order they were asked for: a descriptor has them sorted."""
+    from veen.query import canonical
+
+    if isinstance(question, bytes):
+        question = canonical.parse(question)  # it was answered, so it is a descriptor
+        aggregate = question.get("aggregate") or {}
+        return (*(aggregate.get("group_by") or ()), *aggregate.get("metrics", ()), *question["projection"])
+    return (*asked["groups"], *asked["metrics"], *(asked["fields"] or _FIELDS))
+
+
+def _show(output: Output, answer: "Result", order: Sequence[str]) -> None:
     digest = answer.digest
     beside = {"result_digest": digest.to_json(), "coverage": answer.coverage, "skipped": dict(answer.skipped)}
-    _show_rows(output, answer.rows(), beside)
+    show_rows(output, answer.rows(), beside, order)
     facts = _facts(digest, answer.coverage)
     if output.mode is Mode.HUMAN:
         if digest.row_count > _SHOWN:
@@ -189,8 +238,10 @@ def _text(value: Any) -> str:
     return harmless(canonical.encode(value).decode())
 
 
-def _show_rows(output: Output, rows: Iterable[Mapping[str, Any]], beside: Mapping[str, Any]) -> None:
-    """Rows as they come."""
+def show_rows(
+    output: Output, rows: Iterable[Mapping[str, Any]], beside: Mapping[str, Any], order: Sequence[str] = _FIELDS
+) -> None:
+    """Rows as they come; columns in this order, and then the others."""
     if output.mode is Mode.NDJSON:
         for row in rows:
             click.echo(_text(row))
@@ -205,7 +256,8 @@ def _show_rows(output: Output, rows: Iterable[Mapping[str, Any]], beside: Mappin
     first = next(remaining, None)
     if first is None:
         return
-    columns = [name for name in _FIELDS if name in first] + [name for name in first if name not in _FIELDS]
+    names = dict.fromkeys("payload" if name == "payload.*" else name for name in order)
+    columns = [name for name in names if name in first] + [name for name in first if name not in names]
     with output.records("rows", columns) as records:
         for number, row in enumerate(_chain(first, remaining)):
             if number >= _SHOWN and output.mode is Mode.HUMAN:
@@ -239,6 +291,17 @@ def _tell_skipped(output: Output, skipped: Mapping[str, int]) -> None:
         output.note(f"{count} entries in range are no rows: {kind}; the coverage says where")
 
 
+def _tell_empty(output: Output, answer: "Result") -> None:
+    """Why there may be no rows, if other bodies than recorder events are what the streams have."""
+    others = answer.skipped.get("schema", 0)
+    if others and not answer.digest.row_count:
+        output.note(
+            f"0 rows: {others} entries are no recorder events (schema sdr.event.v1), and queries read no others. "
+            "Write events with: veen recorder emit STREAM --type TYPE --subject SUBJECT JSON; "
+            "read other bodies with: veen stream STREAM"
+        )
+
+
 @query.verb("result", "Fetch a stored result, page by page.")
 @click.argument("result_id")
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first row.")
@@ -267,7 +330,7 @@ def result(
             page = connection.page(result_id, offset, limit)
     else:
         page = _store(session, store_dir).page(result_id, offset, limit).to_json()
-    _show_rows(output, page["rows"], {name: value for name, value in page.items() if name != "rows"})
+    show_rows(output, page["rows"], {name: value for name, value in page.items() if name != "rows"})
     if page["page"]["has_more"]:
         output.next(f"veen query result {result_id} --offset {offset + len(page['rows'])}")
 

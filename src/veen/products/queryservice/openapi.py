@@ -6,6 +6,8 @@ from functools import cache
 from typing import Any, Final
 
 from veen import __version__
+from veen.query.conditions import MAX_CONDITIONS, OPERATORS
+from veen.query.ordering import MAX_LIMIT as MAX_ROW_LIMIT
 from veen.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
 __all__ = ["document", "document_bytes"]
@@ -34,19 +36,34 @@ def _object(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
 _EVIDENCE: Final = _object(
     {"mode": {"enum": ["none", "spot", "full"]}, "sample_rate": {"type": ["number", "null"]}}, optional=("sample_rate",)
 )
+_SCALAR: Final = ["string", "number", "boolean"]
+_WHERE: Final[Schema] = {
+    "type": ["array", "null"],
+    "maxItems": MAX_CONDITIONS,
+    "items": _object(
+        {
+            "field": _TEXT,
+            "op": {"enum": list(OPERATORS)},
+            "value": {"type": [*_SCALAR, "array"], "items": {"type": _SCALAR}},
+        }
+    ),
+}
+_ORDER: Final = _object({"field": _TEXT, "direction": {"enum": ["asc", "desc"]}}, optional=("direction",))
 _SCHEMAS: Final[Schema] = {
     "QueryDescriptor": _object(
         {
             "query_id": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"},
             "version": {"const": 1},
             "scope": {"type": "array", "items": _TEXT, "minItems": 1},
-            "filter": {"type": "object"},
+            "filter": {"type": ["object", "null"], "properties": {"where": _WHERE}},
             "projection": {"type": "array", "items": _TEXT, "minItems": 1},
             "aggregate": {"type": ["object", "null"]},
             "evidence": _EVIDENCE,
+            "order": {"type": ["array", "null"], "items": _ORDER, "maxItems": 16},
+            "limit": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ROW_LIMIT},
             "meta": {"type": ["object", "null"]},
         },
-        optional=("query_id", "version", "aggregate", "meta"),
+        optional=("query_id", "version", "filter", "aggregate", "order", "limit", "meta"),
     ),
     "ResultDigest": _object(
         {
