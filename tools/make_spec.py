@@ -159,8 +159,8 @@ MEANINGS: Final = {
         "stream_id ‖ u64be(gen) ‖ pk ‖ card_id, sealed to the dh_pk of the card."
     ),
     "key generation": (
-        "Body of veen.keys.generation.v1 (D-171): writers seal to `pk` from here on. `back` is the secret key of gen - 1 "
-        "sealed to `pk` with info `veen/keys-back`; never the other way. `sig` is by `owner_pk` over "
+        "Body of veen.keys.generation.v1 (D-171): writers seal to `pk` from here on. `back` is the secret key of gen - "
+        "1 sealed to `pk` with info `veen/keys-back`; never the other way. `sig` is by `owner_pk` over "
         'Ht("veen/keys-generation", CBOR of the map without `sig`).'
     ),
     "key hand-over": (
