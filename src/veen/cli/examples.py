@@ -130,6 +130,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "receipt verify": ("veen receipt verify receipt.cbor", "veen receipt verify receipt.cbor --hub-pk ed25519:HEX"),
     "resync": ("veen resync orders", "veen resync orders --from-scratch"),
     "rpc trace": ("veen rpc trace app/calls --open",),
+    "revoke publish": ('veen revoke publish client-id 4f1c… --reason "key lost"',),
     "schema id": ("veen schema id recorder.event.v1",),
     "schema list": ("veen schema list --realm example.org",),
     "schema show": ("veen schema show recorder.event.v1 --realm example.org",),
