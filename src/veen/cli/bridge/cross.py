@@ -424,7 +424,7 @@ def run(
 @click.argument("what", type=click.Choice(["online", "offline", "report"]))
 @click.option(
     "--report", "report_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The file of `veen bridge reconcile --out FILE`: its hash is recorded on bridge/reports first.",
+    help="The file of `veen bridge reconcile`: its hash is recorded on bridge/reports first.",
 )  # fmt: skip
 @client_options
 def anchor(

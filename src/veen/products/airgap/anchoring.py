@@ -28,7 +28,7 @@ _MAX_REPORT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SignedReport:
-    """The file that `veen bridge reconcile --out FILE` writes, its signature verified."""
+    """The file that `veen bridge reconcile` writes, its signature verified."""
 
     report_hash: bytes
     signer: bytes
@@ -47,7 +47,7 @@ class SignedReport:
             if type(is_clean) is not bool:
                 raise TypeError("clean")
         except (InvalidJson, ValueError, TypeError, LookupError) as exc:
-            raise ReportRefused("it is no report of `veen bridge reconcile --out FILE`") from exc
+            raise ReportRefused("it is no report of `veen bridge reconcile`") from exc
         if not verify_signature(signer, report_hash, signature):
             raise ReportRefused("it is not what its signer signed")
         return cls(report_hash, signer, is_clean)
