@@ -206,6 +206,7 @@ OFFLINE = {
     *("disc advertise hub", "disc advertise overlay", "disc advertise service", "disc list", "disc query"),
     *("disc retire", "disc serve", "disc watch", "connect apply", "connect plan"),  # verified reads: test_connect.py
     "query serve",  # reads and records through a verified client: tests/products/queryservice
+    *("console open", "console serve"),  # pages turn red: tests/console
 }
 ONLY_GREETING = {
     "bridge doctor",
