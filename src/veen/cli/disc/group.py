@@ -111,7 +111,7 @@ def _hub(
             version=status.server_version,
         )
 
-    return _outgoing(session, "hub", make, False, {"id": hub_id, "hub_pk": newest, "url": address})
+    return _outgoing(session, "hub", make, False, {"id": hub_id, "hub_pk": f"ed25519:{newest.hex()}", "url": address})
 
 
 @advertise.write(
