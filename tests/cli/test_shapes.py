@@ -69,7 +69,8 @@ def test_keys_of_hubs_are_written_one_way():
             yield from kinds(part)
             yield from kinds(part.get("items", {}))
 
-    for name in set(SHAPED) - {"vesn verify"}:  # the hubs of the predecessor have their own form
+    # The hubs of the predecessor have their own form, and a descriptor is shown as it was published.
+    for name in set(SHAPED) - {"vesn verify", "disc list"}:
         assert set(kinds(shapes()[name]["schema"])) <= {"^ed25519:[0-9a-f]{64}$"}, name
 
 
