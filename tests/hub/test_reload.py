@@ -130,6 +130,14 @@ OTHER = {
     "attachments.open_bytes": ("2MiB", lambda hub: hub.attachment_policy.open_bytes),
     "attachments.bytes_per_token": ("1KiB", lambda hub: hub.attachment_policy.bytes_per_token),
     "anchor.every": ("1h", lambda hub: hub.config.anchor.every),  # read for each round
+    "anchor.backend": ("rfc3161", None),
+    "anchor.directory": ("{dir}/anchors", None),
+    "anchor.url": ("http://127.0.0.1:9", None),
+    "anchor.certificates": ("{dir}/ca.pem", None),
+    "outer.origin": ("hub.example/veen", None),
+    "outer.every": ("2m", lambda hub: hub.config.outer.every),  # read for each round, as the next two
+    "outer.policy": ("{dir}/witnesses.policy", lambda hub: hub._witness_policy),
+    "outer.witness_timeout": ("20", lambda hub: hub.config.outer.witness_timeout),
     "scrub.bytes_per_second": ("0", lambda hub: hub.scrubber.rate),
     **{f"limits.{name}": ("1000", None) for name in ("max_msg_bytes", "max_hdr_bytes", "max_body_bytes")},
     **{f"limits.{name}": ("9", None) for name in ("max_attachments_per_msg", "max_attachment_bytes")},
@@ -190,6 +198,7 @@ def test_each_key_is_in_force_after_a_reload_or_named(tmp_path, key):
     assert ca_cert.exists()
     secret_file(tmp_path / "token", NEW)
     (tmp_path / "cap").write_bytes(TOKEN.to_bytes())
+    (tmp_path / "witnesses.policy").write_text("quorum none\n")
     beside = {name: text.format(dir=tmp_path) for name, text in COMPANIONS.get(key, {}).items()}
     base = {"admission.stream_scope": "enforced"} if key == "admission.profiles" else {}
     if look is not None:
