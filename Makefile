@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo dist native check test test-python test-system test-slow style lint format bench crashes coverage conformance mutation java spark clean
+.PHONY: help demo dist native check test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -159,6 +159,17 @@ coverage: $(STAMP) java $(VENV)/.stamp-spark ## branch coverage of veen.core, at
 	@$(PYTEST) tests/core tests/cli tests/test_vectors.py -q -n $(JOBS) --benchmark-disable -m "not slow and not system" --cov=veen.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 conformance: $(STAMP) $(VENV)/.stamp-spark ## write docs/conformance.md from the req marks of the tests
+	@$(BIN)/python tools/conformance.py
+
+generated: $(STAMP) $(VENV)/.stamp-spark ## write everything that is made from the code: reference, specification, API, pictures, tables
+	@$(BIN)/python tools/make_vectors.py
+	@$(BIN)/python tools/make_spec.py
+	@$(BIN)/python tools/make_metrics.py
+	@$(BIN)/python tools/make_pictures.py
+	@$(BIN)/python tools/json_shapes.py
+	@$(BIN)/python tools/make_reference.py
+	@$(BIN)/python -m veen.hub.api.openapi > docs/openapi.json
+	@$(BIN)/python -m veen.products.queryservice.openapi > docs/query-openapi.json
 	@$(BIN)/python tools/conformance.py
 
 mutation: $(STAMP) ## change the code in one place at a time and see whether a test notices (ARGS="--sample 200 view")

@@ -132,6 +132,23 @@ def test_the_table_of_metrics_is_what_a_hub_exposes():
     assert text.count("| `veen_") > 40
 
 
+@pytest.mark.parametrize("name", ["commands.md", "errors.md", "python.md"])
+def test_the_generated_reference_is_what_the_code_says(name):
+    """make generated writes it."""
+    import make_reference
+
+    text = make_reference.pages()[name]
+    assert (make_reference.FOLDER / name).read_text("utf-8") == text
+
+
+def test_every_public_name_of_python_has_a_sentence():
+    import make_reference
+
+    text = make_reference.python_page()
+    empty = re.findall(r"^#{3,4} (`[^\n]+`)\n\n(?:```python\n(?:[^`]*)```\n\n)?(?=#|\Z|\n)", text, re.MULTILINE)
+    assert not empty
+
+
 def test_the_nginx_configuration_of_the_page_is_the_one_that_is_shipped():
     shown = re.findall(r"```nginx\n(.*?)```", (DOCS / "howto" / "reverse-proxy.md").read_text("utf-8"), re.DOTALL)
     shipped = (ROOT / "deploy" / "nginx" / "veen-hub.conf").read_text("utf-8")

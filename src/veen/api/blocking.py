@@ -32,6 +32,7 @@ class HubConnection:
 
     @property
     def url(self) -> str:
+        """The address of the hub."""
         return self._hub.url
 
     @property
@@ -54,9 +55,11 @@ class HubConnection:
         return StreamHandle(self._loop, self._hub.stream(name))
 
     def status(self) -> StatusResponse:
+        """What the hub says of itself: keys, clock, profiles, limits, version."""
         return self._loop.run(self._hub.status())
 
     def close(self) -> None:
+        """Give the identity back and close the connections. `with` does it."""
         if not self._loop.is_closed:
             self._loop.run(self._hub.aclose())
             self._loop.close()
@@ -79,6 +82,7 @@ class StreamHandle:
 
     @property
     def name(self) -> str:
+        """The name of the stream."""
         return self._stream.name
 
     def send(

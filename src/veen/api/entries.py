@@ -85,6 +85,7 @@ class StreamEntry:
 
     @property
     def msg_id(self) -> bytes:
+        """The hash that names the message."""
         return self.entry.msg_id
 
     @property
@@ -94,6 +95,7 @@ class StreamEntry:
 
     @property
     def is_open(self) -> bool:
+        """Whether our keys opened the body."""
         return self.entry.event is not None
 
     @property
@@ -108,6 +110,7 @@ class StreamEntry:
 
     @property
     def text(self) -> str:
+        """The body as text; LocalError if it is not UTF-8."""
         try:
             return self.body.decode()
         except UnicodeDecodeError as exc:
@@ -115,6 +118,7 @@ class StreamEntry:
 
     @property
     def json(self) -> Any:
+        """The body read as JSON; LocalError if it is none."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as exc:

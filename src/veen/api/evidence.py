@@ -61,6 +61,7 @@ class EvidenceCheck:
         return self.ok
 
     def proves(self) -> list[str]:
+        """What the file proves, a sentence each."""
         return [] if self.report is None else self.report.proves()
 
     def limits(self) -> list[str]:

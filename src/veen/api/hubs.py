@@ -57,6 +57,7 @@ class AsyncHubConnection:
 
     @property
     def url(self) -> str:
+        """The address of the hub."""
         return self._connector.url
 
     @property
@@ -79,9 +80,11 @@ class AsyncHubConnection:
         return AsyncStream(self, name)
 
     async def status(self) -> StatusResponse:
+        """What the hub says of itself: keys, clock, profiles, limits, version."""
         return await self._client.status()
 
     async def aclose(self) -> None:
+        """Give the identity back and close the connections. `async with` does it."""
         await self._client.aclose()
 
     async def __aenter__(self) -> Self:
@@ -126,6 +129,7 @@ class AsyncHubConnection:
                 await self._connector.new_keys(self._client, stream)
 
     def has_keys(self, stream: str) -> bool:
+        """Whether the keyring has the stream."""
         if StreamRef.parse(stream).label is not None:
             return True
         try:

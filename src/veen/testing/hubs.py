@@ -63,6 +63,7 @@ class RunningHub:
         return {"home": self.home, "make_keys": True, **options}
 
     def close(self) -> None:
+        """Stop the hub. `with` does it."""
         if not self._loop.is_closed:
             self._loop.run(self._stack.aclose())
             self._loop.close()

@@ -1,0 +1,180 @@
+"""Writes docs/reference from the code: commands from their help, errors from the catalogue, Python from docstrings.
+
+python tools/make_reference.py           write the pages
+python tools/make_reference.py --check   exit 1 if a page is not what the code says
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+import veen.api.evidence
+from veen.cli.app import cli
+from veen.core.catalogue import catalogue
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+WIDTH = 100
+COMMON = ("--json-schema", "--json", "--ndjson", "--output", "--quiet", "--no-input", "--context", "--help")
+MODULES = ("veen", "veen.testing", "veen.query")
+NOTE = "This page is written by `tools/make_reference.py`.\n"
+_MODULE = re.compile(r"~|\b(?:[a-z_]+\.)+(?=[A-Z])")  # before a type: the module it is from
+_QUOTED = re.compile(r"((?:->|:) )'([^']+)'")  # a type by its name
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Groups and commands with the words that call them, a group before its commands."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None or command.hidden:
+            continue
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+def help_of(words: tuple[str, ...], command: click.Command) -> str:
+    """The help of a command as a terminal shows it, without the options that every command has."""
+    own = copy.copy(command)
+    own.params = [param for param in command.params if not set(param.opts) & set(COMMON)]
+    own.add_help_option = False
+    context = click.Context(own, info_name=" ".join(("veen", *words)), terminal_width=WIDTH, max_content_width=WIDTH)
+    return "\n".join(line.rstrip() for line in own.get_help(context).splitlines()).strip()
+
+
+def commands_page() -> str:
+    common = ", ".join(f"`{option}`" for option in COMMON)
+    parts = [
+        "# Every command\n\nWhat `veen COMMAND --help` prints. The options that every command has are left out:\n"
+        f"{common};\n[the command line](../cli.md) explains them. {NOTE}"
+    ]
+    for words, command in commands(cli):
+        if isinstance(command, click.Group):
+            if len(words) == 1:
+                first = inspect.cleandoc(command.help or "").partition("\n\n")[0].replace("\n", " ")
+                parts.append(f"## veen {' '.join(words)}\n\n{first}\n")
+            continue
+        level = "##" if len(words) == 1 else "###"
+        parts.append(f"{level} veen {' '.join(words)}\n\n```text\n{help_of(words, command)}\n```\n")
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def errors_page() -> str:
+    """The codes by family, in the order of the catalogue."""
+    families: dict[str, list[str]] = {}
+    for code, row in catalogue().items():
+        family = row.part_of or ".".join(code.split(".")[:-1]) or "Query service"
+        http = "" if row.http_status is None else str(row.http_status)
+        fields = (f"`{code}`", str(row.exit_status), http, row.blame, _cell(row.means), _cell(row.hint))
+        families.setdefault(family, []).append(f"| {' | '.join(fields)} |")
+    parts = [
+        "# Every error\n\n`veen explain CODE` shows one with its causes and all remedies. The exit status is that of a\n"
+        f"command that ends with the code by a check of its own; a hub's refusal ends it with 4. {NOTE}"
+    ]
+    for family, rows in families.items():
+        table = [
+            "| code | exit | HTTP | fault of | what happened | what to do first |",
+            "|---|---|---|---|---|---|",
+            *rows,
+        ]
+        parts.append("\n".join((f"## {family}\n", *table, "")))
+    return "\n".join(parts)
+
+
+def _doc(thing: object) -> str:
+    return inspect.cleandoc(thing.__doc__ or "") if isinstance(thing.__doc__, str) else ""
+
+
+def _signature(name: str, thing: object) -> str:
+    """How it is called, as a block of code."""
+    function = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    shown = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
+    prefix = "async " if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function) else ""
+    text = _plain(f"{prefix}{name}{signature.replace(parameters=shown)}")
+    if len(text) > WIDTH:  # a parameter a line, the marks for positional and named ones included
+        result = text.rpartition(") -> ")[2]
+        first_named = next((place for place, item in enumerate(shown) if item.kind is item.KEYWORD_ONLY), len(shown))
+        lines = [f"    {_plain(str(parameter))},\n" for parameter in shown]
+        if first_named < len(shown) and not any(item.kind is item.VAR_POSITIONAL for item in shown):
+            lines.insert(first_named, "    *,\n")
+        text = f"{prefix}{name}(\n{''.join(lines)}) -> {result}"
+    return f"```python\n{text}\n```\n"
+
+
+def _plain(signature: str) -> str:
+    return _MODULE.sub("", _QUOTED.sub(r"\1\2", signature))
+
+
+def _members(kind: type) -> Iterator[str]:
+    """Public methods and properties in the order of their declaration."""
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            yield f"#### `{kind.__name__}.{name}`\n\n{_doc(member)}\n"
+        elif inspect.isfunction(member) or isinstance(member, classmethod | staticmethod):
+            yield f"#### `{kind.__name__}.{name}()`\n\n{_signature(name, member)}\n{_doc(member)}\n"
+
+
+def _names(module: str) -> Iterator[str]:
+    loaded = importlib.import_module(module)
+    for name in loaded.__all__:
+        thing = getattr(loaded, name)
+        if inspect.ismodule(thing):  # veen.verify is a package too, once something has imported it
+            thing = veen.api.evidence.verify
+        if inspect.isclass(thing):
+            yield f"### `{name}`\n\n{_doc(thing)}\n"
+            yield from _members(thing)
+        elif callable(thing):
+            yield f"### `{name}()`\n\n{_signature(name, thing)}\n{_doc(thing)}\n"
+
+
+def python_page() -> str:
+    parts = [
+        "# Python\n\nThe public names and what their docstrings say; [programs and services](../services.md) and "
+        f"[the client library](../client.md) show them at work. {NOTE}"
+    ]
+    for module in MODULES:
+        first = _doc(importlib.import_module(module)).partition("\n")[0]
+        parts.append("\n".join((f"## `{module}`\n\n{first}\n", *_names(module))))
+    return "\n".join(parts)
+
+
+def pages() -> Mapping[str, str]:
+    return {"commands.md": commands_page(), "errors.md": errors_page(), "python.md": python_page()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the generated pages of docs/reference.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not up to date")
+    check = parser.parse_args().check
+    old = []
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = FOLDER / name
+        if path.is_file() and path.read_text("utf-8") == text:
+            continue
+        old.append(name)
+        if not check:
+            path.write_text(text, "utf-8")
+    if check and old:
+        print(f"run tools/make_reference.py: {', '.join(old)} not up to date", file=sys.stderr)
+    return 1 if check and old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
