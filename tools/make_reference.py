@@ -81,8 +81,8 @@ def errors_page() -> str:
         fields = (f"`{code}`", str(row.exit_status), http, row.blame, _cell(row.means), _cell(row.hint))
         families.setdefault(family, []).append(f"| {' | '.join(fields)} |")
     parts = [
-        "# Every error\n\n`veen explain CODE` shows one with its causes and all remedies. The exit status is that of a\n"
-        f"command that ends with the code by a check of its own; a hub's refusal ends it with 4. {NOTE}"
+        "# Every error\n\n`veen explain CODE` shows one with its causes and all remedies. The exit status is that of\n"
+        f"a command that ends with the code by a check of its own; a hub's refusal ends it with 4. {NOTE}"
     ]
     for family, rows in families.items():
         table = [
