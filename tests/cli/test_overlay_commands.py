@@ -15,7 +15,7 @@ from veen.overlays.framework.snapshot import Snapshot
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
     with world(tmp_path_factory.mktemp("overlays"), "alice", "bob") as (_, alice, bob):
-        for stream in ("kv", "crud", "queue", "crdt", "rpc"):
+        for stream in ("kv", "kv-expiry", "crud", "queue", "crdt", "crdt-snapshot", "rpc"):  # each of one test
             bob.join(alice, alice.new_stream(stream))
         yield alice, bob
 
@@ -42,13 +42,13 @@ def test_the_last_writer_of_a_key_wins_and_the_past_can_be_asked_for(people):
 
 def test_a_value_expires_and_what_cannot_be_sent_is_refused_before_it_is(people):
     alice, _ = people
-    alice.json("kv", "put", "kv", "short", "x", "--expires", "+1h")
-    alice.json("kv", "put", "kv", "gone", "x", "--expires", "2001-01-01T00:00:00Z")
-    keys = [entry["key"] for entry in alice.json("kv", "list", "kv")["entries"]]
+    alice.json("kv", "put", "kv-expiry", "short", "x", "--expires", "+1h")
+    alice.json("kv", "put", "kv-expiry", "gone", "x", "--expires", "2001-01-01T00:00:00Z")
+    keys = [entry["key"] for entry in alice.json("kv", "list", "kv-expiry")["entries"]]
     assert "short" in keys
     assert "gone" not in keys
-    alice.run("kv", "put", "kv", "k", "1.5", "--format", "json", code=Exit.USAGE)
-    refused = alice.json("kv", "put", "kv", "k", "null", "--format", "json", code=Exit.USAGE)
+    alice.run("kv", "put", "kv-expiry", "k", "1.5", "--format", "json", code=Exit.USAGE)
+    refused = alice.json("kv", "put", "kv-expiry", "k", "null", "--format", "json", code=Exit.USAGE)
     assert refused["code"] == "KV.VALUE"
 
 
@@ -117,18 +117,18 @@ def test_registers_sets_and_counters_agree_between_writers(people):
 @pytest.mark.req("OVL-11", "CRDT-04")
 def test_a_snapshot_of_a_state_is_good_for_its_own_log_only(people, tmp_path):
     alice, bob = people
-    alice.json("crdt", "orset", "add", "crdt", "bread")
+    alice.json("crdt", "orset", "add", "crdt-snapshot", "bread")
     path = tmp_path / "set.snapshot"
-    result = alice.json("crdt", "snapshot", "crdt", "--kind", "orset", "--out", path)
-    checked = bob.json("crdt", "snapshot", "crdt", "--kind", "orset", "--check", path)
+    result = alice.json("crdt", "snapshot", "crdt-snapshot", "--kind", "orset", "--out", path)
+    checked = bob.json("crdt", "snapshot", "crdt-snapshot", "--kind", "orset", "--check", path)
     assert checked["state_hash"] == result["state_hash"]
     other = bob.json("crdt", "snapshot", "kv", "--kind", "orset", "--check", path, code=Exit.BAD_EVIDENCE)
     assert other["code"] == "E.SNAPSHOT"
-    assert bob.json("crdt", "snapshot", "crdt", "--kind", "lww", "--check", path, code=Exit.BAD_EVIDENCE)
+    assert bob.json("crdt", "snapshot", "crdt-snapshot", "--kind", "lww", "--check", path, code=Exit.BAD_EVIDENCE)
     whole = Snapshot.from_bytes(path.read_bytes())
     fold = OrSetFold()
     path.write_bytes(Snapshot.take(fold, fold.identity(), whole.cuts).to_bytes())  # the right root, another state
-    forged = bob.json("crdt", "snapshot", "crdt", "--kind", "orset", "--check", path, code=Exit.BAD_EVIDENCE)
+    forged = bob.json("crdt", "snapshot", "crdt-snapshot", "--kind", "orset", "--check", path, code=Exit.BAD_EVIDENCE)
     assert "another state" in forged["cause"]
 
 

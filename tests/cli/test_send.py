@@ -64,6 +64,16 @@ def test_a_line_that_cannot_be_meant_is_a_usage_error(talk, tmp_path, line):
     talk.run("send", *line, code=Exit.USAGE)
 
 
+def test_a_body_that_names_a_file_as_curl_does_is_asked_about(talk, tmp_path):
+    path = tmp_path / "plan.txt"
+    path.write_text("contents")
+    stream = talk.new_stream("send/at")
+    assert f"--file {path} " in talk.run("send", stream, f"@{path}", code=Exit.USAGE).stderr
+    talk.json("send", stream, "--body", f"@{path}")
+    talk.json("send", stream, "@nobody, no file")
+    assert [entry["body"] for entry in talk.entries(stream)] == [f"@{path}", "@nobody, no file"]
+
+
 def test_header_fields_arrive_at_the_reader(talk):
     stream = talk.new_stream("send/header")
     parent = talk.json("send", stream, "question")["msg_id"]

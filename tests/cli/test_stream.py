@@ -33,6 +33,7 @@ def test_a_range_is_read_verified_and_opened(talk, stream, bodies):
         assert [entry["seq"] for entry in talk.entries(stream, *line)] == [2, 3]
     assert [entry["body"] for entry in talk.entries(stream, "--to", 2, "--sealed")] == [None, None]
     assert [entry["seq"] for entry in talk.entries(stream, "--last", 2)] == [4, 5]
+    assert [entry["seq"] for entry in talk.entries(stream, "--last", 2, "--grep", "o")] == [2, 4]
     assert [entry["seq"] for entry in talk.entries(stream, "--from", 0, "--to", 1)] == [1]
     assert talk.entries(stream, "--since", "2020-01-01", "--until", "-1d") == []
     assert len(talk.entries(stream, "--since", "-1h")) == 5

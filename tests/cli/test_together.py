@@ -222,6 +222,8 @@ def test_authors_are_names_me_and_marked_strangers(talk, bob, tmp_path):
     assert [row[2] for row in rows if row[3] == "who am I"] == [f"?{entries['who am I']['client_id']}"]
     assert "?" in talk.run("stream", stream, "-o", "human").stdout
     assert [entry["body"] for entry in talk.entries(stream, "--author", "me", "--grep", "mine")] == ["mine"]
+    (newest,) = talk.entries(stream, "--author", "me", "--last", 1)
+    assert newest == [entry for entry in entries.values() if entry["author"] == talk.me["name"]][-1]
     assert [entry["body"] for entry in talk.entries(stream, "--author", entries["who am I"]["client_id"])] == [
         "who am I"
     ]

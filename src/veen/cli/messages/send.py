@@ -193,6 +193,10 @@ def body_of(argument: str | None, option: str | None, file: Path | None) -> byte
         raise click.UsageError("give one body: BODY, --body TEXT, --file PATH, or - for standard input")
     if file is not None:
         return file.read_bytes()
+    if argument is not None and argument.startswith("@") and Path(argument[1:]).is_file():
+        raise click.UsageError(
+            f"{argument[1:]} is a file: --file {argument[1:]} sends what is in it, --body {argument} this text"
+        )
     if sources[0] != "-":
         return str(sources[0]).encode("utf-8", "surrogateescape")
     data = sys.stdin.buffer.read(_MAX_BODY + 1)

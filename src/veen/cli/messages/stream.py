@@ -1,6 +1,7 @@
 """`veen stream` and `veen tail`: read a stream, every entry verified before it is opened and shown."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["stream", "tail"]
 
 Span = tuple[int | None, int | None]
+_LAST = "The last N entries; with --author or --grep the last N that match; before --follow, where to begin."
 
 
 def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -28,7 +30,7 @@ def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., A
             "--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning."
         ),
         click.option("--to", "last", type=click.IntRange(min=1), help="The last entry."),
-        click.option("--last", "-n", "count", type=click.IntRange(min=0), help="Begin so many entries before the end."),
+        click.option("--last", "-n", "count", metavar="N", type=click.IntRange(min=0), help=_LAST),
         click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry."),
         click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key."),
         click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'."),
@@ -98,8 +100,11 @@ def stream(
             raise click.UsageError("--follow goes with --from, --to and --last only")
         _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep, full)
         return
-    if count is not None:
+    matching = None
+    if count is not None and author is None and grep is None:
         first = _before_end(session, stream, count, first)
+    elif count is not None:
+        matching = count  # which entries these are is known when all were read
     entries = session.client().read(
         stream,
         from_seq=first or None,
@@ -110,7 +115,7 @@ def stream(
         with_proofs=proofs,
         open=not sealed,
     )
-    _show(output, session, stream, entries, proofs, layout, author, grep, full=full)
+    _show(output, session, stream, entries, proofs, layout, author, grep, full=full, newest=matching)
 
 
 @click.command()
@@ -201,6 +206,7 @@ def _show(
     *,
     full: bool,
     live: bool = False,
+    newest: int | None = None,  # so many of those that are asked for, from the end
 ) -> None:
     from veen.cli.together.people import Authors, filtered
 
@@ -212,6 +218,8 @@ def _show(
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
         chosen = filtered(entries, Authors(session, stream), author, grep)
+        if newest is not None:
+            chosen = iter(deque(chosen, maxlen=newest))
         if parts is not None and not output.as_json:
             for entry, who in chosen:
                 click.echo(line_of(parts, data_of(entry) | who))
