@@ -50,8 +50,9 @@ def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path,
     try:
         for kind, title, text in BLOCK.findall(page.read_text("utf-8")):
             text = PORT.sub(ports, text)
-            if title:
-                (directory / title).write_text(text)
+            if title:  # a block of the same title is the next cell
+                with (directory / title).open("a") as file:
+                    file.write(text)
             if kind == "console":
                 run_block(text, directory, env)
     finally:
