@@ -12,6 +12,7 @@ from tests.waiting import DEADLINE_SEC, eventually
 
 from veen import native
 from veen.core.errors import Refusal
+from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.control import LimitsSet, StreamRegister
 from veen.core.objects.receipt import Receipt
@@ -298,6 +299,28 @@ def test_a_full_disk_without_a_way_back_stops_the_hub():
 
     run(scenario())
     assert isinstance(failures[0], NoSpaceError)
+
+
+def test_messages_to_ever_new_labels_do_not_keep_the_journal_from_being_emptied(tmp_path, monkeypatch):
+    """Files are written ahead, by each group more than it brings, so a retirement comes whatever the labels are."""
+    monkeypatch.setattr("veen.storage.store._MOST_LABELS", 100)
+    monkeypatch.setattr("veen.storage.store._SYNCED_ONE_BY_ONE", 4)
+    fs, labels = OsFs(tmp_path), [H(b"label %d" % number) for number in range(600)]
+    policy = w.policy(stream_scope="open", capability_gating=False)
+
+    async def scenario():
+        line = sequencer(open_store(fs), policy=policy)
+        for label in labels:
+            await line.submit(w.msg(token=None, label=label).to_bytes())
+        await eventually(lambda: wal.segments(fs)[0] > 1)
+        await line.flush_idle()
+        assert not line.store.flush_some(0)
+        await line.close()
+
+    run(scenario())
+    store = open_store(fs)
+    assert store.label_count == store.entry_count == 600
+    store.close()
 
 
 class CrampedFs(OsFs):

@@ -45,6 +45,17 @@ def test_a_segment_that_never_began_does_not_come_back(seed):
     survive(seed)
 
 
+@pytest.mark.req("STOR-21")
+def test_no_cut_loses_an_entry_where_the_whole_disk_is_synced_at_once(monkeypatch):
+    """As for retirements of many labels, with the files written ahead."""
+    monkeypatch.setattr("veen.storage.store._SYNCED_ONE_BY_ONE", 0)
+    reference.cache_clear()
+    try:
+        survive_all(range(150))
+    finally:
+        reference.cache_clear()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_cut_of_a_hundred_thousand_loses_an_acknowledged_entry(block):

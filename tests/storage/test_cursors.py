@@ -1,5 +1,6 @@
 """Cursors on demand: what is in memory makes no difference to what is decided, and it is bounded."""
 
+import errno
 import random
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.receipt import signed_bytes
+from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse, decide
 from veen.hub.admission.policy import Kex1
+from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
 from veen.storage.store import Group, Store
@@ -37,8 +40,8 @@ HUGE = Capacity(labels=10**6, clients=10**6, caps=10**6)
 class Hub:
     """A store and its admission, without threads; nothing in it depends on a clock."""
 
-    def __init__(self, capacity, policy=POLICY):
-        self.fs, self.capacity, self.policy, self.now = MemFs(), capacity, policy, w.NOW
+    def __init__(self, capacity, policy=POLICY, fs=None):
+        self.fs, self.capacity, self.policy, self.now = fs or MemFs(), capacity, policy, w.NOW
         self.answers = []
         self.open()
 
@@ -358,3 +361,72 @@ def test_a_retirement_is_due_before_too_many_labels_wait_for_it(monkeypatch):
     assert hub.store.journal_is_full
     hub.store.retire()
     assert not hub.store.journal_is_full
+
+
+def test_a_store_with_very_many_labels_stops_without_writing_their_files_and_goes_on(monkeypatch):
+    """The time of a stop would be that of three files for each label; the journal has all of it."""
+    monkeypatch.setattr("veen.storage.store._MOST_LABELS_AT_STOP", 20)
+    fs = MemFs()
+    hub = Hub(HUGE, OPEN, fs)
+    append(hub, 40)
+    heads = hub.store.heads(0, None, 100)
+    files, operations = fs.list("log"), fs.operations
+    hub.store.close()
+    assert fs.list("log") == files
+    assert fs.operations == operations
+    again = Hub(HUGE, OPEN, fs.after_crash(random.Random(1)))
+    assert again.store.heads(0, None, 100) == heads
+    again.store.retire()
+    again.store.close()
+    assert len(again.fs.list("log")) >= 40
+
+
+def test_files_are_written_ahead_of_a_retirement_in_pieces(monkeypatch):
+    monkeypatch.setattr("veen.storage.store._MOST_LABELS", 40)
+    monkeypatch.setattr("veen.storage.store._SYNCED_ONE_BY_ONE", 10)
+    hub = Hub(HUGE, OPEN)
+    append(hub, 40)
+    assert hub.store.journal_is_full
+    assert not hub.store.can_retire
+    pieces = 1
+    while hub.store.flush_some(8):
+        pieces += 1
+    assert pieces == 5
+    assert hub.store.can_retire
+    written = hub.fs.operations
+    hub.store.capture()
+    assert hub.fs.operations == written + 2  # the control journal is created and written
+
+
+def test_a_retirement_of_many_labels_syncs_the_file_system_once(tmp_path, monkeypatch):
+    fs = OsFs(tmp_path)
+    hub = Hub(HUGE, OPEN, fs)
+    append(hub, 40)
+    disk = hub.store._disk
+    if disk is None:
+        pytest.skip("this machine has no syncfs that tells of failed writes")
+    hub.store.journal.roll()
+    retirement = hub.store.capture()
+    synced = []
+    monkeypatch.setattr("veen.fs.local._OsFile.sync", lambda file: synced.append(file))
+    hub.store.persist(retirement)
+    assert len(retirement.paths) > 100
+    assert not synced
+    hub.store.abandon()
+
+
+def test_a_failed_sync_of_the_file_system_is_an_error_and_not_a_retirement(tmp_path, monkeypatch):
+    hub = Hub(HUGE, OPEN, OsFs(tmp_path))
+    append(hub, 40)
+
+    def fail(disk):
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr("veen.fs.local._FileSystems.sync", fail)
+    if hub.store._disk is None:
+        pytest.skip("this machine has no syncfs that tells of failed writes")
+    segments = wal.segments(hub.fs)
+    with pytest.raises(OSError, match="input/output"):
+        hub.store.retire()
+    assert set(segments) <= set(wal.segments(hub.fs))
+    hub.store.abandon()

@@ -10,13 +10,17 @@ link: whoever named it chose it.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
+import re
 import sqlite3
 import stat
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,7 +28,7 @@ from veen.fs.descriptors import SPARES, is_short, with_spares
 from veen.fs.errors import LinkError, LockedError, StorageError
 from veen.fs.secret_files import mode_of
 
-__all__ = ["File", "Fs", "OsFs", "open_mounted"]
+__all__ = ["File", "Fs", "OsFs", "WholeDisk", "open_mounted"]
 
 
 class File(Protocol):
@@ -34,6 +38,13 @@ class File(Protocol):
     def write_at(self, offset: int, data: bytes) -> None: ...
     def truncate(self, size: int) -> None: ...
     def size(self) -> int: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class WholeDisk(Protocol):
+    """All files of a data directory at once, for those who wrote to thousands of them."""
+
     def sync(self) -> None: ...
     def close(self) -> None: ...
 
@@ -50,6 +61,7 @@ class Fs(Protocol):
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def sync_dir(self, directory: str) -> None: ...
+    def whole(self, directories: Sequence[str]) -> WholeDisk | None: ...
     def free_bytes(self) -> int: ...
     def database(self, path: str) -> sqlite3.Connection: ...
     def saved(self, path: str, connection: sqlite3.Connection) -> None: ...
@@ -91,6 +103,42 @@ class _OsFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+class _FileSystems:
+    """The file systems that hold some directories, synced by syncfs(2).
+
+    A failed write is told to each descriptor that was open when it failed, hence they stay open.
+    """
+
+    __slots__ = ("_fds",)
+
+    def __init__(self, fds: list[int]) -> None:
+        self._fds = fds
+
+    def sync(self) -> None:
+        for fd in self._fds:
+            if _libc().syncfs(fd) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _has_syncfs() -> bool:
+    """Whether there is a syncfs(2) that tells of failed writes: that of Linux, from 5.8 on."""
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if sys.platform != "linux" or version is None or (int(version[1]), int(version[2])) < (5, 8):
+        return False
+    return hasattr(_libc(), "syncfs")
 
 
 def _open_fd(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
@@ -279,6 +327,21 @@ class OsFs:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def whole(self, directories: Sequence[str]) -> WholeDisk | None:
+        """The file systems of these directories; None if this machine can sync files one by one only."""
+        if not _has_syncfs():
+            return None
+        disks: dict[int, int] = {}
+        for directory in directories:
+            fd = self._walk(self._parts(directory))
+            try:
+                device = os.fstat(fd).st_dev
+                if device not in disks:
+                    disks[device] = _open_fd(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+            finally:
+                os.close(fd)
+        return _FileSystems(list(disks.values()))
 
     def free_bytes(self) -> int:
         disk = os.statvfs(self.root)

@@ -7,7 +7,7 @@ process that reads, so a URL that travels to executors holds none.
 import contextlib
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -124,6 +124,9 @@ class ArrowFs:
 
     def sync_dir(self, directory: str) -> NoReturn:
         raise _read_only()
+
+    def whole(self, directories: Sequence[str]) -> None:
+        return None
 
     def free_bytes(self) -> int:
         return 0

@@ -36,7 +36,7 @@ from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
 from veen.fs.descriptors import patiently
 from veen.fs.errors import CorruptError, StorageError, UnsyncedError, is_disk_full
-from veen.fs.local import Fs
+from veen.fs.local import File, Fs, WholeDisk
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.append_file import AppendFile, FileCache
@@ -71,6 +71,8 @@ _LEAST_BYTES: Final = 16 * 1024 * 1024
 _LABEL_BYTES: Final = 256 * 1024
 _MOST_LABELS: Final = 16_384  # until then their cursors stay in memory, some 5 kB each
 _KEYS_AT_ONCE: Final = 256  # that a helper thread reads in one step
+_SYNCED_ONE_BY_ONE: Final = 64  # files; for more of them the whole file system is synced, in one step of its journal
+_MOST_LABELS_AT_STOP: Final = 1_000  # beyond, a stop leaves the journal to the next start, which is quicker
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class _Pending:
     """What was applied since the last retirement."""
 
     labels: set[bytes] = field(default_factory=set)
+    unflushed: list[bytes] = field(default_factory=list)  # those whose files were not written since they came here
     opened: list[tuple[int, bytes]] = field(default_factory=list)  # (epoch, label) of new labels, in order
     clients: dict[int, Admitted] = field(default_factory=dict)  # the last one of each client
     entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (client_row, client_seq) -> stream_seq
@@ -127,6 +130,11 @@ class _Pending:
     records: dict[tuple[str, bytes], list[RecordRow]] = field(default_factory=dict)  # by kind and key
     paths: set[str] = field(default_factory=set)
     erased: list[str] = field(default_factory=list)
+
+    def touch(self, label: bytes) -> None:
+        if label not in self.labels:
+            self.labels.add(label)
+            self.unflushed.append(label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,7 @@ class Store:
         capacity = capacity or Capacity()
         self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
         self._cache = FileCache(fs)
+        self._disk = fs.whole(("", *layout.DIRECTORIES))
         self._index = Index(fs)
         self._presence, self._keys_before = Presence(0), (0, 0)  # labels, clients
         self.state = LogState(
@@ -344,7 +353,7 @@ class Store:
             label = self.state.labels[body.label]
             row = LabelFiles.first_row(label.row, label.label, label.epoch, label.stream_id, self._limits)
             self._files[label.label] = LabelFiles(self._fs, self._cache, row, self._renamed)
-            self._pending.labels.add(label.label)
+            self._pending.touch(label.label)
             insort(self._pending.opened, (label.epoch, label.label))
             self.label_count += 1
         elif isinstance(body, LimitsSet):
@@ -376,7 +385,7 @@ class Store:
             self._files[label] = files
         for chunk in files.append(admitted, data, entry_hash, self._limits, self._seal):
             self._note_seal(files, chunk)
-        pending.labels.add(label)
+        pending.touch(label)
         pending.clients[client_row] = admitted
         pending.entries[client_row, admitted.client_seq] = admitted.stream_seq
         if cap is not None:
@@ -406,6 +415,21 @@ class Store:
         labels = len(self._pending.labels)
         wanted = min(max(_LEAST_BYTES, _LABEL_BYTES * labels), self._segment_bytes)
         return labels >= _MOST_LABELS or self.journal.offset >= wanted
+
+    @property
+    def can_retire(self) -> bool:
+        """Whether the journal is full, and a retirement will not hold up its caller for thousands of files."""
+        return self.journal_is_full and (
+            len(self._pending.unflushed) <= _SYNCED_ONE_BY_ONE or self.journal.offset >= 2 * self._segment_bytes
+        )
+
+    def flush_some(self, count: int) -> bool:
+        """Write the tails of the files of up to `count` labels ahead of a retirement; whether there are more."""
+        unflushed = self._pending.unflushed
+        for _ in range(min(count, len(unflushed))):
+            self._files.unsaved[unflushed[-1]].flush()
+            unflushed.pop()
+        return bool(unflushed)
 
     def capture(self) -> Retirement:
         """All that was applied before the current journal segment, which must hold nothing yet."""
@@ -451,8 +475,11 @@ class Store:
         When the disk is full it may be done again with the same retirement, but not after an UnsyncedError: then the
         files must be filled again from the journal, by opening the store anew.
         """
-        for path in retirement.paths:
-            patiently(partial(self._sync, path))
+        if self._disk is not None and len(retirement.paths) > _SYNCED_ONE_BY_ONE:
+            self._synced("the data directory", self._disk)
+        else:
+            for path in retirement.paths:
+                patiently(partial(self._sync, path))
         for path in retirement.erased:  # before the index knows: a crash in between leaves the record in the journal
             self._fs.remove(path)
         for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
@@ -471,13 +498,18 @@ class Store:
         except FileNotFoundError:
             file = self._fs.open(self._renamed[path])
         try:
+            self._synced(path, file)
+        finally:
+            file.close()
+
+    @staticmethod
+    def _synced(path: str, file: File | WholeDisk) -> None:
+        try:
             file.sync()
         except OSError as exc:
             if is_disk_full(exc):
                 raise UnsyncedError(f"{path}: the disk is full, what was written to it may be lost") from exc
             raise
-        finally:
-            file.close()
 
     def retired(self) -> None:
         """The last captured retirement is durable: its rows need not be kept in memory any more.
@@ -510,8 +542,9 @@ class Store:
         self.retired()
 
     def close(self) -> None:
-        """Leave the directory at rest: everything synced, the journal empty."""
-        self.retire()
+        """Leave the directory at rest: everything synced, the journal empty, unless it concerns very many labels."""
+        if len(self._pending.labels) <= _MOST_LABELS_AT_STOP:
+            self.retire()
         self.abandon()
 
     def abandon(self) -> None:
@@ -520,6 +553,8 @@ class Store:
             self.journal.close()
         self._cache.close()
         self._index.close()
+        if self._disk is not None:
+            self._disk.close()
 
     # --- look-ups --------------------------------------------------------------------------------------
 

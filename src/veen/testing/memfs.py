@@ -14,7 +14,7 @@ import copy
 import errno
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -114,6 +114,21 @@ class _MemFile:
         pass
 
 
+class _MemDisk:
+    """Implements `veen.fs.local.WholeDisk`."""
+
+    def __init__(self, fs: "MemFs") -> None:
+        self._fs = fs
+
+    def sync(self) -> None:
+        for path in self._fs.list_all():
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.open(path).sync()
+
+    def close(self) -> None:
+        pass
+
+
 class _SharedConnection(sqlite3.Connection):
     """Several parts open the database; in memory they must share one connection."""
 
@@ -177,6 +192,10 @@ class MemFs:
         names = (path.removeprefix(prefix) for path in paths if path.startswith(prefix))
         return sorted({name.partition("/")[0] for name in names})
 
+    def list_all(self) -> tuple[str, ...]:
+        """The paths of all files."""
+        return tuple(self._names)
+
     def make_dir(self, directory: str) -> None:
         """Directories exist as soon as a file lies in them."""
 
@@ -209,6 +228,9 @@ class MemFs:
                 self._durable_names.pop(path, None)
             for path in filter(inside, names):
                 self._durable_names[path] = names[path]
+
+    def whole(self, directories: Sequence[str]) -> "_MemDisk":
+        return _MemDisk(self)
 
     def free_bytes(self) -> int:
         return self.free

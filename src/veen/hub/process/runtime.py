@@ -542,7 +542,10 @@ class Hub:
         while True:
             await asyncio.sleep(self.config.engine.retire_seconds or _WATCH_SECONDS)
             applied = self._applied_state()
-            if self.config.engine.retire_seconds and applied != self._retired_upto and self.sequencer.retire_idle():
+            if not self.config.engine.retire_seconds or applied == self._retired_upto:
+                continue
+            await self.sequencer.flush_idle()
+            if self.sequencer.retire_idle():
                 self._retired_upto = applied
 
     def _applied_state(self) -> int:

@@ -50,6 +50,7 @@ _log: Final = logging.getLogger(__name__)
 # bounded by as many verifications, a millisecond or two, and ends when there is nobody left to wait for.
 _GROUP: Final = 64
 _NO_SPACE: Final = "the hub's disk is full"
+_IDLE_LABELS: Final = 32  # whose files a quiet hub writes between two looks at its connections
 _STEP_PAUSE: Final = 0.002  # seconds between two steps of reading the keys of the index
 
 
@@ -447,7 +448,7 @@ class Sequencer:
             return
         writing, self._open = self._open, self._new_group()
         self._writing = writing
-        roll = self.store.journal_is_full and self._retired.is_set()
+        roll = self.store.can_retire and self._retired.is_set()
         self._tasks.put(lambda: self._write(writing, roll))
 
     def _write(self, writing: _OpenGroup, roll: bool) -> None:
@@ -496,7 +497,24 @@ class Sequencer:
         for done, record in writing.controls:
             if not done.done():
                 done.set_result(record)
+        if self.store.journal_is_full:
+            self._flush(2 * len(writing) + 16)  # more labels than a group can bring
         self._commit()
+
+    def _flush(self, labels: int) -> bool:
+        """Write ahead of a retirement what it would write at once; whether there is more."""
+        try:
+            return self.store.flush_some(labels)
+        except Exception as exc:
+            self._fail(exc, None)
+            return False
+
+    async def flush_idle(self) -> None:
+        """The same for a hub that is quiet, in small steps."""
+        more = True
+        while more and self._stopped is None and not self._reopening:
+            more = self._flush(_IDLE_LABELS)
+            await asyncio.sleep(0)
 
     def retire_idle(self) -> bool:
         """Start emptying the journal into the chunks if nothing else is being written; whether it was started."""
