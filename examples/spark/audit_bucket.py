@@ -21,9 +21,9 @@ def main(place: str) -> int:
         using_session(app="veen audit") as session,
         watching(session, lambda text: print(text, file=sys.stderr)) as phase,
     ):
-        found = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
-    print("\n".join(lines(document(found))))
-    return 0 if found.ok else 1
+        result = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
+    print("\n".join(lines(document(result))))
+    return 0 if result.ok else 1
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def test_init_makes_roles_and_emit_returns_with_a_receipt(cli, tmp_path):
 @pytest.mark.req("SDR-05")
 def test_a_hub_that_does_not_trust_the_admin_is_named_with_what_to_do(cli, tmp_path):
     with running(tmp_path / "hub", "--set", "engine.workers=0", "--port", "0") as hub:
-        told = init(cli, hub, code=4)
-        assert told["code"] == "SDR.ISSUER"
-        assert "admission.trusted_issuers" in told["hint"]
+        refusal = init(cli, hub, code=4)
+        assert refusal["code"] == "SDR.ISSUER"
+        assert "admission.trusted_issuers" in refusal["hint"]
     issuer = cli.json("id", "show", "--identity", "recorder-admin")["id_sign_pk"]
     trusted = f"admission.trusted_issuers={issuer}"
     with running(tmp_path / "hub", "--set", "engine.workers=0", "--port", "0", "--set", trusted) as hub:
@@ -134,10 +134,10 @@ def test_events_that_an_agent_recorded_are_queried_by_members_of_their_payload(c
         )
         emit(cli, hub, "record/app/web", "-", "--subject", ".user", "--type", ".event", stdin=lines)
         hub.stop()  # then everything is in its files
-        told = cli.json(
+        answer = cli.json(
             "query", "run", "--data-dir", hub.data_dir, "--scope", "record/app/*", "--type", "sale", "--group-by",
             "payload.shop", "--metric", "count", "--evidence", "full", "--identity", "recorder-admin",
         )  # fmt: skip
-    assert told["rows"], told
-    counts = {row["payload.shop"]: row["count"] for row in told["rows"]}
+    assert answer["rows"], answer
+    counts = {row["payload.shop"]: row["count"] for row in answer["rows"]}
     assert counts == {"a": 6, "b": 3}

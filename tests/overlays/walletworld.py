@@ -183,7 +183,7 @@ class Reference:
     bridges: frozenset[bytes] = frozenset((BRIDGE,))
     wallets: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     currencies: dict[bytes, str] = field(default_factory=dict)
-    seen: set[Any] = field(default_factory=set)
+    identities: set[Any] = field(default_factory=set)
     used: dict[Any, Any] = field(default_factory=dict)
     codes: list[tuple[bytes, int, str]] = field(default_factory=list)
     outside: dict[str, int] = field(default_factory=dict)  # deposits - withdrawals + adjustments, by currency
@@ -199,9 +199,9 @@ class Reference:
         trusted = event.hdr.parent_id is not None and event.client_id in self.bridges
         allowed = trusted or own or not self.own_streams
         original = event.hdr.parent_id if trusted else event.leaf_hash
-        if (original, event.body, word) in self.seen:
+        if (original, event.body, word) in self.identities:
             return
-        self.seen.add((original, event.body, word))
+        self.identities.add((original, event.body, word))
         if not allowed:
             mirrored = word == "transfer" and event.hdr.parent_id is not None
             if mirrored and event.stream_id == sha256(b"wallet/stream\0" + e["to_wallet_id"]).digest():

@@ -35,7 +35,7 @@ from veen.tables.parts import write_part
 from veen.tables.schema import day_of, group_of
 from veen.tables.streaming import load_upto
 
-NAMES = {one.stream_id: str(one.name) for one in KEYS.values()}
+NAMES = {key.stream_id: str(key.name) for key in KEYS.values()}
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def both(to, version=None):
     return tables.digest(to, "bronze", version=version), tables.digest(to, "silver", version=version)
 
 
-def without_ts(found):
-    return [row | {"ts": None} for row in found]
+def without_ts(stored):
+    return [row | {"ts": None} for row in stored]
 
 
 # --- loads ---------------------------------------------------------------------------------------------------------
@@ -81,11 +81,11 @@ def test_silver_is_the_events_of_the_log_in_logical_order(log, keys, to):
 def test_bronze_has_every_entry_as_it_was_signed(log, keys, to):
     load(log, to, keys)
     events = list(read_events(str(log), KEYRING))
-    found = list(tables.rows(to, "bronze"))
-    assert [(row["label"], row["stream_seq"], row["leaf_hash"], row["ts"]) for row in found] == [
-        (one.label, one.stream_seq, one.leaf_hash, one.ts) for one in events
+    stored = list(tables.rows(to, "bronze"))
+    assert [(row["label"], row["stream_seq"], row["leaf_hash"], row["ts"]) for row in stored] == [
+        (event.label, event.stream_seq, event.leaf_hash, event.ts) for event in events
     ]
-    assert all(row["ok"] and row["msg"] and row["receipt"] and row["mmr_root"] for row in found)
+    assert all(row["ok"] and row["msg"] and row["receipt"] and row["mmr_root"] for row in stored)
 
 
 @pytest.mark.parametrize("parts", [2, 7, 64])
@@ -158,9 +158,9 @@ def test_micro_batches_give_the_bytes_of_a_batch_load(log, keys, to, tmp_path):
 def test_streams_can_be_chosen(log, keys, to):
     chosen = stream_id_of(STREAMS[1])
     load(log, to, keys, streams=[chosen])
-    found = list(tables.rows(to, "silver"))
-    assert found
-    assert {row["stream_id"] for row in found} == {chosen}
+    stored = list(tables.rows(to, "silver"))
+    assert stored
+    assert {row["stream_id"] for row in stored} == {chosen}
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def test_damage_and_holes_are_rows_with_place_and_reason(log, keys, to, tmp_path
     spoil(copy, random.Random(2))
     assert load(copy, to, keys, parts=3).entries == 60
     for table in ("bronze", "silver"):
-        found = list(tables.rows(to, table))
-        assert len({(row["label"], row["stream_seq"]) for row in found}) == 60
-        reasons = Counter(row["reason"] for row in found)
+        stored = list(tables.rows(to, table))
+        assert len({(row["label"], row["stream_seq"]) for row in stored}) == 60
+        reasons = Counter(row["reason"] for row in stored)
         assert reasons["damaged"]
         assert reasons["missing"] == 3
-        assert all(row["ok"] == (row["reason"] is None) for row in found)
+        assert all(row["ok"] == (row["reason"] is None) for row in stored)
     assert list(tables.rows(to, "silver")) == list(rows_of(read_events(str(copy), keys), NAMES))
 
 
@@ -247,26 +247,26 @@ def test_a_selective_query_needs_few_files_and_row_groups(tmp_path, keys, to):
     load(world.done(), to, keys)
     state = TableLog(to).state()
     everything = tables.chosen_files(state, "silver")
-    assert len({one.group for one in everything}) == len(everything) >= 30  # a stream and a day each
+    assert len({part.group for part in everything}) == len(everything) >= 30  # a stream and a day each
     first = world.now - 3 * DAY
     few = tables.chosen_files(state, "silver", streams=[stream_id_of(STREAMS[0])], first_ts=first, last_ts=first + 100)
     assert len(few) == 1
-    for one in everything:
-        found = pq.read_table(f"{to}/{one.path}", partitioning=None)
-        times = found.column("ts").to_pylist()
+    for part in everything:
+        data = pq.read_table(f"{to}/{part.path}", partitioning=None)
+        times = data.column("ts").to_pylist()
         hours = [ts // 3600 for ts in times]
         assert hours == sorted(hours)
-        assert (min(times), max(times), found.num_rows) == (one.first_ts, one.last_ts, one.rows)
-        stats = pq.ParquetFile(f"{to}/{one.path}").metadata.row_group(0)
+        assert (min(times), max(times), data.num_rows) == (part.first_ts, part.last_ts, part.rows)
+        stats = pq.ParquetFile(f"{to}/{part.path}").metadata.row_group(0)
         assert all(stats.column(at).statistics is not None for at in range(stats.num_columns) if times)
 
 
 def test_many_small_files_become_few_and_the_data_stay(log, keys, to):
     load(log, to, keys, max_entries=10)
     before, version = both(to), tables.show(to).version
-    count = {one.table: one.files for one in tables.show(to).tables}
+    count = {item.table: item.files for item in tables.show(to).tables}
     done = tables.compact(to)
-    shown = {one.table: one for one in tables.show(to).tables}
+    shown = {item.table: item for item in tables.show(to).tables}
     assert done.files_before > done.files_after
     assert all(shown[table].files == shown[table].groups < count[table] for table in ("bronze", "silver"))
     assert both(to) == before
@@ -283,9 +283,9 @@ def test_many_small_files_become_few_and_the_data_stay(log, keys, to):
 def test_compaction_packs_up_to_a_size(log, keys, to):
     load(log, to, keys, max_entries=10)
     files = TableLog(to).state().of("silver")
-    assert tables.compact(to, target_bytes=max(one.size for one in files)).files_before == 0
+    assert tables.compact(to, target_bytes=max(part.size for part in files)).files_before == 0
     before = both(to)
-    tables.compact(to, target_bytes=5 * max(one.size for one in files))
+    tables.compact(to, target_bytes=5 * max(part.size for part in files))
     assert both(to) == before
 
 
@@ -360,10 +360,10 @@ def test_a_load_that_is_killed_anywhere_is_finished_by_the_next(little, keys, to
         assert both(target) == expected
         tables.vacuum(target, keep_sec=0)
         assert both(target) == expected
-        known = {path for found in TableLog(target).state().files.values() for path in found}
+        listing = {path for paths in TableLog(target).state().files.values() for path in paths}
         assert {
             path for name in ("bronze", "silver", "typed_sdr_event_v1") for path, _ in open_store(target).walk(name)
-        } == known
+        } == listing
 
     survives(to, lambda at: load(path, at, keys, max_entries=2), lambda at: load(path, at, keys), check)
 
@@ -374,7 +374,7 @@ def test_a_compaction_that_is_killed_anywhere_changes_no_data(little, keys, to):
 
     def check(target):
         assert both(target) == expected
-        assert all(one.files == one.groups for one in tables.show(target).tables)
+        assert all(table.files == table.groups for table in tables.show(target).tables)
 
     survives(to, tables.compact, tables.compact, check)
 
@@ -395,12 +395,12 @@ def test_an_erasure_that_is_killed_anywhere_is_finished_by_the_next(little, keys
 
 def test_two_writers_do_not_both_win(log, keys, to):
     load(log, to, keys, max_entries=50)
-    one, other = TableLog(to), TableLog(to)
-    seen = other.state()
-    one.commit(one.state(), Change(kind="vacuum", at=0))
+    first, other = TableLog(to), TableLog(to)
+    before = other.state()
+    first.commit(first.state(), Change(kind="vacuum", at=0))
     with pytest.raises(TableBusy, match="somebody else"):
-        other.commit(seen, Change(kind="vacuum", at=0))
-    assert one.state() == other.state()
+        other.commit(before, Change(kind="vacuum", at=0))
+    assert first.state() == other.state()
 
 
 def test_an_attempt_that_does_not_count_leaves_no_row(log, keys, to, tmp_path):
@@ -472,8 +472,8 @@ def test_every_list_of_paths_in_a_manifest_is_judged(log, keys, to, where):
 
 def test_a_file_larger_than_its_manifest_says_is_not_read(log, keys, to):
     load(log, to, keys)
-    one = TableLog(to).state().of("silver")[0]
-    with (Path(to) / one.path).open("r+b") as file:
+    part = TableLog(to).state().of("silver")[0]
+    with (Path(to) / part.path).open("r+b") as file:
         file.truncate(1 << 40)  # with a hole: nobody has to write it
     with pytest.raises(TableDamaged, match="not what was written"):
         both(to)
@@ -509,9 +509,9 @@ def test_files_that_no_manifest_names_are_not_there(log, keys, to):
     load(log, to, keys)
     before = both(to)
     state = TableLog(to).state()
-    one = state.of("silver")[0]
-    stray = f"{to}/{one.path.replace('.parquet', 'f.parquet')}"
-    shutil.copy(f"{to}/{one.path}", stray)
+    part = state.of("silver")[0]
+    stray = f"{to}/{part.path.replace('.parquet', 'f.parquet')}"
+    shutil.copy(f"{to}/{part.path}", stray)
     assert both(to) == before
     assert tables.vacuum(to, keep_sec=3600).orphans == 0  # it may be of a load that runs now
     assert tables.vacuum(to, keep_sec=0).orphans == 1
@@ -546,11 +546,11 @@ def test_a_manifest_that_was_changed_is_named(log, keys, to):
 
 def test_a_file_that_was_changed_is_named(log, keys, to):
     load(log, to, keys)
-    one = TableLog(to).state().of("silver")[0]
+    part = TableLog(to).state().of("silver")[0]
     store = open_store(to)
-    data = bytearray(store.get(one.path, one.size))
+    data = bytearray(store.get(part.path, part.size))
     data[len(data) // 2] ^= 1
-    store.put(one.path, bytes(data))
+    store.put(part.path, bytes(data))
     with pytest.raises(TableDamaged, match="not what was written"):
         both(to)
     with pytest.raises(NoTable, match="no table 'copper'"):
@@ -606,7 +606,7 @@ def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, 
         if not receipts:
             assert done.rows == Counter(row["reason"] for row in tables.rows(to, "silver"))["erased"] > 0
             assert gone
-        named = {path for found in TableLog(to).state().files.values() for path in found}
+        named = {path for paths in TableLog(to).state().files.values() for path in paths}
         assert {
             path for name in ("bronze", "silver", "typed_sdr_event_v1") for path, _ in open_store(to).walk(name)
         } == named
@@ -639,7 +639,7 @@ def test_gold_is_replaced_in_one_commit(log, keys, to):
     for version in range(2):
         table = pa.Table.from_pylist([row | {"snapshot": bytes([version])}])
         tables.replace_gold(at, at.state(), "kv", {"gold_state": table}, {"state_hash": "00"})
-        assert [one["snapshot"] for one in tables.rows(to, "gold_state")] == [bytes([version])]
+        assert [row["snapshot"] for row in tables.rows(to, "gold_state")] == [bytes([version])]
     assert len(at.state().of("gold_state")) == 1
     assert tables.show(to).states == {"kv": "00"}
 
@@ -676,7 +676,7 @@ def test_a_state_goes_on_from_its_snapshot_and_is_bound_to_the_roots(tmp_path, k
 def test_write_part_never_uses_a_name_twice(log, keys, to):
     load(log, to, keys)
     state = TableLog(to).state()
-    found = pq.read_table(f"{to}/{state.of('silver')[0].path}", partitioning=None)
+    data = pq.read_table(f"{to}/{state.of('silver')[0].path}", partitioning=None)
     store = open_store(to)
-    names = {write_part(store, "silver", "sid=unknown/day=1970-01-01", found).path for _ in range(5)}
+    names = {write_part(store, "silver", "sid=unknown/day=1970-01-01", data).path for _ in range(5)}
     assert len(names) == 5

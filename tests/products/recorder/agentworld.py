@@ -132,13 +132,13 @@ async def recorded(world, stream=WEB):
     from veen.overlays.framework.decode import Typed
     from veen.overlays.recorder import events as sdr
 
-    found = []
+    result = []
     async with world.client(ADMIN) as client:
         async for entry in client.read(stream):
             typed = sdr.read(entry.event)
             assert isinstance(typed, Typed), typed
-            found.append((typed.body, payload_json(typed.body)))
-    return found
+            result.append((typed.body, payload_json(typed.body)))
+    return result
 
 
 async def numbers(world, stream=WEB):

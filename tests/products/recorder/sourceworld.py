@@ -28,11 +28,11 @@ class Taken:
     def records(self):
         """(subject, type, origin, time, payload) of everything in the spool, in order; it stays there."""
         batch = self.spool.next_batch(1_000_000, 1 << 30)
-        found = []
+        result = []
         for waiting in batch[1] if batch else []:
             *fields, payload = cbor.decode(waiting.data)
-            found.append((*fields, parse(payload)))
-        return found
+            result.append((*fields, parse(payload)))
+        return result
 
     def payloads(self):
         return [record[-1] for record in self.records()]
@@ -41,14 +41,14 @@ class Taken:
         return [payload.get("message") for payload in self.payloads()]
 
     def losses(self):
-        found: list[Loss] = []
+        result: list[Loss] = []
 
         def noted(loss):
-            found.append(loss)
+            result.append(loss)
             return Pending(b"\x02" * 32, b"", "x")
 
         self.spool.report(noted)
-        return [(loss.reason, loss.count) for loss in found]
+        return [(loss.reason, loss.count) for loss in result]
 
     async def drain(self, *, landed=True):
         """Play the hub: take what is there, and wake whoever waits for room or receipts."""

@@ -169,10 +169,10 @@ def test_a_full_spool_holds_back_what_can_wait_and_counts_what_cannot(tmp_path):
             events = await recorded(world)
             lines = [payload["n"] for _, payload in events if payload["_src"]["id"] == "stdin"]
             assert lines == list(range(1, COUNT + 1))
-            taken = [payload for _, payload in events if payload["_src"]["id"] == "burst"]
+            payloads = [payload for _, payload in events if payload["_src"]["id"] == "burst"]
             lost = [payload for kind, payload in await own_events(world) if kind == "recorder.loss"]
-            assert len(taken) == burst.taken < 300
-            assert sum(payload["count"] for payload in lost) + len(taken) == 300
+            assert len(payloads) == burst.taken < 300
+            assert sum(payload["count"] for payload in lost) + len(payloads) == 300
             assert {(payload["source"], payload["reason"]) for payload in lost} == {("burst", "spool full")}
 
     run(story())
@@ -358,8 +358,8 @@ def test_a_missing_token_is_waited_for_and_a_slow_one_is_obeyed(tmp_path):
         async with recorder_at(tmp_path) as world:
             role, admin = world.role("web"), world.role(ADMIN)
             streams = [stream_id_of("record/app/web"), stream_id_of(OWN_STREAM), stream_id_of(OPENINGS_STREAM)]
-            for held in role.tokens.all():
-                role.tokens.remove(held.auth_ref)
+            for token in role.tokens.all():
+                role.tokens.remove(token.auth_ref)
             spool = spool_of(world, "web")
             shared = Sinks(spool, "h")
             agent = Agent(

@@ -47,8 +47,8 @@ def test_the_quick_start_runs_as_it_stands(tmp_path):
         exec(compile(code, "docs/recorder.md", "exec"), names)  # noqa: S102 - our own documentation
         assert isinstance(names["handler"], RecorderHandler)
         at = ("--hub", hub.url, "--pin", hub.about["hub_pk"], "--identity", "recorder-admin")
-        told = cli.json("recorder", "replay", "--stream", "record/app/web", "--since", "0", *at)
-        assert told["rows"][-2]["event_type"] == "order.paid"
+        replay = cli.json("recorder", "replay", "--stream", "record/app/web", "--since", "0", *at)
+        assert replay["rows"][-2]["event_type"] == "order.paid"
 
 
 def test_the_configuration_is_accepted():

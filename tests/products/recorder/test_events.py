@@ -37,8 +37,8 @@ def event_of(found):
 
 @pytest.mark.req("SDR-01")
 def test_a_record_becomes_an_event_whose_payload_says_where_it_comes_from():
-    found = shaped(record(payload={"a": 1.5}, source_time="12:00:01.5"), adapter="file", source="app")
-    event = event_of(found)
+    shaped_record = shaped(record(payload={"a": 1.5}, source_time="12:00:01.5"), adapter="file", source="app")
+    event = event_of(shaped_record)
     assert (event.subject_id, event.event_type, event.origin, event.event_time) == ("alice", "login", "web", 5)
     assert event.principal_id == CLIENT
     payload = payload_of(event.payload)
@@ -80,10 +80,10 @@ values = st.recursive(
 
 @given(values, st.text(), st.text(), st.text(), st.integers())
 def test_whatever_a_source_says_gives_an_event(payload, subject, kind, origin, when):
-    found = shaped(
+    shaped_record = shaped(
         record(payload=payload, subject=subject, event_type=kind, origin=origin, time=when), adapter="f", source="s"
     )
-    event = event_of(found)
+    event = event_of(shaped_record)
     assert event.subject_id
     assert event.event_type
     assert event.origin
@@ -93,8 +93,8 @@ def test_whatever_a_source_says_gives_an_event(payload, subject, kind, origin, w
 
 @given(st.binary())
 def test_any_line_gives_a_record(line):
-    for found in line_records([line], Selectors(), origin="host", now=7):
-        event_of(shaped(found, adapter="f", source="s"))
+    for line_record in line_records([line], Selectors(), origin="host", now=7):
+        event_of(shaped(line_record, adapter="f", source="s"))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_any_line_gives_a_record(line):
     ],
 )  # fmt: skip
 def test_times_are_read_in_the_forms_that_sources_use(stamp, seconds):
-    found = seconds_of(stamp)
-    assert (found and found[0]) == seconds
+    moment = seconds_of(stamp)
+    assert (moment and moment[0]) == seconds
 
 
 def test_fields_are_taken_by_paths_with_a_word_where_there_is_nothing():

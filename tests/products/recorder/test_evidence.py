@@ -95,10 +95,10 @@ def test_replay_by_sequence_gives_the_range_in_order_with_receipts(tmp_path):
             async with world.client(ADMIN) as client:
                 keys = ring.for_stream(WEB)
                 rows, coverage = await replay_range(client, keys, 5, 12)
-                found = [row async for row in rows]
-                assert [row.receipt.stream_seq for row in found] == list(range(5, 13))
-                assert [row.to_json()["payload"]["n"] for row in found] == list(range(5, 13))
-                for row in found:
+                replayed = [row async for row in rows]
+                assert [row.receipt.stream_seq for row in replayed] == list(range(5, 13))
+                assert [row.to_json()["payload"]["n"] for row in replayed] == list(range(5, 13))
+                for row in replayed:
                     client.pin.check_receipt(row.receipt)
                 beside = [receipt.stream_seq for receipt in (coverage.before, coverage.after) if receipt is not None]
                 assert beside == [4, 13]
@@ -143,10 +143,10 @@ def test_replay_by_time_has_the_window_and_proves_its_edges(tmp_path):
                 ]
                 for since, until in windows:
                     async for rows, coverage in replay_window(client, keys, since, until):
-                        found = [row async for row in rows]
+                        replayed = [row async for row in rows]
                         every = [entry.receipt async for entry in client.read(keys)]
                         inside = [receipt.stream_seq for receipt in every if since <= receipt.hub_ts <= until]
-                        assert [row.receipt.stream_seq for row in found] == inside
+                        assert [row.receipt.stream_seq for row in replayed] == inside
                         check_edges(coverage, since, until)
                         if coverage.to_seq >= coverage.from_seq and coverage.before is not None:
                             with pytest.raises(EdgeUnproven):  # a window that began earlier is not proven by them
@@ -196,7 +196,7 @@ def test_a_hub_that_lost_its_end_is_missing_evidence_not_silence(tmp_path):
         shutil.copytree(tmp_path / "hub", tmp_path / "backup")
         async with recorder_at(tmp_path) as world:
             await run_agent(world, [lines_source(numbered(5), id="b")])
-            taken = await checkpointed(world)
+            latest = await checkpointed(world)
             admin = world.role(ADMIN)
         async with hub_at(tmp_path / "backup") as hub:
             ring = admin.keystore.secrets.keyring
@@ -208,7 +208,7 @@ def test_a_hub_that_lost_its_end_is_missing_evidence_not_silence(tmp_path):
                 from veen.products.recorder.verify import judge_streams
 
                 streams = covered(record_streams(ring))
-                chain = Chain((taken,), ())
+                chain = Chain((latest,), ())
                 report = await judge_streams(client, streams, await read(client, None), chain, now=int(time.time()))
         (web,) = [stream for stream in report.streams if stream.stream == WEB]
         assert [(p.from_seq, p.to_seq, p.state) for p in web.periods] == [(1, 15, "missing")]
@@ -252,8 +252,8 @@ def test_findings_name_mapping_producers_schemas_and_losses(tmp_path):
                 await foreign.send(stream_id_of(WEB), draft)
             report = await judged(world)
             assert report.ok
-            found = [(finding.code, finding.seq) for finding in report.findings if finding.stream == WEB]
-            assert found == [
+            codes = [(finding.code, finding.seq) for finding in report.findings if finding.stream == WEB]
+            assert codes == [
                 ("SDR.MAPPING", 1), ("SDR.PRINCIPAL", 2), ("SDR.FOREIGN_SCHEMA", 3),
                 ("SDR.MAPPING", 4), ("SDR.PRODUCER", 4), ("SDR.OVERSIZE", 4),
             ]  # fmt: skip
@@ -345,7 +345,7 @@ def test_labels_that_rotate_are_checkpointed_verified_and_replayed_as_one_stream
             ring = world.role(ADMIN).keystore.secrets.keyring
             async with world.client(ADMIN) as client:
                 parts = [part async for part in replay_window(client, ring.for_stream(WEB), begun, clock.now)]
-                found = [row.to_json()["payload"]["_src"]["id"] for rows, _ in parts async for row in rows]
-                assert found == [source for source in "abc" for _ in range(5)]
+                sources = [row.to_json()["payload"]["_src"]["id"] for rows, _ in parts async for row in rows]
+                assert sources == [source for source in "abc" for _ in range(5)]
 
     run(story())

@@ -56,20 +56,20 @@ LOGS = {
 
 def test_otlp_json_is_answered_after_receipts_and_recorded_once():
     async def story():
-        taken = Taken()
-        async with running(Otlp("otel", "127.0.0.1", 0), taken) as adapter:
+        intake = Taken()
+        async with running(Otlp("otel", "127.0.0.1", 0), intake) as adapter:
             body = json.dumps(LOGS).encode()
             answer = asyncio.create_task(sent(adapter.port, "/v1/logs", body, JSON))
-            await eventually(taken.records)
-            ((subject, kind, origin, when, payload),) = taken.records()
+            await eventually(intake.records)
+            ((subject, kind, origin, when, payload),) = intake.records()
             assert not answer.done()  # on disk, and without a receipt yet
-            hub = asyncio.create_task(taken.drain())
+            hub = asyncio.create_task(intake.drain())
             assert (await answer)[0] == 200
             assert (await sent(adapter.port, "/v1/logs", body, JSON))[0] == 200
             packed = {**JSON, "content-encoding": "gzip"}
             assert (await sent(adapter.port, "/v1/logs", gzip.compress(body), packed))[0] == 200
             hub.cancel()
-        assert taken.spool.counts()["in"] == 1
+        assert intake.spool.counts()["in"] == 1
         assert (subject, kind, origin, when) == ("alice", "INFO", "checkout", 1_794_823_200)
         assert payload["attributes"]["audit.integrity.value"] == "c2lnbmF0dXJl+/=="
         assert payload["attributes"]["amount"] == 12
@@ -101,12 +101,12 @@ def test_the_opentelemetry_sdk_delivers_its_records():
         provider.shutdown()
 
     async def story():
-        taken = Taken()
-        async with running(Otlp("otel", "127.0.0.1", 0, wait_receipt=False), taken) as adapter:
+        intake = Taken()
+        async with running(Otlp("otel", "127.0.0.1", 0, wait_receipt=False), intake) as adapter:
             await asyncio.to_thread(send, adapter.port)
-        assert [payload["body"] for payload in taken.payloads()] == [f"order {n}" for n in range(25)]
-        assert {record[:3] for record in taken.records()} == {("bob", "WARN", "shop")}
-        assert [payload["attributes"]["n"] for payload in taken.payloads()] == list(range(25))
+        assert [payload["body"] for payload in intake.payloads()] == [f"order {n}" for n in range(25)]
+        assert {record[:3] for record in intake.records()} == {("bob", "WARN", "shop")}
+        assert [payload["attributes"]["n"] for payload in intake.payloads()] == list(range(25))
 
     run(story())
 
@@ -128,19 +128,19 @@ def test_the_opentelemetry_sdk_delivers_its_records():
 )
 def test_what_is_no_otlp_is_refused_by_name(body, headers, status):
     async def story():
-        taken = Taken()
-        async with running(Otlp("otel", "127.0.0.1", 0), taken) as adapter:
+        intake = Taken()
+        async with running(Otlp("otel", "127.0.0.1", 0), intake) as adapter:
             assert (await sent(adapter.port, "/v1/logs", body, headers))[0] == status
-        assert taken.records() == []
-        assert [count for _, count in taken.losses()] == ([1] if status == 400 and body != b"x" else [])
+        assert intake.records() == []
+        assert [count for _, count in intake.losses()] == ([1] if status == 400 and body != b"x" else [])
 
     run(story())
 
 
 def test_wrong_paths_methods_and_tokens_are_refused():
     async def story():
-        taken = Taken()
-        async with running(Otlp("otel", "127.0.0.1", 0, token="secret"), taken) as adapter:
+        intake = Taken()
+        async with running(Otlp("otel", "127.0.0.1", 0, token="secret"), intake) as adapter:
             assert (await sent(adapter.port, "/v1/logs", b"{}", JSON))[0] == 401
             good = {**JSON, "authorization": "Bearer secret"}
             assert (await sent(adapter.port, "/other", b"{}", good))[0] == 404
@@ -156,8 +156,8 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.paid
 
 def test_cloud_events_in_all_three_forms_are_recorded_once():
     async def story():
-        taken = Taken()
-        async with running(Webhook("ce", "127.0.0.1", 0, "cloudevents"), taken) as adapter:
+        intake = Taken()
+        async with running(Webhook("ce", "127.0.0.1", 0, "cloudevents"), intake) as adapter:
             structured = {"content-type": "application/cloudevents+json"}
             batch = {"content-type": "application/cloudevents-batch+json"}
             binary = {"ce-specversion": "1.0", "ce-id": "3", "ce-source": "/shop", "ce-type": "order.sent", **JSON}
@@ -169,10 +169,10 @@ def test_cloud_events_in_all_three_forms_are_recorded_once():
             wrong = json.dumps({**EVENT, "source": ""}).encode()
             status, text, _ = await sent(adapter.port, "/", wrong, structured)
             assert (status, b"source is missing" in text) == (400, True)
-        assert [payload["id"] for payload in taken.payloads()] == ["1", "2", "3"]
-        assert taken.records()[0][:4] == ("alice", "order.paid", "/shop", 1_794_823_200)
-        assert taken.payloads()[2]["data"] == {"n": 3}
-        assert taken.losses() == [("a request that is no cloudevents", 1)]
+        assert [payload["id"] for payload in intake.payloads()] == ["1", "2", "3"]
+        assert intake.records()[0][:4] == ("alice", "order.paid", "/shop", 1_794_823_200)
+        assert intake.payloads()[2]["data"] == {"n": 3}
+        assert intake.losses() == [("a request that is no cloudevents", 1)]
 
     run(story())
 
@@ -190,12 +190,12 @@ AUDIT = {
 
 def test_kubernetes_audit_events_are_recorded_once_per_stage():
     async def story():
-        taken = Taken()
-        async with running(Webhook("k8s", "127.0.0.1", 0, "kubernetes"), taken) as adapter:
+        intake = Taken()
+        async with running(Webhook("k8s", "127.0.0.1", 0, "kubernetes"), intake) as adapter:
             for _ in range(2):
                 assert (await sent(adapter.port, "/audit", json.dumps(AUDIT).encode(), JSON))[0] == 204
             assert (await sent(adapter.port, "/audit", b'{"kind":"Pod"}', JSON))[0] == 400
-        assert [record[:3] for record in taken.records()] == [
+        assert [record[:3] for record in intake.records()] == [
             ("kube:admin", "create:pods/exec", "prod"), ("unknown", "get:/healthz", "kubernetes"),
         ]  # fmt: skip
 
@@ -204,14 +204,14 @@ def test_kubernetes_audit_events_are_recorded_once_per_stage():
 
 def test_a_plain_webhook_takes_any_body_and_knows_deliveries_of_github():
     async def story():
-        taken = Taken()
-        async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), taken) as adapter:
+        intake = Taken()
+        async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), intake) as adapter:
             github = {**JSON, "x-github-event": "push", "x-github-delivery": "d-1"}
             for _ in range(2):
                 await sent(adapter.port, "/", b'{"sender":{"login":"octocat"}}', github)
             await sent(adapter.port, "/", b'{"rule":"shell in container","priority":"Warning"}', JSON)
             await sent(adapter.port, "/", b"\xff not json", {})
-        assert [record[:2] for record in taken.records()] == [
+        assert [record[:2] for record in intake.records()] == [
             ("octocat", "push"), ("unknown", "shell in container"), ("unknown", "webhook"),
         ]  # fmt: skip
 
@@ -222,25 +222,25 @@ def test_a_full_spool_answers_503_with_retry_after(monkeypatch):
     monkeypatch.setattr("veen.products.recorder.adapters.webhook._ROOM_SECONDS", 0.05)
 
     async def story():
-        taken = Taken(max_bytes=10)
-        taken.spool.append([Pending(b"\x02" * 32, b"waits", "x")])
-        async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), taken) as adapter:
+        intake = Taken(max_bytes=10)
+        intake.spool.append([Pending(b"\x02" * 32, b"waits", "x")])
+        async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), intake) as adapter:
             status, _, headers = await sent(adapter.port, "/", b'{"a":1}', JSON)
             assert (status, headers["retry-after"]) == (503, "2")
-        assert taken.losses() == []
+        assert intake.losses() == []
 
     run(story())
 
 
 def test_a_full_disk_answers_503_so_that_the_sender_keeps_its_records(monkeypatch):
     async def story():
-        taken = Taken()
+        intake = Taken()
 
         def full(*_, **__):
             raise LocalError("the spool cannot be used: disk I/O error")
 
-        monkeypatch.setattr(taken.spool, "append", full)
-        async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), taken) as adapter:
+        monkeypatch.setattr(intake.spool, "append", full)
+        async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), intake) as adapter:
             status, text, headers = await sent(adapter.port, "/", b"{}", JSON)
             assert (status, headers["retry-after"], b"disk I/O" in text) == (503, "5", True)
 

@@ -145,9 +145,9 @@ def test_a_line_that_is_changed_in_the_hub_s_files_is_named(recorder):
         content[content.index(leaf) - 200] ^= 1
         path.write_bytes(bytes(content))
     recorder.hub = recorder.start_hub()
-    told = recorder.cli.invoke("recorder", "verify", "--identity", "recorder-admin", *recorder.at, "--json")
-    assert told.exit_code == 1, told.output
-    report = json.loads(told.stdout)
+    result = recorder.cli.invoke("recorder", "verify", "--identity", "recorder-admin", *recorder.at, "--json")
+    assert result.exit_code == 1, result.output
+    report = json.loads(result.stdout)
     bad = [period for stream in report["streams"] for period in stream["periods"] if period["state"] != "valid"]
     assert [(period["from_seq"], period["to_seq"]) for period in bad] == [(1, 40)]
     assert bad[0]["why"]

@@ -35,8 +35,8 @@ def handler_of(cli, hub, **options):
 
 
 def payloads(cli, at):
-    told = cli.json("recorder", "replay", "--stream", WEB, "--since", "0", "--identity", "recorder-admin", *at)
-    return [(row["subject_id"], row["event_type"], row["payload"]) for row in told["rows"][:-1]]
+    replay = cli.json("recorder", "replay", "--stream", WEB, "--since", "0", "--identity", "recorder-admin", *at)
+    return [(row["subject_id"], row["event_type"], row["payload"]) for row in replay["rows"][:-1]]
 
 
 def test_log_calls_become_events(world):
@@ -93,11 +93,11 @@ def test_a_full_spool_drops_and_counts_or_raises(world):
         logger.warning("line %d", n)
     handler.close()
     handler_of(cli, hub).close()
-    told = cli.json(
+    replay = cli.json(
         "recorder", "replay", "--stream", "record/infrastructure/recorder", "--since", "0", "--identity",
         "recorder-admin", *at,
     )  # fmt: skip
-    lost = [row["payload"]["count"] for row in told["rows"][:-1] if row["event_type"] == "recorder.loss"]
+    lost = [row["payload"]["count"] for row in replay["rows"][:-1] if row["event_type"] == "recorder.loss"]
     assert sum(lost) + len(payloads(cli, at)) == 10
     assert sum(lost) > 0
 
@@ -119,8 +119,8 @@ def test_what_is_missing_is_named(monkeypatch):
 
 def test_standard_fields_of_logging_stay_out_of_the_extra():
     entry = logging.makeLogRecord({"msg": "a %s", "args": ("b",), "user": {"id": 1}})
-    found = record_of_log(entry, host="h", position="1")
-    assert found.payload["message"] == "a b"
-    assert found.payload["user"] == {"id": 1}
-    assert "args" not in found.payload
-    assert json.dumps(found.payload)
+    record = record_of_log(entry, host="h", position="1")
+    assert record.payload["message"] == "a b"
+    assert record.payload["user"] == {"id": 1}
+    assert "args" not in record.payload
+    assert json.dumps(record.payload)

@@ -86,9 +86,9 @@ def test_another_package_brings_a_kind_of_its_own(monkeypatch):
     points = [
         EntryPoint("pigeon", "pigeon_post:Pigeon", GROUP), EntryPoint("broken", "pigeon_post:broken", GROUP),
     ]  # fmt: skip
-    made = adapter_of(SourceConfig("p", "pigeon", {"loft": "roof"}), points)
-    assert isinstance(made, Pigeon)
-    assert made.loft == "roof"
+    instance = adapter_of(SourceConfig("p", "pigeon", {"loft": "roof"}), points)
+    assert isinstance(instance, Pigeon)
+    assert instance.loft == "roof"
     assert "pigeon" in kinds(points)
     with pytest.raises(LocalError, match="ZeroDivisionError"):
         adapter_of(SourceConfig("p", "broken", {}), points)

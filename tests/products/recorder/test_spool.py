@@ -143,13 +143,13 @@ def test_a_crash_at_every_write_leaves_the_state_before_or_after_it(kind):
             pass
         after = fs.after_crash(random.Random(at))
         with spool_on(after) as spool:
-            taken = int(spool.position("file") or 0)
-            assert taken >= max([n for what, n in done if what == "append"], default=0)
+            position = int(spool.position("file") or 0)
+            assert position >= max([n for what, n in done if what == "append"], default=0)
             landed = max([n for what, n in done if what == "landed"], default=0)
             flight = spool.flight()
             if flight is not None:
                 assert [message.msg for message in flight.messages] == [b"msg %d" % m.n for m in flight.messages]
-            for n in range(taken + 1, 7):
+            for n in range(position + 1, 7):
                 spool.append([pending(n, key=str(n))])
             left = [int(data.split()[1]) for data in waiting(spool)]
             assert left == list(range(7 - len(left), 7))  # no gap, no double, in order

@@ -24,26 +24,26 @@ def parsed(frame):
 
 def test_rfc_5424_with_structured_data_and_escapes():
     """The second example of RFC 5424 §6.5, with escapes."""
-    found = parsed(
+    record = parsed(
         b'<165>1 2003-10-11T22:14:15.003Z mymachine.example.com evntslog - ID47 '
         b'[exampleSDID@32473 iut="3" eventSource="App\\"li\\]cation" user="alice"] \xef\xbb\xbfAn entry'
     )  # fmt: skip
-    assert (found.subject, found.event_type, found.origin) == ("alice", "ID47", "mymachine.example.com")
-    assert found.time == 1_065_910_455
-    assert found.source_time == "2003-10-11T22:14:15.003Z"
-    assert found.payload["structured"] == {
+    assert (record.subject, record.event_type, record.origin) == ("alice", "ID47", "mymachine.example.com")
+    assert record.time == 1_065_910_455
+    assert record.source_time == "2003-10-11T22:14:15.003Z"
+    assert record.payload["structured"] == {
         "exampleSDID@32473": {"iut": "3", "eventSource": 'App"li]cation', "user": "alice"}
     }
-    assert (found.payload["facility"], found.payload["severity"]) == ("local4", "notice")
-    assert found.payload["message"] == "An entry"
+    assert (record.payload["facility"], record.payload["severity"]) == ("local4", "notice")
+    assert record.payload["message"] == "An entry"
 
 
 def test_rfc_3164_takes_the_year_nearest_to_now():
-    found = parsed(b"<34>Oct 11 22:14:15 mymachine su[231]: 'su root' failed for lonvick on /dev/pts/8")
-    assert (found.subject, found.event_type, found.origin) == ("su", "su", "mymachine")
-    assert found.payload["procid"] == "231"
-    assert found.payload["message"].startswith("'su root' failed")
-    assert found.time == 1_791_756_855  # 2026
+    record = parsed(b"<34>Oct 11 22:14:15 mymachine su[231]: 'su root' failed for lonvick on /dev/pts/8")
+    assert (record.subject, record.event_type, record.origin) == ("su", "su", "mymachine")
+    assert record.payload["procid"] == "231"
+    assert record.payload["message"].startswith("'su root' failed")
+    assert record.time == 1_791_756_855  # 2026
     assert parsed(b"<34>Dec 31 23:59:59 h a: b").time < NOW + 180 * 86_400
 
 
@@ -60,16 +60,16 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_samples_of_public_formats_keep_every_character(name):
-    found = parsed(SAMPLES[name])
-    assert "malformed" not in found.payload
-    assert found.payload["message"].encode() in SAMPLES[name]
-    assert found.origin in ("gw", "web", "dn1", "DC1")
+    record = parsed(SAMPLES[name])
+    assert "malformed" not in record.payload
+    assert record.payload["message"].encode() in SAMPLES[name]
+    assert record.origin in ("gw", "web", "dn1", "DC1")
 
 
 @given(st.binary(max_size=300))
 def test_any_frame_gives_a_record(frame):
-    found = parsed(frame)
-    assert found.payload["message"] is not None
+    record = parsed(frame)
+    assert record.payload["message"] is not None
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=10), st.lists(st.integers(1, 40)), st.booleans())
@@ -103,13 +103,13 @@ async def connected(port, data, **options):
 
 def test_tcp_records_frames_of_many_connections():
     async def story():
-        taken = Taken()
-        async with running(SyslogTcp("net", "127.0.0.1", 0), taken) as adapter:
+        intake = Taken()
+        async with running(SyslogTcp("net", "127.0.0.1", 0), intake) as adapter:
             await connected(adapter.port, b"<13>one\n<13>two\n")
             await connected(adapter.port, b"9 <13>three8 <13>four")
             await connected(adapter.port, b"<13>cut off in the midd")
-            await eventually(lambda: len(taken.records()) == 5)
-        assert set(taken.messages()) == {"one", "two", "three", "four", "cut off in the midd"}
+            await eventually(lambda: len(intake.records()) == 5)
+        assert set(intake.messages()) == {"one", "two", "three", "four", "cut off in the midd"}
 
     run(story())
 
@@ -123,15 +123,15 @@ def test_tls_takes_frames_as_rfc_5425(tmp_path):
     )  # fmt: skip
 
     async def story():
-        taken = Taken()
+        intake = Taken()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
         trust = ssl.create_default_context(cafile=cert)
-        async with running(SyslogTcp("tls", "127.0.0.1", 0, tls=context), taken) as adapter:
+        async with running(SyslogTcp("tls", "127.0.0.1", 0, tls=context), intake) as adapter:
             await connected(adapter.port, b"7 <13>one", ssl=trust)
             await connected(adapter.port, b"7 <13>two")  # without TLS: nothing to record
-            await eventually(lambda: taken.records())
-        assert taken.messages() == ["one"]
+            await eventually(lambda: intake.records())
+        assert intake.messages() == ["one"]
 
     run(story())
 
@@ -141,8 +141,8 @@ def test_a_udp_flood_is_recorded_or_counted():
     sent = 3000
 
     async def story():
-        taken = Taken(max_bytes=200_000)
-        async with running(SyslogUdp("net", "127.0.0.1", 0), taken) as adapter:
+        intake = Taken(max_bytes=200_000)
+        async with running(SyslogUdp("net", "127.0.0.1", 0), intake) as adapter:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
                 for number in range(sent):
                     sock.sendto(b"<13>flood %d" % number, ("127.0.0.1", adapter.port))
@@ -150,7 +150,7 @@ def test_a_udp_flood_is_recorded_or_counted():
                         await asyncio.sleep(0)
 
                 def counted():
-                    counts = taken.spool.counts()
+                    counts = intake.spool.counts()
                     return counts["in"] + counts["lost"]
 
                 # The kernel says what it dropped with the next datagram that it delivers.
@@ -160,8 +160,8 @@ def test_a_udp_flood_is_recorded_or_counted():
                     extra += 1
                     await asyncio.sleep(0.01)
                 await eventually(lambda: counted() == sent + extra)
-        assert taken.spool.counts()["lost"] > 0
-        assert taken.spool.counts()["in"] == len(taken.records())
+        assert intake.spool.counts()["lost"] > 0
+        assert intake.spool.counts()["in"] == len(intake.records())
 
     run(story())
 
@@ -170,13 +170,13 @@ def test_a_full_disk_ends_the_source_with_its_reason(monkeypatch):
     """Nothing would hold a TCP sender back, so the agent must not go on as if it recorded."""
 
     async def story():
-        taken, adapter = Taken(), SyslogTcp("net", "127.0.0.1", 0)
+        intake, adapter = Taken(), SyslogTcp("net", "127.0.0.1", 0)
 
         def full(*_, **__):
             raise LocalError("the spool cannot be used: database or disk is full")
 
-        monkeypatch.setattr(taken.spool, "append", full)
-        task = asyncio.create_task(adapter.run(taken.sink(adapter)))
+        monkeypatch.setattr(intake.spool, "append", full)
+        task = asyncio.create_task(adapter.run(intake.sink(adapter)))
         await adapter.ready.wait()
         await connected(adapter.port, b"<13>one\n")
         with pytest.raises(LocalError, match="disk is full"):

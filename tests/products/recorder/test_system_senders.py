@@ -25,10 +25,10 @@ def needs(*programs):
 @needs("logger")
 def test_logger_sends_rfc_5424_and_3164_over_tcp_and_udp():
     async def story():
-        taken = Taken()
+        intake = Taken()
         async with (
-            running(SyslogTcp("tcp", "127.0.0.1", 0), taken) as tcp,
-            running(SyslogUdp("udp", "127.0.0.1", 0), taken) as udp,
+            running(SyslogTcp("tcp", "127.0.0.1", 0), intake) as tcp,
+            running(SyslogUdp("udp", "127.0.0.1", 0), intake) as udp,
         ):
             for options in (
                 ["--tcp", "--port", str(tcp.port), "--rfc5424", "--octet-count"],
@@ -38,9 +38,9 @@ def test_logger_sends_rfc_5424_and_3164_over_tcp_and_udp():
             ):
                 command = ["logger", "--server", "127.0.0.1", "--tag", "app", *options, " ".join(options[2:])]
                 await asyncio.to_thread(subprocess.run, command, check=True, timeout=60)
-            await eventually(lambda: len(taken.records()) == 4)
-        assert {record[0] for record in taken.records()} == {"app"}
-        assert all("malformed" not in payload for payload in taken.payloads())
+            await eventually(lambda: len(intake.records()) == 4)
+        assert {record[0] for record in intake.records()} == {"app"}
+        assert all("malformed" not in payload for payload in intake.payloads())
 
     run(story())
 
@@ -60,9 +60,9 @@ def test_rsyslogd_forwards_a_file_and_nothing_is_lost(tmp_path):
     """The quick start for rsyslog, with a file as its input."""
 
     async def story():
-        taken, log = Taken(), tmp_path / "shop.log"
+        intake, log = Taken(), tmp_path / "shop.log"
         log.write_text("".join(f"order {n}\n" for n in range(200)))
-        async with running(SyslogTcp("rsyslog", "127.0.0.1", 0), taken) as adapter:
+        async with running(SyslogTcp("rsyslog", "127.0.0.1", 0), intake) as adapter:
             conf = tmp_path / "rsyslog.conf"
             conf.write_text(CONF.format(work=tmp_path, log=log, port=adapter.port))
             process = await asyncio.create_subprocess_exec(
@@ -70,12 +70,12 @@ def test_rsyslogd_forwards_a_file_and_nothing_is_lost(tmp_path):
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             try:
-                await eventually(lambda: len(taken.records()) >= 200)
+                await eventually(lambda: len(intake.records()) >= 200)
             finally:
                 process.terminate()
                 await process.communicate()
-        assert [message.strip() for message in taken.messages()] == [f"order {n}" for n in range(200)]
-        assert {record[0] for record in taken.records()} == {"shop"}
+        assert [message.strip() for message in intake.messages()] == [f"order {n}" for n in range(200)]
+        assert {record[0] for record in intake.records()} == {"shop"}
 
     run(story())
 
@@ -101,19 +101,19 @@ def test_journal_entries_are_taken_once_and_resumed_at_the_cursor(tmp_path):
         command = [str(REMOTE), f"--output={tmp_path / name}", "-"]
         subprocess.run(command, input=exported(entries), check=True, capture_output=True, timeout=60)
 
-    def read(taken, name):
+    def read(intake, name):
         adapter = Journal("journal", options=[f"--file={tmp_path / name}"], follow=False)
-        run(adapter.run(taken.sink(adapter)))
+        run(adapter.run(intake.sink(adapter)))
 
-    taken = Taken()
+    intake = Taken()
     write("a.journal", [f"order {n}" for n in range(5)])
-    read(taken, "a.journal")
-    read(taken, "a.journal")
-    assert [payload["MESSAGE"] for payload in taken.payloads()] == [f"order {n}" for n in range(5)]
-    assert {record[:4] for record in taken.records()} == {("1000", "shop", "gw/shop.service", 1_794_823_200)}
+    read(intake, "a.journal")
+    read(intake, "a.journal")
+    assert [payload["MESSAGE"] for payload in intake.payloads()] == [f"order {n}" for n in range(5)]
+    assert {record[:4] for record in intake.records()} == {("1000", "shop", "gw/shop.service", 1_794_823_200)}
 
 
 def test_an_entry_of_the_journal_keeps_fields_that_are_no_text():
-    found = record_of_entry({"MESSAGE": [104, 255], "__CURSOR": "s=1", "_UID": "0"}, now=7, host="h")
-    assert found.payload["MESSAGE"] == [104, 255]
-    assert (found.subject, found.position, found.key, found.time) == ("0", "s=1", "s=1", 7)
+    result = record_of_entry({"MESSAGE": [104, 255], "__CURSOR": "s=1", "_UID": "0"}, now=7, host="h")
+    assert result.payload["MESSAGE"] == [104, 255]
+    assert (result.subject, result.position, result.key, result.time) == ("0", "s=1", "s=1", 7)

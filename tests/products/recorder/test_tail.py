@@ -29,85 +29,85 @@ def append(path, *lines):
 
 
 def test_whole_lines_are_taken_once_and_half_a_line_waits(log):
-    taken = Taken()
+    intake = Taken()
     append(log, "one", "two")
     with log.open("ab") as file:
         file.write(b"thr")
-    read(taken, log)
-    read(taken, log)
-    assert taken.messages() == ["one", "two"]
+    read(intake, log)
+    read(intake, log)
+    assert intake.messages() == ["one", "two"]
     append(log, "ee", "", "four")
-    read(taken, log)
-    assert taken.messages() == ["one", "two", "three", "four"]
-    assert taken.payloads()[0]["_src"]["pos"].split(":")[2] == "4"
+    read(intake, log)
+    assert intake.messages() == ["one", "two", "three", "four"]
+    assert intake.payloads()[0]["_src"]["pos"].split(":")[2] == "4"
 
 
 def test_a_rotated_file_is_read_to_its_end_before_the_new_one(log):
-    taken = Taken()
+    intake = Taken()
     append(log, "one")
-    read(taken, log)
+    read(intake, log)
     append(log, "two")
     log.rename(log.with_name("app.log.1"))
     append(log, "three")
-    read(taken, log)
-    assert taken.messages() == ["one", "two", "three"]
-    assert taken.losses() == []
+    read(intake, log)
+    assert intake.messages() == ["one", "two", "three"]
+    assert intake.losses() == []
 
 
 def test_a_predecessor_that_was_compressed_is_found(log):
-    taken = Taken()
+    intake = Taken()
     append(log, "one", "x" * 2000)
-    read(taken, log)
+    read(intake, log)
     append(log, "two")
     old = log.with_name("app.log.2.gz")
     old.write_bytes(gzip.compress(log.read_bytes()))
     log.unlink()
     append(log, "three")
-    read(taken, log)
-    assert [message[:5] for message in taken.messages()] == ["one", "xxxxx", "two", "three"]
+    read(intake, log)
+    assert [message[:5] for message in intake.messages()] == ["one", "xxxxx", "two", "three"]
 
 
 def test_copy_and_truncate_is_noticed_and_what_may_be_missing_is_a_loss(log):
-    taken = Taken()
+    intake = Taken()
     append(log, "one", "two")
-    read(taken, log)
+    read(intake, log)
     os.truncate(log, 0)
     append(log, "a")
-    read(taken, log)
-    assert taken.messages() == ["one", "two", "a"]
-    ((reason, count),) = taken.losses()
+    read(intake, log)
+    assert intake.messages() == ["one", "two", "a"]
+    ((reason, count),) = intake.losses()
     assert "truncated" in reason
     assert count == 1
 
 
 def test_a_truncated_file_that_grew_beyond_the_old_position_is_still_noticed(log):
-    taken = Taken()
+    intake = Taken()
     append(log, "one")
-    read(taken, log)
+    read(intake, log)
     log.write_bytes(b"completely other\nlines\n")
-    read(taken, log)
-    assert taken.messages() == ["one", "completely other", "lines"]
-    assert len(taken.losses()) == 1
+    read(intake, log)
+    assert intake.messages() == ["one", "completely other", "lines"]
+    assert len(intake.losses()) == 1
 
 
 def test_a_predecessor_that_is_gone_is_a_loss(log):
-    taken = Taken()
+    intake = Taken()
     append(log, "one")
-    read(taken, log)
+    read(intake, log)
     log.unlink()
     log.with_name("other").write_bytes(b"takes the inode")
     append(log, "two")
-    read(taken, log)
-    assert taken.messages() == ["one", "two"]
-    assert len(taken.losses()) == 1
+    read(intake, log)
+    assert intake.messages() == ["one", "two"]
+    assert len(intake.losses()) == 1
 
 
 def test_poisoned_lines_are_recorded(log):
-    taken = Taken()
+    intake = Taken()
     with log.open("ab") as file:
         file.write(b"\xff\xfe broken\n" + b"\x1b[2Jcleared\n" + b"y" * 1_000_000 + b"\nnull \x00 byte\n")
-    read(taken, log)
-    broken, escape, long, null = taken.payloads()
+    read(intake, log)
+    broken, escape, long, null = intake.payloads()
     assert broken["message"]["text"].startswith("\\xff")
     assert escape["message"] == "\x1b[2Jcleared"
     assert long["_cut"]["code"] == "SDR.OVERSIZE"
@@ -115,39 +115,39 @@ def test_poisoned_lines_are_recorded(log):
 
 
 def test_a_missing_file_is_waited_for(tmp_path):
-    taken = Taken()
-    read(taken, tmp_path / "later.log")
+    intake = Taken()
+    read(intake, tmp_path / "later.log")
     append(tmp_path / "later.log", "one")
-    read(taken, tmp_path / "later.log")
-    assert taken.messages() == ["one"]
+    read(intake, tmp_path / "later.log")
+    assert intake.messages() == ["one"]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_under_rotation_and_restarts_every_line_is_there_once_and_in_order(log, seed):
     """What users of collectors report: lines lost or doubled when a busy file rotates around a restart."""
-    rng, taken, written, seen = random.Random(seed), Taken(), 0, 0
-    read(taken, log)
+    rng, intake, written, inode = random.Random(seed), Taken(), 0, 0
+    read(intake, log)
     for _ in range(40):
         for _ in range(rng.randint(0, 5)):
             written += 1
             append(log, f"line {written}")
         step = rng.random()
         if step < 0.5:
-            read(taken, log)  # a restart: each run has an adapter of its own
-            seen = log.stat().st_ino if log.stat().st_size else seen
+            read(intake, log)  # a restart: each run has an adapter of its own
+            inode = log.stat().st_ino if log.stat().st_size else inode
         elif step < 0.7:
             for number in range(9, 0, -1):
                 for suffix in ("", ".gz"):
                     old = log.with_name(f"app.log.{number}{suffix}")
                     if old.exists():
                         old.rename(log.with_name(f"app.log.{number + 1}{suffix}"))
-            fresh = log.stat().st_ino != seen  # nothing of it was read, so a compressed copy could not be told apart
+            fresh = log.stat().st_ino != inode  # nothing of it was read, so a compressed copy could not be told apart
             if fresh or rng.random() < 0.5:
                 log.rename(log.with_name("app.log.1"))
             else:
                 log.with_name("app.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
                 log.unlink()
             log.touch()
-    read(taken, log)
-    assert taken.messages() == [f"line {n}" for n in range(1, written + 1)]
-    assert taken.losses() == []
+    read(intake, log)
+    assert intake.messages() == [f"line {n}" for n in range(1, written + 1)]
+    assert intake.losses() == []

@@ -132,7 +132,7 @@ class Prefix(Generic[K, R]):
     """The state after everything up to `last` in logical order."""
 
     table: Table[K, R]
-    seen: Table[bytes, bool]  # identities, kept only where copies are possible (D-85)
+    identities: Table[bytes, bool]  # kept only where copies are possible (D-85)
     upto: Mapping[bytes, int]  # by label: the last position that is in the state
     last: Order
     violations: Table[Place, Issue]
@@ -209,7 +209,7 @@ class Ordered(Fold[Progress[K, R], V]):
         """The prefix after `events`, which come after it and stand in logical order."""
         if prefix is None:
             prefix = Prefix(Table(), Table(), {}, (0, b"", 0, 0, b""), Table())
-        table, identities, violations = prefix.table.fork(), prefix.seen.fork(), prefix.violations.fork()
+        table, identities, violations = prefix.table.fork(), prefix.identities.fork(), prefix.violations.fork()
         upto, mirrors, event = dict(prefix.upto), self.mirrors, None
         copies = bool(mirrors)
         for typed in events:
@@ -242,7 +242,9 @@ class Ordered(Fold[Progress[K, R], V]):
         summary = self.seal(summary)
         p = summary.prefix
         parts = (
-            None if p is None else (_rows(p.table), _rows(p.seen), p.upto, p.last, sorted(_rows(p.violations).values()))
+            None
+            if p is None
+            else (_rows(p.table), _rows(p.identities), p.upto, p.last, sorted(_rows(p.violations).values()))
         )
         return to_tree((parts, summary.ts, sorted(summary.issues.values())), pairs=True)
 

@@ -265,7 +265,7 @@ class _ByOrder(_Cache):
         after = self._prefix = self._fold.advance(before, in_order)
         upto = {event.label: event.stream_seq for event in events}
         counted = {typed.event.label: typed.event.stream_seq for typed in in_order}
-        tables = after.table.changes, after.seen.changes, after.violations.changes
+        tables = after.table.changes, after.identities.changes, after.violations.changes
         self._tree.append(_Block(tables, summary.issues, upto, counted, after.last, events[-1].order, summary.ts))
         self._upto.update(upto)
 
