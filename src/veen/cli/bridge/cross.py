@@ -50,6 +50,9 @@ _TRUST: Final = click.option(
 _OPENINGS: Final = click.option(
     "--with-openings", is_flag=True, help="Let the other zone open the events: adds the secret of each message."
 )
+_ATTACHMENTS: Final = click.option(
+    "--with-attachments", is_flag=True, help="Let sealed attachments cross with their events (256 MiB for each event)."
+)
 _WITHHOLD: Final = click.option(
     "--withhold-type",
     "withheld",
@@ -207,6 +210,7 @@ _IMPORT_COLUMNS: Final = ("file", "result", "count", "target", "code", "detail")
 @_BRIDGE
 @_LOG_IDENTITY
 @_OPENINGS
+@_ATTACHMENTS
 @_WITHHOLD
 @click.option("--no-heartbeat", is_flag=True, help="Make no bundle if there is nothing new.")
 @click.option("--compress", is_flag=True, help="Pack the files with zlib.")
@@ -226,6 +230,7 @@ def export(
     bridge_name: str,
     log_identity: str,
     with_openings: bool,
+    with_attachments: bool,
     withheld: tuple[str, ...],
     no_heartbeat: bool,
     compress: bool,
@@ -251,6 +256,7 @@ def export(
         chosen = {
             "bridge": bridge_name,
             "with_openings": with_openings,
+            "with_attachments": with_attachments,
             "heartbeat": not no_heartbeat,
             "compress": compress,
             "max_events": max_events,
@@ -356,6 +362,7 @@ def _fail_if_rejected(outcomes: "Sequence[ImportOutcome]") -> None:
     "--trust", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The trusted sources (offline)."
 )
 @_OPENINGS
+@_ATTACHMENTS
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between two rounds.")
 @click.option("--times", type=click.IntRange(1), help="End after so many rounds; default: never.")
 @client_options
@@ -369,6 +376,7 @@ def run(
     bridge_name: str | None,
     trust: Path | None,
     with_openings: bool,
+    with_attachments: bool,
     every: float,
     times: int | None,
 ) -> None:
@@ -389,7 +397,11 @@ def run(
 
     async def one_round() -> list[dict[str, Any]]:
         if side == "online":
-            chosen = {"bridge": bridge_name, "with_openings": with_openings}
+            chosen = {
+                "bridge": bridge_name,
+                "with_openings": with_openings,
+                "with_attachments": with_attachments,
+            }
             async with _exporter(session, log_identity, directory, **chosen) as exporter:
                 return [_export_row(stream, done) for stream in streams for done in await exporter.export(stream)]
         assert trusted is not None  # noqa: S101 - judged above

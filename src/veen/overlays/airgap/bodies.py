@@ -13,10 +13,14 @@ audit records of the two zones.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
-from veen.core.errors import FormatError
+from veen.core.crypto import hpke
+from veen.core.errors import FormatError, OpenError, VerifyError
 from veen.core.event import Event
+from veen.core.hashing import H
+from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.receipt import Receipt
+from veen.core.sealing.attachments import open_one
 from veen.core.wire import Bytes32, Fields, Uint
 from veen.overlays.framework.body import Body, InvalidBody
 from veen.overlays.framework.decode import Issue, Typed, decode
@@ -77,6 +81,9 @@ class ImportedEvent(Body):
     position: int  # in the bundle, from 0
     import_time: int
     bridge_id: bytes
+    attachments: tuple[bytes, ...] = ()  # coids of those that crossed, by index; none or all of the event
+    opening: bytes | None = None  # with `aad` it opens the attachments of an event that crossed opened
+    aad: bytes | None = None
 
     @classmethod
     def _read(cls, f: Fields) -> Self:
@@ -97,7 +104,12 @@ class ImportedEvent(Body):
             position=f.uint("position"),
             import_time=f.uint("import_time"),
             bridge_id=f.bstr("bridge_id", 32),
+            attachments=f.optional(f.bstrs, "attachments", 32, at_most=DEFAULT_LIMITS.max_attachments_per_msg) or (),
+            opening=f.optional(f.bstr, "opening", 32),
+            aad=f.optional(f.bstr, "aad", 32),
         )
+        if (body.opening is None) != (body.aad is None) or (body.opening is not None and not body.attachments):
+            raise InvalidBody("AGB.CONTENT", "opening and aad are there together, for attachments")
         opened = [part is not None for part in (body.origin_schema, body.origin_header, body.origin_body)]
         if any(opened) != all(opened) or all(opened) == (body.origin_msg is not None):
             raise InvalidBody("AGB.CONTENT", "an imported event is either opened or sealed")
@@ -106,11 +118,19 @@ class ImportedEvent(Body):
         return body
 
     def _write(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _IMPORT_FIELDS}
+        return {name: getattr(self, name) for name in _IMPORT_FIELDS} | {"attachments": self.attachments or None}
 
     @property
     def is_opened(self) -> bool:
         return self.origin_body is not None
+
+    def open_attachment(self, index: int, ciphertext: bytes) -> bytes:
+        """The plaintext of an attachment. VerifyError if it is another one, OpenError if the event crossed sealed."""
+        if H(ciphertext) != self.attachments[index]:
+            raise VerifyError(f"attachment {index} does not have the hash that the event names")
+        if self.opening is None or self.aad is None:
+            raise OpenError
+        return open_one(hpke.receiver_of_secret(self.opening), self.aad, index, ciphertext, DEFAULT_LIMITS)
 
     @property
     def receipt(self) -> Receipt:
@@ -120,7 +140,7 @@ class ImportedEvent(Body):
 _IMPORT_FIELDS: Final = (
     "origin_stream_id", "origin_epoch", "origin_schema", "origin_header", "origin_body", "origin_msg", "origin_digest",
     "origin_sig", "origin_msg_id", "origin_client", "origin_receipt", "origin_hub_id", "bundle_id", "position",
-    "import_time", "bridge_id",
+    "import_time", "bridge_id", "attachments", "opening", "aad",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from veen.core import cbor
 from veen.core.crypto.ed25519 import SIGNATURE_BYTES, SigningKey, verify
 from veen.core.errors import FormatError, MalformedError, VersionError
 from veen.core.hashing import Ht, tag_prefix
+from veen.core.limits import DEFAULT_LIMITS
 from veen.core.wire import Fields, Form, Wire
 from veen.products.airgap.errors import Rejected
 
@@ -22,6 +23,7 @@ __all__ = [
     "MAX_BUNDLE_BYTES",
     "MAX_ITEM_BYTES",
     "SUFFIX",
+    "BundleAttachment",
     "BundleEvent",
     "BundleReader",
     "BundleWriter",
@@ -37,6 +39,8 @@ SUFFIX: Final = ".veenb"
 MAX_ITEM_BYTES: Final = 2 << 20  # a MSG of 1 MiB, its receipt, and room
 MAX_BUNDLE_BYTES: Final = 1 << 30  # of items; a compressed file must not become more
 MAX_EVENTS: Final = 1 << 24
+MAX_ATTACHED_BYTES: Final = 256 << 20  # the attachments of one event; with more they stay behind
+_MAX_ATTACHMENTS: Final = DEFAULT_LIMITS.max_attachments_per_msg
 _MAX_ITEMS: Final = 4_096  # CBOR items inside one item: a header with rotations has the most
 _MAX_PEAKS: Final = 64
 _MAX_ROTATIONS: Final = 1_024
@@ -145,6 +149,7 @@ class BundleEvent(Wire):
     msg: bytes | None = None
     withheld_reason: str | None = None
     opening: bytes | None = None
+    attachments: tuple[bytes, ...] = ()  # coids by index; a BundleAttachment of each follows the event
 
     @classmethod
     def _read(cls, f: Fields) -> Self:
@@ -154,7 +159,10 @@ class BundleEvent(Wire):
             msg=f.optional(f.blob, "msg"),
             withheld_reason=f.optional(f.text, "withheld_reason"),
             opening=f.optional(f.bstr, "opening", 32),
+            attachments=f.optional(_coids, "attachments", f) or (),
         )
+        if event.attachments and event.msg is None:
+            raise MalformedError("an event that is withheld has no attachments", cls.KIND)
         if (event.msg is None) != (event.withheld_reason is not None) or (event.opening and event.msg is None):
             raise MalformedError("an event has a message, or a reason why it is withheld", cls.KIND)
         if len(event.withheld_reason or "") > _REASON_BYTES:
@@ -168,7 +176,34 @@ class BundleEvent(Wire):
             "msg": self.msg,
             "withheld_reason": self.withheld_reason,
             "opening": self.opening,
+            "attachments": self.attachments or None,
         }
+
+
+def _coids(name: str, f: Fields) -> tuple[bytes, ...]:
+    coids = f.bstrs(name, 32, at_most=_MAX_ATTACHMENTS)
+    if not coids:
+        raise MalformedError("an empty list of attachments is left out", BundleEvent.KIND)
+    return coids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BundleAttachment(Wire):
+    """The ciphertext of an attachment, behind the event that it belongs to."""
+
+    KIND: ClassVar[str] = "bundle attachment"
+    FORM: ClassVar[Form] = "body"
+    MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
+
+    att: int  # its index
+    data: bytes
+
+    @classmethod
+    def _read(cls, f: Fields) -> Self:
+        return cls(att=f.uint("att"), data=f.blob("data"))
+
+    def _write(self) -> dict[str, Any]:
+        return {"att": self.att, "data": self.data}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,13 +302,14 @@ class WrittenBundle:
 class BundleWriter:
     """Collects events in a file of its own; `finish` writes header, events and trailer to the target.
 
-    Owned by one thread. `count`, `withheld` and `item_bytes` only grow; after `finish` the object is used up.
+    Owned by one thread. Its numbers only grow, but for `go_back`; after `finish` the object is used up.
     """
 
     def __init__(self, spool: IO[bytes]) -> None:
         self._spool = spool
         self.count = 0
         self.withheld = 0
+        self.attachments = 0
         self.item_bytes = 0
 
     def add(self, event: BundleEvent) -> None:
@@ -282,6 +318,23 @@ class BundleWriter:
         self.item_bytes += len(data)
         self.count += 1
         self.withheld += event.msg is None
+
+    def mark(self) -> tuple[int, int, int, int, int]:
+        """Where `go_back` leads to."""
+        return self._spool.tell(), self.count, self.withheld, self.attachments, self.item_bytes
+
+    def go_back(self, mark: tuple[int, int, int, int, int]) -> None:
+        """Take out what was added since."""
+        position, self.count, self.withheld, self.attachments, self.item_bytes = mark
+        self._spool.seek(position)
+        self._spool.truncate()
+
+    def attach(self, index: int, ciphertext: bytes) -> None:
+        """The next attachment of the event that was added last."""
+        data = BundleAttachment(att=index, data=ciphertext).to_bytes()
+        self._spool.write(data)
+        self.item_bytes += len(data)
+        self.attachments += 1
 
     def finish(
         self,
@@ -364,10 +417,26 @@ class BundleReader:
         self._digest.update(raw)
 
     def events(self) -> Iterator[BundleEvent]:
-        """Every event; then the trailer is read, behind which nothing may stand."""
+        """Every event, without attachments."""
+        return (item for item in self.contents() if isinstance(item, BundleEvent))
+
+    def contents(self) -> Iterator[BundleEvent | BundleAttachment]:
+        """Every event, each followed by the attachments that it names; then the trailer is read, behind which nothing
+        may stand. Whether an attachment has the hash that the event names is for the caller to judge."""
         count = withheld = 0
+        awaited, attached = range(0), 0  # indices of attachments that must follow, bytes of those that did
         for raw in self._items:
-            event = _event_or_trailer(raw, count)
+            event = _item_of(raw, count)
+            if isinstance(event, BundleAttachment):
+                attached += len(event.data)
+                if not awaited or event.att != awaited[0] or attached > MAX_ATTACHED_BYTES:
+                    raise Rejected("AGB.FORMAT", "an attachment that its event does not name", count - 1)
+                awaited = awaited[1:]
+                self._digest.update(raw)
+                yield event
+                continue
+            if awaited:
+                raise Rejected("AGB.FORMAT", f"attachment {awaited[0]} of the event is not there", count - 1)
             if isinstance(event, Trailer):
                 if (event.count, event.withheld) != (count, withheld):
                     raise Rejected("AGB.FORMAT", f"the trailer counts {event.count} events, found {count}")
@@ -376,6 +445,7 @@ class BundleReader:
                 break
             self._digest.update(raw)
             count, withheld = count + 1, withheld + (event.msg is None)
+            awaited, attached = range(len(event.attachments)), 0
             if count > MAX_EVENTS:
                 raise Rejected("AGB.FORMAT", f"more than {MAX_EVENTS} events")
             yield event
@@ -385,9 +455,11 @@ class BundleReader:
             raise Rejected("AGB.FORMAT", "bytes follow the trailer")
 
 
-def _event_or_trailer(raw: bytes, position: int) -> BundleEvent | Trailer:
-    # The first key tells them apart: a map whose first key is the text "seq" of three bytes is an event.
+def _item_of(raw: bytes, position: int) -> BundleEvent | BundleAttachment | Trailer:
+    # The first key tells them apart: "seq" is an event, "att" an attachment.
     try:
+        if raw[1:5] == b"\x63att":
+            return BundleAttachment.from_bytes(raw)
         return BundleEvent.from_bytes(raw) if raw[1:5] == b"\x63seq" else Trailer.from_bytes(raw)
     except FormatError as exc:
         raise Rejected("AGB.FORMAT", str(exc), position) from exc

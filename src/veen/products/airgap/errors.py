@@ -23,6 +23,7 @@ ORDER: Final = (
     "AGB.ROOT",
     "AGB.CHECKPOINT",
     "AGB.OPENING",
+    "AGB.ATTACHMENT",
     "AGB.SCHEMA",
     "AGB.MAPPING",
 )

@@ -1,7 +1,7 @@
 """Evidence of one event that crossed: seven links from its author to its place in the other zone (K1, AGB-15)."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,11 @@ from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.airgap.bundle import BundleEvent, BundleReader
 from veen.products.airgap.errors import BridgeError, Rejected
 from veen.products.airgap.judging import judge_alone
-from veen.products.airgap.reconciling import audit_records, import_prefix
+from veen.products.airgap.reconciling import audit_records, has_attachment, import_prefix
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verify import BundleVerdict
 from veen.query.engine import present
+from veen.storage.attachments import AttachmentFiles
 
 __all__ = ["LINKS", "EvidenceLink", "links_of"]
 
@@ -139,9 +140,21 @@ def _imported(msg_id: bytes, uri: str, keyring: Keyring) -> EvidenceLink:
         for event in opener.events(fs, present(label_range.slices)):
             if not isinstance(event, Event) or event.hdr.parent_id != msg_id:
                 continue
-            if isinstance(read_crossed(event), Typed):
-                return _placed(fs, label_range, event.stream_seq, prefix.identity)
+            crossed = read_crossed(event)
+            if isinstance(crossed, Typed):
+                link = _placed(fs, label_range, event.stream_seq, prefix.identity)
+                return _with_attachments(link, getattr(crossed.body, "attachments", ()), AttachmentFiles(fs))
     return EvidenceLink(name="import", holds=False, what="no import stream has the event", facts={})
+
+
+def _with_attachments(link: EvidenceLink, coids: Sequence[bytes], store: AttachmentFiles) -> EvidenceLink:
+    """The link, which holds only if every attachment that crossed is in the store of the receiving zone."""
+    if not coids:
+        return link
+    absent = [coid.hex() for coid in coids if not has_attachment(store, coid)]
+    facts = {**link.facts, "attachments": [coid.hex() for coid in coids], "missing_attachments": absent}
+    what = f"{len(absent)} of {len(coids)} attachments are missing or damaged" if absent else link.what
+    return replace(link, holds=link.holds and not absent, what=what, facts=facts)
 
 
 def _placed(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | None) -> EvidenceLink:

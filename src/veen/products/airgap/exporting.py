@@ -7,11 +7,12 @@ the exporter first finishes what it kept.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from veen.client.client import Client
+from veen.client.errors import Dropped
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.read.reading import Entry
 from veen.core.crypto.ed25519 import SigningKey
@@ -19,12 +20,15 @@ from veen.core.errors import FormatError, OpenError, VeenError
 from veen.core.hashing import H
 from veen.core.labels import stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached
+from veen.core.sealing.attachments import att_root_of
 from veen.core.sealing.ciphertext import Opened, open_with_one, opening_of
 from veen.core.tree.mmr import Mmr
 from veen.overlays.airgap.bodies import ONLINE, OnlineRecord
 from veen.overlays.recorder import events as sdr
 from veen.products.airgap.audit import AuditEntry, Auditor
 from veen.products.airgap.bundle import (
+    MAX_ATTACHED_BYTES,
     SUFFIX,
     BundleEvent,
     BundleWriter,
@@ -54,6 +58,7 @@ class ExportOptions:
     bridge: str
     operator: str
     with_openings: bool = False
+    with_attachments: bool = False
     heartbeat: bool = True  # a bundle without events if there is nothing new
     compress: bool = False
     max_events: int = 50_000
@@ -199,12 +204,31 @@ class Exporter:
     ) -> None:
         keys = tuple(keys for keys in self._keyring.readers(stream) if keys.can_read)
         async for entry in self._client.read(stream, from_seq=first, to_seq=last, epoch=epoch, open=False):
-            writer.add(self._event(entry, keys))
+            event = self._event(entry, keys)
+            mark = writer.mark()
+            writer.add(event)
+            if not await self._attached(event, writer):
+                writer.go_back(mark)
+                writer.add(replace(event, attachments=()))
             collected.mmr.append(entry.receipt.leaf_hash)
             collected.first_ts = collected.first_ts or entry.receipt.hub_ts
             collected.last_ts = entry.receipt.hub_ts
             if writer.item_bytes >= self._options.max_bytes:
                 return
+
+    async def _attached(self, event: BundleEvent, writer: BundleWriter) -> bool:
+        """Add the attachments of an event, one at a time; False if one is not there or they are too large together."""
+        size = 0
+        for index, coid in enumerate(event.attachments):
+            try:
+                ciphertext = await self._client.attachments.fetch(coid)
+            except Dropped:  # erased by retention: att_root names what stayed behind
+                return False
+            size += len(ciphertext)
+            if size > MAX_ATTACHED_BYTES:
+                return False
+            writer.attach(index, ciphertext)
+        return True
 
     def _event(self, entry: Entry, keys: Sequence[StreamKeys]) -> BundleEvent:
         raw, receipt = entry.msg.to_bytes(), entry.receipt.to_bytes()
@@ -216,7 +240,11 @@ class Exporter:
         if reason is not None:
             return BundleEvent(seq=entry.seq, receipt=receipt, withheld_reason=reason[:256])
         return BundleEvent(
-            seq=entry.seq, receipt=receipt, msg=raw, opening=opening if self._options.with_openings else None
+            seq=entry.seq,
+            receipt=receipt,
+            msg=raw,
+            opening=opening if self._options.with_openings else None,
+            attachments=_coids(opened) if self._options.with_attachments else (),
         )
 
     async def _header(
@@ -275,6 +303,17 @@ class Exporter:
     def _save(self, state: dict[str, Any]) -> None:
         self._files.save(state)
         self._state = state
+
+
+def _coids(opened: Opened | None) -> tuple[bytes, ...]:
+    """The attachments that an event declares; none if the list is not that of att_root."""
+    if opened is None or opened.hdr.att_root is None or opened.hdr.schema != ATTACHED_SCHEMA:
+        return ()
+    try:
+        coids = tuple(attachment.coid for attachment in Attached.from_bytes(opened.body).attachments)
+    except FormatError:
+        return ()
+    return coids if coids and att_root_of(coids) == opened.hdr.att_root else ()
 
 
 def _opened(entry: Entry, keys: Sequence[StreamKeys]) -> tuple[Opened | None, bytes | None]:

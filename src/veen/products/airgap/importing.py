@@ -11,10 +11,9 @@ key decide; nothing is read back.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from veen.products.airgap.errors import BridgeError
 from veen.products.airgap.files import BridgeFiles
 from veen.products.airgap.link import link_note, read_link_note
 from veen.products.airgap.trust import TrustList
-from veen.products.airgap.verifier import BundleRefusal, crossings, verify_apart
+from veen.products.airgap.verifier import BundleRefusal, crossed_items, verify_apart
 from veen.products.airgap.verify import BundleVerdict, ChainHead, Chains, Crossing
 
 __all__ = ["FOLDERS", "INCOMING", "REJECTED", "WAITING", "ImportOptions", "ImportOutcome", "Importer"]
@@ -206,13 +205,31 @@ class Importer:
         if self._state["current"]["cursors"]:
             await self._client.recover(target)
         done = await self._committed(target)
-        events = islice(crossings(self._files.root / _SPOOL), done, None)
-        while batch := list(islice(events, _BATCH)):
-            await self._keep_cursors(target)
-            drafts = [self._draft(crossing) for crossing in batch]
-            for outcome in await self._client.send_many(target, drafts, capability=token, batch=_BATCH):
-                if not isinstance(outcome, Sent):
-                    raise outcome
+        batch: list[Crossing] = []
+        number, is_authorized = 0, token is None
+        for item in crossed_items(self._files.root / _SPOOL):
+            if isinstance(item, bytes):  # stored before its event is sent, which the next event or the end does
+                if number > done:
+                    if token is not None and not is_authorized:
+                        await self._client.authorize(token)
+                        is_authorized = True
+                    await self._client.attachments.put(item, None if token is None else token.auth_ref())
+                continue
+            if len(batch) == _BATCH:
+                await self._send_batch(target, batch, token)
+                batch = []
+            number += 1
+            if number > done:
+                batch.append(item)
+        if batch:
+            await self._send_batch(target, batch, token)
+
+    async def _send_batch(self, target: str, batch: Sequence[Crossing], token: CapToken | None) -> None:
+        await self._keep_cursors(target)
+        drafts = [self._draft(crossing) for crossing in batch]
+        for outcome in await self._client.send_many(target, drafts, capability=token, batch=_BATCH):
+            if not isinstance(outcome, Sent):
+                raise outcome
 
     def _draft(self, crossing: Crossing) -> Draft:
         body = replace(crossing, import_time=self._now())

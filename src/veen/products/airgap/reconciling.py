@@ -12,6 +12,7 @@ or, in the receiving zone alone, from the headers of the bundles that arrived.
     K2  up to `consistent_upto` both zones have the same log; what lies behind is listed
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -22,6 +23,7 @@ from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.errors import FormatError, VerifyError
 from veen.core.hashing import Ht
 from veen.core.objects.identity import HubIdentity
+from veen.fs.errors import StorageError
 from veen.fs.places import open_fs
 from veen.log.decryption import Opener, Unread, reader_of
 from veen.log.prefix import Prefix, make_prefix
@@ -32,6 +34,7 @@ from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.airgap.runs import NO_POSITIONS, Positions, Run, joined, missing, size
 from veen.query import canonical
 from veen.query.engine import present
+from veen.storage.attachments import AttachmentFiles
 
 __all__ = [
     "Arrived",
@@ -72,6 +75,8 @@ class LabelSeen:
     epoch: int = 0
     crossed: Positions = NO_POSITIONS
     withheld: tuple[Run, ...] = ()
+    attachments: int = 0  # that crossed
+    incomplete: tuple[Run, ...] = ()  # events whose attachments are not all in the store of the receiving zone
 
     def merge(self, other: "LabelSeen") -> "LabelSeen":
         named = self if self.stream_id else other
@@ -80,6 +85,8 @@ class LabelSeen:
             named.epoch,
             self.crossed.merge(other.crossed),
             joined(self.withheld, other.withheld),
+            self.attachments + other.attachments,
+            joined(self.incomplete, other.incomplete),
         )
 
 
@@ -129,6 +136,8 @@ class Arrived:
                         runs(summary.crossed.once),
                         runs(summary.crossed.twice),
                         runs(summary.withheld),
+                        summary.attachments,
+                        runs(summary.incomplete),
                     ]
                     for label, summary in sorted(self.labels.items())
                 ],
@@ -154,8 +163,10 @@ class Arrived:
 
         return cls(
             {
-                label: LabelSeen(stream_id, epoch, Positions(runs(once), runs(twice)), runs(withheld))
-                for label, stream_id, epoch, once, twice, withheld in labels
+                label: LabelSeen(
+                    stream_id, epoch, Positions(runs(once), runs(twice)), runs(withheld), attachments, runs(incomplete)
+                )
+                for label, stream_id, epoch, once, twice, withheld, attachments, incomplete in labels
             },
             {
                 bundle_id: BundleSeen(Positions(runs(once), runs(twice)), (last[0], last[1], last[2]))
@@ -180,7 +191,7 @@ def fold_slices(offline: Offline, keyring: Keyring, slices: Sequence[Slice]) -> 
     """The summary of some slices of import streams."""
     fs, opener = open_fs(offline.uri), Opener(keyring)
     identities = {identity.hub_id: identity for identity in offline.identities}
-    folder = _Folder(identities)
+    folder = _Folder(identities, AttachmentFiles(fs))
     for part in slices:
         if part.is_missing:  # counted at once, however many entries a file name claims
             folder.fault(part.label, part.first, "the entry is missing", part.entries)
@@ -195,9 +206,11 @@ def fold_slices(offline: Offline, keyring: Keyring, slices: Sequence[Slice]) -> 
 class _Folder:
     """Gathers single events; turned into runs at the end of a part."""
 
-    def __init__(self, identities: Mapping[bytes, HubIdentity]) -> None:
-        self._identities = identities
+    def __init__(self, identities: Mapping[bytes, HubIdentity], store: AttachmentFiles) -> None:
+        self._identities, self._store = identities, store
         self._labels: dict[bytes, tuple[bytes, int, list[int], list[int]]] = {}
+        self._attachments: Counter[bytes] = Counter()  # by label of the origin
+        self._incomplete: dict[bytes, list[int]] = {}
         self._bundles: dict[bytes, tuple[list[int], tuple[int, int, bytes]]] = {}
         self._writers: set[bytes] = set()
         self._entries = self._faults = 0
@@ -233,6 +246,10 @@ class _Folder:
         crossed_at.append(receipt.stream_seq)
         if not isinstance(body, ImportedEvent):
             withheld_at.append(receipt.stream_seq)
+        elif body.attachments:
+            self._attachments[receipt.label] += len(body.attachments)
+            if not all(has_attachment(self._store, coid) for coid in body.attachments):
+                self._incomplete.setdefault(receipt.label, []).append(receipt.stream_seq)
         positions, last = self._bundles.get(body.bundle_id, ([], (0, 0, b"")))
         positions.append(body.position)
         self._bundles[body.bundle_id] = positions, max(last, (receipt.stream_seq, receipt.hub_ts, receipt.mmr_root))
@@ -241,7 +258,14 @@ class _Folder:
     def done(self) -> Arrived:
         return Arrived(
             {
-                label: LabelSeen(stream_id, epoch, Positions.of(crossed), Positions.of(withheld).once)
+                label: LabelSeen(
+                    stream_id,
+                    epoch,
+                    Positions.of(crossed),
+                    Positions.of(withheld).once,
+                    self._attachments[label],
+                    Positions.of(self._incomplete.get(label, [])).once,
+                )
                 for label, (stream_id, epoch, crossed, withheld) in self._labels.items()
             },
             {
@@ -253,6 +277,14 @@ class _Folder:
             self._faults,
             self._first,
         )
+
+
+def has_attachment(store: AttachmentFiles, coid: bytes) -> bool:
+    """Whether the store has an attachment, undamaged."""
+    try:
+        return store.get(coid) is not None
+    except StorageError:
+        return False
 
 
 def import_prefix(uri: str, keyring: Keyring) -> Prefix:
@@ -394,7 +426,7 @@ def reconcile(arrived: Arrived, sides: Sides) -> BridgeReport:
     problems = any(
         stream[name]
         for stream in streams
-        for name in ("missing_bundles", "missing_events", "duplicates", "partial", "gaps_beyond")
+        for name in ("missing_bundles", "missing_events", "missing_attachments", "duplicates", "partial", "gaps_beyond")
     )
     violated = any(invariant["verdict"] == "violated" for invariant in invariants.values())
     return BridgeReport(
@@ -444,6 +476,8 @@ def _stream_report(
         "withheld": _runs(summary.withheld),
         "missing_bundles": [*(bundle.bundle_seq for bundle in absent), *_numbers(unrecorded)],
         "missing_events": _runs(missing(summary.crossed.once, 1, last)),
+        "attachments": summary.attachments,
+        "missing_attachments": _runs(summary.incomplete),
         "duplicates": _runs(summary.crossed.twice),
         "partial": partial,
         "consistent_upto": consistent,

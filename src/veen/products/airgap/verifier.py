@@ -22,12 +22,13 @@ from veen.products.airgap.errors import Rejected, VerifierFailed
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verify import BundleVerdict, ChainHead, Chains, Crossing, OutOfOrder, verify
 
-__all__ = ["BundleRefusal", "close_doors", "crossings", "main", "verify_apart", "verify_here"]
+__all__ = ["BundleRefusal", "close_doors", "crossed_items", "crossings", "main", "verify_apart", "verify_here"]
 
 _SECONDS: Final = 24 * 3600.0  # a verifier that hangs is ended; a bundle of a gigabyte takes minutes
 _MAX_ANSWER: Final = 16 << 20
 _MEMORY_BYTES: Final = 2 << 30
 _KINDS: Final = (ImportedEvent, WithheldEvent)
+_ATTACHMENT: Final = len(_KINDS)  # bytes, not an event
 _PROGRAM: Final = "import sys; sys.path[:] = sys.argv[3:]; from veen.products.airgap.verifier import main; main()"
 
 
@@ -76,12 +77,18 @@ def verify_here(bundle: Path, spool: Path, trust: TrustList, chains: Chains) -> 
 
 def crossings(spool: Path) -> Iterator[Crossing]:
     """The events that a verifier wrote down, one at a time."""
+    return (item for item in crossed_items(spool) if not isinstance(item, bytes))
+
+
+def crossed_items(spool: Path) -> Iterator[Crossing | bytes]:
+    """The events, each followed by the ciphertexts of its attachments."""
     with spool.open("rb") as file:
         while head := file.read(5):
             kind, size = head[0], int.from_bytes(head[1:], "big")
-            if len(head) < 5 or kind >= len(_KINDS) or size > MAX_ITEM_BYTES:
+            if len(head) < 5 or kind > _ATTACHMENT or size > MAX_ITEM_BYTES:
                 raise VerifierFailed("the verifier wrote down something else than events")
-            yield _KINDS[kind].from_bytes(file.read(size))
+            data = file.read(size)
+            yield data if kind == _ATTACHMENT else _KINDS[kind].from_bytes(data)
 
 
 def _read_answer(data: bytes) -> BundleVerdict | BundleRefusal:
@@ -137,11 +144,14 @@ def _answer(source: IO[bytes], target: IO[bytes], request: Any) -> dict[str, Any
     chains = dict(_chain_from_json(chain) for chain in request["chains"])
 
     def emit(crossing: Crossing) -> None:
-        data = cbor.encode(crossing.to_tree())
-        target.write(bytes((_KINDS.index(type(crossing)),)) + len(data).to_bytes(4, "big") + data)
+        write(_KINDS.index(type(crossing)), cbor.encode(crossing.to_tree()))
+
+    def write(kind: int, data: bytes) -> None:
+        target.write(bytes((kind,)) + len(data).to_bytes(4, "big") + data)
 
     try:
-        verdict = verify(source, TrustList.from_json(request["trust"]), chains, emit)
+        trust = TrustList.from_json(request["trust"])
+        verdict = verify(source, trust, chains, emit, lambda ciphertext: write(_ATTACHMENT, ciphertext))
     except Rejected as exc:
         claimed = _claimed_id(source)
         return {

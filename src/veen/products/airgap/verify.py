@@ -13,6 +13,7 @@ from veen.client.errors import ClientError
 from veen.core import cbor
 from veen.core.crypto import ed25519
 from veen.core.errors import FormatError, OpenError, ProofError, VeenError, VerifyError
+from veen.core.hashing import H
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.checkpoint import Checkpoint
@@ -21,11 +22,12 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
-from veen.core.sealing.ciphertext import TAG_BYTES, Opened, open_with_opening
+from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import TAG_BYTES, Binding, Opened, open_with_opening
 from veen.core.tree.mmr import Mmr
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent
 from veen.overlays.recorder import events as sdr
-from veen.products.airgap.bundle import BundleEvent, BundleReader, Header, Trailer
+from veen.products.airgap.bundle import BundleAttachment, BundleEvent, BundleReader, Header, Trailer
 from veen.products.airgap.errors import Rejected
 from veen.products.airgap.trust import TrustedSource, TrustList
 
@@ -61,6 +63,10 @@ Chains = Mapping[tuple[bytes, bytes], ChainHead]  # by bridge_id and label
 Crossing = ImportedEvent | WithheldEvent
 
 
+def _no_attachment(ciphertext: bytes) -> None:
+    """For callers that only want the verdict."""
+
+
 class OutOfOrder(Rejected):
     """A good bundle that is not the next: `is_early` if others must come first, else it was imported before."""
 
@@ -90,16 +96,25 @@ class BundleVerdict:
 
 
 def verify(
-    file: IO[bytes], trust: TrustList, chains: Chains, emit: Callable[[Crossing], None] = lambda crossing: None
+    file: IO[bytes],
+    trust: TrustList,
+    chains: Chains,
+    emit: Callable[[Crossing], None] = lambda crossing: None,
+    emit_attachment: Callable[[bytes], None] = _no_attachment,
 ) -> BundleVerdict:
-    """The verdict, or `Rejected`. `emit` gets each event as it will be imported; what it got is void if this raises."""
+    """The verdict, or `Rejected`. `emit` gets each event as it will be imported, `emit_attachment` then the ciphertexts of
+    its attachments; what they got is void if this raises."""
     header, trailer = _whole(file)
     source, identity = _source(header, trailer, trust)
     _check_chain(header, chains.get((header.bridge_id, header.label)))
     _check_range(header, trailer, chains.get((header.bridge_id, header.label)))
     reader = BundleReader(file)
     events = _Events(header, identity, trailer.bundle_id)
-    for batch in _batches(reader.events()):
+    for batch in _batches(reader.contents()):
+        if isinstance(batch, BundleAttachment):
+            if (ciphertext := events.judge_attachment(batch)) is not None:
+                emit_attachment(ciphertext)
+            continue
         for crossing in events.judge(batch):
             emit(crossing)
     if reader.header != header or reader.trailer != trailer or reader.bundle_id != trailer.bundle_id:
@@ -249,6 +264,7 @@ class _Events:
         self._header, self._identity, self._bundle_id = header, identity, bundle_id
         self._mmr = Mmr(header.size_before, header.peaks_before)
         self._position = 0
+        self._coids: tuple[bytes, ...] = ()  # of the event that was judged last
         self.first_ts = self.last_ts = 0
         self.fault: Rejected | None = None
 
@@ -260,8 +276,16 @@ class _Events:
         for parsed in self._parsed(batch):
             crossing = self._judged(parsed)
             self._position += 1
+            self._coids = parsed.event.attachments
             if crossing is not None:
                 yield crossing
+
+    def judge_attachment(self, attachment: BundleAttachment) -> bytes | None:
+        """The ciphertext of an attachment of the last event; None once a fault of a later rank was noted."""
+        if self.fault is None and H(attachment.data) != self._coids[attachment.att]:
+            detail = f"attachment {attachment.att} does not have the hash that the event names"
+            self.fault = Rejected("AGB.ATTACHMENT", detail, self._position - 1)
+        return attachment.data if self.fault is None else None
 
     def _parsed(self, batch: Sequence[BundleEvent]) -> list[_Parsed]:
         """Receipts and messages, and all signatures of the batch at once."""
@@ -347,7 +371,12 @@ class _Events:
         opened = None
         if event.opening is not None and (opened := self._opened(event.opening, msg)) is None:
             return None
+        if event.attachments and opened is not None and att_root_of(event.attachments) != opened.hdr.att_root:
+            self.fault = self._rejected("AGB.ATTACHMENT", "the attachments do not lead to att_root of the event")
+            return None
+        has_key = bool(event.attachments) and opened is not None
         carried = len(event.msg or b"") if opened is None else len(opened.body)
+        carried += 34 * len(event.attachments)
         if carried > MAX_CARRIED_BYTES:
             self.fault = self._rejected("AGB.MAPPING", f"{carried} bytes do not fit into an imported event")
             return None
@@ -368,6 +397,9 @@ class _Events:
             position=self._position,
             import_time=0,
             bridge_id=header.bridge_id,
+            attachments=event.attachments,
+            opening=event.opening if has_key else None,
+            aad=Binding.of(msg).aad() if has_key else None,
         )
 
     def _opened(self, opening: bytes, msg: Msg) -> Opened | None:
@@ -405,10 +437,17 @@ def _messages_signed(messages: Sequence[Msg | None]) -> list[bool]:
     return [msg is not None and bool(next(verdicts)) for msg in messages]
 
 
-def _batches(events: Iterator[BundleEvent]) -> Iterator[list[BundleEvent]]:
+def _batches(contents: Iterator[BundleEvent | BundleAttachment]) -> Iterator[list[BundleEvent] | BundleAttachment]:
+    """Events in batches, and attachments one by one behind the batch that ends with their event."""
     batch: list[BundleEvent] = []
     size = 0
-    for event in events:
+    for event in contents:
+        if isinstance(event, BundleAttachment):
+            if batch:
+                yield batch
+                batch, size = [], 0
+            yield event
+            continue
         batch.append(event)
         size += len(event.msg or b"")
         if len(batch) >= _BATCH or size >= _BATCH_BYTES:

@@ -107,7 +107,8 @@ def _file(config: SourceConfig) -> Adapter:
 
     path = Path(config.text("path"))
     selectors = config.selectors(Selectors(origin=f".origin|{path}"))
-    return Tail(config.id, path, selectors, follow=config.flag("follow", True))
+    follow, rotated = config.flag("follow", True), config.flag("rotated", False)
+    return Tail(config.id, path, selectors, follow=follow, rotated=rotated)
 
 
 def _syslog(config: SourceConfig) -> Adapter:
@@ -150,7 +151,7 @@ _HTTP: Final = ("listen", "token_file", "cert", "key", "client_ca")
 # kind -> how it is made, and the keys that it takes besides id, kind, stream and redact
 BUILTIN: Final[Mapping[str, tuple[Callable[[SourceConfig], Adapter], tuple[str, ...]]]] = {
     "lines": (_lines, _FIELDS),
-    "file": (_file, ("path", "follow", *_FIELDS)),
+    "file": (_file, ("path", "follow", "rotated", *_FIELDS)),
     "syslog": (_syslog, ("listen", "transport", "cert", "key", "client_ca")),
     "journald": (_journald, ("options", "follow")),
     "otlp": (_otlp, ("path", "wait_receipt", *_HTTP)),
