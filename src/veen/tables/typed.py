@@ -70,6 +70,7 @@ def typed_columns(table: TypedTable) -> tuple[Column, ...]:
 def definition_of(table: TypedTable) -> str:
     """A hash of the declaration. Files of another one are made anew."""
     columns = [(column.name, column.sql) for column in typed_columns(table)]
+    columns += [(column.name, column.kind) for column in table.columns]  # two kinds may have one type
     return sha256(repr((table.schema.name, columns, table.sort)).encode()).hexdigest()
 
 
