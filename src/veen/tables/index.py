@@ -1,8 +1,8 @@
 """Indexes: what is in a data file, so that a query opens only the files that can have a row for it.
 
-A manifest has one for each file of bronze, silver and typed tables: of columns the least and the greatest value, how many are
-NULL and, if they are few, all values; of labels how many rows there are of each kind. An index leaves files out and
-never decides about a row. Whoever opens a file compares its index with what is in it (`read_part`).
+A manifest has one for each file of bronze, silver and typed tables: of columns the least and the greatest value, how
+many are NULL and, if they are few, all values; of labels how many rows there are of each kind. An index leaves files
+out and never decides about a row. Whoever opens a file compares its index with what is in it (`read_part`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,22 +38,17 @@ class ColumnRange(NamedTuple):
         """Whether a row may have a value for which `op` holds; `value` is a tuple for `in`."""
         if op == "in":
             return any(self.may_be("=", scalar) for scalar in value)
-        if self.least is None or type(self.least) is not type(value):
+        least: Any = self.least
+        greatest: Any = self.greatest
+        if type(least) is not type(value):
             return False  # nothing but NULL, or values of another kind
         if op == "^=":
             return self._may_begin_with(value)
-        return {
-            "=": self._may_equal,
-            "<": lambda bound: self.least < bound,  # type: ignore[operator] # of one type: see above
-            "<=": lambda bound: self.least <= bound,  # type: ignore[operator] # as above
-            ">": lambda bound: self.greatest is None or self.greatest > bound,
-            ">=": lambda bound: self.greatest is None or self.greatest >= bound,
-        }[op](value)
-
-    def _may_equal(self, value: Any) -> bool:
-        if self.values is not None:
+        if op == "=" and self.values is not None:
             return value in self.values
-        return bool(self.least <= value and (self.greatest is None or value <= self.greatest))  # type: ignore[operator]
+        not_below = greatest is None or (greatest > value if op == ">" else greatest >= value)
+        not_above = least < value if op == "<" else least <= value
+        return bool((not_below or op in ("<", "<=")) and (not_above or op in (">", ">=")))
 
     def _may_begin_with(self, prefix: str) -> bool:
         if self.values is not None:
@@ -68,7 +63,7 @@ class RowCount(NamedTuple):
 
     label: str  # in hex
     kind: str  # silver: the schema in hex, or why it could not be opened; typed: the issue, or nothing
-    count: int
+    rows: int
     first_seq: int
 
 

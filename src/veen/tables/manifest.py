@@ -49,11 +49,11 @@ class DataFile(NamedTuple):
     first_ts: int = 0
     last_ts: int = 0
     labels: tuple[tuple[str, int, int], ...] = ()  # label in hex, first and last stream_seq
-    index: FileIndex | None = None  # None: written by an earlier release, or of a table that has none
+    file_index: FileIndex | None = None  # None: written by an earlier release, or of a table that has none
 
     def to_json(self) -> list[Any]:
         value = [*self[:-2], [list(span) for span in self.labels]]
-        return value if self.index is None else [*value, self.index.to_json()]
+        return value if self.file_index is None else [*value, self.file_index.to_json()]
 
     @classmethod
     def from_json(cls, table: str, value: list[Any]) -> Self:
@@ -64,7 +64,7 @@ class DataFile(NamedTuple):
             raise FileRefused(f"{path!r} is no data file of {table}")
         check_size(size, _MAX_FILE_BYTES, path)
         file = cls(path, rows, size, digest, group, first_ts, last_ts, ranges)
-        return file._replace(index=FileIndex.from_json(index[0])) if index else file
+        return file._replace(file_index=FileIndex.from_json(index[0])) if index else file
 
     def has(self, label: str, first: int, last: int) -> bool:
         return any(other == label and a <= last and b >= first for other, a, b in self.labels)

@@ -87,7 +87,7 @@ def _described(table: str, file: DataFile, rows: pa.Table) -> DataFile:
         first_ts=times["min"],
         last_ts=times["max"],
         labels=_ranges(rows),
-        index=index_of(table, rows),
+        file_index=index_of(table, rows),
     )
 
 
@@ -123,6 +123,6 @@ def read_part(store: TableStore, table: str, file: DataFile, *, as_written: bool
     if as_written:
         return rows
     rows = rows.cast(arrow_of(table))
-    if file.index is not None and file != _described(table, file, rows):
+    if file.file_index is not None and file != _described(table, file, rows):
         raise TableDamaged(f"{file.path}: the manifest says something else about its rows than they do")
     return rows
