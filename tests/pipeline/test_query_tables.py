@@ -48,13 +48,13 @@ def both(path, to, asked, **options):
     """The answers of log and tables, which must be equal in all that is hashed; the plan of the second."""
     question = asked_of(asked) if isinstance(asked, dict) else asked.to_bytes()
     settings = {"keys": KEYRING, "result_id": "r-1", "now": lambda: START, **options}
-    one, other = api.run(str(path), question, **settings), api.run(str(path), question, tables=to, **settings)
-    assert other.digest == one.digest
-    assert other.coverage == one.coverage
-    assert list(other.rows()) == list(one.rows())
-    assert other.skipped == one.skipped
-    assert one.plan.source == "log"
-    return other
+    plain, planned = api.run(str(path), question, **settings), api.run(str(path), question, tables=to, **settings)
+    assert planned.digest == plain.digest
+    assert planned.coverage == plain.coverage
+    assert list(planned.rows()) == list(plain.rows())
+    assert planned.skipped == plain.skipped
+    assert plain.plan.source == "log"
+    return planned
 
 
 # --- the same answer ------------------------------------------------------------------------------------------------
