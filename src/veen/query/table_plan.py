@@ -36,14 +36,13 @@ from veen.tables.loading import check_hub, reader_mark
 from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableHead, TableState
 from veen.tables.parts import read_part
-from veen.tables.typed import definition_of
+from veen.tables.typed import NO_VALUE, definition_of
 
 __all__ = ["PlanReport", "PlannedSource", "TablePlan", "TableSource", "log_plan", "plan_tables"]
 
 _RECORDED: Final = EVENT.id.hex()
 _MAX_LOOKUP_BYTES: Final = 256 << 20  # of Parquet that the driver reads to find entries whose evidence is asked for
 _LEVEL: Final = "hash"  # how far queries check entries, and loads unless told otherwise
-_NO_VALUE: Final = "TABLE.VALUE"
 
 
 class NotProven(Exception):
@@ -311,7 +310,7 @@ class _TableProver:
             )
         if erased and (self._chosen.first_ts is not None or self._chosen.last_ts is not None):
             raise NotProven("times of erased entries are asked for")
-        if _NO_VALUE in typed or any(_has_nulls(file, "hub_time") for file in files.typed):
+        if NO_VALUE in typed or any(_has_nulls(file, "hub_time") for file in files.typed):
             raise NotProven("an event has a value that the typed table cannot hold")
 
     def _lie(self, label: str, claim: str) -> TableDamaged:
