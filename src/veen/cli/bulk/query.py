@@ -8,8 +8,8 @@ import click
 
 from veen.cli.bulk.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
-from veen.cli.shared.command import FILE, CliSession, identity_options, several
+from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
+from veen.cli.shared.command import FILE, CliSession, client_options, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
 from veen.cli.shared.values import MOMENT
@@ -57,14 +57,14 @@ query = LazyGroup(
 )
 
 
-_PLACE: Final = log_options(
+_READING: Final = (
     HUB_IDENTITY,
     KEY_FILE,
     MASTER,
     click.option("--engine", type=click.Choice(["python", "spark"]), default="python", show_default=True,
                  help="python: one process, no Java. spark: all cores or a cluster, the same bytes."),
-    DATA_DIR,
 )  # fmt: skip
+_PLACE: Final = log_options(*_READING, DATA_DIR)
 _STORE: Final = click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
 )
@@ -86,7 +86,7 @@ def query_connection(service: str, token_file: Path | None) -> "QueryConnection"
     return connect(service, token=read_secret(token_file, _MAX_TOKEN))
 
 
-@query.verb("run", "Answer a query from a data directory.")
+@query.verb("run", "Answer a query from a data directory or a hub.")
 @click.option("--scope", "scopes", multiple=True, help="A stream, or a pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
@@ -117,9 +117,9 @@ def query_connection(service: str, token_file: Path | None) -> "QueryConnection"
 @click.option(
     "--tables", metavar="TABLES", help="Answer from these tables what they are proven to cover; the same bytes, sooner."
 )
-@_PLACE
+@log_options(*_READING, DIR_OR_HUB)
 @_STORE
-@identity_options
+@client_options
 def run(
     output: Output,
     session: CliSession,
@@ -131,8 +131,10 @@ def run(
 ) -> None:
     """Answer a query, keep the result, and say what it covers. A hub may write to the directory meanwhile.
 
-    Entries that a running hub has in its journal only are answered, too. In --where a value is a number, true, false or
-    a text; quotes make a text of a number: payload.code="42".
+    Entries that a running hub has in its journal only are answered, too. Without --data-dir the hub of --hub or of the
+    context is asked for new entries of the scope, which are kept in your home; they are sealed.
+
+    In --where a value is a number, true, false or a text; quotes make a text of a number: payload.code="42".
 
     \b
     veen query run --data-dir ./hub --scope 'record/app/*' --type login --evidence full
@@ -140,15 +142,22 @@ def run(
     veen query run --data-dir ./hub --scope record/app/http --field payload.ms --order 'payload.ms desc' --limit 10
     veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --from -1h
     veen query run --data-dir ./hub --tables ./tables --scope record/app/http --subject alice
+    veen query run --hub https://hub.example --scope record/app/http --limit 10
     """
     from veen.query import api
+    from veen.query.descriptor import normalise
 
     keys = place.keys(session)
     question = file.read() if file is not None else _descriptor(asked, keys)
     store = _store(session, store_dir)
+    directory = place.data_dir
+    if not directory:
+        scope = normalise(question).descriptor
+        api.check_scope(scope, keys)
+        directory = place.fetched(session, output, scope.stream_names.keys())
     with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
         answer = api.run(
-            place.data_dir,
+            directory,
             question,
             keys=keys,
             engine=place.engine,
@@ -163,7 +172,7 @@ def run(
     _tell_plan(output, answer.plan)
     _tell_skipped(output, answer.skipped)
     _tell_empty(output, answer)
-    output.next(f"veen query verify {answer.digest.result_id} --data-dir {place.data_dir}")
+    output.next(f"veen query verify {answer.digest.result_id} --data-dir {directory}")
 
 
 def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
