@@ -53,6 +53,27 @@ def test_a_query_is_answered_stored_fetched_and_verified(cli, places):
     assert cli.json("query", "replay", result_id, *places)["differences"] == []
 
 
+def test_a_query_says_whether_tables_or_the_log_have_answered(cli, places, log, tmp_path):
+    to = tmp_path / "tables"
+    tables.load(str(log), str(to), keys=KeyFile(str(tmp_path / "keys")), engine="python")
+    question = ("--scope", STREAMS[0], "--subject", "svc")
+    plain, planned = asked(cli, places, *question), asked(cli, places, *question, "--tables", to)
+    assert planned["rows"] == plain["rows"]
+    names = ("rows_hash", "evidence_hash", "coverage_hash", "row_count")
+    assert [planned["result_digest"][name] for name in names] == [plain["result_digest"][name] for name in names]
+    assert (plain["plan"]["source"], planned["plan"]["source"]) == ("log", "tables")
+    shown = cli.run("query", "run", *places, *question, "--tables", to).stderr
+    assert "answered from tables: 1 of" in shown.replace("\n", " ")
+    assert cli.json("query", "verify", planned["result_digest"]["result_id"], *places)["ok"] is True
+    (to / "manifests" / "latest").write_text("0")
+    narrow = tmp_path / "narrow"
+    (tmp_path / "one").write_text(KEYS[STREAMS[1]].to_text())
+    tables.load(str(log), str(narrow), keys=KeyFile(str(tmp_path / "one")), engine="python")
+    shown = cli.run("query", "run", *places, *question, "--tables", narrow).stderr
+    assert "from the log: label" in shown
+    assert "other keys" in shown
+
+
 @pytest.mark.req("QRY-28")
 def test_another_zone_replays_from_the_two_records(cli, places, tmp_path):
     digest = asked(cli, places, "--scope", STREAMS[0], "--evidence", "spot", "--sample-rate", "0.5")["result_digest"]

@@ -141,3 +141,37 @@ def test_events_that_an_agent_recorded_are_queried_by_members_of_their_payload(c
     assert answer["rows"], answer
     counts = {row["payload.shop"]: row["count"] for row in answer["rows"]}
     assert counts == {"a": 6, "b": 3}
+
+
+def test_queries_sql_and_tables_take_a_hub_in_the_place_of_a_directory(cli, tmp_path):
+    """The newest entries included: each command asks the running hub again."""
+    with running(tmp_path / "hub") as hub:
+        init(cli, hub)
+        at = ("--identity", "recorder-admin", "--hub", hub.url, "--pin", hub.about["hub_pk"])
+        names = ("rows_hash", "coverage_hash", "evidence_hash", "row_count", "hub_id")
+        tables = tmp_path / "tables"
+        for number in range(3):
+            emit(cli, hub, "record/app/web", "--type", "login", "--subject", f"user-{number}", f'{{"n":{number}}}')
+            question = ("--scope", "record/app/web", "--field", "payload.n", "--field", "subject_id")
+            asked = cli.json("query", "run", *question, *at)
+            assert [row["payload.n"] for row in asked["rows"]] == list(range(number + 1))
+            here = cli.json("query", "run", *question, "--data-dir", hub.data_dir, "--identity", "recorder-admin")
+            assert [here["result_digest"][name] for name in names] == [asked["result_digest"][name] for name in names]
+            statement = "SELECT count(*) AS n FROM typed_sdr_event_v1"
+            assert cli.json("query", "sql", statement, "--tables", tables, "--refresh", *at)["rows"] == [
+                {"n": number + 1}
+            ]
+        loaded = cli.json("table", "load", tables, "--engine", "python", *at)
+        assert loaded["entries"] == 0  # the statement has loaded them
+        planned = cli.json("query", "run", *question, "--tables", tables, *at)
+        assert planned["plan"]["source"] == "tables"
+        assert planned["rows"] == asked["rows"]
+        proven = cli.json("query", "run", *question, "--evidence", "full", *at)
+        assert proven["result_digest"]["row_count"] == 3
+        copy = next((tmp_path / "home").rglob("copies/*/log"))
+        assert cli.json("query", "verify", asked["result_digest"]["result_id"], "--data-dir", copy.parent, *at[:2])[
+            "ok"
+        ]
+    assert cli.run("query", "run", *question, *at, code=3).stdout == ""
+    cli.env.pop("VEEN_HUB", None)
+    assert "--hub" in cli.run("query", "run", *question, "--identity", "recorder-admin", code=2).stderr

@@ -4,8 +4,10 @@ import random
 
 import pytest
 from tests.pipeline.queryworld import KEYRING, KEYS, descriptor, filled
+from tests.pipeline.tableworld import grow
 from tests.pipeline.test_query_cuts import answer, random_query
 
+from veen import tables
 from veen.log.keys import KeyFile, write_keys
 from veen.log.skips import Skips
 from veen.query import api
@@ -101,3 +103,26 @@ def test_evidence_fails_on_spark_as_it_does_in_one_process(spark, tmp_path, keys
             answer(plan, asked, source)
         words.append(str(caught.value))
     assert words[0] == words[1]
+
+
+def test_tables_the_log_and_both_give_one_answer_by_either_engine(spark, tmp_path, keys):
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    world = filled(hub, 60, 3)
+    to = str(tmp_path / "tables")
+    tables.load(str(hub), to, keys=keys, engine="spark", spark=spark, parts=3)
+    rng = random.Random(3)
+    grow(world, 12, rng)
+    path = world.done()
+    sources = set()
+    for number in range(5):
+        asked = random_query(rng, number).to_bytes()
+        answers = [
+            api.run(path, asked, keys=KEYRING, result_id="r-1", now=lambda: 7, engine=engine, spark=spark, tables=place)
+            for engine in ("python", "spark")
+            for place in (None, to)
+        ]
+        assert len({answer.digest for answer in answers}) == 1
+        assert all(list(answer.rows()) == list(answers[0].rows()) for answer in answers)
+        sources |= {answer.plan.source for answer in answers}
+    assert {"log", "tables and log", "log by tables"} <= sources

@@ -1,6 +1,8 @@
 """docs/tables.md says what the code does: columns, and examples that run."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from veen.log.events import REASONS
@@ -21,3 +23,9 @@ def test_the_columns_are_the_documented_ones():
 def test_the_reasons_are_the_documented_ones():
     table = PAGE.partition("| reason | |")[2].partition("\n\n")[0]
     assert sorted(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == sorted(REASONS)
+
+
+def test_the_page_of_typed_tables_follows_from_their_declarations():
+    tool = Path(__file__).parents[2] / "tools" / "typed_tables.py"
+    check = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stderr

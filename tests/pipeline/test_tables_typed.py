@@ -20,7 +20,7 @@ from veen.core.labels import stream_id_of
 from veen.core.wire import Uint
 from veen.fs.stores import open_store
 from veen.log.keys import write_keys
-from veen.overlays import kv
+from veen.overlays import crdt, crud, kv
 from veen.overlays.framework import registry
 from veen.overlays.framework.body import Body
 from veen.overlays.framework.registry import Overlay
@@ -141,6 +141,7 @@ def test_recorder_events_are_columns_with_their_place_in_the_log(tmp_path, keys,
         "leaf_hash": receipt.leaf_hash,
         "ts": receipt.hub_ts,
         "issue": None,
+        "unfit": None,
     }
 
 
@@ -246,6 +247,24 @@ def test_duckdb_finds_the_events_of_a_subject_without_our_code(tmp_path, keys, t
     assert all(row[1].year == 2023 and row[2].startswith("rcpt-") for row in rows)
 
 
+def test_polars_finds_the_events_of_a_subject_without_our_code(tmp_path, keys, to):
+    polars = pytest.importorskip("polars")
+    world = Recorder(tmp_path)
+    for number in range(12):
+        world.emit(subject_id=f"user-{number % 3}", payload={"amount": number * 10})
+    load(world.done(), to, keys)
+    events = polars.scan_parquet(f"{to}/{EVENTS}/*/*/*.parquet", hive_partitioning=True)
+    rows = (
+        events.filter(polars.col("subject_id") == "user-1")
+        .sort("stream_seq")
+        .select("event_time", "sid", polars.col("payload").str.json_path_match("$.amount").alias("amount"))
+        .collect()
+    )
+    assert rows["amount"].to_list() == ["10", "40", "70", "100"]
+    assert set(rows["sid"]) == {stream_id_of(STREAMS[0]).hex()}
+    assert rows["event_time"].dtype == polars.Datetime("us", "UTC")
+
+
 # --- tables of other overlays -----------------------------------------------------------------------------------------
 
 
@@ -268,10 +287,51 @@ def test_an_installed_overlay_brings_its_table(tmp_path, keys, to, with_readings
 
 def test_a_value_that_a_column_cannot_have_is_an_issue_and_stops_nothing(tmp_path, keys, to, with_readings):
     world = Recorder(tmp_path)
-    reading(world, at=1 << 62)  # no calendar has it
+    reading(world, at=1 << 62, count=1 << 63)  # no calendar has it, and no column
     reading(world)
     load(world.done(), to, keys)
-    assert [row["issue"] for row in tables.rows(to, READINGS.name)] == ["TABLE.VALUE", None]
+    first, second = tables.rows(to, READINGS.name)
+    assert (first["issue"], second["issue"], second["unfit"]) == ("TABLE.VALUE", None, None)
+    assert (first["sensor"], first["at"], first["count"]) == ("s1", None, None)
+    unfit = json.loads(first["unfit"])
+    assert {name: kept["value"] for name, kept in unfit.items()} == {"at": 1 << 62, "count": 1 << 63}
+    assert "64 bits" in unfit["count"]["why"]
+
+
+def test_events_of_every_built_in_overlay_have_a_table(tmp_path, keys, to):
+    """Columns are the declared fields; of bodies that are read by code of their own there is none."""
+    schemas = {schema.name for overlay in registry.BUILTIN.values() for schema in overlay.schemas}
+    declared = {table.schema.name for table in installed().values()}
+    assert schemas - declared == {"sdr.config.v1", "sdr.checkpoint.v1"}
+    world = Recorder(tmp_path)
+    drafts = [
+        kv.put("colour", {"name": "red"}, ts=7),
+        kv.delete("colour"),
+        crdt.counter_add(b"\x01" * 32, (1 << 64) - 1),
+        crud.CRUD.draft(crud.Crud(op="create", entity="user", id="1", fields={"a": [1, b"\x02"]})),
+    ]
+    for draft in drafts:
+        world.emit(schema=draft.schema, body=draft.body)
+    load(world.done(), to, keys)
+    puts = list(tables.rows(to, "typed_veen_kv_v1"))
+    assert [(row["op"], row["key"], row["value"], row["body_ts"]) for row in puts] == [
+        ("put", "colour", '{"name":"red"}', 7),
+        ("del", "colour", None, None),
+    ]
+    (counter,) = tables.rows(to, "typed_crdt_gcnt_v1")
+    assert (counter["shard"], counter["delta"], counter["issue"]) == ("01" * 32, None, "TABLE.VALUE")
+    assert json.loads(counter["unfit"])["delta"]["value"] == (1 << 64) - 1
+    (record,) = tables.rows(to, "typed_veen_crud_v1")
+    assert (record["entity"], json.loads(record["fields"]), record["if_rev"]) == ("user", {"a": [1, "02"]}, None)
+
+
+def test_a_declaration_whose_own_code_fails_keeps_the_reason(tmp_path, keys, to, monkeypatch, with_readings):
+    monkeypatch.setattr("veen.tables.typed.event_of", lambda row: (_ for _ in ()).throw(ValueError("no event \ud800")))
+    world = Recorder(tmp_path)
+    reading(world)
+    load(world.done(), to, keys)
+    (row,) = tables.rows(to, READINGS.name)
+    assert (row["issue"], json.loads(row["unfit"])[""]) == ("TABLE.VALUE", "ValueError: no event ?")
 
 
 def test_a_table_that_comes_later_is_made_from_silver_without_keys(tmp_path, keys, to, with_readings):

@@ -6,7 +6,7 @@ divide       slices into tasks by entries, chunks split where need be
 pack         slices into tasks by bytes, chunks whole
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -187,21 +187,44 @@ def _holes(label_pin: LabelPin) -> Iterator[ChunkRef]:
 
 
 def _in_time(fs: Fs, chunks: list[ChunkRef], selection: Selection) -> list[ChunkRef]:
-    """hub_ts never decreases in a label (D-28): a chunk ends before the next one begins.
+    """hub_ts never decreases in a label (D-28): a chunk ends before the next one begins, so a few tell about all.
 
     Where a foreign log breaks that rule, this may only leave out what no honest hub would have put there; the audit,
     which reads everything, reports it.
     """
-    if selection.first_ts is None and selection.last_ts is None:
-        return chunks
-    begins = [first_ts(fs, chunk) for chunk in chunks]
-    chosen = []
-    for chunk, begin, after in zip(chunks, begins, [*begins[1:], None], strict=True):
-        too_late = selection.last_ts is not None and begin is not None and begin > selection.last_ts
-        too_early = selection.first_ts is not None and after is not None and after < selection.first_ts
-        if not too_late and not too_early:
-            chosen.append(chunk)
-    return chosen
+    first, last = 0, len(chunks)
+    times: dict[int, int | None] = {}
+
+    def begin_of(number: int) -> int | None:
+        if number not in times:
+            times[number] = first_ts(fs, chunks[number])
+        return times[number]
+
+    def search(begins_late: Callable[[int], bool]) -> int:
+        """The first chunk that begins late, those that cannot tell their time aside; their number if none does."""
+        low, high = 0, len(chunks)
+        while low < high:
+            middle = number = (low + high) // 2
+            while number < high and begin_of(number) is None:
+                number += 1
+            begin = begin_of(number) if number < high else None
+            if begin is None or begins_late(begin):
+                high = middle
+            else:
+                low = number + 1
+        while low < len(chunks) and begin_of(low) is None:
+            low += 1
+        return low
+
+    if selection.first_ts is not None:
+        bound = selection.first_ts
+        first = max(0, search(lambda begin: begin >= bound) - 1)
+        while first > 0 and begin_of(first) is None:  # one that cannot tell its time may begin before the bound
+            first -= 1
+    if selection.last_ts is not None:
+        limit = selection.last_ts
+        last = search(lambda begin: begin > limit)
+    return chunks[first:last]
 
 
 # --- from slices to tasks ----------------------------------------------------------------------------------------

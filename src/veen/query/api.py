@@ -21,6 +21,7 @@ from veen.core.errors import VeenError
 from veen.core.labels import stream_id_of
 from veen.core.objects.identity import HubIdentity
 from veen.fs.places import open_fs
+from veen.fs.stores import TableStore
 from veen.log.columns import ENTRIES
 from veen.log.decryption import reader_of
 from veen.log.entries import ReadSpec, batches
@@ -37,6 +38,7 @@ from veen.query.errors import EvidenceFailed, ForbiddenScope, InvalidDescriptor,
 from veen.query.evidence import Leaves
 from veen.query.planning import plan_query
 from veen.query.store import Store
+from veen.query.table_plan import PlannedSource, PlanReport, TablePlan, TableSource, log_plan, plan_tables
 from veen.query.times import seconds_of
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Result:
     coverage: Json
     skipped: Mapping[str, int]  # entries in range that could be no row, by reason
     ignored_filters: tuple[str, ...]
+    plan: PlanReport  # how it was answered: no part of the digest
     _rows: Callable[[], Iterator[bytes]]
 
     def rows(self) -> Iterator[dict[str, Json]]:
@@ -124,11 +127,13 @@ def run(
     result_id: str | None = None,
     spark: "SparkSession | None" = None,
     now: Callable[[], int] = lambda: int(time.time()),
+    tables: str | TableStore | None = None,
 ) -> Result:
     """Answer a query over a data directory. Without a store, rows are held in memory.
 
     `keys` open the streams of the scope; a stream without a read key is ForbiddenScope. `identity` is the hub's, where
-    it is pinned; without it the directory's own is believed.
+    it is pinned; without it the directory's own is believed. `tables` are tables of the same log: what they are proven
+    to cover is answered from them, with the same rows and digest (`Result.plan` says what was).
     """
     descriptor, ignored = normalise(given)
     result_id = result_id or new_result_id()
@@ -145,8 +150,11 @@ def run(
             identity=identity,
             spark=spark,
             now=now,
+            tables=tables,
+            told=reports.append,
         )
 
+    reports: list[PlanReport] = []
     rows: Callable[[], Iterator[bytes]]
     if store is None:
         memory = _Memory()
@@ -168,6 +176,7 @@ def run(
         coverage=outcome.coverage.value,
         skipped=outcome.coverage.skipped,
         ignored_filters=ignored,
+        plan=reports[-1],
         _rows=rows,
     )
 
@@ -183,10 +192,21 @@ def answer_into(
     identity: HubIdentity | None = None,
     spark: "SparkSession | None" = None,
     now: Callable[[], int] = lambda: int(time.time()),
+    tables: str | TableStore | None = None,
+    told: Callable[[PlanReport], None] = lambda report: None,
 ) -> QueryOutcome:
-    """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise."""
+    """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise.
+
+    `told` is given the plan, before the first row.
+    """
     prefix = plan_query(data_dir, descriptor, identity=identity)
-    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+    if tables is None:
+        told(log_plan(prefix))
+        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+    plan = plan_tables(tables, prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
+    told(plan.report if isinstance(plan, TablePlan) else plan)
+    table_plan = plan if isinstance(plan, TablePlan) else None
+    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, table_plan)
 
 
 def _fail(store: Store, result_id: str, exc: Exception) -> None:
@@ -340,26 +360,45 @@ def _executed(
     spark: "SparkSession | None",
     sink: ResultSink,
     now: Callable[[], int],
+    plan: TablePlan | None = None,
 ) -> QueryOutcome:
-    with _source(prefix, descriptor, keys, engine, spark) as source:
+    with _source(prefix, descriptor, keys, engine, spark, plan) as source:
         return execute(prefix, descriptor, result_id, source, sink, now=now)
 
 
 @contextmanager
 def _source(
-    prefix: Prefix, descriptor: QueryDescriptor, keys: Keys, engine: Engine, spark: "SparkSession | None"
+    prefix: Prefix,
+    descriptor: QueryDescriptor,
+    keys: Keys,
+    engine: Engine,
+    spark: "SparkSession | None",
+    plan: TablePlan | None,
 ) -> Iterator[MatchSource]:
     if engine == "python":
-        yield LocalSource(prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
+        keyring = keys.load() if isinstance(keys, KeyFile) else keys
+        if plan is None:
+            yield LocalSource(prefix, descriptor, keyring)
+        else:
+            proven = None if plan.proven is None else LocalSource(plan.proven, descriptor, keyring)
+            table, rest = TableSource(plan.task, descriptor), LocalSource(plan.rest, descriptor, keyring)
+            yield PlannedSource(plan, [table, rest], proven)
         return
     from veen.query.on_spark import SparkSource
     from veen.spark.session import spark_session
 
     session = spark or spark_session("veen query")
+
+    def source(key_file: KeyFile) -> MatchSource:
+        if plan is None:
+            return SparkSource(session, prefix, descriptor, key_file)
+        proven = None if plan.proven is None else SparkSource(session, plan.proven, descriptor, key_file)
+        return PlannedSource(plan, [SparkSource(session, plan.rest, descriptor, key_file, table=plan.task)], proven)
+
     if isinstance(keys, KeyFile):
-        yield SparkSource(session, prefix, descriptor, keys)
+        yield source(keys)
         return
     # Executors of this machine read the keys of the scope; a cluster is given a KeyFile that its machines can reach.
     wanted = [key for name in descriptor.scope for key in keys.readers(stream_id_of(name))]
     with keys_for_tasks(wanted) as key_file:
-        yield SparkSource(session, prefix, descriptor, key_file)
+        yield source(key_file)

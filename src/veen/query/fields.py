@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Self
+from typing import Any, Final, Protocol, Self
 
-from veen.core.event import Event
-from veen.overlays.recorder.events import MAX_TIME, RecorderEvent
+from veen.core.event import Order
+from veen.overlays.recorder.events import MAX_TIME
 from veen.query.canonical import Json, parse_canonical
 from veen.query.errors import InvalidJson
 from veen.query.times import timestamp
 
-__all__ = ["ALL", "FieldPath", "RecordedEvent", "payload_of", "receipt_id_of"]
+__all__ = ["ALL", "FieldPath", "RecordedBody", "RecordedEvent", "RecordedPlace", "payload_of", "receipt_id_of"]
 
 _MAX_PATH: Final = 32
 _MAX_NAME: Final = 1024
@@ -24,13 +24,45 @@ def receipt_id_of(leaf_hash: bytes) -> str:
     return f"rcpt-{leaf_hash.hex()}"
 
 
+class RecordedPlace(Protocol):
+    """Where an event stands in the log: an `Event`, or a row of a table."""
+
+    @property
+    def order(self) -> Order: ...
+    @property
+    def label(self) -> bytes: ...
+    @property
+    def stream_seq(self) -> int: ...
+    @property
+    def hub_ts(self) -> int: ...
+    @property
+    def leaf_hash(self) -> bytes: ...
+
+
+class RecordedBody(Protocol):
+    """What an event says: a `RecorderEvent`, or a row of a table."""
+
+    @property
+    def subject_id(self) -> str: ...
+    @property
+    def principal_id(self) -> bytes: ...
+    @property
+    def event_type(self) -> str: ...
+    @property
+    def event_time(self) -> int: ...
+    @property
+    def origin(self) -> str: ...
+    @property
+    def payload(self) -> Any: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvent:
     """A recorder event at its place in the log: what rows are made of."""
 
     stream: str  # its name, as the scope of the query has it
-    event: Event = field(repr=False)
-    body: RecorderEvent = field(repr=False)
+    event: RecordedPlace = field(repr=False)
+    body: RecordedBody = field(repr=False)
 
     @cached_property
     def payload(self) -> Json:

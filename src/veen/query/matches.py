@@ -104,7 +104,8 @@ class Matcher:
     def _match(self, record: RecordedEvent, raw: bytes, receipt: bytes) -> Match:
         witness = None
         if self._descriptor.evidence.mode != "none":
-            witness = Witness(receipt, record.event.client_id, Msg.digest_of(raw), Msg.from_bytes(raw).sig)
+            msg = Msg.from_bytes(raw)
+            witness = Witness(receipt, msg.client_id, Msg.digest_of(raw), msg.sig)
         return match_of(self._descriptor, self._identity, record, witness)
 
 

@@ -17,17 +17,19 @@ from veen.log.columns import ddl
 from veen.log.keys import KeyFile
 from veen.log.prefix import Prefix
 from veen.log.skips import Skips
-from veen.log.slices import Slice, divide
+from veen.log.slices import divide
 from veen.log.times import Times, with_times
 from veen.query.aggregate import Partial
 from veen.query.descriptor import QueryDescriptor
 from veen.query.engine import present
 from veen.query.errors import ExecutionFailed
 from veen.query.matches import Match
+from veen.query.table_rows import TableTask
 from veen.query.tasks import (
     GROUPS,
     MATCHES,
     SORT_KEYS,
+    Part,
     QueryJob,
     boundaries,
     group_batches,
@@ -57,18 +59,22 @@ class SparkSource:
         keys: KeyFile,
         *,
         parts: int | None = None,
+        table: TableTask | None = None,
     ) -> None:
+        """`table`: files that answer a part of the query, besides the log."""
         self._spark = spark
         self._job = QueryJob(uri=prefix.uri, descriptor=descriptor, identity=prefix.identity, keys=keys)
-        self._parts = parts or parts_for(spark, prefix.size)
+        size = prefix.size + (table.size if table is not None else 0)
+        self._parts = parts or parts_for(spark, size)
         self._tasks = divide(present(prefix.slices), self._parts)
+        self._files = table.divided(self._parts) if table is not None else ()
         self._times: list[Times | None] | None = None  # surveyed once, when matches are first asked for
 
     def matches(self, skips: Skips) -> Iterator[Match]:
-        if not self._tasks:
+        if not self._tasks and not self._files:
             return
         query, tasks = self._prepared()
-        unsorted = over(self._spark, tasks, lambda slices: match_batches(query, slices), MATCHES)
+        unsorted = over(self._spark, tasks, lambda part: match_batches(query, part), MATCHES)
         buckets = len(query.bounds) + 1
         ordered = unsorted.repartitionById(buckets, unsorted["bucket"]).sortWithinPartitions(*SORT_KEYS)
         for row in self._rows(ordered, "query: open, filter and sort"):
@@ -78,7 +84,7 @@ class SparkSource:
                 yield match_of(row)
 
     def groups(self, skips: Skips) -> Iterator[tuple[bytes, Partial]]:
-        if not self._tasks:
+        if not self._tasks and not self._files:
             return
         query, tasks = self._prepared()
         descriptor = query.descriptor
@@ -91,7 +97,7 @@ class SparkSource:
             )
             return merged_batches(descriptor, pairs)
 
-        partials = over(self._spark, tasks, lambda slices: group_batches(query, slices), GROUPS)
+        partials = over(self._spark, tasks, lambda part: group_batches(query, part), GROUPS)
         merged = partials.repartition(self._parts, "key").sortWithinPartitions("key").mapInArrow(merge, ddl(GROUPS))
         for row in self._rows(merged.orderBy("key", "partial"), "query: open, filter and aggregate"):
             if row["key"]:
@@ -99,15 +105,16 @@ class SparkSource:
             else:
                 skips_of(bytes(row["partial"]), skips)
 
-    def _prepared(self) -> tuple[QueryJob, list[list[Slice]]]:
+    def _prepared(self) -> tuple[QueryJob, list[Part]]:
         """The job with its buckets, and its tasks, each slice with the time before it."""
         if self._times is None:
             self._times = surveyed(
                 self._spark, self._job.uri, self._tasks, what="query: survey times", failure=ExecutionFailed
             )
         tasks = with_times(self._tasks, self._times)
-        bounds = boundaries(tasks, self._times, min(self._parts, _MAX_BUCKETS))
-        return replace(self._job, bounds=bounds), tasks
+        begins = [file.first_ts for task in self._files for file in task.files]
+        bounds = boundaries(tasks, self._times, min(self._parts, _MAX_BUCKETS), more=begins)
+        return replace(self._job, bounds=bounds), [*tasks, *self._files]
 
     def _rows(self, frame: "DataFrame", what: str) -> Iterator[Any]:
         with job(self._spark, what, ExecutionFailed):

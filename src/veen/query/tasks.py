@@ -7,7 +7,7 @@ in, sorting what they give restores the one sequence of matches that a single pr
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -29,7 +29,9 @@ __all__ = [
     "GROUPS",
     "MATCHES",
     "SORT_KEYS",
+    "Part",
     "QueryJob",
+    "RowTask",
     "boundaries",
     "group_batches",
     "match_batches",
@@ -72,14 +74,29 @@ class QueryJob:
     bounds: tuple[Order, ...] = ()  # where buckets of the logical order begin
 
 
-def boundaries(tasks: Sequence[Sequence[Slice]], times: Sequence[Times | None], buckets: int) -> tuple[Order, ...]:
-    """Where to divide the logical order so that buckets are of similar size; any division gives the same result."""
+class RowTask(Protocol):
+    """A part of a query that is answered from elsewhere than slices of a log: from files of a table."""
+
+    def matches(self, descriptor: QueryDescriptor) -> Iterator[Match]: ...
+
+
+Part = Sequence[Slice] | RowTask
+
+
+def boundaries(
+    tasks: Sequence[Sequence[Slice]], times: Sequence[Times | None], buckets: int, *, more: Iterable[int] = ()
+) -> tuple[Order, ...]:
+    """Where to divide the logical order so that buckets are of similar size; any division gives the same result.
+
+    `more`: times at which files of a table begin.
+    """
     slices = [part for task in tasks for part in task]
-    starts = sorted(
+    starts: list[Order] = [
         (max(part.before_ts, span.first_ts), part.stream.stream_id or b"", part.stream.epoch, part.first, b"")
         for part, span in zip(slices, times, strict=True)
         if span is not None
-    )
+    ]
+    starts = sorted({*starts, *((begin, b"", 0, 0, b"") for begin in more)})
     step = max(1, -(-len(starts) // buckets))
     return tuple(starts[step::step])
 
@@ -87,16 +104,18 @@ def boundaries(tasks: Sequence[Sequence[Slice]], times: Sequence[Times | None], 
 # --- matches -----------------------------------------------------------------------------------------------------
 
 
-def _matches(job: QueryJob, slices: Sequence[Slice], skips: Skips) -> Iterator[Match]:
-    return Matcher(job.descriptor, job.keys.load(), job.identity).matches(open_fs(job.uri), slices, skips)
+def _matches(job: QueryJob, part: Part, skips: Skips) -> Iterator[Match]:
+    if not isinstance(part, Sequence):
+        return part.matches(job.descriptor)
+    return Matcher(job.descriptor, job.keys.load(), job.identity).matches(open_fs(job.uri), part, skips)
 
 
-def match_batches(job: QueryJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """The matches in some slices, then what was skipped in them."""
+def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
+    """The matches in some slices or files, then what was skipped in them."""
     skips = Skips()
 
     def rows() -> Iterator[dict[str, Any]]:
-        for match in _matches(job, slices, skips):
+        for match in _matches(job, part, skips):
             ts, stream_id, epoch, stream_seq, leaf_hash = match.order
             row = {
                 "bucket": bisect_right(job.bounds, match.order),
@@ -148,15 +167,15 @@ def match_of(row: Any) -> Match:
 # --- groups ------------------------------------------------------------------------------------------------------
 
 
-def group_batches(job: QueryJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """What some slices add to each group; the empty key carries what was skipped."""
+def group_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
+    """What some slices or files add to each group; the empty key carries what was skipped."""
     aggregate = job.descriptor.aggregate
     assert aggregate is not None  # noqa: S101 - only aggregates come here
     skips = Skips()
 
     def rows() -> Iterator[dict[str, Any]]:
         groups: dict[bytes, Partial] = {}
-        for match in _matches(job, slices, skips):
+        for match in _matches(job, part, skips):
             assert match.partial is not None  # noqa: S101 - as above
             group = groups.setdefault(match.row, match.partial)
             if group is not match.partial:

@@ -10,6 +10,7 @@ files by then, so nothing lies between the two. These entries travel inside of t
 be gone when they are read.
 """
 
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -20,14 +21,14 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.control import ControlRecord, LabelOpen
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
-from veen.fs.local import Fs
+from veen.fs.local import File, Fs
 from veen.fs.places import open_place
 from veen.storage import frame, layout
 from veen.storage import journal as write_ahead
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.frame import HEADER_BYTES, Frame
 from veen.storage.keys import identity
-from veen.storage.reader import inflate
+from veen.storage.reader import inflate, is_compressed
 from veen.storage.scan import inventory, read_file
 
 __all__ = ["ChunkRef", "Kind", "LabelPin", "Pinned", "first_ts", "pin", "read_chunk"]
@@ -36,6 +37,7 @@ __all__ = ["ChunkRef", "Kind", "LabelPin", "Pinned", "first_ts", "pin", "read_ch
 Kind = Literal["sealed", "active", "receipts", "heads", "journal", "missing", "hub"]
 _LOOKS: Final = 3  # at a journal whose oldest segment goes away meanwhile
 _MAX_JOURNAL_BYTES: Final = 32 << 20  # of frames that are held and travel: later ones belong to the next pin
+_PACKED_BYTES: Final = 16 << 10  # of a compressed chunk, read at a time to learn its first entry
 _RANKS: Final = {"sealed": 0, "receipts": 1, "heads": 2}  # a chunk that is there twice is read from its fullest form
 
 
@@ -274,15 +276,30 @@ def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        head = file.read_at(0, HEADER_BYTES)
+        head = _beginning(file, HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[0] != 1:
             return None
-        data = file.read_at(0, frame.wanted(head, 0))
+        data = _beginning(file, frame.wanted(head, 0))
         return Receipt.from_bytes(frame.read(data, 0)[0].receipt).hub_ts
     except VeenError:
         return None
     finally:
         file.close()
+
+
+def _beginning(file: File, count: int) -> bytes:
+    """The first bytes of a chunk, inflated if it was compressed; fewer if it has no more, or cannot be inflated."""
+    data = file.read_at(0, count)
+    if not is_compressed(data):
+        return data
+    plain, at, decoder = bytearray(), 0, zlib.decompressobj()
+    try:
+        while len(plain) < count and (packed := file.read_at(at, _PACKED_BYTES)):
+            plain += decoder.decompress(packed, count - len(plain))
+            at += len(packed)
+    except zlib.error:
+        return b""
+    return bytes(plain)
 
 
 def only(pinned: Pinned, labels: Iterable[bytes]) -> Pinned:

@@ -26,7 +26,7 @@ from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow
 from veen.storage.label_files import LabelFiles, Location
 
-__all__ = ["EntryReader", "Packed", "PrunedError", "inflate"]
+__all__ = ["EntryReader", "Packed", "PrunedError", "inflate", "is_compressed"]
 
 _ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so a compressed chunk is told by its first byte
 _UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also if it is larger
@@ -43,6 +43,11 @@ class PrunedError(StorageError):
 
     def __str__(self) -> str:
         return f"entry {self.stream_seq}: erased by the retention policy"
+
+
+def is_compressed(data: bytes) -> bool:
+    """Whether a chunk file with these first bytes is compressed."""
+    return data[:1] == bytes([_ZLIB_FIRST])
 
 
 def inflate(data: bytes, maximum: int, path: str) -> bytes:

@@ -8,16 +8,19 @@ functions of a job and a part of the log: Spark runs them, or one process does.
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from veen.client.identity.keyring import Keyring
 from veen.core.objects.identity import HubIdentity
 from veen.fs.local import Fs
 from veen.fs.places import absolute, open_fs
 from veen.fs.stores import TableStore
 from veen.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
+from veen.log.decryption import reader_of
 from veen.log.entries import Level, ReadSpec, batches
 from veen.log.events import EventJob, event_batches
 from veen.log.keys import KeyFile
@@ -37,15 +40,25 @@ from veen.tables.typed import definition_of, installed, typed_batches
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Engine", "LoadJob", "LoadReport", "commit_prefix", "complete_typed", "load", "load_task", "typed_now"]
+__all__ = [
+    "Engine",
+    "LoadJob",
+    "LoadReport",
+    "commit_prefix",
+    "complete_typed",
+    "load",
+    "load_task",
+    "reader_mark",
+    "typed_now",
+]
 
 Engine = Literal["python", "spark"]
 
 LOADED: Final = ("bronze", "silver")
 MAX_ENTRIES: Final = 5_000_000  # of one commit: what a crash can cost
 RESULTS: Final = (
-    Column("kind", "STRING", pa.string(), "file, or head"),
-    Column("name", "STRING", pa.string(), "the table, or the label"),
+    Column("kind", "STRING", pa.string(), "file, head or reader"),
+    Column("name", "STRING", pa.string(), "the table, the label or the stream"),
     Column("value", "STRING", pa.string(), "JSON"),
 )
 _DERIVED: Final = ("ts", "ok", "reason")
@@ -102,6 +115,7 @@ def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]
         results += ({"kind": "file", "name": table, "value": json.dumps(file.to_json())} for file in writer.done())
     results += _files(typed.values())
     results += ({"kind": "head", "name": label, "value": json.dumps(head)} for label, head in heads.items())
+    results += _readers(job, slices)
     yield pa.RecordBatch.from_pylist(results, schema=arrow_schema(RESULTS))
 
 
@@ -120,6 +134,20 @@ def _files(writers: Iterable[PartWriter]) -> Iterator[dict[str, str]]:
     for writer in writers:
         for file in writer.done():
             yield {"kind": "file", "name": writer.table, "value": json.dumps(file.to_json())}
+
+
+def _readers(job: LoadJob, slices: Sequence[Slice]) -> Iterator[dict[str, str]]:
+    keyring = job.keys.load()
+    names = {keys.stream_id for keys in keyring.entries}
+    streams = {part.stream.resolved(names) for part in slices}
+    for stream_id in sorted({stream.stream_id or b"" for stream in streams if stream is not None}):
+        yield {"kind": "reader", "name": stream_id.hex(), "value": reader_mark(keyring, stream_id, job.level)}
+
+
+def reader_mark(keyring: Keyring, stream_id: bytes, level: Level) -> str:
+    """A hash of the public read keys of a stream and of how entries are checked: equal marks open the same entries."""
+    public = sorted(keys.reader_pk for keys in reader_of(keyring, stream_id).keys)
+    return sha256(b"".join((level.encode(), b"\0", *public))).hexdigest()
 
 
 def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
@@ -226,8 +254,11 @@ def commit_prefix(
     )
     add: dict[str, list[DataFile]] = {table: [] for table in (*LOADED, *job.typed)}
     heads: dict[str, TableHead] = {}
+    readers: dict[str, str] = {}
     for row in results:
-        if row["kind"] == "file":
+        if row["kind"] == "reader":
+            readers[row["name"]] = row["value"] if readers.get(row["name"], row["value"]) == row["value"] else ""
+        elif row["kind"] == "file":
             add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
         else:
             head = TableHead(*json.loads(row["value"]))
@@ -240,6 +271,7 @@ def commit_prefix(
         heads=heads,
         add={table: tuple(files) for table, files in add.items()},
         typed=job.typed,
+        readers=readers,
     )
     return log.commit(state, change)
 

@@ -82,14 +82,15 @@ class TableLog:
             at -= 1
         return at
 
-    def commit(self, state: TableState, change: Change) -> TableState:
+    def commit(self, state: TableState, change: Change, *, whole: bool = False) -> TableState:
         """Make a change to the tables as they were read; TableBusy if they are not so any more.
 
-        Before this line nothing has happened; after it, everything has.
+        Before this line nothing has happened; after it, everything has. `whole`: the manifest repeats everything, so
+        that those before it are not needed any more.
         """
         version = state.version + 1
         after = apply(state, change, version=version, digest="")
-        base = after if version % _BASE_EVERY == 0 else None
+        base = after if whole or version % _BASE_EVERY == 0 else None
         data = manifest_of(change, version=version, prev=state.digest, base=base)
         manifest = read_manifest(data, manifest_path(version))
         assert manifest is not None  # noqa: S101 - written a line above

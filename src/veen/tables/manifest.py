@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 from veen.fs.inside import FileRefused, check_name, check_size
 from veen.log.prefix import Mark
 from veen.tables.errors import TableDamaged
+from veen.tables.index import FileIndex
 
 __all__ = [
     "MAX_MANIFEST_BYTES",
@@ -48,20 +49,22 @@ class DataFile(NamedTuple):
     first_ts: int = 0
     last_ts: int = 0
     labels: tuple[tuple[str, int, int], ...] = ()  # label in hex, first and last stream_seq
+    file_index: FileIndex | None = None  # None: written by an earlier release, or of a table that has none
 
     def to_json(self) -> list[Any]:
-        return [*self[:-1], [list(span) for span in self.labels]]
+        value = [*self[:-2], [list(span) for span in self.labels]]
+        return value if self.file_index is None else [*value, self.file_index.to_json()]
 
     @classmethod
     def from_json(cls, table: str, value: list[Any]) -> Self:
         """FileRefused unless it names a file of `table`."""
-        *rest, labels = value
-        path, rows, size, digest, group, first_ts, last_ts = rest
+        path, rows, size, digest, group, first_ts, last_ts, labels, *index = value
         ranges = tuple((label, first, last) for label, first, last in labels)
         if check_name(path, below=table) != f"{table}/{group}/{path.rpartition('/')[2]}" or not path.endswith(_SUFFIX):
             raise FileRefused(f"{path!r} is no data file of {table}")
         check_size(size, _MAX_FILE_BYTES, path)
-        return cls(path, rows, size, digest, group, first_ts, last_ts, ranges)
+        file = cls(path, rows, size, digest, group, first_ts, last_ts, ranges)
+        return file._replace(file_index=FileIndex.from_json(index[0])) if index else file
 
     def has(self, label: str, first: int, last: int) -> bool:
         return any(other == label and a <= last and b >= first for other, a, b in self.labels)
@@ -107,6 +110,7 @@ class Change:
     gone: tuple[str, ...] = ()  # replaced files that are removed by now
     meta: Mapping[str, Any] = field(default_factory=dict)  # gold: by fold
     typed: Mapping[str, str] | None = None  # the typed tables that are complete from now on; None: those before
+    readers: Mapping[str, str] = field(default_factory=dict)  # by stream in hex: whose keys opened it (`reader_mark`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,7 @@ class TableState:
     dead: Mapping[str, Dead] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     typed: Mapping[str, str] = field(default_factory=dict)  # complete typed tables and the hash of their declaration
+    readers: Mapping[str, str] = field(default_factory=dict)  # as in Change; "": loads with several marks
 
     def of(self, table: str) -> tuple[DataFile, ...]:
         """The files of a table, by path."""
@@ -162,7 +167,12 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
         dead=dead,
         meta={**state.meta, **change.meta},
         typed=state.typed if change.typed is None else change.typed,
+        readers={**state.readers, **_readers_after(state.readers, change.readers)},
     )
+
+
+def _readers_after(before: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    return {stream: mark if before.get(stream, mark) == mark else "" for stream, mark in new.items()}
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------
@@ -219,6 +229,7 @@ def _change_json(change: Change) -> dict[str, Any]:
         "gone": sorted(change.gone),
         "meta": change.meta,
         "typed": change.typed,
+        "readers": change.readers,
     }
 
 
@@ -236,7 +247,16 @@ def _change_of(value: dict[str, Any]) -> Change:
         gone=tuple(map(_data_path, value["gone"])),
         meta=value["meta"],
         typed=_typed_of(value.get("typed")),
+        readers=_readers_of(value),
     )
+
+
+def _readers_of(value: dict[str, Any]) -> dict[str, str]:
+    """Absent in manifests of earlier releases."""
+    readers = value.get("readers", {})
+    if not all(type(text) is str for member in readers.items() for text in member):
+        raise FileRefused("a reader of a stream is none")
+    return dict(readers)
 
 
 def _typed_of(value: Any) -> dict[str, str] | None:
@@ -256,6 +276,7 @@ def _state_json(state: TableState) -> dict[str, Any]:
         "dead": state.dead,
         "meta": state.meta,
         "typed": state.typed,
+        "readers": state.readers,
     }
 
 
@@ -272,11 +293,15 @@ def _state_of(value: dict[str, Any], version: int, digest: str) -> TableState:
         dead={_data_path(path): Dead(*entry) for path, entry in value["dead"].items()},
         meta=value["meta"],
         typed=_typed_of(value.get("typed")) or {},
+        readers=_readers_of(value),
     )
 
 
 def _files_json(files: Mapping[str, Iterable[DataFile]]) -> dict[str, Any]:
-    return {table: [file.to_json() for file in sorted(listed)] for table, listed in files.items()}
+    return {
+        table: [file.to_json() for file in sorted(listed, key=lambda file: file.path)]
+        for table, listed in files.items()
+    }
 
 
 def _files_of(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:

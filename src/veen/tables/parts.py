@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from veen.fs.inside import FileRefused
 from veen.fs.stores import TableStore
 from veen.tables.errors import TableDamaged
+from veen.tables.index import index_of
 from veen.tables.manifest import DataFile
 from veen.tables.schema import HOUR, arrow_of, day_of, group_of, is_partitioned, sort_of
 
@@ -75,8 +76,19 @@ def write_part(store: TableStore, table: str, group: str, rows: pa.Table) -> Dat
     file = DataFile(path, rows.num_rows, len(data), sha256(data).hexdigest(), group)
     if not is_partitioned(table):
         return file
+    return _described(table, file, rows)
+
+
+def _described(table: str, file: DataFile, rows: pa.Table) -> DataFile:
+    """With what a manifest says about its rows."""
     times = pc.min_max(rows.column("ts")).as_py()
-    return file._replace(first_ts=times["min"], last_ts=times["max"], labels=_ranges(rows))
+    return file._replace(
+        rows=rows.num_rows,
+        first_ts=times["min"],
+        last_ts=times["max"],
+        labels=_ranges(rows),
+        file_index=index_of(table, rows),
+    )
 
 
 def _sorted(table: str, rows: pa.Table) -> pa.Table:
@@ -96,7 +108,8 @@ def _ranges(rows: pa.Table) -> tuple[tuple[str, int, int], ...]:
 def read_part(store: TableStore, table: str, file: DataFile, *, as_written: bool = False) -> pa.Table:
     """The rows of a file. TableDamaged if it is gone or is not, byte for byte, what was written.
 
-    `as_written`: with the columns of the file, which may be those of an overlay that is not installed here.
+    Also if its index in the manifest is not that of its rows. `as_written`: with the columns of the file, which may be
+    those of an overlay that is not installed here.
     """
     try:
         data = store.get(file.path, file.size)
@@ -107,4 +120,9 @@ def read_part(store: TableStore, table: str, file: DataFile, *, as_written: bool
     if len(data) != file.size or sha256(data).hexdigest() != file.sha256:
         raise TableDamaged(f"{file.path}: is not what was written")
     rows = pq.ParquetFile(pa.BufferReader(data)).read()
-    return rows if as_written else rows.cast(arrow_of(table))
+    if as_written:
+        return rows
+    rows = rows.cast(arrow_of(table))
+    if file.file_index is not None and file != _described(table, file, rows):
+        raise TableDamaged(f"{file.path}: the manifest says something else about its rows than they do")
+    return rows

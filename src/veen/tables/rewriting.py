@@ -213,13 +213,18 @@ def _without_rows(content: pa.Table, ranges: Ranges) -> tuple[pa.Table, int]:
 
 
 def _remove_replaced(log: TableLog, state: TableState) -> TableState:
-    """All files that were replaced: also those that a compaction has replaced may hold payloads that are erased now."""
+    """All files that were replaced: also those that a compaction has replaced may hold payloads that are erased now.
+
+    So may indexes in earlier manifests: one that repeats everything takes their place.
+    """
     gone = tuple(sorted(state.dead))
     if not gone:
         return state
     for path in gone:
         log.store.remove(path)
-    return log.commit(state, Change(kind="erase", at=log.now, gone=gone))
+    state = log.commit(state, Change(kind="erase", at=log.now, gone=gone), whole=True)
+    _old_manifests(log, state, 0)
+    return state
 
 
 # --- vacuum --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 A row of silver whose schema has a table gives one row there: the fields of the body as columns, and the place in the
 log. No event of the schema is left out: one that its overlay refuses has NULL in all columns of the body, and its code
-in `issue`. Typed rows are a function of silver, so a table that is new to a place is made from silver, without keys.
+in `issue`. A value that its column cannot have is kept in `unfit`, with the reason. Typed rows are a function of
+silver, so a table that is new to a place is made from silver, without keys.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from veen.query.canonical import encode
 from veen.query.errors import InvalidJson
 from veen.query.fields import payload_of, receipt_id_of
 
-__all__ = ["PREFIX", "definition_of", "installed", "is_typed", "typed_batches", "typed_columns"]
+__all__ = ["NO_VALUE", "PREFIX", "definition_of", "installed", "is_typed", "typed_batches", "typed_columns"]
 
 PREFIX: Final = "typed_"
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -48,7 +49,11 @@ _PLACE: Final = (
     Column("leaf_hash", "BINARY", pa.binary(), "msg_id"),
     Column("ts", "BIGINT", pa.int64(), "the greatest hub_ts of the label so far"),
     Column("issue", "STRING", pa.string(), "why the event counts for nothing; NULL if it counts"),
+    Column("unfit", "STRING", pa.string(), "values that fit no column, in JSON, with the reason; NULL if all fit"),
 )
+NO_VALUE: Final = "TABLE.VALUE"  # the issue of an event with a value that its column cannot have
+_MAX_REASON: Final = 200
+_FOREIGN: Final = (OverflowError, TypeError, ValueError, LookupError, AttributeError, InvalidJson)
 _FROM_SILVER: Final = ("stream", "stream_id", "label", "epoch", "stream_seq", "leaf_hash", "ts")
 
 
@@ -70,6 +75,7 @@ def typed_columns(table: TypedTable) -> tuple[Column, ...]:
 def definition_of(table: TypedTable) -> str:
     """A hash of the declaration. Files of another one are made anew."""
     columns = [(column.name, column.sql) for column in typed_columns(table)]
+    columns += [(column.name, column.kind) for column in table.columns]  # two kinds may have one type
     return sha256(repr((table.schema.name, columns, table.sort)).encode()).hexdigest()
 
 
@@ -77,14 +83,15 @@ def typed_batches(
     silver: pa.RecordBatch | pa.Table, tables: Iterable[TypedTable]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Rows of typed tables for rows of silver, each batch with the name of its table."""
-    for table in tables:
-        wanted = pc.and_kleene(silver.column("ok"), pc.equal(silver.column("schema"), table.schema.id))
-        rows = silver.filter(wanted)
+    by_schema = {table.schema.id: table for table in tables}
+    opened = silver.filter(pc.and_kleene(silver.column("ok"), pc.is_valid(silver.column("schema"))))
+    for schema in sorted({schema for schema in pc.unique(opened.column("schema")).to_pylist() if schema in by_schema}):
+        table = by_schema[schema]
+        rows = opened.filter(pc.equal(opened.column("schema"), schema))
         for part in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
-            if part.num_rows:
-                typed = (_row(table, row) for row in part.to_pylist())
-                for batch in batched(typed, arrow_schema(typed_columns(table))):
-                    yield table.name, batch
+            typed = (_row(table, row) for row in part.to_pylist())
+            for batch in batched(typed, arrow_schema(typed_columns(table))):
+                yield table.name, batch
 
 
 def _row(table: TypedTable, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,17 +99,37 @@ def _row(table: TypedTable, row: Mapping[str, Any]) -> dict[str, Any]:
         "hub_time": _time(row["hub_ts"]) if row["hub_ts"] <= MAX_TIME else None,
         "receipt_id": receipt_id_of(row["leaf_hash"]),
         "issue": None,
+        "unfit": None,
     }
-    nothing = dict.fromkeys(column.name for column in table.columns)
+    own: dict[str, Any] = dict.fromkeys(column.name for column in table.columns)
+    unfit: dict[str, Any] = {}
     try:
         values = table.read_event(event_of(row))
         if isinstance(values, Issue):
-            return nothing | place | {"issue": values.code}
-        own = {column.name: _written(column.kind, values[column.name]) for column in table.columns}
-    except (OverflowError, TypeError, ValueError, LookupError, AttributeError, InvalidJson):
-        # What a declaration makes of a body must not stop the load of everybody else's events.
-        return nothing | place | {"issue": "TABLE.VALUE"}
-    return own | place
+            return own | place | {"issue": values.code}
+    except _FOREIGN as exc:  # a declaration's own code must not stop the load of everybody else's events
+        return own | place | {"issue": NO_VALUE, "unfit": encode({"": _reason(exc)}).decode()}
+    for column in table.columns:
+        if column.name not in values:
+            continue
+        try:
+            own[column.name] = _written(column.kind, values[column.name])
+        except _FOREIGN as exc:
+            unfit[column.name] = {"why": _reason(exc), "value": _json(values[column.name])}
+    return own | place | ({"issue": NO_VALUE, "unfit": encode(unfit).decode()} if unfit else {})
+
+
+def _reason(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"[:_MAX_REASON].encode(errors="replace").decode()
+
+
+def _json(value: Any) -> Any:
+    """A value as JSON has it, or what it is."""
+    try:
+        encode(payload_of(value))
+    except (InvalidJson, TypeError, ValueError):
+        return type(value).__name__
+    return payload_of(value)
 
 
 def _written(kind: ColumnKind, value: Any) -> Any:

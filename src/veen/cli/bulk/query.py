@@ -8,8 +8,8 @@ import click
 
 from veen.cli.bulk.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
-from veen.cli.shared.command import FILE, CliSession, identity_options, several
+from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
+from veen.cli.shared.command import FILE, CliSession, client_options, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
 from veen.cli.shared.values import MOMENT
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from veen.query.digest import ResultDigest
     from veen.query.remote import QueryConnection
     from veen.query.store import Store
+    from veen.query.table_plan import PlanReport
 
 __all__ = [
     "SERVICE",
@@ -38,6 +39,7 @@ _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
 )  # fmt: skip
 _MAX_TOKEN: Final = 4096
+_REASONS: Final = 3  # likewise, why the log was read
 _SHOWN: Final = 40  # rows that people see before they are told of the others
 
 query = LazyGroup(
@@ -55,14 +57,14 @@ query = LazyGroup(
 )
 
 
-_PLACE: Final = log_options(
+_READING: Final = (
     HUB_IDENTITY,
     KEY_FILE,
     MASTER,
     click.option("--engine", type=click.Choice(["python", "spark"]), default="python", show_default=True,
                  help="python: one process, no Java. spark: all cores or a cluster, the same bytes."),
-    DATA_DIR,
 )  # fmt: skip
+_PLACE: Final = log_options(*_READING, DATA_DIR)
 _STORE: Final = click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
 )
@@ -84,7 +86,7 @@ def query_connection(service: str, token_file: Path | None) -> "QueryConnection"
     return connect(service, token=read_secret(token_file, _MAX_TOKEN))
 
 
-@query.verb("run", "Answer a query from a data directory.")
+@query.verb("run", "Answer a query from a data directory or a hub.")
 @click.option("--scope", "scopes", multiple=True, help="A stream, or a pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
@@ -112,49 +114,65 @@ def query_connection(service: str, token_file: Path | None) -> "QueryConnection"
               help="How many rows are verified down to receipts and proofs.")  # fmt: skip
 @click.option("--sample-rate", help="Of --evidence spot: which part of the rows, as 0.1.")
 @click.option("--descriptor", "file", type=click.File("rb"), help="A QueryDescriptor in JSON, instead of the options.")
-@_PLACE
+@click.option(
+    "--tables", metavar="TABLES", help="Answer from these tables what they are proven to cover; the same bytes, sooner."
+)
+@log_options(*_READING, DIR_OR_HUB)
 @_STORE
-@identity_options
+@client_options
 def run(
     output: Output,
     session: CliSession,
     file: Any,
+    tables: str | None,
     place: LogPlace,
     store_dir: str | None,
     **asked: Any,
 ) -> None:
     """Answer a query, keep the result, and say what it covers. A hub may write to the directory meanwhile.
 
-    Entries that a running hub has in its journal only are answered, too. In --where a value is a number, true, false or
-    a text; quotes make a text of a number: payload.code="42".
+    Entries that a running hub has in its journal only are answered, too. Without --data-dir the hub of --hub or of the
+    context is asked for new entries of the scope, which are kept in your home; they are sealed.
+
+    In --where a value is a number, true, false or a text; quotes make a text of a number: payload.code="42".
 
     \b
     veen query run --data-dir ./hub --scope 'record/app/*' --type login --evidence full
     veen query run --data-dir ./hub --scope record/app/http --where payload.level=error --where 'payload.ms>=100'
     veen query run --data-dir ./hub --scope record/app/http --field payload.ms --order 'payload.ms desc' --limit 10
     veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --from -1h
+    veen query run --data-dir ./hub --tables ./tables --scope record/app/http --subject alice
+    veen query run --hub https://hub.example --scope record/app/http --limit 10
     """
     from veen.query import api
+    from veen.query.descriptor import normalise
 
     keys = place.keys(session)
     question = file.read() if file is not None else _descriptor(asked, keys)
     store = _store(session, store_dir)
+    directory = place.data_dir
+    if not directory:
+        scope = normalise(question).descriptor
+        api.check_scope(scope, keys)
+        directory = place.fetched(session, output, scope.stream_names.keys())
     with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
         answer = api.run(
-            place.data_dir,
+            directory,
             question,
             keys=keys,
             engine=place.engine,
             store=store,
             identity=place.identity(),
             spark=spark,
+            tables=tables,
         )
     for name in answer.ignored_filters:
         output.note(f"the filter {name!r} is not known and has no effect")
     _show(output, answer, _columns(question, asked))
+    _tell_plan(output, answer.plan)
     _tell_skipped(output, answer.skipped)
     _tell_empty(output, answer)
-    output.next(f"veen query verify {answer.digest.result_id} --data-dir {place.data_dir}")
+    output.next(f"veen query verify {answer.digest.result_id} --data-dir {directory}")
 
 
 def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
@@ -220,9 +238,14 @@ def _columns(question: Any, asked: Mapping[str, Any]) -> Sequence[str]:
 
 def _show(output: Output, answer: "Result", order: Sequence[str]) -> None:
     digest = answer.digest
-    beside = {"result_digest": digest.to_json(), "coverage": answer.coverage, "skipped": dict(answer.skipped)}
+    beside = {
+        "result_digest": digest.to_json(),
+        "coverage": answer.coverage,
+        "skipped": dict(answer.skipped),
+        "plan": answer.plan.to_json(),
+    }
     show_rows(output, answer.rows(), beside, order)
-    facts = _facts(digest, answer.coverage)
+    facts = [*_facts(digest, answer.coverage), ("answered from", _plan_words(answer.plan))]
     if output.mode is Mode.HUMAN:
         if digest.row_count > _SHOWN:
             output.note(f"{_SHOWN} of {digest.row_count} rows; all of them: veen query result {digest.result_id}")
@@ -284,6 +307,21 @@ def _facts(digest: "ResultDigest", coverage: Any) -> list[tuple[str, Any]]:
         ("coverage_hash", digest.coverage_hash),
         ("hub_id", digest.hub_id),
     ]
+
+
+def _plan_words(plan: "PlanReport") -> str:
+    if plan.tables is None:
+        return plan.source
+    opened = f"{plan.files} of {plan.files_total} files of version {plan.version}"
+    return f"{plan.source}: {opened}, {plan.entries_log} entries of the log"
+
+
+def _tell_plan(output: Output, plan: "PlanReport") -> None:
+    """Why tables that were named did not answer everything."""
+    for reason in plan.reasons[:_REASONS]:
+        output.note(f"from the log: {reason}")
+    if len(plan.reasons) > _REASONS:
+        output.note(f"from the log: {len(plan.reasons) - _REASONS} more labels; --json has all of them")
 
 
 def _tell_skipped(output: Output, skipped: Mapping[str, int]) -> None:

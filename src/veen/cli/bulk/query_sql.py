@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from veen.cli.bulk.query import show_rows
-from veen.cli.shared.command import CliSession, identity_options
+from veen.cli.shared.bulk import fetched_copy
+from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Mode, Output
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _MAX_DIGEST_BYTES: Final = 1 << 20
 @click.option("--version", "at_version", type=click.IntRange(min=1), help="An older version of the tables.")
 @click.option("--again", metavar="RESULT_ID", help="Execute a kept statement over its version again, and compare.")
 @click.option("--store", "store_dir", type=click.Path(file_okay=False), help="Where digests are kept; default: home.")
-@identity_options
+@click.option("--refresh", is_flag=True, help="First load what is new at the hub (--hub, --context) into the tables.")
+@client_options
 def sql(
     output: Output,
     session: CliSession,
@@ -32,6 +34,7 @@ def sql(
     at_version: int | None,
     again: str | None,
     store_dir: str | None,
+    refresh: bool,
 ) -> None:
     """Answer one SELECT over typed tables, by DuckDB. Nothing but the tables can be read, and nothing written.
 
@@ -41,6 +44,7 @@ def sql(
     \b
     veen query sql "SELECT count(*) AS n FROM typed_sdr_event_v1" --tables ./tables
     veen query sql --again r-… --tables ./tables
+    veen query sql "SELECT max(hub_time) AS last FROM typed_sdr_event_v1" --tables ./tables --refresh --hub https://hub.example
     """
     from veen.query import canonical
     from veen.query.descriptor import check_id
@@ -49,6 +53,10 @@ def sql(
     root = (Path(store_dir) if store_dir is not None else session.user_home.data / "queries") / "sql"
     if (statement is None) == (again is None) or (again is not None and at_version is not None):
         raise click.UsageError("give a SELECT, or --again RESULT_ID alone")
+    if refresh:
+        if at_version is not None or again is not None:
+            raise click.UsageError("--refresh makes a new version: give it without --version and --again")
+        _refresh(output, session, place)
     if again is not None:
         _compare(output, _kept(root, check_id(again, "result_id")), place)
         return
@@ -64,6 +72,15 @@ def sql(
     elif output.mode is Mode.PLAIN:
         output.note("; ".join(f"{name} {value}" for name, value in facts))
     output.next(f"veen query sql --again {digest.result_id} --tables {place}")
+
+
+def _refresh(output: Output, session: CliSession, place: str) -> None:
+    from veen import tables
+    from veen.log.keys import keys_for_tasks
+
+    directory = fetched_copy(session, output)
+    with keys_for_tasks(session.keystore.secrets.keyring) as keys, output.progress("loading"):
+        tables.load(directory, place, keys=keys, engine="python")
 
 
 def _keep(root: Path, digest: "SqlDigest") -> None:

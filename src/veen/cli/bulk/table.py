@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
-from veen.cli.shared.command import CliSession, identity_options
+from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
+from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
 
@@ -32,18 +32,16 @@ _ENGINE: Final = (
 
 @table.verb("load", "Bring tables up to a log; with nothing new, nothing is written.")
 @_TO
-@DATA_DIR
 @click.option("--stream", "streams", type=STREAM, multiple=True, help="Only this stream. Repeatable.")
 @click.option("--fold", "folds", metavar="NAME", multiple=True, help="Keep the state of this fold in gold. Repeatable.")
 @click.option("--verify", type=click.Choice(["none", "hash", "receipt", "full"]), default="hash", show_default=True,
               help="How far entries are checked; one that fails is a row with the reason `damaged`.")  # fmt: skip
-@log_options(KEY_FILE, PARTITIONS, *_ENGINE)
-@identity_options
+@log_options(DIR_OR_HUB, KEY_FILE, PARTITIONS, *_ENGINE)
+@client_options
 def load(
     output: Output,
     session: CliSession,
     to: str,
-    data_dir: str,
     streams: Sequence[str],
     folds: Sequence[str],
     verify: Any,
@@ -51,17 +49,20 @@ def load(
 ) -> None:
     """Load what is new in a log into TABLES, a directory or a URL. Interrupted, it is simply run again.
 
-    Entries that cannot be opened are rows with a reason. A hub may write to the data directory meanwhile.
+    Entries that cannot be opened are rows with a reason. A hub may write to the data directory meanwhile. Without
+    --data-dir the hub of --hub or of the context is asked for its new entries, which are kept in your home.
 
     \b
     veen table load ./tables --data-dir ./hub
     veen table load ./tables --data-dir ./hub --fold kv --engine python
+    veen table load ./tables --hub https://hub.example --engine python
     """
     from veen import tables
     from veen.client.identity.keyring import StreamRef
     from veen.log.keys import keys_for_tasks
 
     ids = [stream_id for stream in streams if (stream_id := StreamRef.parse(stream).stream_id) is not None] or None
+    data_dir = place.fetched(session, output, ids)
     with (
         keys_for_tasks(place.keys(session)) as keys,
         output.progress("loading") as progress,

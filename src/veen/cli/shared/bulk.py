@@ -1,6 +1,6 @@
 """Commands that read a log in bulk: where it is, who opens it, and which engine does the work."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -12,15 +12,32 @@ import click
 from veen.cli.shared.command import FILE, CliSession, name_of, several
 
 if TYPE_CHECKING:
+    from veen.cli.shared.output import Output
     from veen.client.identity.keyring import Keyring
     from veen.core.objects.identity import HubIdentity
     from veen.log.keys import KeyFile
     from veen.spark.progress import Tell
 
-__all__ = ["DATA_DIR", "HUB_IDENTITY", "KEY_FILE", "MASTER", "PARTITIONS", "LogPlace", "log_options", "spark_at_work"]
+__all__ = [
+    "DATA_DIR",
+    "DIR_OR_HUB",
+    "HUB_IDENTITY",
+    "KEY_FILE",
+    "MASTER",
+    "PARTITIONS",
+    "LogPlace",
+    "fetched_copy",
+    "log_options",
+    "spark_at_work",
+]
 
 DATA_DIR: Final = click.option(
     "--data-dir", required=True, help="The data directory: a path, or a URL that Arrow can read."
+)
+DIR_OR_HUB: Final = click.option(
+    "--data-dir",
+    default="",
+    help="The data directory: a path, or a URL that Arrow can read. Without it the hub is asked (--hub, --context).",
 )
 KEY_FILE: Final = click.option(
     "--key-file", type=FILE, help="Read keys (veen-stream1…), one per line; default: your keyring."
@@ -38,12 +55,20 @@ class LogPlace:
 
     engine: Any  # "spark" or "python": click.Choice allows no other, and libraries want the literal
     master: str | None
-    data_dir: str = ""
+    data_dir: str = ""  # empty where a command may ask a hub instead
     key_file: str | None = None
     hub_identity: str | None = None
     partitions: int | None = None
     jobs: int = 1  # processes of the python engine
     plan: Any = "auto"  # as `engine`
+
+    def fetched(self, session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
+        """The data directory; without one, a copy of the hub's entries as they are now, of some streams or of all."""
+        if self.data_dir:
+            return self.data_dir
+        if session.settings.hub.value is None:
+            raise click.UsageError("Missing option '--data-dir' or '--hub'.")
+        return fetched_copy(session, output, streams)
 
     def keys(self, session: CliSession) -> "KeyFile | Keyring":
         from veen.log.keys import KeyFile
@@ -65,6 +90,34 @@ class LogPlace:
             return
         with spark_at_work(app, self.master, progress) as (session, _):
             yield session
+
+
+def fetched_copy(session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
+    """A directory with the entries of the session's hub, its newest ones included; kept, so that it only grows."""
+    from veen.client.errors import ClientError
+    from veen.log.hub_copy import fetch
+    from veen.log.hub_link import HubFailed
+    from veen.log.options import HubAddress
+
+    settings = session.settings
+    ca_file, token_file = settings.path("ca_file"), settings.path("token_file")
+    address = HubAddress(
+        url=session.hub_url.rstrip("/"),
+        pin=session.pin.to_text(),
+        hub_id=settings.hub_id.value,
+        insecure_http=bool(settings.insecure_http.value),
+        timeout=max(1, int(settings.timeout.value)),
+        patience=int(settings.wait.value),
+        ca_file=None if ca_file is None else str(ca_file),
+        token_file=None if token_file is None else str(token_file),
+    )
+    with output.progress("fetching new entries"):
+        try:
+            return fetch(address, session.user_home.data / "copies", streams=streams)
+        except HubFailed as exc:  # made for Spark, which shows nothing but text
+            if isinstance(exc.__cause__, ClientError):
+                raise exc.__cause__ from None
+            raise
 
 
 def log_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

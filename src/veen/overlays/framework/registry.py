@@ -151,6 +151,10 @@ def discover(points: Iterable[EntryPoint] | None = None) -> tuple[list[Overlay],
     return overlays, broken
 
 
+def _tables(schemas: Iterable[AnySchema]) -> tuple[TypedTable, ...]:
+    return tuple(map(TypedTable.of, schemas))
+
+
 BUILTIN: Final = Registry(
     [
         Overlay(
@@ -158,60 +162,70 @@ BUILTIN: Final = Registry(
             about="values by key, the last writer wins",
             schemas=(kv.KV,),
             folds={"kv": kv.KvFold},
+            tables=_tables((kv.KV,)),
         ),
         Overlay(
             name="crud",
             about="records by entity and id, with revisions",
             schemas=(crud.CRUD,),
             folds={"crud": crud.CrudFold},
+            tables=_tables((crud.CRUD,)),
         ),
         Overlay(
             name="queue",
             about="items in order, delivered at least once to each group",
             schemas=(queue.QUEUE,),
             folds={"queue": queue.QueueFold},
+            tables=_tables((queue.QUEUE,)),
         ),
         Overlay(
             name="crdt",
             about="registers, sets and counters (CRDT0)",
             schemas=(crdt.LWW, crdt.ORSET, crdt.GCNT),
             folds={"crdt.lww": crdt.LwwFold, "crdt.orset": crdt.OrSetFold, "crdt.gcnt": crdt.CounterFold},
+            tables=_tables((crdt.LWW, crdt.ORSET, crdt.GCNT)),
         ),
         Overlay(
             name="rpc",
             about="calls and their answers (RPC0)",
             schemas=(rpc.CALL, rpc.REPLY),
             folds={"rpc": rpc.RpcFold},
+            tables=_tables((rpc.CALL, rpc.REPLY)),
         ),
         Overlay(
             name="id",
             about="principals, accounts, organizations, handles, links (ID)",
             schemas=tuple(identity.SCHEMAS.values()),
             folds={"id": IdFold},
+            tables=_tables(tuple(identity.SCHEMAS.values())),
         ),
         Overlay(
             name="wallet",
             about="accounts and the transfers between them (WAL)",
             schemas=tuple(wallet.SCHEMAS.values()),
             folds={"wallet.ledger": LedgerFold},
+            tables=_tables(tuple(wallet.SCHEMAS.values())),
         ),
         Overlay(
             name="realm",
             about="authority over streams, and revocations (FED1, KEX1+)",
             schemas=(realm.AUTHORITY, realm.REVOCATION),
             folds={"realm": realm.RealmFold},
+            tables=_tables((realm.AUTHORITY, realm.REVOCATION)),
         ),
         Overlay(
             name="anchor",
             about="roots of other hubs, stated in this log (ANCHOR0)",
             schemas=(anchoring.ANCHOR,),
             folds={"anchor": anchoring.AnchorFold},
+            tables=_tables((anchoring.ANCHOR,)),
         ),
         Overlay(
             name="state",
             about="what someone says a state is, for others to verify (001 spec-3 §7)",
             schemas=(statecheckpoint.CHECKPOINT,),
             folds={"state.checkpoint": statecheckpoint.StateCheckpointFold},
+            tables=_tables((statecheckpoint.CHECKPOINT,)),
         ),
         Overlay(
             name="operation",
@@ -227,24 +241,28 @@ BUILTIN: Final = Registry(
                 "operation.queryaudit": QueryAuditFold,
                 "operation.mirror": MirrorFold,
             },
+            tables=_tables(tuple(operations.ALL.values())),
         ),
         Overlay(
             name="discovery",
             about="hubs, overlays and services that can be found (001 spec-5)",
             schemas=discovery.SCHEMAS,
             folds={"discovery": DirectoryFold},
+            tables=_tables(discovery.SCHEMAS),
         ),
         Overlay(
             name="labelclass",
             about="hints about labels: padding, rate, retention (LCLASS0)",
             schemas=(labelclass.LABEL_CLASS,),
             folds={"label.class": labelclass.LabelClassFold},
+            tables=_tables((labelclass.LABEL_CLASS,)),
         ),
         Overlay(
             name="schemaregistry",
             about="which schemas there are, and whose (META0+)",
             schemas=(schemaregistry.META_SCHEMA,),
             folds={"schema.registry": schemaregistry.SchemaRegistryFold},
+            tables=_tables((schemaregistry.META_SCHEMA,)),
         ),
         Overlay(
             name="recorder",

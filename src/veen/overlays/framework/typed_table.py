@@ -7,7 +7,7 @@ Arrow and no Spark; the kinds of its columns say how values are written.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from veen.core.event import Event
 from veen.overlays.framework.decode import Issue, Typed, decode
@@ -27,8 +27,8 @@ COLUMN_KINDS: Final[Mapping[ColumnKind, str]] = {
 }
 # Columns that every typed table has, and those that its directories add: no declaration may use these names.
 RESERVED: Final = (
-    "stream_id", "stream", "label", "epoch", "stream_seq", "leaf_hash", "ts", "hub_time", "receipt_id", "issue", "sid",
-    "day",
+    "stream_id", "stream", "label", "epoch", "stream_seq", "leaf_hash", "ts", "hub_time", "receipt_id", "issue",
+    "unfit", "sid", "day",
 )  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -49,7 +49,7 @@ class TypedTable:
     schema: AnySchema
     columns: tuple[TypedColumn, ...]
     read: Callable[[Event], Typed[Any] | Issue] | None = None  # None: `decode`; another one adds rules of the overlay
-    values: Callable[[Any], Mapping[str, object]] | None = None  # of a body; None: its fields by the columns' names
+    values: Callable[[Any], Mapping[str, object]] | None = None  # of a body, absent: NULL; None: its fields by name
     sort: tuple[str, ...] = ()  # columns that queries select by: rows of an hour are sorted by them
 
     def __post_init__(self) -> None:
@@ -64,6 +64,20 @@ class TypedTable:
         if not set(self.sort) <= set(names):
             raise ValueError(f"{self.schema.name}: sorted by a column that the table does not have")
 
+    @classmethod
+    def of(cls, schema: AnySchema, *, sort: tuple[str, ...] = ()) -> Self:
+        """A column for each declared field of the body, by its name on the wire; `body_` before reserved names."""
+        names = {_column_name(wire_field.name): wire_field.name for wire_field in schema.body.wire_fields()}
+        kinds = {wire_field.name: wire_field.type for wire_field in schema.body.wire_fields()}
+        return cls(
+            schema=schema,
+            columns=tuple(
+                TypedColumn(column, _kind_of(kinds[name].schema), kinds[name].words) for column, name in names.items()
+            ),
+            values=lambda body: _present(body.to_tree(), names),
+            sort=sort,
+        )
+
     @property
     def name(self) -> str:
         """As tables call it: typed_sdr_event_v1."""
@@ -77,3 +91,22 @@ class TypedTable:
         if self.values is not None:
             return self.values(typed.body)
         return {column.name: getattr(typed.body, column.name) for column in self.columns}
+
+
+def _present(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
+    return {column: tree[name] for column, name in names.items() if name in tree}
+
+
+def _column_name(field: str) -> str:
+    return f"body_{field}" if field in RESERVED else field
+
+
+def _kind_of(schema: Mapping[str, Any]) -> ColumnKind:
+    """The kind of a column for what a field may hold, as JSON Schema says it: byte strings are texts of a pattern."""
+    if schema.get("type") == "string":
+        return "hex" if "pattern" in schema else "text"
+    if "enum" in schema or isinstance(schema.get("const"), str):
+        return "text"
+    if schema.get("type") == "integer":
+        return "integer"
+    return "boolean" if schema.get("type") == "boolean" else "json"

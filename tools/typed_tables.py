@@ -1,0 +1,65 @@
+"""Write docs/typed-tables.md: the typed tables of the built-in overlays, from their declarations.
+
+python tools/typed_tables.py            # write the page
+python tools/typed_tables.py --check    # is it current?
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from veen.log.columns import Column
+from veen.overlays.framework.registry import BUILTIN
+from veen.tables.schema import PARTITIONS
+from veen.tables.typed import typed_columns
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "typed-tables.md"
+_HEAD: Final = """# Typed tables of the built-in overlays
+
+One table for each schema, filled by `veen table load` ([tables.md](tables.md#typed-tables)). Made from the
+declarations by `tools/typed_tables.py`. Byte strings are hex, lists and maps are canonical JSON, absent fields are
+NULL. A field whose name a column of every table has is called `body_…`. Words that SQL reserves (`group`, `class`) are
+quoted: `` `group` `` in Spark, `"group"` elsewhere.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    place = typed_columns(BUILTIN.tables["typed_sdr_event_v1"])[-_shared() :]
+    parts.append("## Columns of every table\n\n" + _rows(place))
+    parts[-1] += _rows(PARTITIONS, head=False)
+    for overlay in BUILTIN.values():
+        if not overlay.tables:
+            continue
+        parts.append(f"## {overlay.name}: {overlay.about}\n")
+        for table in overlay.tables:
+            own = typed_columns(table)[: len(table.columns)]
+            parts.append(f"### `{table.name}`\n\n{_rows(own)}")
+    return "\n".join(parts)
+
+
+def _shared() -> int:
+    table = BUILTIN.tables["typed_sdr_event_v1"]
+    return len(typed_columns(table)) - len(table.columns)
+
+
+def _rows(columns: Iterable[Column], *, head: bool = True) -> str:
+    lines = ["| column | type | |", "|---|---|---|"] if head else []
+    lines += [f"| `{column.name}` | {column.sql} | {column.about} |" for column in columns]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    if "--check" in sys.argv:
+        if PAGE.read_text("utf-8") != page():
+            sys.stderr.write("docs/typed-tables.md is not current: run python tools/typed_tables.py\n")
+            return 1
+        return 0
+    PAGE.write_text(page(), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
