@@ -8,7 +8,7 @@ import click
 
 from veen.cli.bulk.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
+from veen.cli.shared.bulk import DATA_DIR, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
@@ -55,14 +55,7 @@ query = LazyGroup(
 )
 
 
-_PLACE: Final = log_options(
-    HUB_IDENTITY,
-    KEY_FILE,
-    MASTER,
-    click.option("--engine", type=click.Choice(["python", "spark"]), default="python", show_default=True,
-                 help="python: one process, no Java. spark: all cores or a cluster, the same bytes."),
-    DATA_DIR,
-)  # fmt: skip
+_PLACE: Final = log_options(HUB_IDENTITY, KEY_FILE, MASTER, ENGINE, DATA_DIR)
 _STORE: Final = click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
 )
@@ -139,6 +132,7 @@ def run(
     keys = place.keys(session)
     question = file.read() if file is not None else _descriptor(asked, keys)
     store = _store(session, store_dir)
+    place = place.resolved(output)
     with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
         answer = api.run(
             place.data_dir,
@@ -426,6 +420,7 @@ def verify(
     else:
         recorded = api.stored(_store(session, store_dir), result_id)
     keys = place.keys(session)
+    place = place.resolved(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.verify(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
@@ -465,6 +460,7 @@ def replay(
         else _recorded(str(descriptor_file), str(digest_file))
     )
     keys = place.keys(session)
+    place = place.resolved(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.replay(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
