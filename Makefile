@@ -51,7 +51,7 @@ $(VENV)/.stamp-fuzz: $(STAMP)
 
 $(VENV)/.stamp-spark: $(STAMP)
 	@echo "installing veen[spark]; this downloads about half a gigabyte the first time"
-	@$(UV) --editable '.[spark]'
+	@$(UV) --compile-bytecode --editable '.[spark]'
 	@touch $@
 
 # Built where it runs, for the CPU it runs on (NATIVE_FLAGS= for any CPU of its architecture). Nothing needs it: without
@@ -70,7 +70,7 @@ $(VENV)/.stamp-run: $(BIN)/uv pyproject.toml constraints.txt
 SPARK_READY := $(VENV)/.stamp-run-spark
 demo: $(VENV)/.stamp-run ## send, receipt, proof, tamper, detection, and the same log on Spark: the whole idea
 	@if tools/ensure_java.sh >&2; then rm -f $(SPARK_READY) $(SPARK_READY).failed; \
-		{ $(UV) -r pyproject.toml --extra spark && touch $(SPARK_READY) || touch $(SPARK_READY).failed; } & \
+		{ $(UV) --compile-bytecode -r pyproject.toml --extra spark && touch $(SPARK_READY) || touch $(SPARK_READY).failed; } & \
 		$(BIN)/veen demo --spark --wait-for $(SPARK_READY); status=$$?; wait; \
 		else echo "so the Spark part is left out: veen demo"; $(BIN)/veen demo; status=$$?; fi; \
 		echo "veen is $(BIN)/veen; to have it as a command: . $(BIN)/activate"; exit $$status

@@ -58,7 +58,9 @@ def test_java_is_looked_for_where_spark_does(tmp_path):
     assert "17" in JavaMissing.hint
 
 
-@pytest.mark.parametrize("command", [["audit", "run", "."], ["spark", "check"], ["spark", "shell", "--execute", "0"]])
+@pytest.mark.parametrize(
+    "command", [["audit", "run", ".", "--engine", "spark"], ["spark", "check"], ["spark", "shell", "--execute", "0"]]
+)
 def test_a_command_without_java_says_what_to_do(tmp_path, command):
     words = [sys.executable, "-m", "veen", *command]
     env = {**os.environ, "JAVA_HOME": str(tmp_path)}

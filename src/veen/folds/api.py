@@ -252,7 +252,8 @@ class _Log:
             return self.fold.identity() if base is None else base, FoldCoverage(), "nothing to read"
         with ExitStack() as closing:
             keys = closing.enter_context(keys_for_tasks(self.keys))
-            session = closing.enter_context(using_session(self.spark, "veen fold"))
+            own = using_session(self.spark, "veen fold", log_bytes=prefix.size, register=False)
+            session = closing.enter_context(own)
             frame = events_frame(session, prefix, keys, parts=self.parts)
             return fold_on_spark(frame, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
 

@@ -387,7 +387,7 @@ def _source(
     from veen.query.on_spark import SparkSource
     from veen.spark.session import spark_session
 
-    session = spark or spark_session("veen query")
+    session = spark or spark_session("veen query", log_bytes=prefix.size, register=False)
 
     def source(key_file: KeyFile) -> MatchSource:
         if plan is None:

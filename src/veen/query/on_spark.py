@@ -76,7 +76,8 @@ class SparkSource:
         query, tasks = self._prepared()
         unsorted = over(self._spark, tasks, lambda part: match_batches(query, part), MATCHES)
         buckets = len(query.bounds) + 1
-        ordered = unsorted.repartitionById(buckets, unsorted["bucket"]).sortWithinPartitions(*SORT_KEYS)
+        divided = unsorted if len(tasks) == 1 else unsorted.repartitionById(buckets, unsorted["bucket"])
+        ordered = divided.sortWithinPartitions(*SORT_KEYS)
         for row in self._rows(ordered, "query: open, filter and sort"):
             if row["ts"] < 0:
                 skips_of(bytes(row["row"]), skips)
@@ -107,6 +108,8 @@ class SparkSource:
 
     def _prepared(self) -> tuple[QueryJob, list[Part]]:
         """The job with its buckets, and its tasks, each slice with the time before it."""
+        if len(self._tasks) == 1:  # it reads all slices in order, into one bucket
+            return self._job, self._tasks
         if self._times is None:
             self._times = surveyed(
                 self._spark, self._job.uri, self._tasks, what="query: survey times", failure=ExecutionFailed

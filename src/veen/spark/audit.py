@@ -28,6 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _WAVE: Final = 512  # partitions
+_ONE_TASK_BYTES: Final = 1 << 20  # a fifth of a second, signatures included
 _RESULTS: Final = (Column("part", "BIGINT", pa.int64(), ""), Column("results", "BINARY", pa.binary(), "pickled"))
 
 
@@ -49,9 +50,12 @@ class SparkEngine:
     def _parts(self, size: int, count: int) -> int:
         if self._partitions is not None:
             return max(1, min(self._partitions, count))
+        partition_bytes = SparkSettings.of(self._session).partition_bytes
+        if size <= min(_ONE_TASK_BYTES, partition_bytes):
+            return 1
         cores = int(self._session.conf.get("spark.default.parallelism", "0") or 0)
         cores = cores or self._session.sparkContext.defaultParallelism
-        wanted = max(2 * cores, math.ceil(size / SparkSettings.of(self._session).partition_bytes))
+        wanted = max(2 * cores, math.ceil(size / partition_bytes))
         whole = math.ceil(wanted / cores) * cores  # parts weigh the same: no core waits for another at the end
         return max(1, min(count, whole))
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["collected", "job", "over", "parts_for", "surveyed", "timed_tasks", "words_of"]
 
 _MAX_TASKS: Final = 10_000
+_ONE_TASK_BYTES: Final = 4 << 20  # less than a second's work: dividing it, and surveying it first, would take longer
 
 T = TypeVar("T")
 
@@ -86,7 +87,10 @@ def words_of(text: str) -> str:
 
 def parts_for(spark: "SparkSession", size: int) -> int:
     """How many tasks to open `size` bytes of log in."""
-    return min(_MAX_TASKS, max(int(spark.sparkContext.defaultParallelism), size // SparkSettings.of(spark).open_bytes))
+    open_bytes = SparkSettings.of(spark).open_bytes
+    if size <= min(_ONE_TASK_BYTES, open_bytes):
+        return 1
+    return min(_MAX_TASKS, max(int(spark.sparkContext.defaultParallelism), size // open_bytes))
 
 
 def surveyed(

@@ -14,17 +14,30 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from veen.log.errors import ConnectUnsupported, JavaMissing, SparkFailed, SparkMissing
+from veen.spark.startup import class_archive, start_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MIN_JAVA", "OWN", "described", "doing", "find_java", "spark_session", "using_session"]
+__all__ = [
+    "MIN_JAVA",
+    "OWN",
+    "described",
+    "doing",
+    "find_java",
+    "java_version",
+    "register_sources",
+    "spark_session",
+    "using_session",
+]
 
 MIN_JAVA: Final = 17
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
@@ -53,12 +66,22 @@ _LOCAL: Final = {
 }
 
 _LOG: Final = "spark.veen.log"
+_NEEDED: Final = ("pandas", "pyarrow", "pyspark.sql", "veen.spark.runner")  # pandas: PySpark itself looks for it
 _REGISTERED: Final = "spark.veen.registered"  # a mark of our own on the session, not a setting
 
 
-@cache
 def find_java() -> str:
     """The java that Spark will start; JavaMissing names what was found instead."""
+    return _java()[0]
+
+
+def java_version() -> str:
+    """What `java -version` says of it: the version, the build, and where it comes from."""
+    return _java()[1]
+
+
+@cache
+def _java() -> tuple[str, str]:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -71,24 +94,32 @@ def find_java() -> str:
     version = 0 if match is None else int(match[2] or 0) if match[1] == "1" else int(match[1])  # 8 calls itself 1.8
     if version < MIN_JAVA:
         raise JavaMissing(f"{java} has version {version or 'unknown'}; Spark needs {MIN_JAVA} or newer")
-    return java
+    return java, asked.stderr
 
 
 def spark_session(
-    app: str = "veen", *, master: str | None = None, settings: Mapping[str, str] | None = None
+    app: str = "veen",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    log_bytes: int | None = None,
+    register: bool = True,
 ) -> "SparkSession":
     """The session that runs, or a new one: on `master` if given, else on all cores of this machine.
 
-    `app`, `master` and `settings` are for a new session; one that runs keeps what it has.
+    `app`, `master`, `settings` and `log_bytes` are for a new session; one that runs keeps what it has. `log_bytes`, the
+    size of the log that it will read, chooses the compiler of its JVM. Without `register` it does not know
+    `veen.receipts` and `veen.checkpoints` until `veen.spark.settings.reader` is used: registering takes seconds.
     """
-    session = _running() or _started(app, master, settings or {})
+    session = _running() or _started(app, master, settings or {}, log_bytes)
     for name, value in _REQUIRED.items():
         session.conf.set(name, value)
-    _register(session)
+    if register:
+        register_sources(session)
     return session
 
 
-def _register(session: "SparkSession") -> None:
+def register_sources(session: "SparkSession") -> None:
     """Spark finds `veen` by itself, but only one format per module; and it warns about one that it is told twice."""
     if session.conf.get(_REGISTERED, None) is None:
         from veen.spark.source import CheckpointSource, ReceiptSource
@@ -105,6 +136,8 @@ def using_session(
     *,
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    log_bytes: int | None = None,
+    register: bool = True,
 ) -> Iterator["SparkSession"]:
     """The session that was given or runs; or one that is stopped afterwards, because it was made for this."""
     if given is not None:
@@ -112,7 +145,7 @@ def using_session(
         yield given
         return
     ours = _running() is None
-    session = spark_session(app, master=master, settings=settings)
+    session = spark_session(app, master=master, settings=settings, log_bytes=log_bytes, register=register)
     try:
         yield session
     finally:
@@ -145,7 +178,7 @@ def _refuse_connect(session: "SparkSession") -> None:
         raise ConnectUnsupported("this session speaks Spark Connect")
 
 
-def _started(app: str, master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+def _started(app: str, master: str | None, settings: Mapping[str, str], log_bytes: int | None) -> "SparkSession":
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -162,12 +195,32 @@ def _started(app: str, master: str | None, settings: Mapping[str, str]) -> "Spar
             chosen |= _LOCAL
     chosen |= {**_REQUIRED, **settings}
     if not submitted and getattr(SparkContext, "_gateway", None) is None:  # a JVM outlives the session it was for
+        if "spark.driver.extraJavaOptions" not in settings and chosen["spark.master"].startswith("local"):
+            chosen["spark.driver.extraJavaOptions"] += " " + _start_options(log_bytes)
         conf = SparkConf().setAll(list(chosen.items()))
-        SparkContext(conf=conf, gateway=_launched(conf, chosen.get(_LOG)))
+        SparkContext(conf=conf, gateway=_launched_beside_imports(conf, chosen.get(_LOG)))
     builder = SparkSession.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _start_options(log_bytes: int | None) -> str:
+    from veen.spark.submit import spark_home
+
+    # The launcher of spark-submit is a JVM of its own, which ends after a moment.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    return start_options(class_archive(java_version(), spark_home()), log_bytes=log_bytes)
+
+
+def _launched_beside_imports(conf: Any, log: str | None) -> Any:
+    """A JVM, for which this process waits a second or two; meanwhile it imports what every job of ours needs."""
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
+        launch = pool.submit(_launched, conf, log)
+        for module in _NEEDED:
+            with suppress(ImportError):  # whoever needs it will say so
+                import_module(module)
+        return launch.result()
 
 
 def _launched(conf: Any, log: str | None) -> Any:

@@ -49,6 +49,10 @@ class SparkSettings:
 
 def reader(session: "SparkSession", name: str = "veen") -> "DataFrameReader":
     """`session.read.format(name)` with the options that the session's settings imply; later options win."""
+    from veen.spark.session import register_sources
+
+    if name != "veen":  # which Spark finds by itself
+        register_sources(session)
     settings, frame_reader = _settings(session), session.read.format(name)
     for setting, option in _OPTIONS.items():
         if setting in settings:

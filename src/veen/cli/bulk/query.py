@@ -8,7 +8,7 @@ import click
 
 from veen.cli.bulk.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
+from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, client_options, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
@@ -57,13 +57,7 @@ query = LazyGroup(
 )
 
 
-_READING: Final = (
-    HUB_IDENTITY,
-    KEY_FILE,
-    MASTER,
-    click.option("--engine", type=click.Choice(["python", "spark"]), default="python", show_default=True,
-                 help="python: one process, no Java. spark: all cores or a cluster, the same bytes."),
-)  # fmt: skip
+_READING: Final = (HUB_IDENTITY, KEY_FILE, MASTER, ENGINE)
 _PLACE: Final = log_options(*_READING, DATA_DIR)
 _STORE: Final = click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
@@ -155,6 +149,7 @@ def run(
         scope = normalise(question).descriptor
         api.check_scope(scope, keys)
         directory = place.fetched(session, output, scope.stream_names.keys())
+    place = place.resolved(output, directory)
     with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
         answer = api.run(
             directory,
@@ -464,6 +459,7 @@ def verify(
     else:
         recorded = api.stored(_store(session, store_dir), result_id)
     keys = place.keys(session)
+    place = place.resolved(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.verify(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
@@ -503,6 +499,7 @@ def replay(
         else _recorded(str(descriptor_file), str(digest_file))
     )
     keys = place.keys(session)
+    place = place.resolved(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.replay(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark

@@ -245,7 +245,9 @@ def shell(output: Output, master: str | None, confs: tuple[str, ...], code: str 
     with ExitStack() as stack:
         with output.progress("starting") as progress:
             settings = dict(map(_conf, confs))
-            session, _ = stack.enter_context(spark_at_work("veen spark shell", master, progress, settings))
+            session, _ = stack.enter_context(
+                spark_at_work("veen spark shell", master, progress, settings, register=True)
+            )
         from veen.query import api
         from veen.spark.settings import reader
         from veen.verify.audit import audit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
+from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, ENGINE, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
@@ -23,11 +23,7 @@ table = LazyGroup("table", help="Tables of a log: bronze (entries), silver (open
 
 
 _TO: Final = click.argument("to", metavar="TABLES")
-_ENGINE: Final = (
-    click.option("--engine", type=click.Choice(["spark", "python"]), default="spark", show_default=True,
-                 help="python: one process, neither Spark nor Java; the same rows."),
-    MASTER,
-)  # fmt: skip
+_ENGINE: Final = (ENGINE, MASTER)
 
 
 @table.verb("load", "Bring tables up to a log; with nothing new, nothing is written.")
@@ -63,6 +59,7 @@ def load(
 
     ids = [stream_id for stream in streams if (stream_id := StreamRef.parse(stream).stream_id) is not None] or None
     data_dir = place.fetched(session, output, ids)
+    place = place.resolved(output, data_dir)
     with (
         keys_for_tasks(place.keys(session)) as keys,
         output.progress("loading") as progress,
@@ -152,6 +149,8 @@ def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
     """
     from veen import tables
 
+    sizes = (summary.size for summary in tables.show(to).tables)
+    place = place.resolved(output, size=sum(sizes))
     with output.progress("merging") as progress, place.spark("veen table", progress) as spark:
         done = tables.compact(to, spark=spark, target_bytes=target_mib << 20)
     _rewritten(output, done, rows=False)
@@ -172,6 +171,7 @@ def erase(output: Output, to: str, data_dir: str, place: LogPlace) -> None:
     """
     from veen import tables
 
+    place = place.resolved(output, data_dir)
     with output.progress("erasing") as progress, place.spark("veen table", progress) as spark:
         done = tables.erase(data_dir, to, spark=spark)
     _rewritten(output, done, rows=True)

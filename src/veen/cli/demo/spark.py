@@ -113,7 +113,7 @@ def on_spark(story: Story) -> None:
     keys = write_keys(directory.root, [ring.for_stream(name) for name in (DOORS, SETTINGS)])
     began = time.perf_counter()
     try:
-        with spark_at_work("veen demo", None, story.tell) as (session, tell):
+        with spark_at_work("veen demo", None, story.tell, log_bytes=0) as (session, tell):
             _started(story, session, time.perf_counter() - began)
             _audit(story, session, tell)
             _query(story, session, tell, keys)

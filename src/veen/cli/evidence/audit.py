@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
+from veen.cli.shared.bulk import ENGINE, MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
@@ -43,8 +43,7 @@ _ENGINE: Final = log_options(
     MASTER,
     click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
                  help="Processes of the python engine."),
-    click.option("--engine", type=click.Choice(["spark", "python"]), default="spark", show_default=True,
-                 help="python: neither Spark nor Java."),
+    ENGINE,
 )  # fmt: skip
 
 
@@ -125,7 +124,7 @@ def run(
             chunks_only=chunks_only,
         )
         earlier = Previous.read(since) if since else None
-        with _engine(place, progress) as (chosen, tell):
+        with _engine(place.resolved(output, path), progress) as (chosen, tell):
             result = judge(path, options, engine=chosen, since=earlier, progress=tell)
         verdict = write(result, out, _report_context(result.hub_id, result.labels)) if out else document(result)
     _show(output, verdict, lines)
@@ -196,7 +195,7 @@ def _engine(place: LogPlace, progress: "Tell") -> Iterator[tuple["AuditEngine", 
 
         yield ProcessesEngine(place.jobs), progress
         return
-    with spark_at_work("veen audit", place.master, progress) as (session, tell):
+    with spark_at_work("veen audit", place.master, progress, log_bytes=place.log_bytes) as (session, tell):
         from veen.spark.audit import SparkEngine
 
         yield SparkEngine(session, place.partitions), tell

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from veen.cli.shared.as_of import AsOf
-from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
+from veen.cli.shared.bulk import DATA_DIR, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, identity_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
@@ -38,8 +38,7 @@ class Bulk:
 
 _PLACE: Final = log_options(
     KEY_FILE,
-    click.option("--engine", type=click.Choice(["spark", "python"]), default="spark", show_default=True,
-                 help="python: one process, neither Spark nor Java; the same bytes."),
+    ENGINE,
     MASTER,
     PARTITIONS,
     click.option("--plan", type=click.Choice(["auto", "generic", "native"]), default="auto", show_default=True,
@@ -78,7 +77,7 @@ def run_bulk(
 
     if moment is not None and moment.position is not None:
         raise click.UsageError("a directory has many labels, and positions count within one: give a time")
-    place = bulk.place
+    place = bulk.place.resolved(output)
     with output.progress("folding") as progress, place.spark("veen fold", progress) as spark:
         result = folds.run(
             place.data_dir, fold, keys=place.keys(session), engine=place.engine, spark=spark, parts=place.partitions,
@@ -229,6 +228,7 @@ def verify(
     if state is not None and checkpoint is not None:
         raise click.UsageError("give a written state or a checkpoint, not both")
     keys, identity = place.keys(session), replace(place, hub_identity=hub_identity).identity()
+    place = place.resolved(output, data_dir)
     with output.progress("folding again") as progress, place.spark("veen fold", progress) as spark:
         claims: Sequence[StateClaim]
         if state is not None:

@@ -201,4 +201,17 @@ def check_spark() -> Iterator[Diagnosis]:
         except JavaMissing as exc:  # none, or one that is too old
             yield _bad("spark", f"the extra spark is installed, but {exc}", "apt install openjdk-17-jre-headless")
         else:
-            yield _good("spark", f"pyspark and {java} are there")
+            yield _good("spark", f"pyspark and {java} are there; {_class_archive_words()}")
+
+
+def _class_archive_words() -> str:
+    from veen.spark.session import java_version
+    from veen.spark.startup import class_archive
+    from veen.spark.submit import spark_home
+
+    archive = class_archive(java_version(), spark_home())
+    if archive is None:
+        return "class-data archives are switched off"
+    if archive.adopt():
+        return "with its class-data archive Spark starts in about half the time"
+    return "the next use of Spark, or veen doctor --prepare-spark, makes a class-data archive for quicker starts"

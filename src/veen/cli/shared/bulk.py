@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
 from veen.cli.shared.command import FILE, CliSession, name_of, several
+from veen.cli.shared.output import Output
 
 if TYPE_CHECKING:
-    from veen.cli.shared.output import Output
     from veen.client.identity.keyring import Keyring
     from veen.core.objects.identity import HubIdentity
     from veen.log.keys import KeyFile
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA_DIR",
     "DIR_OR_HUB",
+    "ENGINE",
     "HUB_IDENTITY",
     "KEY_FILE",
     "MASTER",
@@ -42,6 +43,13 @@ DIR_OR_HUB: Final = click.option(
 KEY_FILE: Final = click.option(
     "--key-file", type=FILE, help="Read keys (veen-stream1…), one per line; default: your keyring."
 )
+ENGINE: Final = click.option(
+    "--engine",
+    type=click.Choice(["auto", "python", "spark"]),
+    default="auto",
+    show_default=True,
+    help="python: one process, no Java. spark: all cores or a cluster. auto: by the size of the log. The same bytes.",
+)
 MASTER: Final = click.option("--master", help="The Spark master; default: all cores of this machine.")
 PARTITIONS: Final = click.option("--partitions", type=click.IntRange(min=1), help="How many tasks; default: by size.")
 HUB_IDENTITY: Final = click.option(
@@ -53,7 +61,7 @@ HUB_IDENTITY: Final = click.option(
 class LogPlace:
     """A log on disk or in an object store, and how it is read."""
 
-    engine: Any  # "spark" or "python": click.Choice allows no other, and libraries want the literal
+    engine: Any  # "spark", "python" or "auto": click.Choice allows no other, and libraries want the literal
     master: str | None
     data_dir: str = ""  # empty where a command may ask a hub instead
     key_file: str | None = None
@@ -61,6 +69,25 @@ class LogPlace:
     partitions: int | None = None
     jobs: int = 1  # processes of the python engine
     plan: Any = "auto"  # as `engine`
+    log_bytes: int | None = None  # where it was counted
+
+    def resolved(self, output: Output, data_dir: str | None = None, *, size: int | None = None) -> Self:
+        """With `auto` replaced by the engine that suits the size of the log, which is said."""
+        if self.engine == "python":
+            return self
+        from veen.core.errors import VeenError
+        from veen.spark.engines import choose_engine, log_bytes
+
+        if size is None:
+            try:
+                size = log_bytes(data_dir or self.data_dir)
+            except (VeenError, OSError):  # the work itself will say what is wrong there
+                size = 0
+        if self.engine == "spark":
+            return replace(self, log_bytes=size)
+        choice = choose_engine(size, master=self.master)
+        output.note(choice.reason)
+        return replace(self, engine=choice.engine, log_bytes=size)
 
     def fetched(self, session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
         """The data directory; without one, a copy of the hub's entries as they are now, of some streams or of all."""
@@ -88,7 +115,7 @@ class LogPlace:
         if self.engine != "spark":
             yield None
             return
-        with spark_at_work(app, self.master, progress) as (session, _):
+        with spark_at_work(app, self.master, progress, log_bytes=self.log_bytes) as (session, _):
             yield session
 
 
@@ -136,14 +163,20 @@ def log_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @contextmanager
 def spark_at_work(
-    app: str, master: str | None, progress: "Tell", settings: Mapping[str, str] | None = None
+    app: str,
+    master: str | None,
+    progress: "Tell",
+    settings: Mapping[str, str] | None = None,
+    *,
+    log_bytes: int | None = None,
+    register: bool = False,
 ) -> Iterator[tuple[Any, "Tell"]]:
     """A session, and whom to tell the phase: the line of `progress` then shows the tasks of that phase as well."""
     from veen.spark.progress import STARTING, watching
     from veen.spark.session import using_session
 
     progress(STARTING)
-    with using_session(app=app, master=master, settings=settings) as session:
+    with using_session(app=app, master=master, settings=settings, log_bytes=log_bytes, register=register) as session:
         progress("")
         with watching(session, progress) as tell:
             yield session, tell
