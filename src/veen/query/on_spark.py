@@ -108,8 +108,8 @@ class SparkSource:
 
     def _prepared(self) -> tuple[QueryJob, list[Part]]:
         """The job with its buckets, and its tasks, each slice with the time before it."""
-        if len(self._tasks) == 1:  # it reads all slices in order, into one bucket
-            return self._job, self._tasks
+        if len(self._tasks) == 1 and not self._files:  # it reads all slices in order, into one bucket
+            return self._job, [*self._tasks]
         if self._times is None:
             self._times = surveyed(
                 self._spark, self._job.uri, self._tasks, what="query: survey times", failure=ExecutionFailed
