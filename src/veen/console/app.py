@@ -50,13 +50,14 @@ View = Callable[[Request], Awaitable[PageView]]
 
 def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
     """The application over a connected console."""
-    pages = _Pages(console)
-    routes = [Route("/", lambda _: RedirectResponse("/overview", 303))]
+    base = admission.root_path
+    pages = _Pages(console, base)
+    routes = [Route(f"{base}/", lambda _: RedirectResponse(f"{base}/overview", 303))]
     for path, view in pages.table():
         methods = ["GET", "POST"] if path == "/verify" else ["GET"]
-        routes.append(Route(f"{path}.json", pages.answering(view, as_json=True), methods=methods))
-        routes.append(Route(path, pages.answering(view, as_json=False), methods=methods))
-    routes.append(Route(f"{STATIC}{{name}}", _static))
+        routes.append(Route(f"{base}{path}.json", pages.answering(view, as_json=True), methods=methods))
+        routes.append(Route(f"{base}{path}", pages.answering(view, as_json=False), methods=methods))
+    routes.append(Route(f"{base}{STATIC}{{name}}", _static))
     guard = Middleware(Guard, admission=admission, refuse=pages.refuse, entrance=pages.entrance)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: pages.http_error})
 
@@ -64,8 +65,8 @@ def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
 class _Pages:
     """Turns views into answers, and errors into pages that name them."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, base: str) -> None:
+        self._console, self._base = console, base
         self._templates = Environment(
             loader=PackageLoader("veen.console"),
             autoescape=True,
@@ -77,6 +78,7 @@ class _Pages:
         self._templates.filters["short"] = _short
         self._templates.filters["lines"] = _lines
         self._templates.filters["when"] = when
+        self._templates.globals["base"] = base
 
     def table(self) -> tuple[tuple[str, View], ...]:
         return (
@@ -141,7 +143,7 @@ class _Pages:
         query = request.scope["query_string"].decode("ascii", "replace")
         text = self._templates.get_template(template).render(
             navigation=_NAVIGATION,
-            path=path,
+            path=path.removeprefix(self._base),
             twin=f"{path}.json" + (f"?{query}" if query else ""),
             failures=list(self._console.failures),
             now=when(int(time.time())),
