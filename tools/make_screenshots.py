@@ -1,7 +1,7 @@
 """Pictures of every page of the console, light and dark: python tools/make_screenshots.py DIR [PAGE …]
 
-A hub with the demo's story and a console are started (`veen demo --console`), Debian's Chromium opens each page, and the
-pictures are kept in DIR as PAGE-light.png and PAGE-dark.png. Look at them before they go into the docs.
+A hub with the demo's story and a console are started (`veen demo --console`), Debian's Chromium opens each page, and
+the pictures are kept in DIR as PAGE-light.png and PAGE-dark.png. Look at them before they go into the docs.
 """
 
 import json

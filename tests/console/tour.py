@@ -32,4 +32,5 @@ def pages_of(page):
         "message": f"/stream/{room}/3",
         "proof": f"/stream/{room}/3/proof",
         "ladder": f"/stream/{shop}/23/proof",
+        "fold": f"/stream/{shop}/23/proof?step=3",
     }

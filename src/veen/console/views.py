@@ -16,7 +16,8 @@ import click
 
 from veen.cli.shared.entries import data_of, when
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.text import safe
+from veen.cli.shared.overlay_values import plain
+from veen.cli.shared.text import compact, safe
 from veen.cli.shared.values import MOMENT
 from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
@@ -27,12 +28,14 @@ from veen.client.read.reading import Entry
 from veen.client.read.svg import to_svg
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.pin import HubPin
-from veen.console.density import strip, time_columns
+from veen.console.density import sample_numbers, strip, time_columns
 from veen.console.errors import BadAddress
 from veen.core.checks import Given, check
 from veen.core.errors import VeenError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
+from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.registry import BUILTIN
 
 __all__ = ["Console", "PageView", "fault_of"]
 
@@ -43,6 +46,7 @@ _MAX_STREAMS: Final = 200  # of the overview and the list; what is left out is c
 _ROW_CHARS: Final = 300
 _BODY_CHARS: Final = 20_000
 _MAX_FAILURES: Final = 20
+_MAX_TIMES: Final = 100_000  # times of entries that are remembered for density strips
 _STREAM_COMMAND: Final = "veen stream"
 _MAX_NUMBER: Final = 2**63 - 1
 
@@ -83,6 +87,7 @@ class Console:
                 newest[keys.stream_id] = keys
         self._streams = dict(sorted(newest.items(), key=lambda item: (item[1].name is None, str(item[1]))))
         self.failures: deque[dict[str, Any]] = deque(maxlen=_MAX_FAILURES)
+        self._times: dict[tuple[bytes, int], int] = {}  # hub_ts of sampled entries, by label and number, verified
 
     @property
     def pin(self) -> HubPin:
@@ -144,7 +149,9 @@ class Console:
         if checkpoint is not None and since is not None:
             first = await self._first_since(keys, since, epoch, head)
         entries = [] if checkpoint is None else await self._entries(keys, first, first + count - 1, epoch)
-        columns = time_columns([entry.receipt.hub_ts for entry in entries])
+        samples = [] if checkpoint is None else await self._samples(keys, checkpoint)
+        columns = time_columns(samples)
+        shown = (entries[0].receipt.hub_ts, entries[-1].receipt.hub_ts) if entries else None
         data = {
             **_stream_data(keys),
             "epoch": epoch,
@@ -156,6 +163,8 @@ class Console:
             "since": since,
             "entries": [_entry_data(entry, _ROW_CHARS) for entry in entries],
             "density": [column._asdict() for column in columns],
+            "density_samples": len(samples),
+            "tail_from": head + 1,
         }
         span = f"--since {since}" if since is not None else f"--from {first} --to {first + count - 1}"
         return PageView(
@@ -164,7 +173,7 @@ class Console:
             command=f"{_STREAM_COMMAND} {_word(keys)} {span}{_epoch_option(signed, epoch)}",
             data=data,
             verified_by=CONSOLE,
-            pictures={"density": strip(columns)},
+            pictures={"density": strip(columns, shown)},
         )
 
     async def message(self, stream_id: str, seq: int, query: Query) -> PageView:
@@ -225,6 +234,8 @@ class Console:
             proven.receipt if size == seq else await self._client.receipt(keys, size, epoch=epoch)
         )  # signs the root
         picture = Picture.of(proven.proof, stream_seq=seq, root=proven.root, tree_size=size)
+        last = len(picture.steps) + 1
+        step = _number(query, "step", 0, least=0, most=last) if query.get("step", "").strip() else None
         data = {
             **_stream_data(keys),
             "seq": seq,
@@ -234,8 +245,11 @@ class Console:
             "root": proven.root.hex(),
             "leaf_hash": proven.receipt.leaf_hash.hex(),
             "hashes": picture.hashes,
+            "step": step,
+            "last_step": last,
             "steps": [
                 {
+                    "own": step.own.hash.hex(),
                     "entries": step.parent.span,
                     "hash": step.parent.hash.hex(),
                     "sibling": step.sibling.hash.hex(),
@@ -256,7 +270,7 @@ class Console:
             command=f"veen proof show {_word(keys)} {seq} --size {size}{_epoch_option(signed, epoch)}",
             data=data,
             verified_by=CONSOLE,
-            pictures={"proof": to_svg(picture, styled=False)},
+            pictures={"proof": to_svg(picture, styled=False, folded=step)},
         )
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -271,16 +285,19 @@ class Console:
             "identity": self._identity,
             "keys": [{"hub_pk": f"ed25519:{key.hub_pk.hex()}", "valid_from": when(key.valid_from)} for key in pin.keys],
             "ready": False,
+            "ready_reason": None,
             "error": None,
         }
         try:
             await self._client.identity()
             status = await self._client.status()
+            readiness = await self._client.ready()
         except VeenError as exc:
             self.note_failure(exc, "hub")
             return card | {"error": fault_of(exc)}
         return card | {
-            "ready": True,
+            "ready": readiness.ready,
+            "ready_reason": readiness.reason,
             "server_version": status.server_version,
             "hub_time": when(status.hub_ts),
             "profile": status.profiles[0].profile_id().hex(),
@@ -325,6 +342,23 @@ class Console:
         reading = self._client.read(keys, from_seq=first, to_seq=last, epoch=epoch, open=keys.can_read)
         return [entry async for entry in reading]
 
+    async def _samples(self, keys: StreamKeys, checkpoint: Checkpoint) -> list[tuple[int, int]]:
+        """Numbers and times of some entries, each by a receipt that was verified against what is known of the log."""
+        label, samples = checkpoint.label_curr, []
+        for seq in sample_numbers(checkpoint.upto_seq):
+            if (label, seq) not in self._times:
+                if len(self._times) >= _MAX_TIMES:
+                    self._times.clear()
+                try:
+                    receipt = await self._client.receipt(keys, seq, epoch=checkpoint.epoch)
+                except HubRefused as exc:
+                    if is_not_found(exc):  # pruned: the strip begins later
+                        continue
+                    raise
+                self._times[label, seq] = receipt.hub_ts
+            samples.append((seq, self._times[label, seq]))
+        return samples
+
     async def _first_since(self, keys: StreamKeys, since: int, epoch: int, head: int) -> int:
         """The number of the first entry from a time on; the one after the last if there is none."""
         reading = self._client.read(keys, since=since, epoch=epoch, open=False)
@@ -367,7 +401,23 @@ def _entry_data(entry: Entry, chars: int) -> dict[str, Any]:
     if cut:
         name = "body" if data["body"] is not None else "body_hex"
         data[name] = whole[:chars]
-    return data | {"body_bytes": size, "body_cut": cut, "msg_bytes": len(entry.msg.ciphertext)}
+    schema, decoded = _decoded(entry)
+    return data | {
+        "body_bytes": size,
+        "body_cut": cut,
+        "msg_bytes": len(entry.msg.ciphertext),
+        "schema_name": schema,
+        "decoded": decoded if decoded is None or len(decoded) <= chars else decoded[:chars],
+        "decoded_cut": decoded is not None and len(decoded) > chars,
+    }
+
+
+def _decoded(entry: Entry) -> tuple[str | None, str | None]:
+    """The name of a schema that VEEN knows, and the body as JSON, if the body is one of it."""
+    if entry.event is None or (schema := BUILTIN.schemas.get(entry.event.hdr.schema)) is None:
+        return None, None
+    typed = decode(entry.event, schema)
+    return schema.name, compact(plain(typed.body)) if isinstance(typed, Typed) else None
 
 
 def _word(keys: StreamKeys) -> str:

@@ -55,15 +55,15 @@ class _Writer:
     """Sends drafts, and makes the keys of streams that the client does not know."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
 
     async def send(self, stream: str | bytes, drafts: Iterable[Draft]) -> None:
         stream_id = stream if isinstance(stream, bytes) else stream_id_of(stream)
-        if not any(keys.stream_id == stream_id for keys in self._client.keyring.entries):
+        if not any(keys.stream_id == stream_id for keys in self.client.keyring.entries):
             name = stream if isinstance(stream, str) else f"hex:{stream_id.hex()}"
-            self._client.learn_keys(StreamKeys.create(name))
+            self.client.learn_keys(StreamKeys.create(name))
         for draft in drafts:
-            await self._client.send(
+            await self.client.send(
                 stream_id, draft.body, schema=draft.schema, parent=draft.parent_id, expires_at=draft.expires_at
             )
 
@@ -150,7 +150,7 @@ async def _operations(writer: _Writer, identity: Identity, other: Identity, now:
 
 
 async def _directory(writer: _Writer, identity: Identity, url: str, now: int) -> None:
-    client = writer._client
+    client = writer.client
     status = await client.status()
     rpc = discovery.overlay_id_of("rpc")
     hub = discovery.HubAdvert(
@@ -179,6 +179,7 @@ async def _directory(writer: _Writer, identity: Identity, url: str, now: int) ->
         )
         for name, methods in (("valves", ("open", "shut")), ("meters", ("read",)))
     ]
-    for stream, adverts in zip(_DIRECTORY, ([hub], [overlay], services), strict=True):
+    listings: tuple[list[discovery.Advert], ...] = ([hub], [overlay], [*services])
+    for stream, adverts in zip(_DIRECTORY, listings, strict=True):
         await writer.send(stream, [discovery.advertise(advert) for advert in adverts])
     await writer.send(_DIRECTORY[2], [discovery.retire("service", services[1].service_id, "moved to another hub")])
