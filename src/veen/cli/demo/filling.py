@@ -10,7 +10,7 @@ from typing import Final
 from veen.client.client import Client
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import StreamKeys
-from veen.client.send.captokens import issue
+from veen.client.send.captokens import TokenStore, issue
 from veen.core.hashing import H
 from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import Rate
@@ -33,10 +33,12 @@ _DIRECTORY: Final = ("disc.hubs.v1", "disc.overlays.v1", "disc.services.v1")
 _DAY: Final = 86_400
 
 
-async def fill_overlays(client: Client, identity: Identity, url: str, *, now: int, anchored: str) -> None:
+async def fill_overlays(
+    client: Client, identity: Identity, url: str, *, now: int, anchored: str, tokens: TokenStore
+) -> None:
     """Identities, wallets, capabilities, operations, a directory and anchors; the client learns the keys of all of it.
 
-    `anchored` is a stream of the hub whose newest checkpoint is stated as an anchor.
+    `anchored` is a stream of the hub whose newest checkpoint is stated as an anchor; `tokens` keeps the tokens.
     """
     writer = _Writer(client)
     other = Identity.create("carol", now=now)
@@ -45,9 +47,9 @@ async def fill_overlays(client: Client, identity: Identity, url: str, *, now: in
     await _operations(writer, identity, other, now)
     await _directory(writer, identity, url, now)
     for ttl, rate in ((_DAY, None), (600, Rate(per_sec=100, burst=100)), (1, None)):
-        await client.authorize(
-            issue(identity.id_sign, other.client_id, [OPERATIONS, *_DIRECTORY[:1]], ttl=ttl, rate=rate)
-        )
+        token = issue(identity.id_sign, other.client_id, [OPERATIONS, *_DIRECTORY[:1]], ttl=ttl, rate=rate)
+        await client.authorize(token)
+        tokens.put(token)
     await writer.send(ANCHORS, [state_root(client.hub_id, await client.checkpoint(anchored))])
 
 

@@ -12,6 +12,7 @@ from veen.cli.demo.filling import fill_overlays
 from veen.cli.demo.recording import record_lines
 from veen.cli.demo.story import STREAM, Story, connect, running
 from veen.client.home import Home
+from veen.client.send.captokens import TokenStore
 
 if TYPE_CHECKING:
     from veen.console.guard import BrowserAdmission
@@ -29,10 +30,14 @@ def show(story: Story) -> None:
 
 async def _show(story: Story) -> None:
     from veen.console.serving import Listening, serve
-    from veen.console.views import Console
+    from veen.console.views import Console, LocalFiles
 
     root = story.root / "console"
     root.mkdir()
+    evidence = root / "evidence"
+    evidence.mkdir()
+    (evidence / "evidence.cbor").write_bytes((story.root / "evidence.cbor").read_bytes())
+    tokens = TokenStore(story.home.tokens_fs("bob"))
     bob = story.people["bob"]
     async with running(story.root / "hub", issuer_pk=bob.identity.id_sign_pk) as hub:
         roles, _ = await record_lines(hub, root, Home.at(root / "recorder"))
@@ -41,8 +46,9 @@ async def _show(story: Story) -> None:
             ring = ring.with_keys(keys)
         bob.secrets = replace(bob.secrets, keyring=ring)
         async with await connect(story, hub.url, "bob") as client:
-            await fill_overlays(client, bob.identity, hub.url, now=int(time.time()), anchored=STREAM)
-            console = Console(client, client.keyring, url=hub.url, identity="bob")
+            await fill_overlays(client, bob.identity, hub.url, now=int(time.time()), anchored=STREAM, tokens=tokens)
+            local = LocalFiles(tokens=tokens, evidence=evidence, data_dir=story.root / "hub")
+            console = Console(client, client.keyring, url=hub.url, identity="bob", local=local)
             with browser_page(root / "open") as write:
 
                 def announce(url: str, admission: "BrowserAdmission") -> None:
