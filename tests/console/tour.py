@@ -31,6 +31,7 @@ def pages_of(page):
         "stream": f"/stream/{shop}",
         "message": f"/stream/{room}/3",
         "proof": f"/stream/{room}/3/proof",
+        "answer": "/query?scope=record/app/shop&type=order&evidence=full",
         "ladder": f"/stream/{shop}/23/proof",
         "fold": f"/stream/{shop}/23/proof?step=3",
     }

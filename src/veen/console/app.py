@@ -117,6 +117,7 @@ class _Pages:
         )
         self._templates.filters["short"] = _short
         self._templates.filters["lines"] = _lines
+        self._templates.filters["stream"] = _stream_name
         self._templates.filters["when"] = when
         self._templates.filters["cell"] = self._cell
         self._templates.filters["svg"] = Markup  # pictures are made here, and what comes from outside is escaped there
@@ -208,7 +209,7 @@ class _Pages:
             case MomentCell(seconds):
                 return Markup('<span class="nowrap">{}</span>').format(when(seconds))
             case LinkCell(text, path):
-                return Markup('<a class="name" href="{}{}">{}</a>').format(self._base, path, _inert(text))
+                return Markup('<a class="name" href="{}{}">{}</a>').format(self._base, path, _stream_name(text))
             case MarkCell(text, kind):
                 return Markup('<span class="state {}">{}</span>').format(kind, _inert(text))
             case bool():
@@ -301,6 +302,13 @@ def _inert(value: Any) -> Any:
 def _lines(text: str) -> Markup:
     """A body: line feeds and tabs stay, everything else as above."""
     return escape(safe(text, keep="\n\t"))
+
+
+def _stream_name(name: Any) -> Any:
+    """A stream for people: one without a name by the ends of its id."""
+    if not isinstance(name, str) or not name.startswith("hex:") or len(name) < 64:
+        return _inert(name)
+    return Markup('<span title="{}">hex:{}…{}</span>').format(name, name[4:12], name[-4:])
 
 
 def _short(digits: str) -> Markup:

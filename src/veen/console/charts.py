@@ -28,9 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 _WIDTH: Final = 920
-_LEFT: Final = 190
+_LEFT: Final = 210
 _ROW: Final = 30
-_MAX_NAME: Final = 26
+_MAX_NAME: Final = 27
 
 
 def _text(text: str, x: float, y: float, *, anchor: str = "start", kind: str = "") -> str:
@@ -39,6 +39,9 @@ def _text(text: str, x: float, y: float, *, anchor: str = "start", kind: str = "
 
 
 def _name(text: str) -> str:
+    """The name of a row, as long as there is room for it."""
+    if text.startswith("hex:"):
+        return f"{text[:12]}…{text[-4:]}"
     return text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}…"
 
 

@@ -32,6 +32,7 @@ console = LazyGroup(
 )
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_DIR: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _ROOT_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){0,8}")
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LISTENING: Final = several(
@@ -40,6 +41,10 @@ _LISTENING: Final = several(
     click.option("--allow-name", "names", multiple=True, help="A host name by which it may be asked. Repeatable."),
     click.option("--tls-cert", type=_FILE, help="The certificate, in PEM; beyond loopback it is needed."),
     click.option("--tls-key", type=_FILE, help="Its private key."),
+    click.option(
+        "--data-dir", type=_DIR, help="The data directory of the hub, or a copy: queries are answered from it."
+    ),
+    click.option("--audit", "audits", type=_DIR, multiple=True, help="What `veen audit run --out` left. Repeatable."),
     click.option("--root-path", default="", help="Behind a proxy: the prefix of all paths, such as /veen."),
 )
 
@@ -57,6 +62,8 @@ def serve(
     names: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    data_dir: Path | None,
+    audits: tuple[Path, ...],
     root_path: str,
 ) -> None:
     """Serve the console until stopped. The address that is printed has a token that works once: open it in a browser.
@@ -73,7 +80,7 @@ def serve(
         address = f"{url}/?token={admission.token}"
         output.notice(f"the console is at {address} (the address works once)", url=url, address=address)
 
-    _run(session, host, port, names, tls_cert, tls_key, root_path, announce)
+    _run(session, host, port, names, tls_cert, tls_key, data_dir, audits, root_path, announce)
 
 
 @console.verb("open", "Serve the console until stopped, and open it in a browser.")
@@ -87,6 +94,8 @@ def open_(
     names: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    data_dir: Path | None,
+    audits: tuple[Path, ...],
     root_path: str,
 ) -> None:
     """Serve the console until stopped, and open it in your browser.
@@ -104,7 +113,7 @@ def open_(
             words = "opening" if opened else "no browser could be started: open this file in one, for"
             output.notice(f"{words} the console at {url} ({file})", url=url, file=str(file))
 
-        _run(session, host, port, names, tls_cert, tls_key, root_path, announce)
+        _run(session, host, port, names, tls_cert, tls_key, data_dir, audits, root_path, announce)
 
 
 @contextmanager
@@ -134,6 +143,8 @@ def _run(
     names: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    data_dir: Path | None,
+    audits: tuple[Path, ...],
     root_path: str,
     announce: Announce,
 ) -> None:
@@ -158,7 +169,7 @@ def _run(
     )
     # What the console proved is kept apart: the state of an identity has one user at a time, and that is the terminal.
     connect = connector(session, Home.at(session.home.state / "console"))
-    asyncio.run(_serve(session, connect, session.keystore, listening, announce))
+    asyncio.run(_serve(session, connect, session.keystore, listening, data_dir, audits, announce))
 
 
 def console_parts() -> Any:
@@ -173,11 +184,27 @@ def console_parts() -> Any:
 
 
 async def _serve(
-    session: CliSession, connect: "Connector", keystore: "Keystore", listening: "Listening", announce: Announce
+    session: CliSession,
+    connect: "Connector",
+    keystore: "Keystore",
+    listening: "Listening",
+    data_dir: Path | None,
+    audits: tuple[Path, ...],
+    announce: Announce,
 ) -> None:
+    from veen.client.send.captokens import TokenStore
     from veen.console.serving import serve as serve_console
-    from veen.console.views import Console
+    from veen.console.views import Console, LocalFiles
+
+    local = LocalFiles(
+        tokens=TokenStore(session.home.tokens_fs(session.identity_name)),
+        evidence=session.home.evidence_fs().root,
+        data_dir=data_dir,
+        audits=audits,
+    )
 
     async with connect(keystore.identity, keystore.secrets.keyring) as client:
-        view = Console(client, keystore.secrets.keyring, url=session.hub_url, identity=session.identity_name)
+        view = Console(
+            client, keystore.secrets.keyring, url=session.hub_url, identity=session.identity_name, local=local
+        )
         await serve_console(view, listening, announce)

@@ -3,7 +3,9 @@
 Everything is written as the commands of the overlays write it: drafts of `veen.overlays`, sealed, signed and receipted.
 """
 
+import asyncio
 import secrets
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -42,14 +44,17 @@ async def fill_overlays(
     """
     writer = _Writer(client)
     other = Identity.create("carol", now=now)
+    await _open_wallets(writer, identity, other, now)
     await _people(writer, identity, other, now)
-    await _wallets(writer, identity, other, now)
     await _operations(writer, identity, other, now)
     await _directory(writer, identity, url, now)
     for ttl, rate in ((_DAY, None), (600, Rate(per_sec=100, burst=100)), (1, None)):
         token = issue(identity.id_sign, other.client_id, [OPERATIONS, *_DIRECTORY[:1]], ttl=ttl, rate=rate)
         await client.authorize(token)
         tokens.put(token)
+    # Streams within one second are ordered by their ids, and wallets must be open before money moves (D-27).
+    await asyncio.sleep(max(now + 2 - time.time(), 0))
+    await _pay(writer, identity, other, int(time.time()))
     await writer.send(ANCHORS, [state_root(client.hub_id, await client.checkpoint(anchored))])
 
 
@@ -102,15 +107,24 @@ async def _people(writer: _Writer, identity: Identity, other: Identity, now: int
     )
 
 
-async def _wallets(writer: _Writer, identity: Identity, other: Identity, now: int) -> None:
+def _wallet_ids(identity: Identity, other: Identity) -> list[tuple[bytes, bytes]]:
+    """Wallets and their owners."""
     realm = realm_id_of(DEFAULT_REALM)
     owners = [ctx_id_of(person.id_sign_pk, realm) for person in (identity, other)]
-    bob, carol = (wallet_id_of(realm, owner, "EUR") for owner in owners)
-    for wallet_id, owner in ((bob, owners[0]), (carol, owners[1])):
+    return [(wallet_id_of(realm, owner, "EUR"), owner) for owner in owners]
+
+
+async def _open_wallets(writer: _Writer, identity: Identity, other: Identity, now: int) -> None:
+    realm = realm_id_of(DEFAULT_REALM)
+    for wallet_id, owner in _wallet_ids(identity, other):
         await writer.send(
             wallet_stream(wallet_id),
             [money.open_wallet(realm_id=realm, ctx_id=owner, currency="EUR", created_at=now)],
         )
+
+
+async def _pay(writer: _Writer, identity: Identity, other: Identity, now: int) -> None:
+    (bob, _), (carol, _) = _wallet_ids(identity, other)
     await writer.send(
         wallet_stream(bob),
         [

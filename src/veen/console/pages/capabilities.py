@@ -22,7 +22,9 @@ _MAX_TOKENS = 100
 
 
 async def capabilities(console: Console, query: Query) -> PageView:
-    tokens = {} if console.local.tokens is None else {held.auth_ref: held.token for held in console.local.tokens.all()}
+    tokens = (
+        {} if console.local.tokens is None else {entry.auth_ref: entry.token for entry in console.local.tokens.all()}
+    )
     named = {event.auth_ref for keys in console.shown_streams() if keys.can_read
              for event in (await console.events.of(keys)).events if event.auth_ref is not None}  # fmt: skip
     references = sorted({*tokens, *named})
@@ -72,7 +74,7 @@ async def capabilities(console: Console, query: Query) -> PageView:
         template="report.html",
         title="Capabilities",
         command="veen cap status",
-        data={"tokens": rows, "tokens_left_out": max(len(references) - _MAX_TOKENS, 0), "now": moment},
+        data={"tokens": rows, "tokens_left_out": max(len(references) - _MAX_TOKENS, 0), "as_of": moment},
         verified_by=CONSOLE if rows else None,
         verified_what="the signatures of every token that is shown. Times are as the hub states them."
         if rows

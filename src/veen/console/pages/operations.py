@@ -7,7 +7,7 @@ from veen.cli.op.views import LISTS
 from veen.cli.shared.overlay_values import plain
 from veen.console.events import FoldedStreams
 from veen.console.pages.common import basis, now
-from veen.console.report import DigestCell, Section
+from veen.console.report import DigestCell, MomentCell, Section
 from veen.console.views import CONSOLE, Console, PageView, Query, stream_word
 from veen.overlays.framework.registry import BUILTIN
 
@@ -25,7 +25,7 @@ async def operations(console: Console, query: Query) -> PageView:
         noun = NOUNS[name]
         folded = await console.events.folded(BUILTIN.folds[noun.fold](), now=now())
         facts, columns, listed = LISTS[name](folded.state, folded.as_of)
-        rows = [tuple(_cell(value) for value in row) for row in listed]
+        rows = [tuple(map(_cell, columns, row)) for row in listed]
         data[name] = {**plain(facts), **folded.about()}
         if not rows and not folded.issues:
             continue
@@ -51,6 +51,8 @@ async def operations(console: Console, query: Query) -> PageView:
     )
 
 
-def _cell(value: Any) -> Any:
+def _cell(column: str, value: Any) -> Any:
     value = plain(value)
+    if column in ("hub_ts", "expires") and isinstance(value, int):
+        return MomentCell(value)
     return DigestCell(value) if isinstance(value, str) and len(value) == 64 else value

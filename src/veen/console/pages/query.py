@@ -30,6 +30,7 @@ __all__ = ["descriptor_of", "query", "sql_of"]
 
 _MAX_DESCRIPTOR: Final = 16_384
 _SHOWN: Final = 100
+_CELL_CHARS: Final = 160  # of a value in the table; the twin has all of it
 _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
 )  # fmt: skip
@@ -265,7 +266,7 @@ def _rows_section(result: api.Result, rows: list[dict[str, Any]]) -> Section:
     mark = {"full": MarkCell("✓ this console", "good"), "spot": MarkCell("? a sample", "partly")}.get(
         mode, MarkCell("? nobody", "muted")
     )
-    names = list(rows[0]) if rows else []
+    names = sorted(rows[0], key=lambda name: _FIELDS.index(name) if name in _FIELDS else len(_FIELDS)) if rows else []
     return Section(
         title=f"Rows: {result.digest.row_count}",
         note=f"The first {len(rows)} are shown." if result.digest.row_count > len(rows) else "",
@@ -279,7 +280,10 @@ def _value(value: Any) -> Any:
     value = _plain(value)
     if isinstance(value, str) and len(value) == 64:
         return DigestCell(value)
-    return compact(value) if isinstance(value, (dict, list)) else value
+    if isinstance(value, (dict, list)):
+        text = compact(value)
+        return text if len(text) <= _CELL_CHARS else f"{text[:_CELL_CHARS]}…"
+    return value
 
 
 def _coverage_section(result: api.Result) -> Section:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from veen.cli.shared.entries import when
+from veen.client.errors import NoReaderKey, UnknownStream
 from veen.console.charts import GridCell, grid
 from veen.console.events import MAX_EVENTS, StreamEvents
 from veen.console.pages.common import now
@@ -39,18 +40,28 @@ class Producer:
 
 async def recorder(console: Console, query: Query) -> PageView:
     streams = record_streams(console.keyring)
-    known = [stream for keys in streams if (stream := await console.events.of(keys)).events]
-    too_long = [str(stream.keys) for stream in known if stream.is_cut]
-    if not known:
+    recorded = [stream for keys in streams if (stream := await console.events.of(keys)).events]
+    too_long = [str(stream.keys) for stream in recorded if stream.is_cut]
+    if not recorded:
         return _page(None, {}, [], too_long, [])
-    producers = _producers(known)
-    report = None
-    if not too_long:
-        report = await verify(console.client, streams, admins=None, now=now())
+    producers = _producers(recorded)
+    report, unjudged = None, ""
+    if too_long:
+        unjudged = (
+            f"A stream has more than {MAX_EVENTS} entries ({', '.join(too_long)}); the picture shows the first of "
+            "them. veen recorder verify judges all of it."
+        )
+    else:
+        try:
+            report = await verify(console.client, streams, admins=None, now=now())
+        except (UnknownStream, NoReaderKey) as exc:
+            unjudged = f"The configuration of the recorder and its checkpoints cannot be read: {exc}."
     sections = [_grid(producers)]
     if report is not None:
-        sections += _sections(console, report)
-    return _page(report, producers, sections, too_long, known)
+        sections += _sections(report)
+    else:
+        sections.append(Section(title="Periods are not judged here", note=unjudged))
+    return _page(report, producers, sections, too_long, recorded)
 
 
 def _producers(streams: list[StreamEvents]) -> dict[bytes, Producer]:
@@ -131,7 +142,7 @@ def _cell(producer: Producer, count: int, most: int, start: int, span: int) -> G
     return GridCell(count / most, words)
 
 
-def _sections(console: Console, report: Report) -> list[Section]:
+def _sections(report: Report) -> list[Section]:
     states = {"valid": "good", "missing": "partly", "invalid": "bad"}
     return [
         Section(
@@ -177,7 +188,7 @@ def _page(
     producers: dict[bytes, Producer],
     sections: list[Section],
     too_long: list[str],
-    known: list[StreamEvents],
+    recorded: list[StreamEvents],
 ) -> PageView:
     data: dict[str, Any] = {
         "report": None if report is None else report.to_json(),
@@ -193,29 +204,20 @@ def _page(
         ],
         "too_long": too_long,
     }
-    if too_long:
-        sections.append(
-            Section(
-                title="Periods are not judged here",
-                note=f"A stream has more than {MAX_EVENTS} entries; the picture shows the first of them. "
-                "veen recorder verify judges all of it.",
-                columns=("Stream",),
-                rows=tuple((name,) for name in too_long),
-            )
-        )
-    if not known:
+    if not recorded:
         what = _NOTHING
     elif report is None:
         what = "every entry that is shown; periods are not judged here."
     else:
-        what = f"{report.checkpoints} checkpoints, every entry of every stream, and each period against its checkpoint."
+        unit = "checkpoint" if report.checkpoints == 1 else "checkpoints"
+        what = f"{report.checkpoints} {unit}, every entry of every stream, and each period against its checkpoint."
     failed = report is not None and not report.ok
     return PageView(
         template="report.html",
         title="Recorder",
         command="veen recorder verify",
         data=data,
-        verified_by=CONSOLE if known and not failed else None,
+        verified_by=CONSOLE if recorded and not failed else None,
         verified_what="a period does NOT verify; it is marked below." if failed else what,
         sections=tuple(sections),
         failed=failed,

@@ -64,8 +64,6 @@ async def wallet(console: Console, query: Query) -> PageView:
     ]
     if account is not None:
         sections.insert(0, _steps(account, folded, wallets[account.wallet_id].daily_limit))
-        if account.refused:
-            sections.insert(1, _refused(account, folded))
     return fold_page(
         folded,
         title="Wallets",
@@ -123,16 +121,5 @@ def _steps(account: Statement, folded: FoldedStreams, limit: int | None) -> Sect
                 entry_link(folded, line.label, line.stream_seq),
             )
             for line in account.lines
-        ),
-    )
-
-
-def _refused(account: Statement, folded: FoldedStreams) -> Section:
-    return Section(
-        title="Events of this wallet that counted for nothing",
-        columns=("Where", "Code", "Why"),
-        rows=tuple(
-            (entry_link(folded, issue.label, issue.stream_seq), MarkCell(issue.code, "partly"), issue.what)
-            for issue in account.refused
         ),
     )
