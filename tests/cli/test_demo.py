@@ -2,12 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 from click.testing import CliRunner
+from tests.cli.interrupts import interruptible
+from tests.waiting import until
 
 from veen.cli.app import cli
 from veen.cli.demo.story import BODIES, STEPS
@@ -131,3 +135,40 @@ def test_the_spark_part_names_the_flipped_bit_and_what_is_kept_is_good(tmp_path)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=120, cwd=root)
     assert done.returncode == 0, done.stderr
     assert "badge:26" in done.stdout
+
+
+# --- in the browser -------------------------------------------------------------------------------------------
+
+
+def test_the_console_of_the_demo_shows_the_story_and_ends_with_ctrl_c(tmp_path):
+    """One command, one address; afterwards nothing is left."""
+    browser = tmp_path / "browser"  # one that writes down what it was asked to open
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    env = {**os.environ, "BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path / "tmp")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "veen", "demo", "--console", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=interruptible,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        notice = json.loads(process.stderr.readline())
+        with httpx2.Client(base_url=notice["url"]) as visitor:
+            assert visitor.get("/overview").status_code == 401
+            assert visitor.get(notice["address"]).status_code == 200
+            rows = visitor.get("/streams.json").json()["streams"]
+            heads = {row["stream"]: row["head"] for row in rows}
+            assert (heads["demo/control-room"], heads["record/app/shop"]) == (len(BODIES), 40)
+            assert all(row["error"] is None for row in rows)
+            (room,) = (row for row in rows if row["stream"] == "demo/control-room")
+            entries = visitor.get(f"/stream/{room['stream_id']}.json").json()["entries"]
+            assert [entry["body"].encode() for entry in entries] == list(BODIES)
+        until((tmp_path / "opened").exists)
+        assert "token=" not in (tmp_path / "opened").read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        with process:
+            process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -7,16 +7,20 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.cli.tree import check_line
 from tests.client.hubs import GATED, IMPATIENT, Clock, token_for
 from tests.console.consoles import EMPTY, HOSTILE, HOSTILE_BODIES, HOSTILE_NAME, ORDERS, RING, fill, world_at
 
 from veen.client.errors import Unreachable
 from veen.client.identity.keyring import Keyring
-from veen.console.density import TimeColumn, time_columns
+from veen.console.density import MAX_SAMPLES, TimeColumn, sample_numbers, time_columns
 from veen.console.guard import HEADERS
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.tooling import ConsistencyResponse
+from veen.overlays import kv
+from veen.storage.layout import IDENTITY
 from veen.testing.hostile import Drops, Equivocates, Forges, SignsWith, Truncates
 
 ID = ORDERS.stream_id.hex()
@@ -392,13 +396,88 @@ def test_nothing_is_written_to_the_hub(tmp_path):
 
 def test_every_time_is_counted_once_in_the_columns():
     assert time_columns([]) == ()
-    assert time_columns([5]) == (TimeColumn(5, 5, 1),)
-    columns = time_columns([0, 0, 10, 99, 100], 10)
+    assert time_columns([(1, 5)]) == (TimeColumn(5, 5, 1),)
+    columns = time_columns([(1, 0), (2, 0), (3, 10), (4, 99), (5, 100)], 10)
     assert sum(column.entry_count for column in columns) == 5
+    assert [column.entry_count for column in columns if column.entry_count] == [3, 2]
     assert columns[0].start == 0
     assert columns[-1].end == 100
     assert len(columns) <= 10
     assert all(left.end + 1 == right.start for left, right in pairwise(columns))
+
+
+@given(st.integers(1, 2**40), st.lists(st.integers(0, 1000), min_size=80, max_size=80))
+def test_samples_are_bounded_stable_and_count_every_entry_once(head, pauses):
+    """Whatever the length of a stream and whatever its clock did."""
+    numbers = sample_numbers(head)
+    assert len(numbers) <= MAX_SAMPLES
+    assert (numbers[0], numbers[-1]) == (1, head)
+    assert len(set(numbers[1:-1]) - set(sample_numbers(head + 1))) <= len(numbers) // 2 + 1
+    times = [pause * (-1 if pause % 7 == 0 else 1) + 10_000 for pause in pauses[: len(numbers)]]
+    columns = time_columns(list(zip(numbers, times, strict=True)))
+    assert sum(column.entry_count for column in columns) == head
+    assert all(column.entry_count >= 0 for column in columns)
+
+
+def test_a_known_schema_is_read_for_people(tmp_path):
+    async def work(world):
+        draft = kv.put("valve", "open")
+        await world.client.send("orders", draft.body, schema=draft.schema)
+        twin = await world.twin(f"/stream/{ID}.json")
+        entry = twin["entries"][-1]
+        assert entry["schema_name"] == "veen.kv.v1"
+        assert "valve" in entry["decoded"]
+        assert "valve" in await world.page(f"/stream/{ID}/{entry['seq']}")
+
+    run(tmp_path, work)
+
+
+def test_the_tail_asks_for_what_comes_after_the_last_row(tmp_path):
+    async def work(world):
+        before = await world.twin(f"/stream/{ID}.json")
+        assert before["tail_from"] == 8
+        text = await world.page(f"/stream/{ID}")
+        assert 'data-from="8"' in text
+        assert "Newest entries" in text  # without JavaScript
+        await world.client.send("orders", b"new")
+        after = await world.twin(f"/stream/{ID}.json?from=8&count=200")
+        assert [(entry["seq"], entry["body"]) for entry in after["entries"]] == [(8, "new")]
+
+    run(tmp_path, work)
+
+
+def test_a_proof_folds_step_by_step_without_scripts(tmp_path):
+    async def work(world):
+        whole = await world.twin(f"/stream/{ID}/3/proof.json")
+        last = whole["last_step"]
+        assert (whole["step"], last) == (None, len(whole["steps"]) + 1)
+        for step in range(last + 1):
+            text = await world.page(f"/stream/{ID}/3/proof?step={step}")
+            assert f"Step {step} of {last}" in text
+            assert ("Next" in text) == (step < last)
+            for later in whole["steps"][step:] if step < last else ():
+                assert later["hash"] in text  # the table has all of them
+        middle = await world.page(f"/stream/{ID}/3/proof?step=1")
+        assert 'class="sibling now"' in middle
+        assert 'class="root later"' in middle
+        assert 'later"' not in await world.page(f"/stream/{ID}/3/proof?step={last}")
+        await world.page(f"/stream/{ID}/3/proof?step={last + 1}", 400)
+
+    run(tmp_path, work)
+
+
+def test_a_hub_that_is_not_ready_is_shown_as_such(tmp_path):
+    """Ready is what /readyz says, not that something answers."""
+
+    async def work(world):
+        (tmp_path / "hub" / IDENTITY).rename(tmp_path / "identity")  # it answers, and is not ready
+        hub = (await world.twin("/overview.json"))["hub"]
+        assert hub["ready"] is False
+        assert hub["error"] is None
+        assert "Not ready" in await world.page("/overview")
+        (tmp_path / "identity").rename(tmp_path / "hub" / IDENTITY)
+
+    run(tmp_path, work)
 
 
 def test_the_keyring_decides_which_streams_there_are():

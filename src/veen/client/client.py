@@ -37,7 +37,7 @@ from veen.client.send.writing import Outcome, Sent, Writer
 from veen.client.session import HubSession
 from veen.client.state import LabelState, Mode, StateStore
 from veen.client.transport.base import Transport
-from veen.client.transport.calls import Calls, Retry, refusal_of
+from veen.client.transport.calls import Calls, Retry, read, refusal_of, refused
 from veen.client.transport.http import CALL_SECONDS, HttpTransport
 from veen.client.verify.evidence import Evidence
 from veen.client.verify.labels import Labels, Target
@@ -55,6 +55,7 @@ from veen.core.objects.tooling import (
     IdentityResponse,
     PolicyRequest,
     PolicyResponse,
+    ReadyResponse,
     StatusResponse,
 )
 from veen.core.schema_id import schema_id
@@ -226,6 +227,18 @@ class Client:
 
     async def status(self) -> StatusResponse:
         return await self._session.refresh_status()
+
+    async def ready(self) -> ReadyResponse:
+        """Whether the hub admits messages now, and if not, why. Unsigned."""
+        answer = await self._transport.call("readyz")
+        if answer.status not in (200, 503):
+            raise refused("readyz", answer)
+        return read("readyz", answer.body, ReadyResponse)
+
+    @property
+    def session(self) -> HubSession:
+        """The connection, for modules that ask the hub what this class has no verb for."""
+        return self._session
 
     async def identity(self) -> IdentityResponse:
         """The hub's identity, accepted only if it follows from the pin."""

@@ -17,14 +17,27 @@ from starlette.routing import Route
 
 from veen import __version__
 from veen.cli.shared.entries import when
-from veen.cli.shared.text import pretty, safe
+from veen.cli.shared.text import compact, pretty, safe
 from veen.client.errors import HubRefused, NetworkError, UnknownStream
 from veen.client.evidence_file import NoEntries
 from veen.client.transport.calls import is_not_found
 from veen.console.errors import BadAddress, ConsoleError, UploadInvalid
 from veen.console.guard import STATIC, BrowserAdmission, Guard
+from veen.console.pages.anchors import anchors
+from veen.console.pages.audit import audit
+from veen.console.pages.bridge import bridge
+from veen.console.pages.capabilities import capabilities
+from veen.console.pages.discovery import discovery
+from veen.console.pages.equivocation import equivocation
+from veen.console.pages.identity import identity
+from veen.console.pages.operations import operations
+from veen.console.pages.query import query
+from veen.console.pages.recorder import recorder
+from veen.console.pages.settings import settings
+from veen.console.pages.wallet import wallet
+from veen.console.report import DigestCell, LinkCell, MarkCell, MomentCell
 from veen.console.uploads import MAX_UPLOAD_BYTES, judge, read_form
-from veen.console.views import CONSOLE, Console, PageView, diverged, fault_of
+from veen.console.views import CONSOLE, Console, PageView, Query, diverged, fault_of
 from veen.core.errors import VeenError
 
 __all__ = ["make_app"]
@@ -41,22 +54,50 @@ _NAVIGATION: Final = (
     ("/overview", "Overview"),
     ("/streams", "Streams"),
     ("/checkpoints", "Checkpoints"),
+    ("/anchors", "Anchors"),
+    ("/recorder", "Recorder"),
+    ("/bridge", "Bridge"),
+    ("/query", "Query"),
+    ("/identity", "Identity"),
+    ("/wallet", "Wallet"),
+    ("/capabilities", "Capabilities"),
+    ("/operations", "Operations"),
+    ("/discovery", "Discovery"),
+    ("/audit", "Audit"),
+    ("/equivocation", "Equivocation"),
     ("/verify", "Verify"),
+    ("/settings", "Settings"),
     ("/help", "Help"),
 )
+_REPORTS: Final = {
+    "/anchors": anchors,
+    "/recorder": recorder,
+    "/bridge": bridge,
+    "/query": query,
+    "/identity": identity,
+    "/wallet": wallet,
+    "/capabilities": capabilities,
+    "/operations": operations,
+    "/discovery": discovery,
+    "/audit": audit,
+    "/equivocation": equivocation,
+    "/settings": settings,
+}
 
 View = Callable[[Request], Awaitable[PageView]]
+Report = Callable[[Console, Query], Awaitable[PageView]]
 
 
 def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
     """The application over a connected console."""
-    pages = _Pages(console)
-    routes = [Route("/", lambda _: RedirectResponse("/overview", 303))]
+    base = admission.root_path
+    pages = _Pages(console, base)
+    routes = [Route(f"{base}/", lambda _: RedirectResponse(f"{base}/overview", 303))]
     for path, view in pages.table():
         methods = ["GET", "POST"] if path == "/verify" else ["GET"]
-        routes.append(Route(f"{path}.json", pages.answering(view, as_json=True), methods=methods))
-        routes.append(Route(path, pages.answering(view, as_json=False), methods=methods))
-    routes.append(Route(f"{STATIC}{{name}}", _static))
+        routes.append(Route(f"{base}{path}.json", pages.answering(view, as_json=True), methods=methods))
+        routes.append(Route(f"{base}{path}", pages.answering(view, as_json=False), methods=methods))
+    routes.append(Route(f"{base}{STATIC}{{name}}", _static))
     guard = Middleware(Guard, admission=admission, refuse=pages.refuse, entrance=pages.entrance)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: pages.http_error})
 
@@ -64,8 +105,8 @@ def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
 class _Pages:
     """Turns views into answers, and errors into pages that name them."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, base: str) -> None:
+        self._console, self._base = console, base
         self._templates = Environment(
             loader=PackageLoader("veen.console"),
             autoescape=True,
@@ -76,7 +117,11 @@ class _Pages:
         )
         self._templates.filters["short"] = _short
         self._templates.filters["lines"] = _lines
+        self._templates.filters["stream"] = _stream_name
         self._templates.filters["when"] = when
+        self._templates.filters["cell"] = self._cell
+        self._templates.filters["svg"] = Markup  # pictures are made here, and what comes from outside is escaped there
+        self._templates.globals["base"] = base
 
     def table(self) -> tuple[tuple[str, View], ...]:
         return (
@@ -85,10 +130,14 @@ class _Pages:
             ("/checkpoints", lambda request: self._console.checkpoints(request.query_params)),
             ("/verify", self._verify),
             ("/help", _help),
+            *((path, self._report(report)) for path, report in _REPORTS.items()),
             ("/stream/{stream}/{seq}/proof", self._proof),
             ("/stream/{stream}/{seq}", self._message),
             ("/stream/{stream}", self._stream),
         )
+
+    def _report(self, report: Report) -> View:
+        return lambda request: report(self._console, request.query_params)
 
     async def _stream(self, request: Request) -> PageView:
         return await self._console.stream(request.path_params["stream"], request.query_params)
@@ -127,7 +176,7 @@ class _Pages:
             except VeenError as exc:
                 self._console.note_failure(exc, request.url.path)
                 return self._failed(request, exc, _status_of(exc), as_json=as_json)
-            status = 502 if _has_failed(shown.data) else 200
+            status = 502 if shown.failed or _has_failed(shown.data) else 200
             if as_json:
                 about = {"page": shown.title, "verified_by": shown.verified_by or "nobody", "command": shown.command}
                 return _json(status, {**about, **shown.data, "failures": list(self._console.failures)})
@@ -138,17 +187,37 @@ class _Pages:
 
     def _html(self, request: Request, status: int, template: str, **facts: Any) -> Response:
         path = request.url.path
-        query = request.scope["query_string"].decode("ascii", "replace")
+        arguments = request.scope["query_string"].decode("ascii", "replace")
         text = self._templates.get_template(template).render(
             navigation=_NAVIGATION,
-            path=path,
-            twin=f"{path}.json" + (f"?{query}" if query else ""),
+            path=path.removeprefix(self._base),
+            twin=f"{path}.json" + (f"?{arguments}" if arguments else ""),
             failures=list(self._console.failures),
             now=when(int(time.time())),
             version=__version__,
             **facts,
         )
         return HTMLResponse(text, status)
+
+    def _cell(self, value: Any) -> Any:
+        """A value of a section for people."""
+        match value:
+            case None:
+                return Markup('<span class="muted">–</span>')
+            case DigestCell(digits):
+                return _short(digits)
+            case MomentCell(seconds):
+                return Markup('<span class="nowrap">{}</span>').format(when(seconds))
+            case LinkCell(text, path):
+                return Markup('<a class="name" href="{}{}">{}</a>').format(self._base, path, _stream_name(text))
+            case MarkCell(text, kind):
+                return Markup('<span class="state {}">{}</span>').format(kind, _inert(text))
+            case bool():
+                return "yes" if value else "no"
+            case list() | dict():
+                return compact(value)
+            case _:
+                return value
 
     def _failed(self, request: Request, exc: Exception, status: int, *, as_json: bool) -> Response:
         fault = fault_of(exc)
@@ -214,7 +283,8 @@ def _has_failed(data: dict[str, Any]) -> bool:
     parts = [*data.get("streams", ()), *data.get("checkpoints", ())]
     if isinstance(data.get("hub"), dict):
         parts.append(data["hub"])
-    return any(part["error"] is not None and part["error"]["diverged"] for part in parts)
+    errors = [part.get("error") for part in parts if isinstance(part, dict)]
+    return any(error is not None and error["diverged"] for error in errors)
 
 
 def _json(status: int, value: dict[str, Any]) -> Response:
@@ -232,6 +302,13 @@ def _inert(value: Any) -> Any:
 def _lines(text: str) -> Markup:
     """A body: line feeds and tabs stay, everything else as above."""
     return escape(safe(text, keep="\n\t"))
+
+
+def _stream_name(name: Any) -> Any:
+    """A stream for people: one without a name by the ends of its id."""
+    if not isinstance(name, str) or not name.startswith("hex:") or len(name) < 64:
+        return _inert(name)
+    return Markup('<span title="{}">hex:{}…{}</span>').format(name, name[4:12], name[-4:])
 
 
 def _short(digits: str) -> Markup:

@@ -1,13 +1,19 @@
-"""How the entries of a page lie in time: one column for each span of time, as SVG, and the same as a table."""
+"""How the entries of a stream lie in time: one column for each span of time, as SVG, and the same as a table.
+
+A long stream is sampled: the times of at most `MAX_SAMPLES` entries are read, at numbers that stay the same while the
+stream grows, and what lies between two samples is spread evenly over the time between them.
+"""
 
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from veen.cli.shared.entries import when
 
-__all__ = ["TimeColumn", "strip", "time_columns"]
+__all__ = ["MAX_SAMPLES", "TimeColumn", "sample_numbers", "strip", "time_columns"]
 
+MAX_SAMPLES: Final = 64
 _COLUMNS: Final = 48
 _WIDTH: Final = 14
 _HEIGHT: Final = 56
@@ -21,24 +27,52 @@ class TimeColumn(NamedTuple):
     entry_count: int
 
 
-def time_columns(times: Sequence[int], columns: int = _COLUMNS) -> tuple[TimeColumn, ...]:
-    """Equal spans of whole seconds from the first time to the last; no more columns than there are seconds."""
-    if not times:
+def sample_numbers(head: int, most: int = MAX_SAMPLES) -> list[int]:
+    """The numbers of the entries to look at: the first, the last, and multiples of a power of two between them."""
+    step = 1
+    while head // step > most - 2:
+        step *= 2
+    return sorted({1, head, *range(step, head + 1, step)}) if head else []
+
+
+def time_columns(samples: Sequence[tuple[int, int]], columns: int = _COLUMNS) -> tuple[TimeColumn, ...]:
+    """Equal spans of whole seconds, from samples (number of an entry, its time) in ascending order.
+
+    The columns sum up to all entries from the first sample to the last, and are exact where samples are neighbours.
+    """
+    if not samples:
         return ()
-    first, last = min(times), max(times)
+    # A hub whose clock went back has entries with the times of earlier ones: they count at the latest time so far.
+    times = accumulate((ts for _, ts in samples), max)
+    samples = [(seq, ts) for (seq, _), ts in zip(samples, times, strict=True)]
+    first, last = samples[0][1], samples[-1][1]
     span = -(-(last - first + 1) // columns)
     number = (last - first) // span + 1
-    counts = [0] * number
-    for moment in times:
-        counts[(moment - first) // span] += 1
+    ends = [min(first + (index + 1) * span - 1, last) for index in range(number)]
+    totals = [0, *_written_until(samples, ends)]
     return tuple(
-        TimeColumn(first + index * span, min(first + (index + 1) * span - 1, last), count)
-        for index, count in enumerate(counts)
+        TimeColumn(first + index * span, end, totals[index + 1] - totals[index]) for index, end in enumerate(ends)
     )
 
 
-def strip(columns: Sequence[TimeColumn]) -> str:
-    """The picture; what is needed to draw it is in the style sheet of the page."""
+def _written_until(samples: Sequence[tuple[int, int]], moments: Sequence[int]) -> list[int]:
+    """How many entries there were at each of some ascending moments, from the first sample on."""
+    totals, index = [], 0
+    start = samples[0][0] - 1
+    for moment in moments:
+        while index + 1 < len(samples) and samples[index + 1][1] <= moment:
+            index += 1
+        seq, ts = samples[index]
+        between = 0
+        if index + 1 < len(samples):
+            later, until = samples[index + 1]
+            between = (later - seq - 1) * (moment - ts) // (until - ts)
+        totals.append(seq + between - start)
+    return totals
+
+
+def strip(columns: Sequence[TimeColumn], shown: tuple[int, int] | None = None) -> str:
+    """The picture; what is needed to draw it is in the style sheet of the page. `shown`: the times of a page."""
     most = max((column.entry_count for column in columns), default=0)
     total = sum(column.entry_count for column in columns)
     if not most:
@@ -48,8 +82,10 @@ def strip(columns: Sequence[TimeColumn]) -> str:
     for index, column in enumerate(columns):
         height = round(_HEIGHT * column.entry_count / most, 1)
         title = f"{when(column.start)}: {column.entry_count}"
+        here = shown is not None and column.start <= shown[1] and shown[0] <= column.end
+        mark = ' class="here"' if here else ""
         bars.append(
-            f'<rect x="{index * _WIDTH}" y="{_HEIGHT - height:g}" width="{_WIDTH - 2}" height="{height:g}">'
+            f'<rect{mark} x="{index * _WIDTH}" y="{_HEIGHT - height:g}" width="{_WIDTH - 2}" height="{height:g}">'
             f"<title>{escape(title)}</title></rect>"
         )
     width = max(len(columns), _COLUMNS) * _WIDTH

@@ -45,10 +45,11 @@ Refuse = Callable[[Request, ConsoleError, int], Awaitable[Response]]
 class BrowserAdmission:
     """The token and the session of one console. `names` are the host names that may stand in a request."""
 
-    def __init__(self, names: Iterable[str] = (), *, secure: bool = False) -> None:
+    def __init__(self, names: Iterable[str] = (), *, secure: bool = False, root_path: str = "") -> None:
         self.token: str | None = secrets.token_urlsafe(32)
         self.names = LOOPBACK_NAMES | {name.lower() for name in names}
         self.secure = secure
+        self.root_path = root_path  # the prefix of all paths, "" or as "/veen"
         self._session = secrets.token_urlsafe(32)
         # Cookies do not know ports: two consoles on one machine must not overwrite each other's.
         self.cookie = f"veen_console_{sha256(self._session.encode()).hexdigest()[:8]}"
@@ -71,7 +72,14 @@ class BrowserAdmission:
         self.token = None
 
     def set_cookie(self, response: Response) -> None:
-        response.set_cookie(self.cookie, self._session, path="/", httponly=True, samesite="strict", secure=self.secure)
+        response.set_cookie(
+            self.cookie,
+            self._session,
+            path=self.root_path or "/",
+            httponly=True,
+            samesite="strict",
+            secure=self.secure,
+        )
 
 
 class Guard:
@@ -103,7 +111,7 @@ class Guard:
             self._admission.check_host(request)
         except HostRefused as exc:
             return await self._refuse(request, exc, 421)
-        if request.url.path.startswith(STATIC):
+        if request.url.path.startswith(self._admission.root_path + STATIC):
             return None  # our own files, the same for everybody
         try:
             if (token := _token_of(request)) is not None and not self._admission.is_open_to(request):

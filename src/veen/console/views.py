@@ -10,31 +10,38 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from veen.cli.shared.entries import data_of, when
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.text import safe
+from veen.cli.shared.overlay_values import plain
+from veen.cli.shared.text import compact, safe
 from veen.cli.shared.values import MOMENT
 from veen.client.client import Client
-from veen.client.errors import HubRefused, UnknownStream
+from veen.client.errors import Equivocated, HubRefused, UnknownStream
 from veen.client.evidence_file import NoEntries
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.read.picture import Picture
 from veen.client.read.reading import Entry
 from veen.client.read.svg import to_svg
+from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.pin import HubPin
-from veen.console.density import strip, time_columns
+from veen.console.density import sample_numbers, strip, time_columns
 from veen.console.errors import BadAddress
+from veen.console.events import EventStore
+from veen.console.report import Section
 from veen.core.checks import Given, check
 from veen.core.errors import VeenError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
+from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.registry import BUILTIN
 
-__all__ = ["Console", "PageView", "fault_of"]
+__all__ = ["CONSOLE", "Console", "LocalFiles", "PageView", "Query", "diverged", "fault_of", "number_of", "stream_word"]
 
 CONSOLE: Final = "this console"
 PAGE_ENTRIES: Final = 50
@@ -43,6 +50,7 @@ _MAX_STREAMS: Final = 200  # of the overview and the list; what is left out is c
 _ROW_CHARS: Final = 300
 _BODY_CHARS: Final = 20_000
 _MAX_FAILURES: Final = 20
+_MAX_TIMES: Final = 100_000  # times of entries that are remembered for density strips
 _STREAM_COMMAND: Final = "veen stream"
 _MAX_NUMBER: Final = 2**63 - 1
 
@@ -59,6 +67,21 @@ class PageView:
     data: dict[str, Any]
     verified_by: str | None  # who verified the facts; None: nobody
     pictures: Mapping[str, str] = field(default_factory=dict)  # SVG
+    sections: tuple[Section, ...] = ()  # of `report.html`
+    verified_what: str = ""
+    form: str = ""  # a template that `report.html` puts before the sections
+    failed: bool = False  # a part of it did not verify
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFiles:
+    """What of this machine the console shows besides the hub; each may be missing."""
+
+    tokens: TokenStore | None = None  # of the identity
+    evidence: Path | None = None  # reports of equivocation that commands kept
+    data_dir: Path | None = None  # of the hub, for queries
+    audits: tuple[Path, ...] = ()  # what `veen audit run --out` left
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the context, for the page of settings
 
 
 def fault_of(exc: Exception) -> dict[str, Any]:
@@ -75,23 +98,52 @@ def diverged(exc: BaseException) -> bool:
 class Console:
     """The pages over one client. `keyring` names the streams that there are to look at."""
 
-    def __init__(self, client: Client, keyring: Keyring, *, url: str, identity: str) -> None:
+    def __init__(
+        self, client: Client, keyring: Keyring, *, url: str, identity: str, local: LocalFiles | None = None
+    ) -> None:
         self._client, self._url, self._identity = client, url, identity
+        self.keyring = keyring
+        self.local = local or LocalFiles()
         newest: dict[bytes, StreamKeys] = {}
         for keys in keyring.entries:
             if keys.stream_id not in newest or (newest[keys.stream_id].name is None and keys.name is not None):
                 newest[keys.stream_id] = keys
         self._streams = dict(sorted(newest.items(), key=lambda item: (item[1].name is None, str(item[1]))))
+        self.events = EventStore(client, list(self._streams.values())[:_MAX_STREAMS])
         self.failures: deque[dict[str, Any]] = deque(maxlen=_MAX_FAILURES)
+        self.equivocations: deque[Equivocated] = deque(maxlen=_MAX_FAILURES)  # that this console met
+        self._times: dict[tuple[bytes, int], int] = {}  # hub_ts of sampled entries, by label and number, verified
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def identity(self) -> str:
+        return self._identity
 
     @property
     def pin(self) -> HubPin:
         return self._client.pin
 
+    def shown_streams(self) -> list[StreamKeys]:
+        """The streams of the keyring that pages show, in the order of their names."""
+        return list(self._streams.values())[:_MAX_STREAMS]
+
+    def name_of(self, stream_id: bytes) -> str:
+        keys = self._streams.get(stream_id)
+        return f"hex:{stream_id.hex()}" if keys is None else str(keys)
+
     def note_failure(self, exc: Exception, where: str) -> None:
         """Keep what did not verify: every page says so until the console is started again."""
         if not diverged(exc):
             return
+        if isinstance(exc, Equivocated) and all(exc.evidence != earlier.evidence for earlier in self.equivocations):
+            self.equivocations.append(exc)
         failure = {**fault_of(exc), "where": where}
         if not any(failure.items() <= earlier.items() for earlier in self.failures):
             self.failures.append({**failure, "time": when(int(time.time()))})
@@ -119,7 +171,7 @@ class Console:
         for keys in list(self._streams.values())[:_MAX_STREAMS]:
             base = {**_stream_data(keys), "error": None}
             try:
-                rows += [{**base, **_checkpoint_data(signed)} for signed in await self._checkpoints(keys)]
+                rows += [{**base, **_checkpoint_data(signed)} for signed in await self.checkpoints_of(keys)]
             except VeenError as exc:
                 self.note_failure(exc, str(keys))
                 rows.append({**base, "error": fault_of(exc)})
@@ -134,17 +186,19 @@ class Console:
 
     async def stream(self, stream_id: str, query: Query) -> PageView:
         keys = self._keys(stream_id)
-        count = _number(query, "count", PAGE_ENTRIES, most=_MAX_PAGE_ENTRIES)
-        signed = await self._checkpoints(keys)
+        count = number_of(query, "count", PAGE_ENTRIES, most=_MAX_PAGE_ENTRIES)
+        signed = await self.checkpoints_of(keys)
         checkpoint = _chosen(signed, query)
         head = 0 if checkpoint is None else checkpoint.upto_seq
         epoch = 0 if checkpoint is None else checkpoint.epoch
-        first = _number(query, "from", max(head - count + 1, 1))
+        first = number_of(query, "from", max(head - count + 1, 1))
         since = _moment(query)
         if checkpoint is not None and since is not None:
             first = await self._first_since(keys, since, epoch, head)
         entries = [] if checkpoint is None else await self._entries(keys, first, first + count - 1, epoch)
-        columns = time_columns([entry.receipt.hub_ts for entry in entries])
+        samples = [] if checkpoint is None else await self._samples(keys, checkpoint)
+        columns = time_columns(samples)
+        shown = (entries[0].receipt.hub_ts, entries[-1].receipt.hub_ts) if entries else None
         data = {
             **_stream_data(keys),
             "epoch": epoch,
@@ -156,20 +210,22 @@ class Console:
             "since": since,
             "entries": [_entry_data(entry, _ROW_CHARS) for entry in entries],
             "density": [column._asdict() for column in columns],
+            "density_samples": len(samples),
+            "tail_from": head + 1,
         }
         span = f"--since {since}" if since is not None else f"--from {first} --to {first + count - 1}"
         return PageView(
             template="stream.html",
             title=str(keys),
-            command=f"{_STREAM_COMMAND} {_word(keys)} {span}{_epoch_option(signed, epoch)}",
+            command=f"{_STREAM_COMMAND} {stream_word(keys)} {span}{_epoch_option(signed, epoch)}",
             data=data,
             verified_by=CONSOLE,
-            pictures={"density": strip(columns)},
+            pictures={"density": strip(columns, shown)},
         )
 
     async def message(self, stream_id: str, seq: int, query: Query) -> PageView:
         keys = self._keys(stream_id)
-        signed = await self._checkpoints(keys)
+        signed = await self.checkpoints_of(keys)
         epoch = _epoch(signed, query)
         entry = await self._entry(keys, seq, epoch)
         inputs = Given(hub_pks=tuple(key.hub_pk for key in self.pin.keys), related=(entry.receipt,))
@@ -207,17 +263,17 @@ class Console:
         return PageView(
             template="message.html",
             title=f"{keys} {seq}",
-            command=f"veen receipt get {_word(keys)} {seq}{_epoch_option(signed, entry.epoch)}",
+            command=f"veen receipt get {stream_word(keys)} {seq}{_epoch_option(signed, entry.epoch)}",
             data=data,
             verified_by=CONSOLE,
         )
 
     async def proof(self, stream_id: str, seq: int, query: Query) -> PageView:
         keys = self._keys(stream_id)
-        signed = await self._checkpoints(keys)
+        signed = await self.checkpoints_of(keys)
         epoch = _epoch(signed, query)
         head = next((checkpoint.upto_seq for checkpoint in signed if checkpoint.epoch == epoch), 0)
-        size = _number(query, "size", max(head, seq))
+        size = number_of(query, "size", max(head, seq))
         if not seq <= size <= head:
             raise NoEntries(f"{keys} has {head} entries: there is no proof of entry {seq} in a log of {size}")
         proven = await self._client.proof(keys, seq, tree_size=size, epoch=epoch)
@@ -225,6 +281,8 @@ class Console:
             proven.receipt if size == seq else await self._client.receipt(keys, size, epoch=epoch)
         )  # signs the root
         picture = Picture.of(proven.proof, stream_seq=seq, root=proven.root, tree_size=size)
+        last = len(picture.steps) + 1
+        step = number_of(query, "step", 0, least=0, most=last) if query.get("step", "").strip() else None
         data = {
             **_stream_data(keys),
             "seq": seq,
@@ -234,8 +292,11 @@ class Console:
             "root": proven.root.hex(),
             "leaf_hash": proven.receipt.leaf_hash.hex(),
             "hashes": picture.hashes,
+            "step": step,
+            "last_step": last,
             "steps": [
                 {
+                    "own": step.own.hash.hex(),
                     "entries": step.parent.span,
                     "hash": step.parent.hash.hex(),
                     "sibling": step.sibling.hash.hex(),
@@ -253,10 +314,10 @@ class Console:
         return PageView(
             template="proof.html",
             title=f"Proof of {keys} {seq}",
-            command=f"veen proof show {_word(keys)} {seq} --size {size}{_epoch_option(signed, epoch)}",
+            command=f"veen proof show {stream_word(keys)} {seq} --size {size}{_epoch_option(signed, epoch)}",
             data=data,
             verified_by=CONSOLE,
-            pictures={"proof": to_svg(picture, styled=False)},
+            pictures={"proof": to_svg(picture, styled=False, folded=step)},
         )
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -271,16 +332,19 @@ class Console:
             "identity": self._identity,
             "keys": [{"hub_pk": f"ed25519:{key.hub_pk.hex()}", "valid_from": when(key.valid_from)} for key in pin.keys],
             "ready": False,
+            "ready_reason": None,
             "error": None,
         }
         try:
             await self._client.identity()
             status = await self._client.status()
+            readiness = await self._client.ready()
         except VeenError as exc:
             self.note_failure(exc, "hub")
             return card | {"error": fault_of(exc)}
         return card | {
-            "ready": True,
+            "ready": readiness.ready,
+            "ready_reason": readiness.reason,
             "server_version": status.server_version,
             "hub_time": when(status.hub_ts),
             "profile": status.profiles[0].profile_id().hex(),
@@ -295,7 +359,7 @@ class Console:
                 **_stream_data(keys), "head": 0, "root": None, "epoch": None, "last_time": None, "error": None,
             }  # fmt: skip
             try:
-                signed = await self._checkpoints(keys)
+                signed = await self.checkpoints_of(keys)
                 if signed:
                     newest = signed[-1]
                     receipt = await self._client.receipt(keys, newest.upto_seq, epoch=newest.epoch)
@@ -306,7 +370,7 @@ class Console:
             rows.append(row)
         return rows, max(len(self._streams) - _MAX_STREAMS, 0)
 
-    async def _checkpoints(self, keys: StreamKeys) -> list[Checkpoint]:
+    async def checkpoints_of(self, keys: StreamKeys) -> list[Checkpoint]:
         """The latest checkpoint of each epoch, verified; none for a stream that nobody wrote to."""
         try:
             return await self._client.checkpoints(keys)
@@ -324,6 +388,23 @@ class Console:
         """A range, read to its end: only then is it compared with what was proven before."""
         reading = self._client.read(keys, from_seq=first, to_seq=last, epoch=epoch, open=keys.can_read)
         return [entry async for entry in reading]
+
+    async def _samples(self, keys: StreamKeys, checkpoint: Checkpoint) -> list[tuple[int, int]]:
+        """Numbers and times of some entries, each by a receipt that was verified against what is known of the log."""
+        label, samples = checkpoint.label_curr, []
+        for seq in sample_numbers(checkpoint.upto_seq):
+            if (label, seq) not in self._times:
+                if len(self._times) >= _MAX_TIMES:
+                    self._times.clear()
+                try:
+                    receipt = await self._client.receipt(keys, seq, epoch=checkpoint.epoch)
+                except HubRefused as exc:
+                    if is_not_found(exc):  # pruned: the strip begins later
+                        continue
+                    raise
+                self._times[label, seq] = receipt.hub_ts
+            samples.append((seq, self._times[label, seq]))
+        return samples
 
     async def _first_since(self, keys: StreamKeys, since: int, epoch: int, head: int) -> int:
         """The number of the first entry from a time on; the one after the last if there is none."""
@@ -367,10 +448,26 @@ def _entry_data(entry: Entry, chars: int) -> dict[str, Any]:
     if cut:
         name = "body" if data["body"] is not None else "body_hex"
         data[name] = whole[:chars]
-    return data | {"body_bytes": size, "body_cut": cut, "msg_bytes": len(entry.msg.ciphertext)}
+    schema, decoded = _decoded(entry)
+    return data | {
+        "body_bytes": size,
+        "body_cut": cut,
+        "msg_bytes": len(entry.msg.ciphertext),
+        "schema_name": schema,
+        "decoded": decoded if decoded is None or len(decoded) <= chars else decoded[:chars],
+        "decoded_cut": decoded is not None and len(decoded) > chars,
+    }
 
 
-def _word(keys: StreamKeys) -> str:
+def _decoded(entry: Entry) -> tuple[str | None, str | None]:
+    """The name of a schema that VEEN knows, and the body as JSON, if the body is one of it."""
+    if entry.event is None or (schema := BUILTIN.schemas.get(entry.event.hdr.schema)) is None:
+        return None, None
+    typed = decode(entry.event, schema)
+    return schema.name, compact(plain(typed.body)) if isinstance(typed, Typed) else None
+
+
+def stream_word(keys: StreamKeys) -> str:
     """A stream as a word of a shell. A name that a terminal would not show as it is, is given by its id."""
     name = str(keys)
     if safe(name) != name or name.startswith("-"):
@@ -385,7 +482,7 @@ def _epoch_option(signed: list[Checkpoint], epoch: int) -> str:
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
-def _number(query: Query, name: str, default: int, *, least: int = 1, most: int = _MAX_NUMBER) -> int:
+def number_of(query: Query, name: str, default: int, *, least: int = 1, most: int = _MAX_NUMBER) -> int:
     text = query.get(name, "").strip()
     if not text:
         return default
@@ -413,7 +510,7 @@ def _chosen(signed: list[Checkpoint], query: Query) -> Checkpoint | None:
     """The checkpoint of the epoch that is asked for, or the newest."""
     if not query.get("epoch", "").strip():
         return signed[-1] if signed else None
-    epoch = _number(query, "epoch", 0, least=0)
+    epoch = number_of(query, "epoch", 0, least=0)
     checkpoint = next((checkpoint for checkpoint in signed if checkpoint.epoch == epoch), None)
     if checkpoint is None:
         raise NoEntries(f"the stream has no entries in epoch {epoch}")

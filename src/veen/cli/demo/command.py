@@ -25,16 +25,29 @@ _POLL_SECONDS: Final = 0.1
 @click.option(
     "--spark", is_flag=True, help="Audit, ask and fold a longer log on Spark as well. Needs the extra spark and Java."
 )
+@click.option(
+    "--console",
+    is_flag=True,
+    help="Then show it in a browser: a hub with the story, until Ctrl-C. Needs the extra console.",
+)
 @click.option("--wait-for", "ready_file", type=click.Path(dir_okay=False, path_type=Path), hidden=True)
 @output_options
-def demo(output: Output, keep: Path | None, spark: bool, ready_file: Path | None) -> None:
+def demo(output: Output, keep: Path | None, spark: bool, console: bool, ready_file: Path | None) -> None:
     """Send, prove, tamper, detect: a hub, two people, five sealed messages, a log of a service, three who are caught.
 
     Everything is done for real, on loopback and in a directory of its own; every line is computed. With --keep the
     directory stays, and the commands to explore it are printed.
+
+    \b
+    veen demo
+    veen demo --console
     """
     from veen.cli.demo.story import play
 
+    if console:
+        from veen.cli.console.group import console_parts
+
+        console_parts()  # before anything is played
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Fail("E.LOCAL", f"{keep}: not empty", "the demo wants a directory of its own", "veen demo --keep DIR")
     if spark:
@@ -43,21 +56,26 @@ def demo(output: Output, keep: Path | None, spark: bool, ready_file: Path | None
     root = Path(tempfile.mkdtemp(prefix="veen-demo-")) if keep is None else keep.absolute()
     try:
         with output.progress("playing") as tell:
-            facts = play(root, output, tell, spark=spark, before_spark=lambda: _await_spark(ready_file, tell))
+            story = play(root, output, tell, spark=spark, before_spark=lambda: _await_spark(ready_file, tell))
+        facts = story.facts
+        seconds = time.perf_counter() - started
+        facts["seconds"] = round(seconds, 3)
+        facts["directory"] = None if keep is None else str(root)
+        facts["next"] = _next(root, facts) if keep is not None else _more(spark)
+
+        def human() -> None:
+            output.line(f"done in {seconds:.1f} s; next:")
+            for command in facts["next"]:
+                output.line(f"  {command}")
+
+        output.result(facts, human)
+        if console:
+            from veen.cli.demo.showing import show
+
+            show(story)
     finally:
         if keep is None:
             shutil.rmtree(root, ignore_errors=True)
-    seconds = time.perf_counter() - started
-    facts["seconds"] = round(seconds, 3)
-    facts["directory"] = None if keep is None else str(root)
-    facts["next"] = _next(root, facts) if keep is not None else _more(spark)
-
-    def human() -> None:
-        output.line(f"done in {seconds:.1f} s; next:")
-        for command in facts["next"]:
-            output.line(f"  {command}")
-
-    output.result(facts, human)
 
 
 def _await_spark(ready_file: Path | None, tell: Callable[[str], None]) -> None:

@@ -19,6 +19,7 @@ from veen.client.identity.keystore import create_identity
 from veen.client.send.captokens import TokenStore
 from veen.client.verify.pin import HubPin
 from veen.core.labels import stream_id_of
+from veen.hub.process.runtime import Hub
 from veen.products.recorder.adapters.tail import Tail
 from veen.products.recorder.agent import Agent, Connect, Source
 from veen.products.recorder.authority import Authority
@@ -30,7 +31,7 @@ from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
 from veen.products.recorder.verify import Report, verify
 
-__all__ = ["record_and_tamper"]
+__all__ = ["SHOP", "record_and_tamper", "record_lines"]
 
 SHOP: Final = "record/app/shop"
 LINES: Final = 40
@@ -43,16 +44,10 @@ async def record_and_tamper(story: Story, number: int) -> None:
     """One step: a recorder with roles and a hub of its own, which are gone afterwards."""
     root = story.root / "recorder"
     home = Home.at(root / "home")
-    roles = {name: await asyncio.to_thread(_role, home, name) for name in (_ADMIN, _PRIVACY, _SERVICE)}
-    (root / "shop.log").write_text(
-        "".join(f'{{"user":"u{n % 5}","event":"order","n":{n}}}\n' for n in range(1, LINES + 1))
-    )
     try:
         async with running(root / "hub") as hub:
-            connect = _connector(hub.url, hub.identity.current_pk, home)
-            await _set_up(roles, connect, hub.identity.hub_id)
-            ciphertext = await _record(roles, connect, root, home)
-            before = await _verified(roles[_ADMIN], connect)
+            roles, ciphertext = await record_lines(hub, root, home)
+            before = await _verified(roles[_ADMIN], _connector(hub.url, hub.identity.current_pk, home))
         expect(before.ok and not before.findings, "the recorder does not verify")
         periods = sum(len(stream.periods) for stream in before.streams)
         story.step(number, "service", f"writes {LINES} log lines; an agent records them, a checkpoint covers them")
@@ -78,6 +73,17 @@ async def record_and_tamper(story: Story, number: int) -> None:
         "state": period.state,
         "why": period.why,
     }
+
+
+async def record_lines(hub: Hub, root: Path, home: Home) -> tuple[dict[str, Role], bytes]:
+    """A recorder at a hub: roles, configuration, lines and a checkpoint; the roles, and the ciphertext of one line."""
+    roles = {name: await asyncio.to_thread(_role, home, name) for name in (_ADMIN, _PRIVACY, _SERVICE)}
+    (root / "shop.log").write_text(
+        "".join(f'{{"user":"u{n % 5}","event":"order","n":{n}}}\n' for n in range(1, LINES + 1))
+    )
+    connect = _connector(hub.url, hub.identity.current_pk, home)
+    await _set_up(roles, connect, hub.identity.hub_id)
+    return roles, await _record(roles, connect, root, home)
 
 
 def _role(home: Home, name: str) -> Role:

@@ -92,8 +92,8 @@ def play(
     *,
     spark: bool = False,
     before_spark: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Run all steps below `root`; the facts of each."""
+) -> Story:
+    """Run all steps below `root`; the story has the facts of each."""
     from veen.cli.demo.recording import record_and_tamper
     from veen.cli.demo.tampering import fork, tamper_and_repair
 
@@ -112,7 +112,7 @@ def play(
         from veen.cli.demo.spark import on_spark
 
         on_spark(story)
-    return story.facts
+    return story
 
 
 def expect(condition: object, what: str) -> None:
@@ -122,8 +122,8 @@ def expect(condition: object, what: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(data_dir: Path) -> AsyncIterator[Hub]:
-    """A hub on a free port of loopback, as `veen hub start --dev` runs it."""
+async def running(data_dir: Path, *, issuer_pk: bytes | None = None) -> AsyncIterator[Hub]:
+    """A hub on a free port of loopback, as `veen hub start --dev` runs it; tokens of `issuer_pk` count."""
     settings = {
         "data_dir": str(data_dir),
         "dev": "true",
@@ -133,6 +133,8 @@ async def running(data_dir: Path) -> AsyncIterator[Hub]:
         "admission.capability_gating": "false",
         "admission.stream_scope": "open",
     }
+    if issuer_pk is not None:
+        settings["admission.trusted_issuers"] = issuer_pk.hex()
     async with Hub.running(load(None, {}, settings)) as hub:
         yield hub
 

@@ -22,7 +22,7 @@ from veen.cli.shared.text import short
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
 
-__all__ = ["noun_of", "publication_root"]
+__all__ = ["LISTS", "noun_of", "publication_root"]
 
 Rows = Iterable[Sequence[Any]]
 Shown = Callable[[Any, int], tuple[Mapping[str, Any], Sequence[str], Rows]]  # state, as_of → data, columns, rows
@@ -48,7 +48,7 @@ def noun_of(noun: OpNoun) -> Noun:
     )
     for name, verb in noun.writes.items():
         add_verb(group, noun, name, verb)
-    _add_list(group, noun, _LISTS[noun.name])
+    _add_list(group, noun, LISTS[noun.name])
     if noun.name == "publication":
         group.read("verify", noun.reads["verify"], *_VERIFY)(_publication_verify)
     if noun.name == "audit":
@@ -151,7 +151,7 @@ def _mirror(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], R
     return {"sources": sources}, ("source", "label", "upto", "gaps"), rows
 
 
-_LISTS: Final[Mapping[str, Shown]] = {
+LISTS: Final[Mapping[str, Shown]] = {
     "paid": _paid,
     "access": _access,
     "delegation": _delegation,

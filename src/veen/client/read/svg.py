@@ -47,16 +47,27 @@ class _Mark(NamedTuple):
     name: str
     hash: bytes
     side: int = 0
+    step: int = 0  # of the fold, in which it appears
 
 
 class _Drawing:
-    def __init__(self) -> None:
+    """`folded` is how many steps of the fold are done; None draws all of them alike. `step` is what is drawn now."""
+
+    def __init__(self, folded: int | None) -> None:
         self.marks: list[_Mark] = []
         self.lines: list[str] = []
+        self.step, self._folded = 0, folded
 
     def add(self, mark: _Mark) -> _Mark:
+        mark = mark._replace(step=self.step)
         self.marks.append(mark)
         return mark
+
+    def state(self, step: int) -> str:
+        """A further class of what belongs to a step."""
+        if self._folded is None or step < self._folded:
+            return ""
+        return " now" if step == self._folded else " later"
 
     def away_from(self, mark: _Mark, other: _Mark) -> None:
         """Put the words of a mark on the side where the line to another one does not run."""
@@ -71,16 +82,18 @@ class _Drawing:
         self._path(f"M{a.x:g},{a.y:g}V{b.y:g}H{b.x:g}", False)
 
     def _path(self, d: str, on_way: bool) -> None:
-        self.lines.append(f'<path class="{"way" if on_way else "side"}" d="{d}"/>')
+        self.lines.append(f'<path class="{"way" if on_way else "side"}{self.state(self.step)}" d="{d}"/>')
 
 
-def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = True) -> str:
+def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = True, folded: int | None = None) -> str:
     """One SVG element, without scripts and without references to anything outside.
 
     `signed_by` is the hub whose signature over the root was verified; without it the picture claims no signature.
     Without `styled` the page brings the rules for `.veen` itself: a strict policy forbids a style inside of it.
+    With `folded`, what that step of the fold adds has the class `now`, and what comes after it the class `later`;
+    the step after the last join is the root.
     """
-    drawing = _tree(picture) if picture.tree_size <= TREE_MAX else _ladder(picture)
+    drawing = (_tree if picture.tree_size <= TREE_MAX else _ladder)(picture, _Drawing(folded))
     roles = [role for role in _ROLES if any(mark.role == role for mark in drawing.marks)]
     reach = [_MARGIN if mark.side == 0 else _MARGIN + 60 if mark.side > 0 else 16 for mark in drawing.marks]
     verdict = _verdict(picture, signed_by)
@@ -104,7 +117,7 @@ def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = Tru
             f'<text class="verdict" x="16" y="48">{escape(verdict)}</text>',
             f'<g transform="translate(0 {_HEAD})">',
             *drawing.lines,
-            *(part for mark in drawing.marks for part in _shape(mark)),
+            *(part for mark in drawing.marks for part in _shape(mark, drawing.state(mark.step))),
             *(part for number, role in enumerate(roles) for part in _legend(role, bottom + number * _LEGEND_STEP)),
             "</g></svg>",
         )
@@ -117,9 +130,8 @@ def _verdict(picture: Picture, signed_by: str | None) -> str:
     return f"\u2713 verified: {picture.hashes} {plural} from the message to root {short(picture.root)}{signature}"
 
 
-def _tree(picture: Picture) -> _Drawing:
+def _tree(picture: Picture, drawing: _Drawing) -> _Drawing:
     """What the proof names stands side by side, as the entries lie; what was computed stands above its children."""
-    drawing = _Drawing()
     siblings = [step.sibling for step in picture.steps]
     named = [picture.leaf, *siblings, *(peak for peak in picture.peaks if peak != picture.own_peak)]
     columns = {node: number for number, node in enumerate(sorted(named))}
@@ -132,13 +144,14 @@ def _tree(picture: Picture) -> _Drawing:
 
     top = max((peak.last - peak.first + 1).bit_length() for peak in picture.peaks)
     own = place(picture.leaf, "leaf")
-    for step in picture.steps:
+    for drawing.step, step in enumerate(picture.steps, start=1):
         sibling = place(step.sibling, "sibling")
         parent = place(step.parent, "computed", (own.x + sibling.x) / 2)
         drawing.line(own, parent, on_way=True)
         drawing.line(sibling, parent)
         drawing.away_from(own, parent)
         own = parent
+    drawing.step = len(picture.steps) + 1
     peaks = [own if peak == picture.own_peak else place(peak, "peak") for peak in picture.peaks]
     if len(peaks) > 1:
         across = sum(peak.x for peak in peaks) / len(peaks)
@@ -149,13 +162,13 @@ def _tree(picture: Picture) -> _Drawing:
     return drawing
 
 
-def _ladder(picture: Picture) -> _Drawing:
+def _ladder(picture: Picture, drawing: _Drawing) -> _Drawing:
     """The way is one upright line with siblings left and right of it; the other peaks stand in a row beside its end."""
-    drawing = _Drawing()
     bottom = _MARGIN + (len(picture.steps) + 1) * _STEP_Y
     spine = _MARGIN + 2.2 * _STEP_X
     own = drawing.add(_Mark(spine, bottom, "leaf", picture.leaf.span, picture.leaf.hash, 1))
     for level, step in enumerate(picture.steps, start=1):
+        drawing.step = level
         side = -1 if step.sibling_is_left else 1
         above = bottom - level * _STEP_Y
         sibling = step.sibling
@@ -164,6 +177,7 @@ def _ladder(picture: Picture) -> _Drawing:
         drawing.line(own, parent, on_way=True)
         drawing.elbow(drawing.add(mark), parent)
         own = parent
+    drawing.step = len(picture.steps) + 1
     others = [peak for peak in picture.peaks if peak != picture.own_peak]
     if others:
         root = drawing.add(_Mark(spine, own.y - _STEP_Y, "root", "root", picture.root, -1))
@@ -197,10 +211,10 @@ def _legend(role: str, y: float) -> Iterator[str]:
     yield f'<text class="words" x="48" y="{y + 4:g}">{_ROLES[role]}</text>'
 
 
-def _shape(mark: _Mark) -> Iterator[str]:
+def _shape(mark: _Mark, state: str) -> Iterator[str]:
     """A shape that can be reached by keyboard and says its hash when asked."""
     anchor, x, first, second = _WORDS[mark.side]
-    yield f'<g class="{mark.role}" tabindex="0" transform="translate({mark.x:g} {mark.y:g})">'
+    yield f'<g class="{mark.role}{state}" tabindex="0" transform="translate({mark.x:g} {mark.y:g})">'
     yield f"<title>{escape(mark.name)}: {_ROLES[mark.role]}, {mark.hash.hex()}</title>"
     yield f'<path d="{_OUTLINES[mark.role]}"/>'
     yield f'<text text-anchor="{anchor}" x="{x}" y="{first}">{escape(mark.name)}</text>'

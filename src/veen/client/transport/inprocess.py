@@ -51,7 +51,7 @@ class InProcess:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
         query: dict[str, str] = {}
-        name = operation.partition("/")[2]
+        name = operation.partition("/")[2] or operation  # readyz and healthz stand alone
         if operation.startswith(ATTACHMENT):
             query["coid"], _, parameters = operation.removeprefix(ATTACHMENT).partition("?")
             query.update(parse_qsl(parameters))

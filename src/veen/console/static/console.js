@@ -76,3 +76,115 @@ if (fileButton !== null) {
   fileButton.addEventListener("click", () =>
     judged(at("file-verdict"), () => checkFile(at("verify-file").files[0], at("verify-key").value.trim(), fileButton.dataset.keys)));
 }
+
+// --- the live tail: asks the twin of the page for what came after the last row, and adds rows; text only -----------
+
+const POLL_MS = 2000;
+const MAX_ROWS = 5000;
+
+function cell(row, text, kind) {
+  const td = row.insertCell();
+  td.className = kind;
+  td.textContent = text;
+  return td;
+}
+
+function bodyCell(row, entry) {
+  const td = row.insertCell();
+  const whole = entry.decoded ?? entry.body ?? entry.body_hex;
+  if (entry.error !== null && entry.error !== undefined) td.textContent = `not opened: ${entry.error}`;
+  else if (whole === null || whole === undefined) td.textContent = "sealed: no read key";
+  else {
+    const pre = document.createElement("pre");
+    // Characters that steer text are spelled out, as the server does it.
+    pre.textContent = `${entry.decoded === null && entry.body === null ? "hex " : ""}${spelled(whole)}${(entry.decoded === null ? entry.body_cut : entry.decoded_cut) ? "…" : ""}`;
+    td.append(pre);
+  }
+}
+
+const spelled = (text) =>
+  text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (mark) =>
+    `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+class Tail {
+  constructor(button) {
+    this.button = button;
+    this.rows = at("entry-rows");
+    this.state = at("tail-state");
+    this.next = Number(button.dataset.from);
+    this.hidden = 0;
+    this.timer = null;
+  }
+
+  toggle() {
+    const on = this.timer === null;
+    this.button.setAttribute("aria-pressed", String(on));
+    this.button.textContent = on ? "Pause" : "Follow new entries";
+    if (on) this.ask();
+    else {
+      clearTimeout(this.timer);
+      this.timer = null;
+      this.state.textContent = "Paused.";
+    }
+  }
+
+  async ask() {
+    this.timer = setTimeout(() => {}, 0);
+    const { twin, epoch } = this.button.dataset;
+    const query = new URLSearchParams({ from: this.next, count: 200, ...(epoch ? { epoch } : {}) });
+    let wait = POLL_MS;
+    try {
+      const answer = await fetch(`${twin}?${query}`, { cache: "no-store" });
+      const data = await answer.json();
+      if (!answer.ok) {
+        this.stop(`${data.error?.diverged ? "Verification FAILED" : "The console cannot go on"}: ${data.error?.cause} (${data.error?.code})`);
+        return;
+      }
+      for (const entry of data.entries) this.add(entry);
+      if (data.entries.length === 200) wait = 0;
+      const older = this.hidden ? `, ${this.hidden} older rows hidden` : "";
+      this.state.textContent = `Following: ${data.head} entries, each verified by this console${older}.`;
+    } catch (error) {
+      this.state.textContent = "The console does not answer; trying again.";
+    }
+    if (this.timer !== null) this.timer = setTimeout(() => this.ask(), wait);
+  }
+
+  add(entry) {
+    const row = this.rows.insertRow();
+    row.className = "new";
+    const number = cell(row, "", "number");
+    const link = document.createElement("a");
+    const { entry: place, epoch } = this.button.dataset;
+    link.href = `${place}${entry.seq}${epoch ? `?epoch=${epoch}` : ""}`;
+    link.textContent = entry.seq;
+    number.append(link);
+    cell(row, entry.time, "nowrap");
+    const author = cell(row, "", "nowrap");
+    const key = document.createElement("code");
+    key.title = entry.client_id;
+    key.textContent = `${entry.client_id.slice(0, 8)}…${entry.client_id.slice(-4)}`;
+    author.append(key);
+    cell(row, entry.msg_bytes, "number");
+    bodyCell(row, entry);
+    this.next = entry.seq + 1;
+    while (this.rows.rows.length > MAX_ROWS) {
+      this.rows.deleteRow(0);
+      this.hidden += 1;
+    }
+  }
+
+  stop(words) {
+    this.timer = null;
+    this.button.hidden = true;
+    this.state.className = "who bad";
+    this.state.textContent = `✕ ${words}`;
+  }
+}
+
+const tailButton = at("tail");
+if (tailButton !== null) {
+  const tail = new Tail(tailButton);
+  tailButton.hidden = false;
+  tailButton.addEventListener("click", () => tail.toggle());
+}

@@ -1,0 +1,351 @@
+"""Pictures of the console as SVG, with a title and a description, without style and script. Tables say the same.
+
+Colours and strokes are in console.css. Whatever text comes from outside is escaped, after what steers text was spelled
+out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final, NamedTuple
+
+from veen.cli.shared.entries import when
+from veen.cli.shared.text import safe
+
+__all__ = [
+    "Bead",
+    "ChainBox",
+    "GridCell",
+    "NumberRun",
+    "TimeBar",
+    "beads",
+    "chain",
+    "gantt",
+    "grid",
+    "layers",
+    "ranges",
+    "steps",
+]  # fmt: skip
+
+_WIDTH: Final = 920
+_LEFT: Final = 210
+_ROW: Final = 30
+_MAX_NAME: Final = 27
+
+
+def _text(text: str, x: float, y: float, *, anchor: str = "start", kind: str = "") -> str:
+    mark = f' class="{kind}"' if kind else ""
+    return f'<text{mark} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(safe(text))}</text>'
+
+
+def _name(text: str) -> str:
+    """The name of a row, as long as there is room for it."""
+    if text.startswith("hex:"):
+        return f"{text[:12]}…{text[-4:]}"
+    return text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}…"
+
+
+def _svg(kind: str, title: str, about: str, width: float, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart {kind}" role="img" viewBox="0 0 {width:g} {height:g}" '
+        f'aria-label="{escape(safe(about))}"><title>{escape(safe(title))}</title><desc>{escape(safe(about))}</desc>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _axis(first: int, last: int, y: float, left: float = _LEFT) -> list[str]:
+    """Both ends of a time axis."""
+    return [
+        f'<path class="axis" d="M{left:g},{y:g}H{_WIDTH}"/>',
+        _text(when(first), left, y + 16, kind="small"),
+        _text(when(last), _WIDTH, y + 16, anchor="end", kind="small"),
+    ]
+
+
+# --- a value that changes in steps -------------------------------------------------------------------------------
+
+
+def steps(
+    title: str,
+    points: Sequence[tuple[int, int]],
+    *,
+    bands: Sequence[tuple[int, int]] = (),
+    limit: int | None = None,
+) -> str:
+    """A value over the number of its changes: (time, value after it). `bands`: from one change to another, frozen."""
+    if not points:
+        return ""
+    most = max([value for _, value in points] + ([limit] if limit is not None else [])) or 1
+    height, left, count = 200, 60, len(points)
+    room = (_WIDTH - left) / count
+
+    def y(value: int) -> float:
+        return round(10 + (height - 20) * (1 - value / most), 1)
+
+    parts = [
+        f'<rect class="band" x="{left + room * start:g}" y="10" width="{room * max(end - start, 1):g}" '
+        f'height="{height - 20}"/>'
+        for start, end in bands
+    ]
+    path = f"M{left},{y(0):g}"
+    for number, (_, value) in enumerate(points):
+        path += f"H{left + room * number:g}V{y(value):g}"
+    parts.append(f'<path class="line" d="{path}H{_WIDTH}"/>')
+    if limit is not None:
+        parts.append(f'<path class="limit" d="M{left},{y(limit):g}H{_WIDTH}"/>')
+        parts.append(_text(f"limit {limit}", _WIDTH, y(limit) - 4, anchor="end", kind="small"))
+    parts += [
+        _text(str(most), left - 6, 18, anchor="end", kind="small"),
+        _text("0", left - 6, y(0), anchor="end", kind="small"),
+    ]
+    parts += _axis(points[0][0], points[-1][0], height - 8, left)
+    about = f"{count} changes from {when(points[0][0])} to {when(points[-1][0])}; at last {points[-1][1]}."
+    return _svg("steps", title, about, _WIDTH, height + 14, parts)
+
+
+# --- bars over time ----------------------------------------------------------------------------------------------
+
+
+class TimeBar(NamedTuple):
+    """Something that counts from one time to another; `kind` is good, partly, bad or muted."""
+
+    name: str
+    start: int
+    end: int
+    kind: str
+    title: str
+
+
+def gantt(title: str, bars: Sequence[TimeBar], now: int) -> str:
+    """A row for each, and a line where now is."""
+    if not bars:
+        return ""
+    first, last = min([now, *(bar.start for bar in bars)]), max([now, *(bar.end for bar in bars)])
+    span = max(last - first, 1)
+
+    def x(moment: int) -> float:
+        return round(_LEFT + (_WIDTH - _LEFT) * (moment - first) / span, 1)
+
+    parts = []
+    for row, bar in enumerate(bars):
+        top = row * _ROW + 6
+        parts.append(_text(_name(bar.name), _LEFT - 10, top + 13, anchor="end"))
+        parts.append(
+            f'<rect class="bar {bar.kind}" x="{x(bar.start):g}" y="{top}" '
+            f'width="{max(x(bar.end) - x(bar.start), 3):g}" height="18"><title>{escape(safe(bar.title))}</title></rect>'
+        )
+    bottom = len(bars) * _ROW + 6
+    parts.append(f'<path class="now" d="M{x(now):g},0V{bottom}"/>')
+    parts += _axis(first, last, bottom)
+    about = f"{len(bars)} rows from {when(first)} to {when(last)}; the upright line is now, {when(now)}."
+    return _svg("gantt", title, about, _WIDTH, bottom + 24, parts)
+
+
+# --- a grid of cells ---------------------------------------------------------------------------------------------
+
+
+class GridCell(NamedTuple):
+    """A cell: its weight from 0 to 1, what it says, and its kind: "" for a plain one, bad, partly or muted."""
+
+    weight: float
+    title: str
+    kind: str = ""
+    mark: str = ""
+
+
+def grid(title: str, about: str, rows: Mapping[str, Sequence[GridCell]], ends: tuple[str, str] = ("", "")) -> str:
+    """Rows by name. A mark in the cell says what its colour says."""
+    if not rows:
+        return ""
+    columns = max(len(cells) for cells in rows.values()) or 1
+    room = (_WIDTH - _LEFT) / columns
+    parts = []
+    for row, (name, cells) in enumerate(rows.items()):
+        top = row * _ROW
+        parts.append(_text(_name(name), _LEFT - 10, top + 19, anchor="end"))
+        for column, item in enumerate(cells):
+            shade = f"w{min(4, int(item.weight * 4.999))}" if item.weight > 0 else "w0"
+            place = f'x="{_LEFT + column * room:g}" y="{top + 2}" width="{max(room - 2, 1):g}" height="{_ROW - 4}"'
+            parts.append(
+                f'<rect class="cell {item.kind or shade}" {place}><title>{escape(safe(item.title))}</title></rect>'
+            )
+            if item.mark:
+                parts.append(
+                    _text(item.mark, _LEFT + (column + 0.5) * room - 1, top + 20, anchor="middle", kind="mark")
+                )
+    bottom = len(rows) * _ROW + 4
+    parts += [
+        _text(ends[0], _LEFT, bottom + 14, kind="small"),
+        _text(ends[1], _WIDTH, bottom + 14, anchor="end", kind="small"),
+    ]
+    return _svg("grid", title, about, _WIDTH, bottom + 20, parts)
+
+
+# --- runs of numbers ---------------------------------------------------------------------------------------------
+
+
+class NumberRun(NamedTuple):
+    """Entries first to last of a row."""
+
+    row: str
+    first: int
+    last: int
+    kind: str
+    title: str
+
+
+def ranges(title: str, runs: Sequence[NumberRun]) -> str:
+    """Aligned bars over the same numbers: what is there in one row and not in another shows as a gap."""
+    if not runs:
+        return ""
+    names = list(dict.fromkeys(run.row for run in runs))
+    first, last = min(run.first for run in runs), max(run.last for run in runs)
+    span = last - first + 1
+
+    def x(number: int) -> float:
+        return round(_LEFT + (_WIDTH - _LEFT) * (number - first) / span, 1)
+
+    parts = []
+    for row, name in enumerate(names):
+        top = row * _ROW + 4
+        parts.append(_text(_name(name), _LEFT - 10, top + 15, anchor="end"))
+        parts.append(f'<rect class="track" x="{_LEFT}" y="{top}" width="{_WIDTH - _LEFT}" height="20"/>')
+        for run in runs:
+            if run.row == name:
+                parts.append(
+                    f'<rect class="bar {run.kind}" x="{x(run.first):g}" y="{top}" '
+                    f'width="{max(x(run.last + 1) - x(run.first) - 1, 2):g}" height="20">'
+                    f"<title>{escape(safe(run.title))}</title></rect>"
+                )
+    bottom = len(names) * _ROW + 4
+    parts += [
+        _text(str(first), _LEFT, bottom + 14, kind="small"),
+        _text(str(last), _WIDTH, bottom + 14, anchor="end", kind="small"),
+    ]
+    about = f"{len(names)} rows over entries {first} to {last}, {len(runs)} runs; what no bar covers is missing."
+    return _svg("ranges", title, about, _WIDTH, bottom + 20, parts)
+
+
+# --- a chain of boxes --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChainBox:
+    """A link of a chain: whether it holds (None: not looked at), and its names."""
+
+    name: str
+    holds: bool | None
+    title: str
+
+
+def chain(title: str, boxes: Sequence[ChainBox], gap_after: int | None = None) -> str:
+    """Boxes from left to right, each with a tick, a cross or a question mark; after `gap_after` boxes the air gap."""
+    if not boxes:
+        return ""
+    room = _WIDTH / len(boxes)
+    wide = room - 22
+    parts = []
+    for number, box in enumerate(boxes):
+        left = number * room
+        kind = {True: "good", False: "bad", None: "muted"}[box.holds]
+        if number:
+            gap = " gap" if number == gap_after else ""
+            parts.append(f'<path class="link{gap}" d="M{left - 22:g},34H{left:g}"/>')
+        parts.append(
+            f'<rect class="box {kind}" x="{left:g}" y="8" width="{wide:g}" height="52" rx="6">'
+            f"<title>{escape(safe(box.title))}</title></rect>"
+        )
+        parts.append(_text(box.name, left + wide / 2, 31, anchor="middle"))
+        parts.append(
+            _text({True: "✓", False: "✕", None: "?"}[box.holds], left + wide / 2, 51, anchor="middle", kind="mark")
+        )
+    states = ", ".join(
+        f"{box.name} { ({True: 'holds', False: 'BROKEN', None: 'not looked at'}[box.holds]) }" for box in boxes
+    )
+    return _svg("chain", title, f"{states}.", _WIDTH, 68, parts)
+
+
+# --- layers of nodes ---------------------------------------------------------------------------------------------
+
+
+def layers(
+    title: str, columns: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], edges: Sequence[tuple[str, str, str]]
+) -> str:
+    """Columns of nodes (key, words, kind), and edges (key, words, key) between them."""
+    columns = [(name, nodes) for name, nodes in columns if nodes]
+    if not columns:
+        return ""
+    room = _WIDTH / len(columns)
+    wide, tall = min(room - 46, 190), 34
+    places: dict[str, tuple[float, float]] = {}
+    parts = []
+    for number, (name, nodes) in enumerate(columns):
+        left = number * room + 4
+        parts.append(_text(name, left, 14, kind="small"))
+        for row, (key, words, kind) in enumerate(nodes):
+            top = 24 + row * (tall + 14)
+            places[key] = (left, top + tall / 2)
+            parts.append(
+                f'<rect class="box {kind}" x="{left:g}" y="{top:g}" width="{wide:g}" height="{tall}" rx="6">'
+                f"<title>{escape(safe(key))}</title></rect>"
+            )
+            parts.append(_text(words if len(words) <= 22 else f"{words[:21]}…", left + 8, top + 21))
+    lines = []
+    for source, words, target in edges:
+        if source in places and target in places and places[source][0] != places[target][0]:
+            (x1, y1), (x2, y2) = sorted((places[source], places[target]))
+            start = x1 + wide
+            lines.append(
+                f'<path class="link" d="M{start:g},{y1:g}C{start + 24:g},{y1:g} {x2 - 24:g},{y2:g} {x2:g},{y2:g}">'
+                f"<title>{escape(safe(words))}</title></path>"
+            )
+    height = 24 + max(len(nodes) for _, nodes in columns) * (tall + 14)
+    total = sum(len(nodes) for _, nodes in columns)
+    return _svg(
+        "layers",
+        title,
+        f"{total} nodes in {len(columns)} layers and {len(lines)} edges.",
+        _WIDTH,
+        height,
+        [*lines, *parts],
+    )
+
+
+# --- beads on a line ---------------------------------------------------------------------------------------------
+
+
+class Bead(NamedTuple):
+    """A checkpoint at a number of entries; anchored ones are diamonds."""
+
+    number: int
+    anchored: bool
+    title: str
+
+
+def beads(title: str, rows: Mapping[str, tuple[int, Sequence[Bead]]]) -> str:
+    """A line for each log with its length, and beads where a root was signed or anchored: verified until the last."""
+    if not rows:
+        return ""
+    parts = []
+    for row, (name, (head, points)) in enumerate(rows.items()):
+        y = row * _ROW + 16
+        parts.append(_text(_name(name), _LEFT - 10, y + 4, anchor="end"))
+        until = max((bead.number for bead in points), default=0)
+
+        def x(number: int, most: int = head or 1) -> float:
+            return round(_LEFT + 8 + (_WIDTH - _LEFT - 90) * number / most, 1)
+
+        parts.append(f'<path class="axis" d="M{_LEFT},{y}H{x(head):g}"/>')
+        parts.append(f'<path class="line" d="M{_LEFT},{y}H{x(until):g}"/>')
+        for bead in points:
+            at = x(bead.number)
+            shape = (
+                f'<path class="anchored" d="M{at:g},{y - 9}L{at + 9:g},{y}L{at:g},{y + 9}L{at - 9:g},{y}z">'
+                if bead.anchored
+                else f'<circle class="bead" cx="{at:g}" cy="{y}" r="6">'
+            )
+            end = "</path>" if bead.anchored else "</circle>"
+            parts.append(f"{shape}<title>{escape(safe(bead.title))}</title>{end}")
+        parts.append(_text(str(head), x(head) + 14, y + 4, kind="small"))
+    about = f"{len(rows)} logs; circles are checkpoints, diamonds are anchored ones, the thick line is verified."
+    return _svg("beads", title, about, _WIDTH, len(rows) * _ROW + 8, parts)

@@ -1,0 +1,1 @@
+"""Pages over overlays and products: each module turns verified events into sections and data."""

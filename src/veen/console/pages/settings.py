@@ -1,0 +1,61 @@
+"""Settings: what this console runs with, and its bounds. Nothing can be changed here."""
+
+from veen import __version__
+from veen.console.events import MAX_EVENTS
+from veen.console.report import DigestCell, Section
+from veen.console.uploads import MAX_UPLOAD_BYTES
+from veen.console.views import Console, PageView, Query
+
+__all__ = ["settings"]
+
+
+async def settings(console: Console, query: Query) -> PageView:
+    local = console.local
+    running = {
+        "hub": console.url,
+        "identity": console.identity,
+        "pin": console.pin.to_text(),
+        "release": __version__,
+        "streams": len(console.keyring.entries),
+        "data_dir": None if local.data_dir is None else str(local.data_dir),
+        "audits": [str(path) for path in local.audits],
+        "write": False,
+        **local.settings,
+    }
+    bounds = {"events_of_a_fold": MAX_EVENTS, "upload_bytes": MAX_UPLOAD_BYTES}
+    return PageView(
+        template="report.html",
+        title="Settings",
+        command="veen config show",
+        data={"settings": running, "bounds": bounds},
+        verified_by=None,
+        verified_what="these are settings of this machine, not facts of a log.",
+        sections=(
+            Section(
+                title="This console",
+                facts=(
+                    ("Hub", console.url),
+                    ("Identity", console.identity),
+                    ("Pinned key", DigestCell(console.pin.newest.hub_pk.hex())),
+                    ("Streams of the keyring", len(console.keyring.entries)),
+                    ("Data directory", running["data_dir"] or "not given: queries are not answered here"),
+                    ("Audits", ", ".join(map(str, local.audits)) or "none given"),
+                    ("Writing", "never: this console is read-only"),
+                    *local.settings.items(),
+                ),
+            ),
+            Section(
+                title="Appearance",
+                note="Light or dark follows the setting of your browser or system. The browser stores nothing but the "
+                "session cookie.",
+            ),
+            Section(
+                title="Bounds",
+                columns=("What", "At most"),
+                rows=(
+                    ("entries of a stream that a page folds", MAX_EVENTS),
+                    ("bytes of a file to verify", MAX_UPLOAD_BYTES),
+                ),
+            ),
+        ),
+    )
