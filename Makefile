@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 RUN := $(PYTEST) -q --dist loadgroup --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED),-p no:randomly)
 # What the tests marked `system` run, each with the Debian package that brings it.
 PROGRAMS := systemd-analyze:systemd zsh:zsh fish:fish buildah:buildah umoci:umoci bwrap:bubblewrap \
-	chromium:chromium rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 iptables:iptables openssl:openssl \
+	chromium:chromium rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 nsenter:util-linux iptables:iptables openssl:openssl \
 	/lib/systemd/systemd-journal-remote:systemd-journal-remote nginx:nginx-light
 # What exists of the places that hold Python; benchmarks may not be there yet.
 CODE := $(wildcard src tests tools benchmarks examples)

@@ -1,5 +1,7 @@
 """The command tree, and the end of every run: an exit code, and never a traceback."""
 
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -191,7 +193,14 @@ def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper in a program
+    if os.getpid() == 1:  # in a container: the kernel ignores SIGTERM for process 1 unless it is handled
+        signal.signal(signal.SIGTERM, _end_by_signal)
     sys.exit(run_line(sys.argv[1:]))
+
+
+def _end_by_signal(number: int, _frame: object) -> NoReturn:
+    """End as a program ends that a signal stops; commands that run for long have handlers of their own."""
+    sys.exit(128 + number)
 
 
 def run_line(arguments: Sequence[str]) -> int:

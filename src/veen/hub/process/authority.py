@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 __all__ = ["AuthorityWatch"]
 
 _EVERY_SECONDS: Final = 10.0
+_AGAIN_SECONDS: Final = 1.0  # after a question without an answer: hubs of a universe start together
 _TIMEOUT_SECONDS: Final = 3.0
 _FRESH_SECONDS: Final = 60.0  # for so long a hub that was reachable counts as reachable
 
@@ -39,11 +40,10 @@ class AuthorityWatch:
         loop = asyncio.get_running_loop()
         while True:
             url = self._url
-            if url:
-                answered = await loop.run_in_executor(None, _ask, url)
-                if answered and url == self._url:  # it may have been replaced meanwhile
-                    self._answered = self._clock()
-            await asyncio.sleep(_EVERY_SECONDS)
+            answered = not url or await loop.run_in_executor(None, _ask, url)
+            if url and answered and url == self._url:  # it may have been replaced meanwhile
+                self._answered = self._clock()
+            await asyncio.sleep(_EVERY_SECONDS if answered else _AGAIN_SECONDS)
 
 
 def _ask(url: str) -> bool:

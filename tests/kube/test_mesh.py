@@ -1,0 +1,257 @@
+"""Pods that run what `veen kube render` prints: authority, tenants, Jobs, and what becomes of them (T3, 001 spec-4).
+
+One universe runs for all tests of this file; each test leaves it as it was: every hub ready. `tests.kube.kubelet` says
+how pods run here, and in what that differs from a cluster.
+"""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.kube.kubelet import missing_for_pods
+from tests.kube.minicluster import MiniCluster
+from tests.waiting import until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_group("mesh")]
+
+CONTEXT = ("--kube-context", "mini")
+AUTHORITY = ("veen-system", "veen-authority-hub")
+ACME = ("veen-tenant-acme-prod", "veen-hub")  # durable
+TEAM = ("veen-tenant-team1-dev", "veen-hub")  # disposable
+SELFTESTS = {
+    "veen-system": "veen-selftest-authority",
+    ACME[0]: "veen-selftest-core",
+    TEAM[0]: "veen-selftest-core",
+}
+CONFIG = """
+[tenants.config.engine]
+workers = 0
+[tenants.config.admission]
+capability_gating = false
+streams = ["orders"]
+"""
+
+
+class Mesh:
+    """A universe made by the commands, in a cluster, and somebody who writes to its hubs from the node."""
+
+    def __init__(self, root: Path, runtime=None) -> None:
+        (root / "cluster").mkdir()
+        self.cluster = MiniCluster(root / "cluster", runtime)
+        self.root, self.file, self.home = root, root / "universe.toml", root / "home"
+        self.pins = {"veen-system": self.kube("init")["pin"]}
+        self.file.write_text(self.file.read_text() + "[authority.config.engine]\nworkers = 0\n")
+        self.new_tenant("acme-prod", "--storage", "1Gi")
+        self.new_tenant("team1-dev")
+        self.applied = None  # what the first `veen kube apply` said
+
+    def kube(self, *words, code=0):
+        return self.cluster.veen("kube", *words, "--file", self.file, code=code)
+
+    def new_tenant(self, name, *options):
+        tenant = self.kube("tenant", "new", name, *options)
+        self.file.write_text(self.file.read_text() + CONFIG)
+        self.pins[tenant["namespace"]] = tenant["pin"]
+
+    def rendered(self):
+        return self.cluster.rendered(self.kube("render")["yaml"])
+
+    def wait_ready(self):
+        for place in (AUTHORITY, ACME, TEAM):
+            self.cluster.wait_ready(*place)
+
+    def client(self, namespace, *words):
+        """A command of somebody with keys, at the hub of a namespace."""
+        if not self.home.exists():
+            self.cluster.veen("keygen", "--insecure-plain-keystore", home=self.home)
+            self.cluster.veen("id", "keyring", "new", "orders", home=self.home)
+        at = ("--hub", self.cluster.url(namespace), "--pin", self.pins[namespace], "--insecure-http", "--wait", "60")
+        return self.cluster.veen(*words, *at, home=self.home)
+
+    def key(self, namespace):
+        """The key that a hub signs with."""
+        keys = self.cluster.veen("hub", "key", "show", "--hub", self.cluster.url(namespace))["hub_keys"]
+        return keys[-1]["hub_pk"]
+
+    def send(self, namespace, text):
+        """The position of a message in the log of a hub."""
+        return self.client(namespace, "send", "orders", text)["seq"]
+
+    def bodies(self, namespace):
+        return [entry["body"] for entry in self.client(namespace, "stream", "orders")["entries"]]
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    if (reason := missing_for_pods()) is not None:
+        pytest.skip(reason)
+    mesh = Mesh(tmp_path_factory.mktemp("mesh"))
+    try:
+        mesh.applied = mesh.kube("apply", *CONTEXT)
+        mesh.wait_ready()
+        yield mesh
+    finally:
+        mesh.cluster.close()
+
+
+def statuses(mesh, place):
+    return mesh.cluster.status(*place, "/healthz"), mesh.cluster.status(*place, "/readyz")
+
+
+@pytest.mark.req("K8S-10", "K8S-14", "K8S-22")
+def test_goals_k8s_disposable_mesh(mesh):
+    """Authority and tenants from the same bytes that a cluster gets; their self-tests pass; they are ready."""
+    assert mesh.applied["secrets_created"] == 6
+    for namespace, name in SELFTESTS.items():
+        job = mesh.cluster.wait_job(namespace, name)
+        assert job.succeeded, job.output()
+        outcome = json.loads(job.output())
+        assert outcome["failed"] == 0
+    mesh.wait_ready()
+    for place in (AUTHORITY, ACME, TEAM):
+        assert statuses(mesh, place) == (200, 200)
+    rows = mesh.kube("status", *CONTEXT)["hubs"]
+    assert [(row["namespace"], row["state"], row["configuration_as_rendered"]) for row in rows] == [
+        (place[0], "ready", True) for place in (AUTHORITY, ACME, TEAM)
+    ]
+    assert not mesh.kube("diff", *CONTEXT)["changes"]
+
+
+def test_containers_run_without_privileges_and_secrets_are_for_their_group(mesh):
+    code = (
+        "import os, json; keys = sorted(n for n in os.listdir('/etc/veen/keys') if n.endswith('.key'));"
+        "modes = [oct(os.stat(f'/etc/veen/keys/{n}').st_mode & 0o777) for n in keys];"
+        "status = dict(line.split(':', 1) for line in open('/proc/1/status'));"
+        "print(json.dumps([os.getuid(), os.getgid(), modes, int(status['CapEff'], 16), status['NoNewPrivs'].strip(),"
+        " [d for d in ('/', '/etc/veen', '/etc/veen/keys', '/usr') if os.access(d, os.W_OK)]]))"
+    )
+    pod = mesh.cluster.pod(*ACME)
+    done = pod.execute(["python3", "-c", code])
+    assert json.loads(done.stdout) == [10001, 10001, ["0o440"], 0, "1", []], done.stderr
+
+
+@pytest.mark.req("K8S-19")
+def test_a_tenant_without_authority_is_alive_and_not_ready(mesh):
+    authority = next(o for o in mesh.rendered() if o["kind"] == "StatefulSet")
+    stopped = {**authority, "spec": {**authority["spec"], "replicas": 0}}
+    mesh.cluster.apply([stopped])
+    mesh.cluster.delete_pod(*ACME)  # a hub that was reachable a moment ago counts as reachable
+    until(lambda: statuses(mesh, ACME)[0] == 200)
+    assert statuses(mesh, ACME) == (200, 503)
+    mesh.cluster.apply([authority])
+    mesh.wait_ready()
+    assert statuses(mesh, ACME) == (200, 200)
+
+
+@pytest.mark.req("K8S-08")
+def test_a_pod_that_is_killed_comes_back_with_its_volume_and_the_log_goes_on(mesh):
+    first = mesh.send(ACME[0], "before the kill")
+    pod = mesh.cluster.pod(*ACME)
+    restarts = pod.restarts
+    pod.signal(signal.SIGKILL)
+    until(lambda: pod.restarts > restarts)
+    mesh.cluster.wait_ready(*ACME)
+    assert mesh.cluster.pod(*ACME) is pod  # the container alone was started again
+    assert mesh.send(ACME[0], "after the kill") == first + 1
+    mesh.cluster.delete_pod(*ACME)
+    assert (pod.exit_code, pod.was_killed) == (0, False)  # as process 1 it ends when it is asked to
+    mesh.cluster.wait_ready(*ACME)
+    assert mesh.send(ACME[0], "in another pod") == first + 2
+    assert mesh.bodies(ACME[0])[-3:] == ["before the kill", "after the kill", "in another pod"]
+
+
+def test_a_disposable_tenant_is_another_hub_in_each_pod_under_one_root(mesh):
+    """D-121: the same root, another key, hence no second history under one key."""
+    first = mesh.key(TEAM[0])
+    pod = mesh.cluster.pod(*TEAM)
+    restarts = pod.restarts
+    pod.signal(signal.SIGKILL)  # emptyDir outlives the container
+    until(lambda: pod.restarts > restarts)
+    mesh.cluster.wait_ready(*TEAM)
+    assert mesh.key(TEAM[0]) == first
+    mesh.cluster.delete_pod(*TEAM)
+    mesh.cluster.wait_ready(*TEAM)
+    assert mesh.key(TEAM[0]) != first
+
+
+def test_a_durable_hub_refuses_a_blank_volume_after_its_birth(mesh):
+    """D-121, with a certificate that has expired: the pod says why it does not start."""
+    file = mesh.root / "late" / "universe.toml"
+    file.parent.mkdir()
+    mesh.cluster.veen("kube", "init", "--file", file, "--born-within", "1s")
+    mesh.cluster.veen("kube", "tenant", "new", "late", "--storage", "1Gi", "--born-within", "1s", "--file", file)
+    texts = [mesh.cluster.veen("kube", "render", *flags, "--file", file)["yaml"] for flags in ((), ("--secrets",))]
+    place = ("veen-tenant-late", "veen-hub")
+    objects = [o for text in texts for o in mesh.cluster.rendered(text) if mesh.cluster.namespace_of(o) == place[0]]
+    until(lambda: time.time() > file.stat().st_mtime + 2)
+    try:
+        mesh.cluster.apply(sorted(objects, key=lambda o: o["kind"] != "Namespace"))
+        until(lambda: "E.STORAGE.BLANK_LOG" in mesh.cluster.pod(*place).output())
+        assert not mesh.cluster.pod(*place).ready
+    finally:
+        mesh.cluster.delete_namespace(place[0])
+
+
+def app_pod(name, labels):
+    """A program of somebody else in a tenant's namespace that asks its hub again and again until it answers."""
+    code = (
+        "import sys, urllib.request as u\n"
+        "try:\n    print(u.urlopen('http://veen-hub:8080/healthz', timeout=20).status)\n"
+        "except OSError as e:\n    print(e); sys.exit(3)\n"
+    )
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": ACME[0]},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "securityContext": {"runAsUser": 10002, "runAsGroup": 10002},
+                    "containers": [{"name": "app", "command": ["python3", "-c", code]}],
+                },
+            },
+        },
+    }
+
+
+@pytest.mark.req("K8S-17")
+def test_only_pods_that_the_network_policy_names_reach_a_hub(mesh):
+    mesh.cluster.wait_ready(*ACME)
+    mesh.cluster.apply([app_pod("with-access", {"veen.io/access": "true"}), app_pod("without-access", {"app": "shop"})])
+    try:
+        allowed = mesh.cluster.wait_job(ACME[0], "with-access")
+        refused = mesh.cluster.wait_job(ACME[0], "without-access")
+        assert allowed.succeeded, allowed.output()
+        assert not refused.succeeded
+        assert "refused" in refused.output()
+    finally:
+        for name in ("with-access", "without-access"):
+            mesh.cluster.delete("Job", ACME[0], name)
+
+
+@pytest.mark.req("K8S-10", "K8S-22", "K8S-23")
+def test_a_tenant_comes_and_goes_and_nobody_else_notices(mesh):
+    mesh.wait_ready()
+    others = {place: mesh.cluster.pod(*place) for place in (AUTHORITY, ACME, TEAM)}
+    before = mesh.file.read_text()
+    mesh.new_tenant("brief", "--storage", "1Gi")
+    place = ("veen-tenant-brief", "veen-hub")
+    try:
+        mesh.kube("apply", *CONTEXT)
+        mesh.cluster.wait_ready(*place)
+        claims = mesh.root / "cluster" / "pvc" / place[0]
+        assert list(claims.rglob("hub-identity.json"))
+    finally:
+        mesh.kube("delete", "brief", "--yes", *CONTEXT)
+        mesh.file.write_text(before)
+    assert not claims.exists()
+    assert not [o for o in mesh.cluster.everything() if mesh.cluster.namespace_of(o) == place[0]]
+    for other, pod in others.items():
+        assert mesh.cluster.pod(*other) is pod
+        assert pod.ready
+        assert statuses(mesh, other) == (200, 200)
