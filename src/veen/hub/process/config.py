@@ -288,6 +288,23 @@ class Scrub:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolConfig:
+    """Calls as files (docs/transports.md)."""
+
+    directory: Annotated[
+        Path | None,
+        Key(PATH, "Serve calls as files in this directory, which others cannot enter; none: no spool.", restart=True),
+    ] = None
+    max_age: Annotated[
+        int, Key(DURATION, "Age after which a request is rejected and a response removed.", restart=True)
+    ] = 86_400
+    max_bytes: Annotated[
+        int, Key(SIZE, "Responses, and rejected files, in bytes; the oldest are removed first.", restart=True)
+    ] = 1 << 30
+    max_calls: Annotated[int, Key(integer(1, 100_000), "Calls by files at a time; more wait.", restart=True)] = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
     """Everything a hub is told before it starts. Fixed, but for what a reload may change."""
 
@@ -338,6 +355,7 @@ class HubConfig:
     anchor: Anchor = Anchor()
     outer: Outer = Outer()
     scrub: Scrub = Scrub()
+    spool: SpoolConfig = SpoolConfig()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value_of(self, key: str) -> Any:
