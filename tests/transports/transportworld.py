@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.client.hubs import Clock
 from tests.hub import hubworld as w
+from tests.transports.natsserver import NatsServer, nats_server
 
 from veen.client.transport.opening import open_transport
 from veen.core import cbor
@@ -39,7 +40,7 @@ from veen.core.objects.tooling import (
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 
-KINDS = ("http", "file")
+KINDS = ("http", "file", "nats")
 OTHERS = tuple(kind for kind in KINDS if kind != "http")
 ADMIN = "an-administrator-token"
 MIB = 1 << 20
@@ -50,12 +51,17 @@ class World:
     """Where the parts of a test live: `tmp_path`, and the servers that all its hubs share."""
 
     root: Path
+    nats: NatsServer | None = None
 
 
 @contextlib.asynccontextmanager
 async def world_of(kind, tmp_path):
     """What a transport of this kind needs beside the hub."""
-    yield World(tmp_path)
+    world = World(tmp_path)
+    with contextlib.ExitStack() as stack:
+        if kind == "nats":
+            world.nats = stack.enter_context(nats_server(tmp_path / "nats-server"))
+        yield world
 
 
 @contextlib.asynccontextmanager
@@ -73,6 +79,8 @@ async def hub_by(kind, world, data_dir, *, clock=None, **settings):
     }
     if kind == "file":
         flags.setdefault("spool.directory", f"{data_dir}-spool")
+    if kind == "nats":
+        flags.setdefault("nats.url", world.nats.url)
     options = {} if clock is None else {"clock": clock}
     async with Hub.running(load(None, {}, flags), **options) as hub:
         yield hub

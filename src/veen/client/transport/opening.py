@@ -42,4 +42,14 @@ def open_transport(
         from veen.client.transport.file import FileTransport
 
         return FileTransport(url, token_file=token_file, timeout=timeout)
-    raise LocalError(f"{url}: no such transport")
+    from veen.client.transport.nats import NatsTransport
+
+    return NatsTransport(
+        url,
+        ca_file=ca_file,
+        client_cert=client_cert,
+        client_key=client_key,
+        token_file=token_file,
+        insecure_http=insecure_http,
+        timeout=timeout,
+    )

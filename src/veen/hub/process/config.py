@@ -42,6 +42,7 @@ from veen.hub.process.settings import (
     is_loopback,
     listed,
 )
+from veen.net.nats_link import NatsAddress
 
 __all__ = ["SETTINGS", "ConfigError", "HubConfig", "Reload", "Setting", "load", "read_token_file"]
 
@@ -305,6 +306,30 @@ class SpoolConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NatsConfig:
+    """Calls over NATS (docs/transports.md)."""
+
+    url: Annotated[
+        str, Key(TEXT, "Serve calls over this NATS server, nats://HOST:PORT; empty: no NATS.", restart=True)
+    ] = ""
+    credentials_file: Annotated[
+        Path | None, Key(PATH, "One line USER:PASSWORD, or a NATS credentials file, mode 0600.", restart=True)
+    ] = None
+    ca_file: Annotated[
+        Path | None, Key(PATH, "Demand TLS of the NATS server, and trust only these certificates (PEM).", restart=True)
+    ] = None
+    submit: Annotated[
+        bool, Key(BOOLEAN, "Answer submit.LABEL as well; not where several hubs share a NATS account.", restart=True)
+    ] = True
+    tail: Annotated[
+        bool, Key(BOOLEAN, "Publish new entries, sealed, to tail.LABEL for whoever may subscribe.", restart=True)
+    ] = False
+    max_calls: Annotated[int, Key(integer(1, 100_000), "Calls over NATS at a time; more get 503.", restart=True)] = (
+        1_024
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
     """Everything a hub is told before it starts. Fixed, but for what a reload may change."""
 
@@ -356,6 +381,7 @@ class HubConfig:
     outer: Outer = Outer()
     scrub: Scrub = Scrub()
     spool: SpoolConfig = SpoolConfig()
+    nats: NatsConfig = NatsConfig()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value_of(self, key: str) -> Any:
@@ -627,6 +653,8 @@ def _check(config: HubConfig) -> HubConfig:
             f"{config.listen.host} is not loopback and TLS is off",
             "Give tls.cert and tls.key, or force_plain_http = true where something else encrypts (D-67).",
         )
+    if config.nats.url:
+        _check_nats(config.nats.url, origin("nats.url", ""))
     if config.retention.receipts and not 0 < config.retention.payloads <= config.retention.receipts:
         raise ConfigError(
             origin("retention.receipts", ""),
@@ -636,6 +664,13 @@ def _check(config: HubConfig) -> HubConfig:
         )
     config.policy()
     return config
+
+
+def _check_nats(url: str, source: str) -> None:
+    try:
+        NatsAddress.of(url)
+    except ValueError as exc:
+        raise ConfigError(source, "nats.url", str(exc), "Give nats.url as nats://HOST:PORT.") from exc
 
 
 def read_token_file(path: Path, key: str) -> bytes:

@@ -51,6 +51,18 @@ class Transports:
                 )
             )
 
+        if config.nats.url:
+            from veen.hub.transports.nats_listener import NatsListener
+
+            await self._start(
+                NatsListener(
+                    self._door(config.nats.max_calls),
+                    config.nats,
+                    hub_id,
+                    report=lambda level, message: self._report(level, "nats", message),
+                )
+            )
+
     async def _start(self, transport: _Listening) -> None:
         await transport.start()
         self._listening.append(transport)
