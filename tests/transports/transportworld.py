@@ -79,7 +79,7 @@ async def hub_by(kind, world, data_dir, *, clock=None, **settings):
     }
     if kind == "file":
         flags.setdefault("spool.directory", f"{data_dir}-spool")
-    if kind == "nats":
+    if kind == "nats" and world is not None:
         flags.setdefault("nats.url", world.nats.url)
     options = {} if clock is None else {"clock": clock}
     async with Hub.running(load(None, {}, flags), **options) as hub:

@@ -33,6 +33,7 @@ __all__ = [
     "NatsAddress",
     "Parts",
     "PartsFault",
+    "close_link",
     "hub_id16",
     "open_link",
     "split",
@@ -45,6 +46,7 @@ _MAX_PARTS: Final = 256
 _MAX_CREDENTIALS: Final = 64 * 1024
 _PORT: Final = 4222
 _CONNECT_SEC: Final = 5.0
+_CLOSE_SEC: Final = 1.0
 _PENDING_BYTES: Final = 8 * 1024 * 1024  # that wait to be written before a publisher waits
 _PART: Final = re.compile(r"([1-9][0-9]{0,2})/([1-9][0-9]{0,2})")
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -175,46 +177,55 @@ async def open_link(
         options |= {"tls": tls, "tls_hostname": address.host}
     if credentials_file is not None:
         options |= _credentials(credentials_file)
-    link = Link()
+    link, last = Link(), list[Exception]()  # the library says why in a callback, and then that no server is left
+
+    async def noted(error: Exception) -> None:
+        last[:] = [error]
+        await faulted(error)
+
     try:
         await asyncio.wait_for(
             link.connect(
                 servers=[address.server],
                 name=name,
                 allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
                 connect_timeout=_CONNECT_SEC,
                 closed_cb=closed,
-                error_cb=faulted,
+                error_cb=noted,
                 pending_size=_PENDING_BYTES,
                 **options,
             ),
             2 * _CONNECT_SEC,
         )
     except ssl.SSLCertVerificationError as exc:
-        await _give_up(link)
+        await close_link(link)
         raise BrokerFault(exc.verify_message or "the certificate cannot be verified", is_certificate=True) from exc
     except nats.errors.Error as exc:
-        await _give_up(link)
-        text = str(exc).removeprefix("nats: ") or type(exc).__name__
+        await close_link(link)
+        cause = last[0] if last and isinstance(exc, nats.errors.NoServersError) else exc
+        text = str(cause).removeprefix("nats: ") or type(cause).__name__
         refused = "authorization" in text.lower() or "authentication" in text.lower() or "TLS" in text
         raise BrokerFault(text, is_final=refused) from exc
     except (TimeoutError, OSError, ssl.SSLError) as exc:
-        await _give_up(link)
+        await close_link(link)
         raise BrokerFault(str(exc) or "no answer") from exc
     except BaseException:
-        await _give_up(link)
+        await close_link(link)
         raise
     return link
 
 
-async def _give_up(link: "NatsClient") -> None:
-    """A connection that failed half-way may have a socket and tasks."""
-    try:
-        await link.close()
-    finally:
-        transport = link._transport
-        if transport is not None:
-            transport.close()
+async def close_link(link: "NatsClient") -> None:
+    """Close a connection, also one that failed half-way; the library may wait for a socket without end."""
+    closing = asyncio.ensure_future(link.close())
+    await asyncio.wait((closing,), timeout=_CLOSE_SEC)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    writer = getattr(link._transport, "_bare_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
 
 
 def _credentials(path: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ hub acted: the calls on it fail, and the next call opens another one.
 """
 
 import asyncio
-import contextlib
 import secrets
 import ssl
 from collections.abc import Mapping
@@ -40,6 +39,7 @@ from veen.net.nats_link import (
     NatsAddress,
     Parts,
     PartsFault,
+    close_link,
     open_link,
     split,
     subject_of,
@@ -168,10 +168,10 @@ class NatsTransport:
                 await link.subscribe(f"{self._inbox}.*", cb=self._answered)
                 await link.flush()
             except Exception as exc:
-                await link.close()
+                await close_link(link)
                 raise Unreachable(f"{self.url}: {str(exc) or type(exc).__name__}") from exc
             except BaseException:
-                await link.close()
+                await close_link(link)
                 raise
             self._link = link
             return link
@@ -209,8 +209,7 @@ class NatsTransport:
 
     async def aclose(self) -> None:
         if self._link is not None:
-            with contextlib.suppress(Exception):  # nothing waits for it any longer
-                await self._link.close()
+            await close_link(self._link)
 
 
 def _no_hub() -> Answer:

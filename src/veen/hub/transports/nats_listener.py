@@ -34,6 +34,7 @@ from veen.net.nats_link import (
     NatsAddress,
     Parts,
     PartsFault,
+    close_link,
     hub_id16,
     open_link,
     split,
@@ -142,7 +143,7 @@ class NatsListener:
         if self._link is not None:
             with contextlib.suppress(Exception):  # nothing is lost with it any more
                 await asyncio.wait_for(self._link.flush(), 1)
-            await self._link.close()
+            await close_link(self._link)
         self._forget_parts(float("inf"))
 
     def _tell(self, trouble: str) -> None:
@@ -183,7 +184,7 @@ class NatsListener:
                 await link.subscribe("submit.*", cb=self._submitted, **bounds)
             await link.flush()
         except BaseException as exc:
-            await link.close()
+            await close_link(link)
             if isinstance(exc, (VeenError, asyncio.CancelledError)):
                 raise
             raise BrokerFault(str(exc) or type(exc).__name__) from exc
