@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.client.hubs import Clock
 from tests.hub import hubworld as w
+from tests.hub.test_http import certificate
 from tests.transports.natsserver import NatsServer, nats_server
 
 from veen.client.transport.opening import open_transport
@@ -40,7 +41,7 @@ from veen.core.objects.tooling import (
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 
-KINDS = ("http", "file", "nats")
+KINDS = ("http", "file", "nats", "quic")
 OTHERS = tuple(kind for kind in KINDS if kind != "http")
 ADMIN = "an-administrator-token"
 MIB = 1 << 20
@@ -52,6 +53,8 @@ class World:
 
     root: Path
     nats: NatsServer | None = None
+    cert: Path | None = None
+    key: Path | None = None
 
 
 @contextlib.asynccontextmanager
@@ -61,6 +64,8 @@ async def world_of(kind, tmp_path):
     with contextlib.ExitStack() as stack:
         if kind == "nats":
             world.nats = stack.enter_context(nats_server(tmp_path / "nats-server"))
+        if kind == "quic":
+            world.cert, world.key, _ = certificate(tmp_path, "localhost")
         yield world
 
 
@@ -81,6 +86,9 @@ async def hub_by(kind, world, data_dir, *, clock=None, **settings):
         flags.setdefault("spool.directory", f"{data_dir}-spool")
     if kind == "nats" and world is not None:
         flags.setdefault("nats.url", world.nats.url)
+    if kind == "quic" and world is not None:
+        flags |= {"quic.enabled": "true", "tls.cert": str(world.cert), "tls.key": str(world.key)}
+        flags.setdefault("quic.port", "0")
     options = {} if clock is None else {"clock": clock}
     async with Hub.running(load(None, {}, flags), **options) as hub:
         yield hub
@@ -88,13 +96,15 @@ async def hub_by(kind, world, data_dir, *, clock=None, **settings):
 
 def url_of(kind, hub):
     if kind == "http":
-        return hub.url
+        return hub.url.replace("https://127.0.0.1", "https://localhost")
     (url,) = (url for url in hub.transport_urls if url.partition(":")[0].partition("+")[0] == kind)
-    return url
+    return url.replace("quic://127.0.0.1", "quic://localhost")  # the name in the certificate
 
 
 @contextlib.asynccontextmanager
 async def transport_by(kind, world, hub, **options):
+    if world is not None and world.cert is not None:
+        options.setdefault("ca_file", world.cert)
     transport = open_transport(url_of(kind, hub), **options)
     try:
         yield transport

@@ -42,6 +42,17 @@ def open_transport(
         from veen.client.transport.file import FileTransport
 
         return FileTransport(url, token_file=token_file, timeout=timeout)
+    if scheme == "quic":
+        from veen.client.transport.quic import QuicTransport
+
+        return QuicTransport(
+            url,
+            ca_file=ca_file,
+            client_cert=client_cert,
+            client_key=client_key,
+            token_file=token_file,
+            timeout=timeout,
+        )
     from veen.client.transport.nats import NatsTransport
 
     return NatsTransport(

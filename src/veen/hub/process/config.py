@@ -330,6 +330,22 @@ class NatsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuicConfig:
+    """Calls over QUIC (docs/transports.md)."""
+
+    enabled: Annotated[
+        bool, Key(BOOLEAN, "Serve calls over QUIC as well, at listen.host, with tls.cert and tls.key.", restart=True)
+    ] = False
+    port: Annotated[int, Key(integer(0, 65_535), "UDP port to listen on; 0 takes a free one.", restart=True)] = 8080
+    max_connections: Annotated[
+        int, Key(integer(1, 1_000_000), "QUIC connections at a time; more get no answer.", restart=True)
+    ] = 1_024
+    max_calls: Annotated[int, Key(integer(1, 100_000), "Calls over QUIC at a time; more get 503.", restart=True)] = (
+        1_024
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
     """Everything a hub is told before it starts. Fixed, but for what a reload may change."""
 
@@ -382,6 +398,7 @@ class HubConfig:
     scrub: Scrub = Scrub()
     spool: SpoolConfig = SpoolConfig()
     nats: NatsConfig = NatsConfig()
+    quic: QuicConfig = QuicConfig()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value_of(self, key: str) -> Any:
@@ -653,6 +670,8 @@ def _check(config: HubConfig) -> HubConfig:
             f"{config.listen.host} is not loopback and TLS is off",
             "Give tls.cert and tls.key, or force_plain_http = true where something else encrypts (D-67).",
         )
+    if config.quic.enabled:
+        _check_quic(config)
     if config.nats.url:
         _check_nats(config.nats.url, origin("nats.url", ""))
     if config.retention.receipts and not 0 < config.retention.payloads <= config.retention.receipts:
@@ -664,6 +683,16 @@ def _check(config: HubConfig) -> HubConfig:
         )
     config.policy()
     return config
+
+
+def _check_quic(config: HubConfig) -> None:
+    source = config.origins.get("quic.enabled", "")
+    if config.tls.cert is None:
+        remedy = "Give tls.cert and tls.key: QUIC is always encrypted."
+        raise ConfigError(source, "quic.enabled", "needs tls.cert and tls.key", remedy)
+    if config.tls.client_ca is not None:  # the library cannot ask for a certificate, and nobody may come in without
+        remedy = "Leave one of the two out; readers and administrators may have tokens instead."
+        raise ConfigError(source, "quic.enabled", "QUIC cannot demand client certificates (tls.client_ca)", remedy)
 
 
 def _check_nats(url: str, source: str) -> None:

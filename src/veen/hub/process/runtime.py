@@ -586,6 +586,7 @@ class Hub:
         self._authority.watch(_watched_authority(new))
         self.scrubber.rate = new.scrub.bytes_per_second
         self.log.configure(new, sink)
+        self._transports.reload(new)
         self._server.reload(self._http_settings(new, self._server.settings), tls, trust_removed=trust_removed)
         self.api.reloaded()
         self._watch_disk()

@@ -1,12 +1,15 @@
 """The transports beside HTTP that a configuration asks for: started, drained and stopped together."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from veen.hub.api.operations import Api
 from veen.hub.http.server import HttpServer
 from veen.hub.process.config import HubConfig
 from veen.hub.transports.door import CallDoor
 from veen.hub.transports.file_spool import FileSpool
+
+if TYPE_CHECKING:
+    from veen.hub.transports.quic_listener import QuicListener
 
 __all__ = ["Transports"]
 
@@ -32,6 +35,7 @@ class Transports:
     def __init__(self, api: Api, server: HttpServer, report: _Report) -> None:
         self._api, self._server, self._report = api, server, report
         self._listening: list[_Listening] = []
+        self._quic: QuicListener | None = None
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -62,6 +66,22 @@ class Transports:
                     report=lambda level, message: self._report(level, "nats", message),
                 )
             )
+
+        if config.quic.enabled:
+            from veen.hub.transports.quic_listener import QuicListener
+
+            self._quic = QuicListener(
+                self._door(config.quic.max_calls),
+                config,
+                self._server,
+                report=lambda level, message: self._report(level, "quic", message),
+            )
+            await self._start(self._quic)
+
+    def reload(self, config: HubConfig) -> None:
+        """Take over the certificate as it is now."""
+        if self._quic is not None:
+            self._quic.reload(config)
 
     async def _start(self, transport: _Listening) -> None:
         await transport.start()
