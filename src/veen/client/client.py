@@ -38,7 +38,8 @@ from veen.client.session import HubSession
 from veen.client.state import LabelState, Mode, StateStore
 from veen.client.transport.base import Transport
 from veen.client.transport.calls import Calls, Retry, read, refusal_of, refused
-from veen.client.transport.http import CALL_SECONDS, HttpTransport
+from veen.client.transport.http import CALL_SECONDS
+from veen.client.transport.opening import open_transport
 from veen.client.verify.evidence import Evidence
 from veen.client.verify.labels import Labels, Target
 from veen.client.verify.pin import HubPin
@@ -128,14 +129,16 @@ class Client:
         bounds: RotationBounds | None = _BOUNDS,
         keys_learned: Callable[[Keyring], None] | None = None,
     ) -> Self:
-        """Over HTTP, with the state of `identity` in `home`; IdentityInUse if another process uses the identity.
+        """By the transport that `url` names, with the state of `identity` in `home`.
+
+        IdentityInUse if another process uses the identity.
 
         A token goes over plain HTTP to this machine only, unless `insecure_http` says that the network is trusted.
         """
         if pin is None:
             raise NotPinned(f"no key of the hub at {url} is pinned")
         pin = HubPin.parse(pin) if isinstance(pin, str) else pin
-        transport = HttpTransport(
+        transport = open_transport(
             url,
             ca_file=ca_file,
             client_cert=client_cert,

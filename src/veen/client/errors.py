@@ -21,6 +21,7 @@ from veen.core.objects.evidence import Equivocation
 
 __all__ = [
     "BadAnswer",
+    "BrokerRefused",
     "CardInvalid",
     "CertificateUnverified",
     "ClientError",
@@ -442,6 +443,12 @@ class CertificateUnverified(NetworkError):
     """The hub's certificate could not be verified, so no request was sent."""
 
     code = "E.NET.CERTIFICATE"
+
+
+class BrokerRefused(NetworkError):
+    """The NATS server on the way to the hub does not let us in, or not to this subject."""
+
+    code = "E.NET.BROKER"
 
 
 class TimedOut(NetworkError):

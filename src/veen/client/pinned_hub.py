@@ -7,7 +7,8 @@ from pathlib import Path
 
 from veen.client.session import HubSession
 from veen.client.transport.calls import Calls, Retry
-from veen.client.transport.http import CALL_SECONDS, HttpTransport
+from veen.client.transport.http import CALL_SECONDS
+from veen.client.transport.opening import open_transport
 from veen.client.verify.pin import HubPin
 
 __all__ = ["PinnedHub"]
@@ -27,7 +28,7 @@ class PinnedHub:
     @asynccontextmanager
     async def session(self, retry: Retry | None = None) -> AsyncIterator[HubSession]:
         """Connect and check the pin: ForeignKey if another hub answers."""
-        transport = HttpTransport(
+        transport = open_transport(
             self.url,
             ca_file=self.ca_file,
             token_file=self.token_file,

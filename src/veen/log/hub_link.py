@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from veen.client.errors import BadAnswer, CertificateUnverified, ClientError, Divergence, HubRefused, NetworkError
 from veen.client.session import HubSession
 from veen.client.transport.calls import NOTHING, Calls, Retry
-from veen.client.transport.http import HttpTransport
+from veen.client.transport.opening import open_transport
 from veen.client.verify.pin import HubPin
 from veen.core.objects.identity import IdentityError
 from veen.core.objects.tooling import IdentityResponse
@@ -123,7 +123,7 @@ class HubLink:
     def _open(self) -> Calls:
         if self._calls is None:
             at = self.address
-            transport = HttpTransport(
+            transport = open_transport(
                 at.url,
                 ca_file=_path(at.ca_file),
                 client_cert=_path(at.client_cert),

@@ -20,7 +20,7 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.state import StateStore
 from veen.client.transport.base import Transport
 from veen.client.transport.calls import NO_RETRY, Retry
-from veen.client.transport.http import HttpTransport
+from veen.client.transport.opening import open_transport
 from veen.client.verify.pin import HubPin
 from veen.core.crypto.ed25519 import SigningKey
 
@@ -44,9 +44,9 @@ class HubAt:
     stream: str | None = None  # the one stream that the hub trusts `issuer` for; None: any
     admin_token_file: Path | None = None
 
-    def transport(self, token_file: Path | None = None) -> HttpTransport:
+    def transport(self, token_file: Path | None = None) -> Transport:
         """A connection that presents `token_file`, and no other credentials."""
-        return HttpTransport(self.url, ca_file=self.ca_file, token_file=token_file, insecure_http=self.insecure_http)
+        return open_transport(self.url, ca_file=self.ca_file, token_file=token_file, insecure_http=self.insecure_http)
 
 
 class HubProcessFailed(Exception):
@@ -208,7 +208,7 @@ class World:
         await self._open.enter_async_context(client)
         return await client.open()
 
-    async def transport(self, token_file: Path | None = None) -> HttpTransport:
+    async def transport(self, token_file: Path | None = None) -> Transport:
         """A connection to the first hub without a client; closed at the end of the check."""
         transport = (await self.hub()).transport(token_file)
         self._open.push_async_callback(transport.aclose)

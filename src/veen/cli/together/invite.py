@@ -298,7 +298,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
     from veen.client.send.grants import Grants
     from veen.client.session import HubSession
     from veen.client.transport.calls import NO_RETRY, Calls
-    from veen.client.transport.http import HttpTransport
+    from veen.client.transport.opening import open_transport
     from veen.client.verify.pin import HubPin
     from veen.core.pin_text import PinnedKey
 
@@ -306,7 +306,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
     pin = (HubPin.of_root if pinned.is_root else HubPin.of_key)(pinned.public, opened.hub_id)
 
     async def ask(ca_file: Path | None) -> "tuple[bytes, TokenGrant | None]":
-        transport = HttpTransport(opened.hub, ca_file=ca_file)
+        transport = open_transport(opened.hub, ca_file=ca_file)
         try:
             hub = HubSession(Calls(transport, NO_RETRY), pin)
             await hub.open()

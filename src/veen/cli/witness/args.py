@@ -39,9 +39,9 @@ async def open_session(session: CliSession, url: str) -> "HubSession":
     """A hub behind a URL, held to the pin of the command; no keys of ours are needed. Close its transport."""
     from veen.client.session import HubSession
     from veen.client.transport.calls import Calls, Retry
-    from veen.client.transport.http import HttpTransport
+    from veen.client.transport.opening import open_transport
 
-    transport = HttpTransport(
+    transport = open_transport(
         url,
         ca_file=session.settings.path("ca_file"),
         token_file=session.settings.path("token_file"),

@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from veen.client.errors import SettingsError
+from veen.client.transport.addresses import check_hub_url
 from veen.core.pin_text import PinnedKey
 
 __all__ = ["CONTEXT_KEYS", "TOP_KEYS", "ConfigFile", "bad_file", "check_key", "check_value", "context_name", "read"]
@@ -55,19 +55,6 @@ class ConfigFile:
 
 
 # --- kinds of values --------------------------------------------------------------------------------------
-
-
-def _url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        parts.port  # noqa: B018 - raises ValueError for a port that is none
-    except ValueError as exc:
-        raise ValueError(f"expected a URL, found {text!r}") from exc
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"expected http://… or https://…, found {text!r}")
-    if parts.username or parts.password:
-        raise ValueError("a URL must not hold credentials; use token_file")
-    return text.rstrip("/")
 
 
 def _pin(text: str) -> str:
@@ -133,7 +120,7 @@ TOP_KEYS: Final[Mapping[str, Check]] = {
     "timeout": _at_least_one_second,
 }
 CONTEXT_KEYS: Final[Mapping[str, Check]] = {
-    "hub": _url,
+    "hub": check_hub_url,
     "hub_pk": _pin,
     "hub_id": _hub_id,
     "profile": _named,

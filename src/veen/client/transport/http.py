@@ -22,7 +22,7 @@ from veen.core import cbor
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["CALL_SECONDS", "HttpTransport", "check_secret_may_travel", "read_token"]
+__all__ = ["CALL_SECONDS", "HttpTransport", "check_secret_may_travel", "is_loopback", "read_token", "tls_of"]
 
 _CBOR: Final = "application/cbor"
 CALL_SECONDS: Final = 30.0  # for one call, from the first byte to the last
@@ -69,7 +69,7 @@ class HttpTransport:
                 idle=_IDLE_SECONDS,
             )
         else:
-            tls = _tls(ca_file, client_cert, client_key)
+            tls = tls_of(ca_file, client_cert, client_key)
             self._carrier = _TlsHttp(f"https://{urlsplit(url).netloc}", headers, tls, max_answer_bytes)
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ def _parts_of(url: str) -> tuple[str, str, int | None, str]:
     return parts.scheme, host, port, parts.path.rstrip("/")
 
 
-def _tls(ca_file: Path | None, client_cert: Path | None, client_key: Path | None) -> ssl.SSLContext:
+def tls_of(ca_file: Path | None, client_cert: Path | None, client_key: Path | None) -> ssl.SSLContext:
     """TLS 1.2 or newer, names and chains always checked."""
     try:
         context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
@@ -180,11 +180,11 @@ def _tls(ca_file: Path | None, client_cert: Path | None, client_key: Path | None
 def check_secret_may_travel(url: str, *, insecure_http: bool) -> None:
     """InsecureHttp if a secret would go to another machine unencrypted and nobody has allowed that."""
     scheme, host, _, _ = _parts_of(url)
-    if scheme == "http" and not insecure_http and not _is_loopback(host):
+    if scheme == "http" and not insecure_http and not is_loopback(host):
         raise InsecureHttp(url)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """By its address, or by the one name that is reserved for this (RFC 6761); no other name is looked up.
 
     The unspecified address, at which a hub may listen, is reached without leaving the machine as well.

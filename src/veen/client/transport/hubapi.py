@@ -16,8 +16,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from veen.client.errors import BadAnswer
+from veen.client.transport.base import Transport
 from veen.client.transport.calls import NO_RETRY, NOTHING, Calls, Retry, read, refused
-from veen.client.transport.http import CALL_SECONDS, HttpTransport
+from veen.client.transport.http import CALL_SECONDS
+from veen.client.transport.opening import open_transport
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.envelopes import CheckpointRequest, CheckpointResponse
@@ -216,9 +218,9 @@ async def _open(
     *,
     insecure_http: bool,
     socket_path: Path | None,
-) -> HttpTransport:
+) -> Transport:
     """Inside the loop that its connections will live in."""
-    return HttpTransport(
+    return open_transport(
         url,
         ca_file=ca_file,
         token_file=token_file,

@@ -42,6 +42,7 @@ from veen.hub.process.settings import (
     is_loopback,
     listed,
 )
+from veen.net.nats_link import NatsAddress
 
 __all__ = ["SETTINGS", "ConfigError", "HubConfig", "Reload", "Setting", "load", "read_token_file"]
 
@@ -288,6 +289,63 @@ class Scrub:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolConfig:
+    """Calls as files (docs/transports.md)."""
+
+    directory: Annotated[
+        Path | None,
+        Key(PATH, "Serve calls as files in this directory, which others cannot enter; none: no spool.", restart=True),
+    ] = None
+    max_age: Annotated[
+        int, Key(DURATION, "Age after which a request is rejected and a response removed.", restart=True)
+    ] = 86_400
+    max_bytes: Annotated[
+        int, Key(SIZE, "Responses, and rejected files, in bytes; the oldest are removed first.", restart=True)
+    ] = 1 << 30
+    max_calls: Annotated[int, Key(integer(1, 100_000), "Calls by files at a time; more wait.", restart=True)] = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsConfig:
+    """Calls over NATS (docs/transports.md)."""
+
+    url: Annotated[
+        str, Key(TEXT, "Serve calls over this NATS server, nats://HOST:PORT; empty: no NATS.", restart=True)
+    ] = ""
+    credentials_file: Annotated[
+        Path | None, Key(PATH, "One line USER:PASSWORD, or a NATS credentials file, mode 0600.", restart=True)
+    ] = None
+    ca_file: Annotated[
+        Path | None, Key(PATH, "Demand TLS of the NATS server, and trust only these certificates (PEM).", restart=True)
+    ] = None
+    submit: Annotated[
+        bool, Key(BOOLEAN, "Answer submit.LABEL as well; not where several hubs share a NATS account.", restart=True)
+    ] = True
+    tail: Annotated[
+        bool, Key(BOOLEAN, "Publish new entries, sealed, to tail.LABEL for whoever may subscribe.", restart=True)
+    ] = False
+    max_calls: Annotated[int, Key(integer(1, 100_000), "Calls over NATS at a time; more get 503.", restart=True)] = (
+        1_024
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuicConfig:
+    """Calls over QUIC (docs/transports.md)."""
+
+    enabled: Annotated[
+        bool, Key(BOOLEAN, "Serve calls over QUIC as well, at listen.host, with tls.cert and tls.key.", restart=True)
+    ] = False
+    port: Annotated[int, Key(integer(0, 65_535), "UDP port to listen on; 0 takes a free one.", restart=True)] = 8080
+    max_connections: Annotated[
+        int, Key(integer(1, 1_000_000), "QUIC connections at a time; more get no answer.", restart=True)
+    ] = 1_024
+    max_calls: Annotated[int, Key(integer(1, 100_000), "Calls over QUIC at a time; more get 503.", restart=True)] = (
+        1_024
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
     """Everything a hub is told before it starts. Fixed, but for what a reload may change."""
 
@@ -338,6 +396,9 @@ class HubConfig:
     anchor: Anchor = Anchor()
     outer: Outer = Outer()
     scrub: Scrub = Scrub()
+    spool: SpoolConfig = SpoolConfig()
+    nats: NatsConfig = NatsConfig()
+    quic: QuicConfig = QuicConfig()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value_of(self, key: str) -> Any:
@@ -609,6 +670,10 @@ def _check(config: HubConfig) -> HubConfig:
             f"{config.listen.host} is not loopback and TLS is off",
             "Give tls.cert and tls.key, or force_plain_http = true where something else encrypts (D-67).",
         )
+    if config.quic.enabled:
+        _check_quic(config)
+    if config.nats.url:
+        _check_nats(config.nats.url, origin("nats.url", ""))
     if config.retention.receipts and not 0 < config.retention.payloads <= config.retention.receipts:
         raise ConfigError(
             origin("retention.receipts", ""),
@@ -618,6 +683,23 @@ def _check(config: HubConfig) -> HubConfig:
         )
     config.policy()
     return config
+
+
+def _check_quic(config: HubConfig) -> None:
+    source = config.origins.get("quic.enabled", "")
+    if config.tls.cert is None:
+        remedy = "Give tls.cert and tls.key: QUIC is always encrypted."
+        raise ConfigError(source, "quic.enabled", "needs tls.cert and tls.key", remedy)
+    if config.tls.client_ca is not None:  # the library cannot ask for a certificate, and nobody may come in without
+        remedy = "Leave one of the two out; readers and administrators may have tokens instead."
+        raise ConfigError(source, "quic.enabled", "QUIC cannot demand client certificates (tls.client_ca)", remedy)
+
+
+def _check_nats(url: str, source: str) -> None:
+    try:
+        NatsAddress.of(url)
+    except ValueError as exc:
+        raise ConfigError(source, "nats.url", str(exc), "Give nats.url as nats://HOST:PORT.") from exc
 
 
 def read_token_file(path: Path, key: str) -> bytes:

@@ -63,6 +63,7 @@ from veen.hub.process.startup import (
 )
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
 from veen.hub.sequencer.sequencer import Sequencer
+from veen.hub.transports.all import Transports
 from veen.storage import layout
 from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError
 from veen.storage.attachments import AttachmentFiles
@@ -303,6 +304,8 @@ class Hub:
     async def _listen(self) -> None:
         config = self.config
         self._server = HttpServer(self.api, self._http_settings(config, HttpSettings()))
+        self._transports = Transports(self.api, self._server, self.log.event)
+        self._stack.push_async_callback(self._transports.stop)  # when HTTP has stopped, as nobody waits any longer then
         self._tls = _tls_of(config)
         try:
             host, port = await self._server.listen(
@@ -318,6 +321,13 @@ class Hub:
             self.log.event("warning", "start", f"no local door, commands must use the URL: {exc.strerror or exc}")
         host = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
+        self._stack.push_async_callback(self._transports.drain)
+        await self._transports.start(config, self.identity.hub_id)
+
+    @property
+    def transport_urls(self) -> tuple[str, ...]:
+        """Where else than at `url` the hub is reached."""
+        return self._transports.urls
 
     async def _lock(self) -> None:
         """A command that looks whether a hub runs holds the lock for a moment; that must not stop a start."""
@@ -579,6 +589,7 @@ class Hub:
         self._authority.watch(_watched_authority(new))
         self.scrubber.rate = new.scrub.bytes_per_second
         self.log.configure(new, sink)
+        self._transports.reload(new)
         self._server.reload(self._http_settings(new, self._server.settings), tls, trust_removed=trust_removed)
         self.api.reloaded()
         self._watch_disk()

@@ -1,0 +1,37 @@
+"""Addresses of hubs: what a URL of each scheme looks like. Nothing of a transport is loaded here."""
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+__all__ = ["SCHEMES", "check_hub_url"]
+
+SCHEMES: Final = ("http", "https", "file", "nats", "nats+tls", "quic")
+_EXPECTED: Final = "http://…, https://…, file:///DIRECTORY, nats://HOST/?hub=HEX or quic://HOST:PORT"
+_HUB_ID16: Final = re.compile(r"[0-9a-f]{16}")
+
+
+def check_hub_url(text: str) -> str:
+    """`text` without a slash at its end; ValueError says what the address of a hub looks like."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as exc:
+        raise ValueError(f"expected a URL, found {text!r}") from exc
+    if parts.username or parts.password:
+        raise ValueError("a URL must not hold credentials; use token_file")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.strip("/") or parts.query or parts.fragment:
+            raise ValueError(f"expected file:///DIRECTORY, found {text!r}")
+    elif parts.scheme in ("nats", "nats+tls"):
+        strange = parts.path.strip("/") or parts.fragment or not set(query) <= {"hub", "credentials"}
+        if not parts.hostname or strange or not _HUB_ID16.fullmatch(query.get("hub", "")):
+            raise ValueError(f"expected nats://HOST/?hub=HEX with the first 16 hex digits of hub_id, found {text!r}")
+        return text
+    elif parts.scheme == "quic":
+        if not parts.hostname or port is None or parts.path.strip("/") or parts.query or parts.fragment:
+            raise ValueError(f"expected quic://HOST:PORT, found {text!r}")
+    elif parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"expected {_EXPECTED}, found {text!r}")
+    return text.rstrip("/")

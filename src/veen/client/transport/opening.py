@@ -1,0 +1,66 @@
+"""The transport that a URL names: http, https, file, nats, nats+tls, quic. Each is loaded when it is used."""
+
+from pathlib import Path
+
+from veen.client.errors import LocalError
+from veen.client.transport.addresses import SCHEMES, check_hub_url
+from veen.client.transport.base import Transport
+from veen.client.transport.http import CALL_SECONDS, HttpTransport
+
+__all__ = ["open_transport"]
+
+
+def open_transport(
+    url: str,
+    *,
+    ca_file: Path | None = None,
+    client_cert: Path | None = None,
+    client_key: Path | None = None,
+    token_file: Path | None = None,
+    insecure_http: bool = False,
+    timeout: float = CALL_SECONDS,
+    socket_path: Path | None = None,
+) -> Transport:
+    """Inside the event loop that its connections will live in. LocalError if the URL cannot be used."""
+    scheme = url.partition(":")[0]
+    if socket_path is not None or scheme not in SCHEMES or scheme in ("http", "https"):
+        return HttpTransport(
+            url,
+            ca_file=ca_file,
+            client_cert=client_cert,
+            client_key=client_key,
+            token_file=token_file,
+            insecure_http=insecure_http,
+            timeout=timeout,
+            socket_path=socket_path,
+        )
+    try:
+        url = check_hub_url(url)
+    except ValueError as exc:
+        raise LocalError(f"not the address of a hub: {exc}") from exc
+    if scheme == "file":
+        from veen.client.transport.file import FileTransport
+
+        return FileTransport(url, token_file=token_file, timeout=timeout)
+    if scheme == "quic":
+        from veen.client.transport.quic import QuicTransport
+
+        return QuicTransport(
+            url,
+            ca_file=ca_file,
+            client_cert=client_cert,
+            client_key=client_key,
+            token_file=token_file,
+            timeout=timeout,
+        )
+    from veen.client.transport.nats import NatsTransport
+
+    return NatsTransport(
+        url,
+        ca_file=ca_file,
+        client_cert=client_cert,
+        client_key=client_key,
+        token_file=token_file,
+        insecure_http=insecure_http,
+        timeout=timeout,
+    )

@@ -1,0 +1,100 @@
+"""The transports beside HTTP that a configuration asks for: started, drained and stopped together."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from veen.hub.api.operations import Api
+from veen.hub.http.server import HttpServer
+from veen.hub.process.config import HubConfig
+from veen.hub.transports.door import CallDoor
+from veen.hub.transports.file_spool import FileSpool
+
+if TYPE_CHECKING:
+    from veen.hub.transports.quic_listener import QuicListener
+
+__all__ = ["Transports"]
+
+
+class _Report(Protocol):
+    def __call__(self, level: str, operation: str, message: str, **more: Any) -> None: ...
+
+
+class _Listening(Protocol):
+    @property
+    def url(self) -> str: ...
+    async def start(self) -> None: ...
+    async def drain(self) -> None:
+        """Take no more calls."""
+
+    async def stop(self) -> None:
+        """Finish what was taken in."""
+
+
+class Transports:
+    """Belongs to the event loop's thread. `_listening` has those that were started, in order."""
+
+    def __init__(self, api: Api, server: HttpServer, report: _Report) -> None:
+        self._api, self._server, self._report = api, server, report
+        self._listening: list[_Listening] = []
+        self._quic: QuicListener | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(transport.url for transport in self._listening)
+
+    async def start(self, config: HubConfig, hub_id: bytes) -> None:
+        """Start each; whatever was started is stopped by `stop`, also if another one fails."""
+        spool = config.spool
+        if spool.directory is not None:
+            await self._start(
+                FileSpool(
+                    self._door(spool.max_calls),
+                    spool.directory,
+                    max_age_sec=spool.max_age,
+                    max_bytes=spool.max_bytes,
+                    report=lambda level, message: self._report(level, "spool", message),
+                )
+            )
+
+        if config.nats.url:
+            from veen.hub.transports.nats_listener import NatsListener
+
+            await self._start(
+                NatsListener(
+                    self._door(config.nats.max_calls),
+                    config.nats,
+                    hub_id,
+                    report=lambda level, message: self._report(level, "nats", message),
+                )
+            )
+
+        if config.quic.enabled:
+            from veen.hub.transports.quic_listener import QuicListener
+
+            self._quic = QuicListener(
+                self._door(config.quic.max_calls),
+                config,
+                self._server,
+                report=lambda level, message: self._report(level, "quic", message),
+            )
+            await self._start(self._quic)
+
+    def reload(self, config: HubConfig) -> None:
+        """Take over the certificate as it is now."""
+        if self._quic is not None:
+            self._quic.reload(config)
+
+    async def _start(self, transport: _Listening) -> None:
+        await transport.start()
+        self._listening.append(transport)
+        self._report("info", "start", "another transport is served", url=transport.url)
+
+    def _door(self, max_calls: int) -> CallDoor:
+        return CallDoor(self._api, self._server.bodies, self._server.answers, max_calls)
+
+    async def drain(self) -> None:
+        for transport in self._listening:
+            await transport.drain()
+
+    async def stop(self) -> None:
+        for transport in self._listening:
+            await transport.stop()

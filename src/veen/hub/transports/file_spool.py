@@ -1,0 +1,289 @@
+"""Calls as files (D-113): a request is put into `in/`, its response appears in `out/`.
+
+    in/NAME.req      written by a client beside its place, then renamed; NAME is the time in ms and a hash
+    taken/NAME.req   moved here by the hub: it is being carried out
+    out/NAME.res     the response; whoever asked removes it
+    rejected/        what was no request: for a person to look at, bounded
+
+The modes of the directory say who may call: it must be closed to others. Requests of a hub that was killed are carried
+out at its next start, as the same bytes mean the same again; the one operation of which that is not true is answered
+with an error. Old requests are rejected, old responses removed, and the oldest first if there is no more room.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from veen.core.call_frames import MAX_OVERHEAD_BYTES, RequestFrame
+from veen.core.errors import ApiCode, FormatError
+from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
+from veen.hub.api.access import Principal
+from veen.hub.api.reply import ApiError, Reply
+from veen.hub.process.config import ConfigError
+from veen.hub.transports.door import CallDoor, frame_of
+
+__all__ = ["FileSpool"]
+
+_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})-[0-9a-f]{32}\.req")
+_FOLDERS: Final = ("in", "taken", "out", "rejected")
+_MODE: Final = 0o700
+_OTHERS: Final = 0o007
+_MAX_SCANNED: Final = 100_000  # names of a directory that are looked at in one turn
+_MAX_REJECTED: Final = 100  # files
+_PART_SEC: Final = 600.0  # after which a file that is not written to any more will not be finished
+_BUSY_SEC: Final = 0.002  # between two looks into the directory
+_IDLE_SEC: Final = 0.1
+_TIDY_SEC: Final = 10.0
+_TROUBLE_SEC: Final = 1.0
+_STOP_SEC: Final = 10.0
+_NOT_REPEATABLE: Final = frozenset(("tooling/rotate_key",))  # each call of it adds a key
+_CALLER: Final = Principal(address="file")  # one caller as far as rates and shares go: a file has no address
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A request that was moved to `taken/`, or what is wrong with it."""
+
+    name: str
+    request: RequestFrame | None
+    error: ApiError | None = None
+
+
+class FileSpool:
+    """Serves one directory. Fields belong to the event loop's thread, but for what `_take` and `_answer` are given."""
+
+    def __init__(
+        self,
+        door: CallDoor,
+        directory: Path,
+        *,
+        max_age_sec: float,
+        max_bytes: int,
+        report: Callable[[str, str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`report` is told a level and a message for the hub's log."""
+        self._door, self._directory = door, directory
+        self._max_age_sec, self._max_bytes, self._report, self._clock = max_age_sec, max_bytes, report, clock
+        self._in, self._taken, self._out, self._rejected = (directory / name for name in _FOLDERS)
+        self._mode = 0o600  # of responses
+        self._out_bytes = 0  # of responses in `out/`, at least: more since the last tidying
+        self._calls: set[asyncio.Task[None]] = set()
+        self._scanner: asyncio.Task[None] | None = None
+        self._trouble = ""  # the last one that was reported
+
+    @property
+    def url(self) -> str:
+        return self._directory.absolute().as_uri()
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to serve; ConfigError if others may enter the directory, or it cannot be used."""
+        try:
+            await asyncio.to_thread(self._prepare)
+        except OSError as exc:
+            raise _unusable(self._directory, exc.strerror or str(exc)) from exc
+        for job in await asyncio.to_thread(self._unfinished):
+            self._begin(job)
+        self._scanner = asyncio.create_task(self._scan())
+
+    async def drain(self) -> None:
+        """Take no more requests."""
+        if self._scanner is not None:
+            self._scanner.cancel()
+            await asyncio.wait((self._scanner,))
+
+    async def stop(self) -> None:
+        """Finish the requests that were taken; what takes too long is for the next start."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_STOP_SEC)
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
+
+    def _prepare(self) -> None:
+        self._directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
+        status = self._directory.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise _unusable(self._directory, "not a directory")
+        if status.st_mode & _OTHERS:
+            raise _unusable(self._directory, f"others may enter it (mode {stat.S_IMODE(status.st_mode):04o})")
+        for folder in (self._in, self._taken, self._out, self._rejected):
+            if not folder.exists():
+                folder.mkdir()
+                folder.chmod(stat.S_IMODE(status.st_mode))
+            if folder.is_symlink() or not folder.is_dir():
+                raise _unusable(folder, "not a directory")
+        self._mode = file_mode(self._directory)
+        self._tidy()
+
+    def _unfinished(self) -> list[_Job]:
+        """What an earlier hub took and did not answer."""
+        names = sorted(name for name in _names(self._taken) if _NAME.fullmatch(name))
+        unfinished = [self._read(name) for name in names[: self._door.max_calls]]
+        for name in names[self._door.max_calls :]:
+            (self._taken / name).rename(self._in / name)
+        message = "the hub stopped while it carried this out: look whether it took effect"
+        return [
+            _Job(job.name, None, ApiError(ApiCode.UNAVAILABLE, message))
+            if job.request is not None and job.request.operation in _NOT_REPEATABLE
+            else job
+            for job in unfinished
+        ]
+
+    # --- taking ----------------------------------------------------------------------------------------
+
+    async def _scan(self) -> None:
+        pause, tidied = _IDLE_SEC, asyncio.get_running_loop().time()
+        while True:
+            free = self._door.max_calls - self._door.calls
+            try:
+                batch = await asyncio.to_thread(self._take, free) if free > 0 else []
+                if asyncio.get_running_loop().time() - tidied > _TIDY_SEC or self._out_bytes > self._max_bytes:
+                    tidied = asyncio.get_running_loop().time()
+                    await asyncio.to_thread(self._tidy)
+            except OSError as exc:
+                self._tell(f"{self._directory}: {exc.strerror or exc}")
+                await asyncio.sleep(_TROUBLE_SEC)
+                continue
+            self._trouble = ""
+            for job in batch:
+                self._begin(job)
+            pause = _BUSY_SEC if batch or self._calls else min(2 * pause, _IDLE_SEC)
+            await asyncio.sleep(pause)
+
+    def _tell(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._report("error", f"the spool cannot be served: {trouble}")
+
+    def _take(self, limit: int) -> list[_Job]:
+        """Move up to `limit` requests to `taken/`, those first whose names come first, and read them. In a thread."""
+        batch: list[_Job] = []
+        for name in sorted(_names(self._in)):
+            if len(batch) >= limit:
+                break
+            path = self._in / name
+            if name.startswith("."):  # being written
+                continue
+            if not _NAME.fullmatch(name):
+                self._reject(path)
+                continue
+            with contextlib.suppress(FileNotFoundError):  # its client took it back
+                path.rename(self._taken / name)
+                batch.append(self._read(name))
+        return batch
+
+    def _read(self, name: str) -> _Job:
+        try:
+            match = _NAME.fullmatch(name)
+            if match is None or self._clock() - int(match["ms"]) / 1000 > self._max_age_sec:
+                raise ApiError.timeout("the request took too long to arrive")
+            maximum = self._door.max_request_bytes() + MAX_OVERHEAD_BYTES
+            return _Job(name, RequestFrame.from_bytes(read_plain(self._taken / name, maximum)))
+        except FormatError as exc:
+            return _Job(name, None, ApiError.of_format(exc))
+        except TooLargeFile as exc:
+            detail = {"actual": exc.size, "max_allowed": self._door.max_request_bytes()}
+            return _Job(name, None, ApiError(ApiCode.LIMIT, "the request is too large", detail=detail))
+        except NotPlainFile:
+            return _Job(name, None, ApiError(ApiCode.BAD_REQUEST, "the request is not a regular file"))
+        except ApiError as exc:
+            return _Job(name, None, exc)
+
+    def _reject(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            if not path.is_symlink() and path.is_dir():
+                return  # nobody's request, and whatever is in it is not the hub's to move
+            path.rename(self._rejected / path.name)
+
+    # --- answering -------------------------------------------------------------------------------------
+
+    def _begin(self, job: _Job) -> None:
+        task = asyncio.create_task(self._serve(job))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _serve(self, job: _Job) -> None:
+        reply: Reply
+        if job.request is None:
+            reply = self._door.failed(job.error or ApiError(ApiCode.BAD_REQUEST, "no request"), _CALLER)
+        else:
+            reply = await self._door.call(job.request, _CALLER)
+            if reply.stream is not None:
+                await reply.stream.aclose()
+                reply = self._door.endless(_CALLER)
+        data = frame_of(reply).to_bytes()
+        self._out_bytes += len(data)
+        try:
+            await asyncio.to_thread(self._answer, job, data)
+        except OSError as exc:
+            self._tell(f"{self._out}: {exc.strerror or exc}")
+
+    def _answer(self, job: _Job, data: bytes) -> None:
+        """First the response, then the end of the request: whoever is killed in between answers once more."""
+        put_file(self._out / f"{job.name.removesuffix('.req')}.res", data, self._mode)
+        path = self._taken / job.name
+        with contextlib.suppress(FileNotFoundError):
+            if job.request is None:
+                path.rename(self._rejected / job.name)
+            else:
+                path.unlink()
+
+    # --- bounds ----------------------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """Remove what is too old, and the oldest of what is too much."""
+        now = self._clock()
+        for folder in (self._in, self._out):
+            for _, path, status in _files(folder):
+                if path.name.startswith(".") and now - status.st_mtime > min(_PART_SEC, self._max_age_sec):
+                    _remove(path)
+        self._out_bytes = _trim(self._out, now - self._max_age_sec, self._max_bytes, _MAX_SCANNED)
+        _trim(self._rejected, now - self._max_age_sec, self._max_bytes, _MAX_REJECTED)
+
+
+def _unusable(path: Path, what: str) -> ConfigError:
+    remedy = "Give the hub a directory of its own that others cannot enter: chmod o-rwx DIR."
+    return ConfigError(str(path), "spool.directory", what, remedy)
+
+
+def _names(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in islice(entries, _MAX_SCANNED)]
+
+
+def _files(folder: Path) -> Iterator[tuple[float, Path, os.stat_result]]:
+    """What is no directory, with the time of its last change."""
+    for name in _names(folder):
+        path = folder / name
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                yield status.st_mtime, path, status
+
+
+def _trim(folder: Path, oldest: float, max_bytes: int, max_files: int) -> int:
+    """Remove files that are older than `oldest`, then the oldest until the bounds hold; the bytes that are left."""
+    left = 0
+    for number, (changed, path, status) in enumerate(sorted(_files(folder), key=lambda file: -file[0])):
+        if changed < oldest or left + status.st_size > max_bytes or number >= max_files:
+            _remove(path)
+        else:
+            left += status.st_size
+    return left
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""Calls over QUIC (D-113): `veen.net.quic_link` says how they look.
+
+An address is validated before it costs more than a packet (Retry), connections are bounded for all and for each
+address, and so are calls, bodies that are being sent and answers that are not read, the last two together with those of
+HTTP. A client that does not read its answers is dropped.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from veen.core.extras import install_hint
+from veen.hub.http.server import HttpServer
+from veen.hub.http.shares import Shares
+from veen.hub.process.config import ConfigError, HubConfig
+from veen.hub.transports.door import CallDoor
+from veen.net.quic_link import server_configuration
+
+if TYPE_CHECKING:
+    from aioquic.quic.configuration import QuicConfiguration
+
+__all__ = ["QuicListener"]
+
+_STOP_SEC: Final = 10.0
+
+
+class QuicListener:
+    """One UDP port. Every field belongs to the event loop's thread."""
+
+    def __init__(
+        self, door: CallDoor, config: HubConfig, http: HttpServer, *, report: Callable[[str, str], None]
+    ) -> None:
+        self.door, self._config, self.http, self._report = door, config, http, report
+        self.connections = Shares(config.quic.max_connections, config.listen.address_percent)
+        self.draining = False
+        self.calls: set[asyncio.Task[None]] = set()
+        self._server: Any = None  # of aioquic, from `start` on
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        host = self._config.listen.host
+        return f"quic://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen; ConfigError if that cannot be."""
+        listen, port = self._config.listen, self._config.quic.port
+        try:
+            configuration = self._configured(self._config)
+            from veen.hub.transports.quic_connection import make_server
+        except ImportError as exc:
+            raise ConfigError(
+                "", "quic.enabled", "needs a package that is not installed", install_hint("quic")
+            ) from exc
+        try:
+            infos = await asyncio.get_running_loop().getaddrinfo(listen.host, port, type=socket.SOCK_DGRAM)
+            transport, self._server = await asyncio.get_running_loop().create_datagram_endpoint(
+                lambda: make_server(self, configuration), local_addr=(str(infos[0][4][0]), port), family=infos[0][0]
+            )
+        except OSError as exc:
+            what = f"cannot listen on {listen.host}, UDP port {port}: {exc.strerror or exc}"
+            raise ConfigError(self._config.origins.get("quic.port", "default"), "quic.port", what) from exc
+        self._port = transport.get_extra_info("sockname")[1]
+
+    def _configured(self, config: HubConfig) -> "QuicConfiguration":
+        tls = config.tls
+        if tls.cert is None or tls.key is None:
+            raise ConfigError("", "quic.enabled", "needs tls.cert and tls.key", "QUIC is always encrypted: give both.")
+        try:
+            return server_configuration(tls.cert, tls.key)
+        except (OSError, ValueError) as exc:
+            raise ConfigError(str(tls.cert), "tls.cert", f"not usable for QUIC: {exc}", "Give PEM files.") from exc
+
+    def reload(self, config: HubConfig) -> None:
+        """Certificate and key as they are now, for connections from now on."""
+        if self._server is not None:
+            self._server._configuration = self._configured(config)
+
+    async def drain(self) -> None:
+        """Take no more calls and connections."""
+        self.draining = True
+
+    async def stop(self) -> None:
+        """Finish the calls that were taken, then close."""
+        if self._server is None:
+            return
+        if self.calls:
+            await asyncio.wait(self.calls, timeout=_STOP_SEC)
+        for call in self.calls:
+            call.cancel()
+        if self.calls:
+            await asyncio.wait(self.calls)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._flushed(), 1)
+        self._server.close()
+        await asyncio.sleep(0)  # the loop closes the socket
+
+    async def _flushed(self) -> None:
+        while any(link.unread for link in set(self._server._protocols.values())):  # noqa: ASYNC110 - as there
+            await asyncio.sleep(0.01)

@@ -1,0 +1,3 @@
+"""What hub and client share of transports whose libraries are extras: NATS, QUIC."""
+
+__all__: list[str] = []
