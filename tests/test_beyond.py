@@ -45,6 +45,7 @@ from veen.core.objects.tooling import (
     CapStatusRequest,
     ClientCursorRequest,
     ConsistencyRequest,
+    FeedRequest,
     IdentityResponse,
     InspectRequest,
     LabelRequest,
@@ -579,6 +580,15 @@ RECIPES = {
     ("POST", "client_cursor", 200, "ok"): [post("client_cursor", cursor())],
     ("POST", "client_cursor", 400, "E.BAD_REQUEST"): [post("client_cursor", cursor(ts=w.NOW - 61))],
     ("POST", "client_cursor", 409, "SIG_INVALID"): [post("client_cursor", cursor().to_bytes()[:-1] + b"\0")],
+    ("POST", "feed", 200, "ok"): [post("feed", FeedRequest(control_bytes=0, wait_sec=0))],
+    ("POST", "feed", 400, "E.BAD_REQUEST"): [
+        post("feed", FeedRequest(control_bytes=0, wait_sec=61)),
+        post("feed", FeedRequest(control_bytes=10**9, wait_sec=0)),
+    ],
+    ("POST", "fence", 200, "ok"): [
+        post("fence", VersionRequest()), after(post("fence", VersionRequest()), post("fence", VersionRequest()))
+    ],
+    ("POST", "promotion", 404, "E.NOT_FOUND"): [post("promotion", VersionRequest())],
     ("POST", "inspect", 200, "ok"): [post("inspect", InspectRequest())],
     ("POST", "inspect", 404, "E.NOT_FOUND"): [post("inspect", InspectRequest(label=NOWHERE))],
     ("POST", "report_equivocation", 200, "ok"): [post("report_equivocation", OWN_EVIDENCE)],
@@ -645,8 +655,9 @@ RECIPES = {
         for name in ("status", "identity", "healthz", "readyz", "version", "metrics", "openapi.json")
     },
 }  # fmt: skip
-# An event stream does not end, and a rotation needs a whole runtime: tests/hub/test_tooling.py and test_rotation.py.
-ELSEWHERE = {("GET", "events", 200, "ok"), ("POST", "rotate_key", 200, "ok")}
+# An event stream does not end, and a rotation and a promotion need a whole runtime: tests/hub/test_tooling.py,
+# test_rotation.py, tests/products/federation/test_cutover.py.
+ELSEWHERE = {("GET", "events", 200, "ok"), ("POST", "rotate_key", 200, "ok"), ("POST", "promotion", 200, "ok")}
 
 
 class Hub(LiveHub):

@@ -38,7 +38,7 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.control import ControlRecord, OuterKey
+from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, root_of_heads
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
@@ -60,6 +60,8 @@ from veen.core.objects.tooling import (
     ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
+    FeedRequest,
+    FeedResponse,
     HealthResponse,
     HubKey,
     IdentityResponse,
@@ -384,6 +386,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         *(("control_record_" + record.body.KIND, record) for record in records if isinstance(record, ControlRecord)),
         ("outer.key", _outer_key()),
         ("control_record_outer.key", ControlRecord.issue(hub, None, _outer_key(), hub_ts=1_700_000_000)),
+        *_cutover(hub, label, tree.root()),
         ("revocation", revocation),
         ("authority", authority),
         ("consistency_proof", prove_consistency(tree.node_at, 3, 7)),
@@ -540,6 +543,36 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         (
             "sealed_invitation_by_code",
             SealedInvite.for_code(invitation, "0123-4567-89AB-CDEF", kdf=Kdf(memory_kib=8, passes=1), random=draws),
+        ),
+    ]
+
+
+def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[str, Wire]]:
+    """A primary that is fenced, the replica that goes on, and what the replica asked for before."""
+    heads = root_of_heads([(label, 7, root), (bytes(32), 1, bytes(32))])
+    fence = HubFence(upto=8, root=heads)
+    promote = HubPromote(source="http://127.0.0.1:8080", upto=8, root=heads, complete=True)
+    fenced = ControlRecord.issue(hub, None, fence, hub_ts=1_700_000_000)
+    info = LabelInfo(label=label, epoch=0, last_stream_seq=7, last_mmr_root=root, last_hub_ts=2000)
+    return [
+        ("hub.fence", fence),
+        ("hub.promote", promote),
+        ("control_record_hub.fence", fenced),
+        ("control_record_hub.promote", ControlRecord.issue(hub, fenced, promote, hub_ts=1_700_000_060)),
+        ("feed_request", FeedRequest(control_bytes=0, wait_sec=0)),
+        ("feed_request_that_goes_on", FeedRequest(control_bytes=512, wait_sec=30, instance=bytes(32), after=9)),
+        (
+            "feed_response",
+            FeedResponse(
+                instance=bytes(32),
+                commit=10,
+                hub_ts=2000,
+                entries=8,
+                control_bytes=len(fenced.to_bytes()),
+                control=fenced.to_bytes(),
+                labels=(info,),
+                complete=True,
+            ),
         ),
     ]
 
@@ -971,6 +1004,15 @@ METHODS: Final = (
         _OK,
         (400, "E.BAD_REQUEST", "`ts` is further than max_epoch_skew_sec from the hub's time"),
         (409, "SIG_INVALID", "client_id did not sign the request"),
+    )),
+    Method("POST", "/tooling/feed", "feed", "reader", "feed request", "feed response", (
+        _OK,
+        (400, "E.BAD_REQUEST", "wait_sec is above 60, or control_bytes is more than the hub has"),
+    )),
+    Method("POST", "/tooling/fence", "fence", "administrator", "request", "record response", (_OK,)),
+    Method("POST", "/tooling/promotion", "promotion", "anybody", "request", "record response", (
+        _OK,
+        (404, "E.NOT_FOUND", "this hub was never a replica"),
     )),
     Method("POST", "/tooling/inspect", "inspect", "reader", "inspect request", "inspect response", (_OK, _NO_LABEL)),
     Method("POST", "/tooling/report_equivocation", "report_equivocation", "anybody", "equivocation", "ok response", (

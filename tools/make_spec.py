@@ -64,6 +64,14 @@ MEANINGS: Final = {
     ),
     "anchor.publish": "The root was made known through `backend`, which calls it `anchor_ref`.",
     "outer.key": "The key of the hub's outer log (docs/witnesses.md): `vkey` is its C2SP verifier key, named `origin`.",
+    "hub.fence": (
+        "The hub admits nothing after this record. `upto` is the number of entries of all labels, `root` = "
+        'Ht("veen/heads", label ‖ number of entries, 8 bytes ‖ mmr_root, for all labels by label).'
+    ),
+    "hub.promote": (
+        "A replica goes on as the primary. `source` is the address that it followed, `upto` and `root` as in "
+        "hub.fence; `complete` if the record before is a hub.fence that says the same."
+    ),
     "policy.revocation": "1 to 256 revocations, in force from the second after the record on.",
     "policy.authority": "1 to 256 authorities, in force from the second after the record on.",
     "revocation": (
@@ -85,6 +93,14 @@ MEANINGS: Final = {
     "client_cursor response": (
         "The last accepted client_seq and prev_ack, 0 and 0 if there is none; `stream_seq` and `leaf` of "
         "the entry asked for, both absent if the client has no such entry. Only what is durable."
+    ),
+    "feed request": (
+        "What changed? `control_bytes` is the length of the caller's control journal; `instance` and `after` "
+        "are those of an answer before. The answer waits up to `wait_sec` if nothing did."
+    ),
+    "feed response": (
+        "How far the hub is, as of one moment. `labels` got entries after `after`, all of them if `complete`; "
+        "`control` is a part of the control journal from `control_bytes` of the request on."
     ),
     "grant": "A hub has authorised a token at this time. Part of a held token.",
     "held token": "A token as a client keeps it: one item of `cap_tokens` in a portable set.",

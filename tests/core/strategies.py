@@ -150,6 +150,8 @@ BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
         control.RetentionDrop, label=BSTR32, start_seq=UINT, end_seq=UINT, entry_hashes_root=BSTR32
     ),
     control.OuterKey: st.builds(control.OuterKey, origin=TEXT, vkey=TEXT),
+    control.HubFence: st.builds(control.HubFence, upto=UINT, root=BSTR32),
+    control.HubPromote: st.builds(control.HubPromote, source=TEXT, upto=UINT, root=BSTR32, complete=st.booleans()),
     control.AnchorPublish: st.builds(
         control.AnchorPublish, label=BSTR32, upto_seq=UINT, mmr_root=BSTR32, backend=TEXT, anchor_ref=BLOB
     ),

@@ -81,6 +81,7 @@ OTHER = {
     "authority_url": ("http://127.0.0.1:9", lambda hub: hub._authority.fault()),
     "force_plain_http": ("true", None),
     "dev": ("true", None),
+    "replicas": ("http://127.0.0.1:9", lambda hub: hub.config.replicas),
     "listen.host": ("localhost", None),
     "listen.port": ("1", None),
     "listen.max_connections": ("7", lambda hub: hub._server.settings.max_connections),

@@ -70,6 +70,7 @@ COMMANDS: Table = {
     "hub": ("veen.cli.hub.group:hub", "Run a hub and look after its data directory."),
     "kube": ("veen.cli.kube.group:kube", "Hubs on Kubernetes: manifests, checks, tenants (spec-4)."),
     "inspect": ("veen.cli.evidence.inspect:inspect", "Show what any wire object holds; no keys needed."),
+    "replica": ("veen.cli.replica.group:replica", "Follow a hub without its keys, serve its log, take its place."),
     "mirror": ("veen.cli.mirror.group:mirror", "State or copy entries of another hub in a stream of this one."),
     "monitor": ("veen.cli.witness.monitor:monitor", "Read the outer logs of hubs, and find contradictions."),
     "witness": ("veen.cli.witness.group:witness", "Witnesses of logs: run one, and policies of k of n."),

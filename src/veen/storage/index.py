@@ -16,6 +16,8 @@ from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
     ControlRecord,
+    HubFence,
+    HubPromote,
     KeyRotate,
     OuterKey,
     PolicyAuthority,
@@ -198,7 +200,7 @@ def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | N
         return RecordRow(record.seq, body.KIND, body.stream_id, 0, offset, length)
     if isinstance(body, AnchorPublish):
         return RecordRow(record.seq, body.KIND, body.label, min(body.upto_seq, _MAX_INTEGER), offset, length)
-    if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority, OuterKey)):
+    if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority, OuterKey, HubFence, HubPromote)):
         return RecordRow(record.seq, body.KIND, b"", 0, offset, length)
     return None
 

@@ -5,6 +5,7 @@ entry is safe in the journal. Chunk boundaries, names and contents depend on the
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "LabelFiles",
     "LabelHead",
     "Location",
+    "SealForecast",
     "Sealer",
     "index_entry",
     "map_head",
@@ -246,6 +248,10 @@ class LabelFiles:
             names.append(layout.checkpoint_index(self.label))
         return names
 
+    def seal_forecast(self) -> "SealForecast":
+        """To tell where appending entries will seal chunks."""
+        return SealForecast(self.active_start, self.size, self._active.size, self._max_bytes, self._max_entries)
+
     # --- reading ---------------------------------------------------------------------------------------
 
     def locate(self, first_seq: int, last_seq: int) -> list[Location]:
@@ -269,6 +275,37 @@ class LabelFiles:
 
     def read_active(self, offset: int, size: int) -> bytes:
         return self._active.read(offset, size)
+
+
+@dataclass(slots=True)
+class SealForecast:
+    """Where `LabelFiles.append` will seal, for those who must fetch the checkpoints before (a replica has no key)."""
+
+    active_start: int
+    size: int
+    active_bytes: int
+    max_bytes: int
+    max_entries: int
+
+    @classmethod
+    def of_new_label(cls, limits: Limits) -> "SealForecast":
+        return cls(1, 0, 0, limits.max_chunk_bytes, limits.max_checkpoint_interval)
+
+    def add(self, frame_bytes: int, limits: Limits) -> list[int]:
+        """One more entry; the ends of the chunks that it seals."""
+        ends = []
+        if self.active_bytes + frame_bytes > self.max_bytes:
+            ends.append(self._seal(limits))
+        self.size += 1
+        self.active_bytes += frame_bytes
+        if self.size - self.active_start + 1 >= self.max_entries:
+            ends.append(self._seal(limits))
+        return ends
+
+    def _seal(self, limits: Limits) -> int:
+        self.active_start, self.active_bytes = self.size + 1, 0
+        self.max_bytes, self.max_entries = limits.max_chunk_bytes, limits.max_checkpoint_interval
+        return self.size
 
 
 def map_head(count: int) -> bytes:

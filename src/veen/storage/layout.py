@@ -39,6 +39,9 @@ __all__ = [
     "OUTER_PUBLISHED",
     "OUTER_SIGNED",
     "RELOAD",
+    "REPLACED",
+    "REPLICA",
+    "REPLICA_DIR",
     "ROOT",
     "UNFINISHED",
     "ChunkName",
@@ -60,6 +63,7 @@ __all__ = [
     "outer_refusal",
     "peaks",
     "receipts_archive",
+    "replica_seal",
     "segment_number",
     "summary",
 ]
@@ -72,6 +76,9 @@ OFFSETS: Final = "offsets"
 ATTACHMENTS: Final = "attachments"  # made when the first one arrives
 ATTACHMENT_RECORDS: Final = "attachments.db"  # whose they are and which entries they belong to; as above
 BIRTH: Final = f"{KEYS}/birth.json"  # until when a blank directory may begin with the key beside it (D-121)
+REPLICA: Final = "replica.json"  # whom the directory follows; there as long as it is a replica
+REPLICA_DIR: Final = "replica"  # what a replica keeps beside the log
+REPLACED: Final = "replaced.cbor"  # the hub.promote record of the replica that took the place of this hub
 DIRECTORIES: Final = (LOG, JOURNAL, KEYS, NODES, OFFSETS)
 
 INDEX: Final = "index.db"
@@ -167,6 +174,11 @@ def receipts_archive(label: bytes, start_seq: int, end_seq: int) -> str:
 
 def evidence(digest: bytes) -> str:
     return f"{EVIDENCE}/{digest.hex()}.cbor"
+
+
+def replica_seal(label: bytes, upto_seq: int) -> str:
+    """A checkpoint of the primary that the replica needs when it seals the chunk that ends there."""
+    return f"{REPLICA_DIR}/seal-{label.hex()}-{upto_seq:020d}.cbor"
 
 
 def outer_refusal(digest: bytes) -> str:

@@ -116,6 +116,7 @@ class LogState:
         self.control: ControlRecord | None = None  # the last record of the control journal
         self.label_count = 0
         self.next_client_row = 1
+        self.fenced = False  # whether the control journal says that nothing more is admitted (hub.fence)
         self.policies = PolicyView()  # what policy records say, whether admission is told to look or not (D-51)
         # hub_ts at which a client was first new to a label, until the index has it.
         self.writers: dict[bytes, int] = {}

@@ -25,6 +25,8 @@ from veen.core.objects.control import (
     BODIES,
     CapAuthorize,
     ControlRecord,
+    HubFence,
+    HubPromote,
     LabelOpen,
     LimitsSet,
     PolicyAuthority,
@@ -253,8 +255,14 @@ class Store:
             self._files.hold(newest.label, self.newest)
         self._keys_before = (self.label_count, self._next_client_row - 1)
         self._presence = Presence(sum(self._keys_before))
+        self.state.fenced = self._last_seq(HubFence.KIND) > self._last_seq(HubPromote.KIND)
         for policy in self._index.policies(self._ts):
             self.state.policies.add(_policy_body(policy), policy.hub_ts)
+
+    def _last_seq(self, kind: str) -> int:
+        """The number of the newest control record of a kind in the index, 0 if there is none."""
+        rows = self._index.records(kind, b"", limit=1, last=True)
+        return rows[0].seq if rows else 0
 
     def _absorb_entry(self, frame: Frame) -> None:
         """Apply an entry that the journal holds: the same transition as when it was accepted."""
@@ -321,6 +329,8 @@ class Store:
             self.state.limits = Limits.from_json(record.body.limits)
         elif isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
             self.state.policies.add(record.body, record.hub_ts)
+        elif isinstance(record.body, (HubFence, HubPromote)):
+            self.state.fenced = isinstance(record.body, HubFence)
 
     def _droppable(self, body: RetentionDrop) -> ChunkRow:
         """The chunk that a record erases a part of: payloads first, then receipts (D-74)."""
@@ -614,6 +624,11 @@ class Store:
     def files(self, label: bytes) -> LabelFiles | None:
         """The readable side of a label, or None if it has no entries."""
         return self._files.get(label)
+
+    @property
+    def applied_ts(self) -> int:
+        """hub_ts of the newest entry or control record that was applied; none that comes later is older."""
+        return self._ts
 
     @property
     def last_control(self) -> ControlRecord | None:

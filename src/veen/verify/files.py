@@ -41,6 +41,9 @@ _ROOT_NAMES: Final = {
     layout.LOCAL,
     layout.OUTER,
     layout.ORIGIN,
+    layout.REPLICA,
+    layout.REPLICA_DIR,
+    layout.REPLACED,
 }
 
 

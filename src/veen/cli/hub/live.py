@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
     from veen.core.objects.tooling import ReadyResponse
 
-__all__ = ["admission", "checkpoint", "health", "limits", "metrics", "status"]
+__all__ = ["admission", "checkpoint", "fence", "health", "limits", "metrics", "status"]
 
 
 @click.command()
@@ -69,6 +69,26 @@ def health(output: Output, hub: "HubApi") -> None:
     output.result(data, lambda: output.fields(rows))
     if not ready.ready:
         raise click.exceptions.Exit(Exit.POLICY)
+
+
+@click.command()
+@hub_options
+def fence(output: Output, hub: "HubApi") -> None:
+    """Have a running hub admit nothing any more, for good: a record in its control journal says so, and how much there
+    is. A replica that has all of it can be promoted without loss. Readers are still served.
+
+    Only `veen replica promote` opens the log again, in the place where it is run. Administrators only; a data
+    directory of this machine needs no token.
+
+    \b
+    veen hub fence ./hub
+    """
+    from veen.core.objects.control import HubFence
+
+    record = hub.fence()
+    assert isinstance(record.body, HubFence)  # noqa: S101 - `fence` has looked
+    data = {"url": hub.url, "record": record.seq, "hub_ts": record.hub_ts, "entries": record.body.upto}
+    output.result(data, lambda: output.fields(data.items()))
 
 
 @click.command()

@@ -21,7 +21,7 @@ from veen.client.transport.calls import NO_RETRY, NOTHING, Calls, Retry, read, r
 from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.opening import open_transport
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.objects.control import ControlRecord, KeyRotate
+from veen.core.objects.control import ControlRecord, HubFence, KeyRotate
 from veen.core.objects.envelopes import CheckpointRequest, CheckpointResponse
 from veen.core.objects.tooling import (
     HealthResponse,
@@ -200,6 +200,13 @@ class HubApi:
         return checkpoint
 
     # --- administration -------------------------------------------------------------------------------------
+
+    def fence(self) -> ControlRecord:
+        """Have the hub admit nothing any more; the record that says so, also if it was fenced before."""
+        record = self._run(self._calls.ask("tooling/fence", NOTHING, RecordResponse)).record
+        if not isinstance(record.body, HubFence):
+            raise BadAnswer("tooling/fence: a record that fences nothing")
+        return record
 
     def rotate_key(self, overlap_sec: int) -> tuple[ControlRecord, KeyRotate]:
         """Have the hub introduce its next key; the record and what it says. Not repeated: each call adds a key."""

@@ -4,6 +4,7 @@ Token authorisations, registered streams, limits, key rotations, retention, anch
 one hash chain, each signed by the hub. Label logs and this journal together are the whole state of a hub.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hmac import compare_digest
 from typing import Annotated, ClassVar, Final, Self
@@ -34,6 +35,8 @@ __all__ = [
     "AnchorPublish",
     "CapAuthorize",
     "ControlRecord",
+    "HubFence",
+    "HubPromote",
     "KeyRotate",
     "LabelOpen",
     "LimitsSet",
@@ -42,6 +45,7 @@ __all__ = [
     "PolicyRevocation",
     "RetentionDrop",
     "StreamRegister",
+    "root_of_heads",
 ]
 
 _GENESIS: Final = bytes(32)
@@ -150,6 +154,34 @@ class OuterKey(Part):
     vkey: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFence(Part):
+    """The hub admits nothing any more: no entry follows this record, until a hub.promote says who goes on (D-78)."""
+
+    KIND: ClassVar[str] = "hub.fence"
+
+    upto: Uint  # entries of all labels
+    root: Bytes32  # of the heads of all labels (`root_of_heads`)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubPromote(Part):
+    """A replica goes on as the primary, with what it had then (D-78). Whoever signs for this identity and does not have
+    this record in its journal was replaced."""
+
+    KIND: ClassVar[str] = "hub.promote"
+
+    source: str  # the address of the primary that the replica followed
+    upto: Uint  # entries of all labels
+    root: Bytes32  # of the heads of all labels
+    complete: bool  # whether a hub.fence of the primary proves that nothing is missing
+
+
+def root_of_heads(heads: Iterable[tuple[bytes, int, bytes]]) -> bytes:
+    """What a hub had at one moment: a hash over (label, number of entries, root) of all labels, by label."""
+    return Ht("veen/heads", b"".join(label + size.to_bytes(8, "big") + root for label, size, root in sorted(heads)))
+
+
 # The kinds a journal may hold; a record of another kind is not understood, so it is refused.
 BODIES: Final[dict[str, type[Wire]]] = {
     body.KIND: body
@@ -164,6 +196,8 @@ BODIES: Final[dict[str, type[Wire]]] = {
         PolicyRevocation,
         PolicyAuthority,
         OuterKey,
+        HubFence,
+        HubPromote,
     )
 }
 

@@ -40,7 +40,11 @@ class ControlIndex:
 
     def outer_key(self) -> ControlRecord | None:
         """The newest record that binds the key of the outer log."""
-        rows = self._store.control_rows(OuterKey.KIND, b"", limit=1, last=True)
+        return self.newest(OuterKey.KIND)
+
+    def newest(self, kind: str) -> ControlRecord | None:
+        """The newest record of a kind that has no key of its own."""
+        rows = self._store.control_rows(kind, b"", limit=1, last=True)
         return self._record(rows[0]) if rows else None
 
     def policies(self, after_seq: int, limit: int) -> Iterator[ControlRecord]:

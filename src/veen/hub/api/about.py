@@ -85,7 +85,7 @@ class About:
         policy, hub_ts = services.policy, services.sequencer.now()
         status = StatusResponse(
             hub_id=services.identity.hub_id,
-            hub_pk=services.identity.signing_key_at(hub_ts).public,
+            hub_pk=services.identity.signed_identity[0].signing_key_at(hub_ts).hub_pk,
             hub_ts=hub_ts,
             epoch=services.resolver.current_epoch(hub_ts),
             profiles=policy.profiles,

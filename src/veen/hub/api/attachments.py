@@ -22,6 +22,7 @@ from veen.hub.api.operations import Api, Handler
 from veen.hub.api.query import hex_field, uint_field
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.config import AttachmentPolicy
+from veen.hub.sequencer.sequencer import NotPrimary
 from veen.storage.attachments import EntryRef, QuotaError
 from veen.storage.state import Cap
 
@@ -93,6 +94,8 @@ class AttachmentOperations:
         return Reply(200, data, OCTETS)
 
     async def _put(self, call: Call) -> Reply:
+        if (role := self._services.sequencer.not_primary) is not None:
+            raise NotPrimary(role)
         coid, store = hex_field(call.query, "coid", 32), self._store()
         entry = _entry_of(call.query)
         cap = self._granted(call, coid)

@@ -31,7 +31,7 @@ from veen.hub.api.pages import encode_page, open_page, page_bounds
 from veen.hub.api.read_rate import ReadRateLimiter
 from veen.hub.api.reply import ApiError, Form, Replies, Reply
 from veen.hub.api.submits import Submits
-from veen.hub.sequencer.sequencer import Overloaded, Stopped
+from veen.hub.sequencer.sequencer import NotPrimary, Overloaded, Stopped
 from veen.storage.reader import PrunedError
 
 __all__ = ["Api", "Handler"]
@@ -114,6 +114,8 @@ class Api:
             return await self._run(call)
         except ApiError as exc:
             return failed(exc)
+        except NotPrimary as exc:
+            return self.replies.refused(exc.refuse(), call.answer)
         except PrunedError as exc:
             pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
             return failed(pruned)

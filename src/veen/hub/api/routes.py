@@ -73,15 +73,18 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/tooling/events": {"GET": Route("events", answer="json", large=True)},
     "/tooling/openapi.json": {"GET": Route("openapi", answer="json")},
     **{
-        f"/tooling/{name}": {"POST": Route(name, large=name in ("checkpoint_range", "tail"))}
+        f"/tooling/{name}": {"POST": Route(name, large=name in ("checkpoint_range", "feed", "tail"))}
         for name in (
             "cap_status",
             "checkpoint_latest",
             "checkpoint_range",
             "client_cursor",
             "consistency",
+            "feed",
+            "fence",
             "inspect",
             "key_rotations",
+            "promotion",
             "proof_at",
             "report_equivocation",
             "rotate_key",

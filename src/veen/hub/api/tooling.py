@@ -56,7 +56,7 @@ from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
 from veen.storage.state import Cap
 
-__all__ = ["Tooling"]
+__all__ = ["Tooling", "label_info"]
 
 _TURN: Final = 8  # signatures or proofs made before the event loop may do something else
 
@@ -294,7 +294,7 @@ class Tooling:
         count, more = len(self._order), len(heads) > MAX_LISTED
 
         def answer() -> Reply:
-            labels = tuple(_label_info(head) for head in heads[:MAX_LISTED])
+            labels = tuple(label_info(head) for head in heads[:MAX_LISTED])
             return self._ok(InspectResponse(label_count=count, labels=labels, more=more), call)
 
         return answer() if len(heads) <= _TURN else await self._context.read_worker.run(answer)
@@ -338,7 +338,7 @@ class Tooling:
             return self._api.replies.sequence(items, call.answer)
 
 
-def _label_info(head: LabelHead) -> LabelInfo:
+def label_info(head: LabelHead) -> LabelInfo:
     return LabelInfo(
         label=head.label,
         epoch=head.epoch,

@@ -384,6 +384,13 @@ class HubConfig:
             restart=True,
         ),
     ] = False
+    replicas: Annotated[
+        tuple[str, ...],
+        Key(
+            listed(TEXT),
+            "Addresses of replicas of this hub; once one was promoted, this hub does not start or admit any more.",
+        ),
+    ] = ()
     listen: Listen = Listen()
     tls: TlsConfig = TlsConfig()
     auth: Auth = Auth()

@@ -15,7 +15,7 @@ from veen.fs.local import Fs
 from veen.hub.process.config import Retention
 from veen.hub.process.logs import EventLog
 from veen.hub.process.observe import HubObserver
-from veen.hub.sequencer.sequencer import Overloaded, Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotPrimary, Overloaded, Sequencer, Stopped
 from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, erased_in
 from veen.storage.findings import LogFinding
@@ -65,7 +65,7 @@ class Housekeeping:
             except CorruptError as exc:
                 self._log.event("error", "housekeeping", f"damage found: {exc}")
             except Exception as exc:
-                if not is_disk_full(exc) and not isinstance(exc, (Overloaded, Stopped)):
+                if not is_disk_full(exc) and not isinstance(exc, (NotPrimary, Overloaded, Stopped)):
                     raise
                 self._log.event("warning", "housekeeping", f"put off: {exc}")
             except asyncio.CancelledError:  # of the record that was journaled, not of this task: the disk is full

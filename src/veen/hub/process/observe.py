@@ -56,6 +56,9 @@ GAUGES: Final = {
     "veen_outer_cosignatures": "Cosignatures on the published note of the outer log.",
     "veen_outer_witness_failures": "How often a witness gave no cosignature since the hub started.",
     "veen_outer_halted": "1 if the outer log signs nothing any more, as a witness saw another history of it.",
+    "veen_primary": "1 if this hub writes its log; 0 if it is a replica, is fenced, or was replaced.",
+    "veen_replica_lag_entries": "Entries that the primary has and this replica does not have; 0 at a primary.",
+    "veen_replica_lag_seconds": "Since this replica last had all that its primary had; 0 at a primary.",
 }
 _CAP_RESULTS: Final = ("CAP_MISSING", "CAP_INVALID", "AUTH_REF", "CAP_SCOPE", "CAP_REVOKED", "CAP_TTL", "CAP_RATE")
 

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from veen import __version__, native
 from veen.core.hashing import H
@@ -37,6 +37,7 @@ from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.operations import Api
 from veen.hub.api.outer import OuterOperations
 from veen.hub.api.policies import Policies
+from veen.hub.api.replication import Replication
 from veen.hub.api.reply import CLOCK_STEP
 from veen.hub.api.rotation import Rotation
 from veen.hub.api.tail import Tails
@@ -52,6 +53,7 @@ from veen.hub.process.logs import EventLog, LogSink
 from veen.hub.process.metrics import Value
 from veen.hub.process.observe import HubObserver
 from veen.hub.process.outer import OuterLog, read_policy
+from veen.hub.process.replicas import ReplicaWatch, check_writer
 from veen.hub.process.startup import (
     Sealing,
     check_index,
@@ -62,7 +64,7 @@ from veen.hub.process.startup import (
     wanted_limits,
 )
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
-from veen.hub.sequencer.sequencer import Sequencer
+from veen.hub.sequencer.sequencer import NotPrimary, Sequencer
 from veen.hub.transports.all import Transports
 from veen.storage import layout
 from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError
@@ -85,6 +87,8 @@ _MAX_EVIDENCE: Final = 64
 
 class Hub:
     """One running hub."""
+
+    is_replica: ClassVar[bool] = False  # whether it only writes what another hub has decided (`process.replica`)
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Hub:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = monotonic,
         accept_clock: bool = False,
-    ) -> AsyncIterator["Hub"]:
+    ) -> AsyncIterator[Self]:
         """A hub inside the present event loop: `async with Hub.running(config) as hub: … hub.url`."""
         hub = cls(config, log=log, clock=clock, ticks=ticks, accept_clock=accept_clock)
         await hub.start()
@@ -165,12 +169,10 @@ class Hub:
         self.fs = data_fs(config.data_dir, given_keys)
         await self._lock()
         self._local = LocalSocket(self.fs)
-        if not identities.exists(self.fs):
-            self._check_first_start()
-        keys = open_identity(self.fs, config, int(self._clock()))
+        keys = self._open_keys()
         self.policy = config.policy(keys.identity.hub_id)
         self.access = self._read_access(config)
-        self.identity = Sealing(keys)
+        self.identity = self._sealing(keys)
         limits = wanted_limits(self.fs, config)
         check_index(self.fs)
         new = not self.fs.exists(layout.INDEX)
@@ -191,13 +193,17 @@ class Hub:
             given_keys=given_keys is not None,
         )
         self._stack.push_async_callback(self._rotation.finish)
-        if new or store.state.limits != limits:
+        if not self.is_replica and not store.state.fenced and (new or store.state.limits != limits):
             await self.sequencer.control(lambda _: LimitsSet(limits=limits.to_json()), new_second=True)
-        save_limits(self.fs, limits)
+        if not self.is_replica:  # one writes down those that its primary has
+            save_limits(self.fs, limits)
         self._watch_disk()
+        self._replicas = ReplicaWatch(self.fs, self.sequencer, self.identity.held.identity, self.log)
+        await self._replicas.ask(self.config.replicas)
         await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
         self.api.add(OuterOperations(self.api, lambda: self.outer).operations())
+        self._add_operations()
         await self._listen()
         self._note_holder()
         self.house = Housekeeping(self.fs, self.sequencer, self.log, self.observer, self.attachments)
@@ -206,7 +212,8 @@ class Hub:
         self._stack.callback(self.scrubber.stop)
         keeping = self.house.run(lambda: self.config.retention)
         anchoring = Anchoring(self.api).run(lambda: self.config.anchor.every)
-        for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping, anchoring):
+        watching = self._replicas.run(lambda: self.config.replicas)
+        for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping, anchoring, watching):
             self._stack.push_async_callback(_cancel, asyncio.create_task(task))
         if self.outer is not None:
             listing = self.outer.run(
@@ -224,6 +231,18 @@ class Hub:
             version=__version__,
             signatures=native.LOADED.what,
         )
+
+    def _open_keys(self) -> HubKeys:
+        check_writer(self.fs)
+        if not identities.exists(self.fs):
+            self._check_first_start()
+        return open_identity(self.fs, self.config, int(self._clock()))
+
+    def _sealing(self, keys: HubKeys) -> Sealing:
+        return Sealing(keys)
+
+    def _add_operations(self) -> None:
+        """What another kind of hub answers in its own way."""
 
     async def _open_outer(self) -> None:
         outer = self.config.outer
@@ -265,7 +284,8 @@ class Hub:
         return Store.open(self.fs, limits, self._seal_chunk, capacity=capacity)
 
     def _build(self, store: Store, keys: HubKeys, limits: Limits) -> Sequencer:
-        self.identity.replace(finish_rotations(self.fs, keys, store))
+        if not self.is_replica:
+            self.identity.replace(finish_rotations(self.fs, keys, store))
         self.resolver = Resolver(self.identity.routing_key, self.policy.epoch_sec, limits.max_epoch_skew_sec)
         self.anchors = anchor_backend(self.config.anchor, self.fs)
         self.attachments = AttachmentFiles(self.fs, self.config.engine.min_free_bytes)
@@ -276,7 +296,8 @@ class Hub:
             self.identity,
             self.policy,
             self.resolver,
-            workers=self.config.worker_count(),
+            workers=0 if self.is_replica else self.config.worker_count(),
+            replica=self.is_replica,
             max_queue=self.config.engine.max_queue,
             clock=self._hub_clock,
             not_before=min(key.valid_from for key in self.identity.keys),
@@ -416,6 +437,8 @@ class Hub:
             return "the hub has failed"
         if not self.fs.exists(layout.IDENTITY) or not self.fs.exists(layout.INDEX):
             return "the data directory is not accessible"
+        if not self.is_replica and (policy := self.sequencer.not_primary) is not None:
+            return str(NotPrimary(policy))
         halted = None if self.outer is None or self.outer.halted is None else "the outer log has been halted"
         return self.not_admitting or self._authority.fault() or halted
 
@@ -427,6 +450,8 @@ class Hub:
         return self.seal(files, upto_seq, mmr_root, hub_ts)
 
     async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+        if (policy := self.sequencer.not_primary) is not None:  # before a key is written
+            raise NotPrimary(policy)
         record = await self._rotation.rotate(overlap_seconds)
         new = self.identity.held.identity.current
         self.log.event("info", "rotate", "a new key", hub_pk=new.hub_pk.hex(), valid_from=new.valid_from)
@@ -480,7 +505,12 @@ class Hub:
             "veen_outer_cosignatures": 0 if self.outer is None else self.outer.cosignatures,
             "veen_outer_witness_failures": 0 if self.outer is None else self.outer.failures,
             "veen_outer_halted": int(self.outer is not None and self.outer.halted is not None),
+            "veen_primary": int(self.sequencer.not_primary is None),
+            **self._replica_gauges(),
         }
+
+    def _replica_gauges(self) -> Mapping[str, Value]:
+        return {"veen_replica_lag_entries": 0, "veen_replica_lag_seconds": 0}
 
     def _evidence_gauges(self) -> Mapping[str, Value]:
         """How old what others can check is, and whether somebody proved something against this hub."""
@@ -636,6 +666,7 @@ def api_of(services: Services, *, max_event_stream_sec: float = 0.0) -> Api:
     api.add(AttachmentOperations(api).operations())
     api.add(Policies(api).operations())
     api.add(Anchoring(api).operations())
+    api.add(Replication(api).operations())
     return api
 
 

@@ -190,7 +190,7 @@ class Sealing:
 
     def __init__(self, keys: HubKeys) -> None:
         self.held = keys
-        self.signed_identity = _signed(keys)
+        self.signed_identity = self._sign(keys)
         self.routing_key = routing_key_of(keys.identity.hub_id)
         self._cached: tuple[HubKey, SigningKey] | None = None
 
@@ -208,7 +208,11 @@ class Sealing:
 
     def replace(self, keys: HubKeys) -> None:
         """After a rotation."""
-        self.held, self.signed_identity, self._cached = keys, _signed(keys), None
+        self.held, self.signed_identity, self._cached = keys, self._sign(keys), None
+
+    def _sign(self, keys: HubKeys) -> tuple[HubIdentity, bytes]:
+        """The identity with the signature that hub-identity.sig holds: Ed25519 signs the same bytes the same way."""
+        return keys.identity, keys.identity.sign(keys.root or keys.private[keys.identity.current.hub_pk])
 
     def signing_key_at(self, hub_ts: int) -> SigningKey:
         """Asked for each receipt, and nearly always answered by the same key: the newest one, once it is valid."""
@@ -241,8 +245,3 @@ class Sealing:
     def _label_before(self, label: bytes, epoch: int, stream_id: bytes | None) -> bytes:
         """D-38: the label of the epoch before, or the label itself where labels do not rotate: only epoch 0 then."""
         return label if not epoch or stream_id is None else label_of(self.routing_key, stream_id, epoch - 1)
-
-
-def _signed(keys: HubKeys) -> tuple[HubIdentity, bytes]:
-    """The identity with the signature that hub-identity.sig holds: Ed25519 signs the same bytes the same way."""
-    return keys.identity, keys.identity.sign(keys.root or keys.private[keys.identity.current.hub_pk])

@@ -26,9 +26,9 @@ from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.entry import claimed_client
 from veen.core.errors import Refusal, VeenError
 from veen.core.limits import Limits
-from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
+from veen.core.objects.control import ControlRecord, HubFence, PolicyAuthority, PolicyRevocation, root_of_heads
 from veen.core.objects.msg import Msg
-from veen.core.objects.receipt import signed_bytes
+from veen.core.objects.receipt import Receipt, signed_bytes
 from veen.core.wire import Wire
 from veen.fs.descriptors import patiently
 from veen.fs.errors import StorageError, UnsyncedError, is_disk_full
@@ -42,7 +42,7 @@ from veen.hub.sequencer.verifier import InlineVerifier, WorkerVerifier
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 
-__all__ = ["Done", "Outcome", "Overloaded", "Sequencer", "Signer", "Stopped"]
+__all__ = ["CopiedEntry", "Done", "NotPrimary", "Outcome", "Overloaded", "Sequencer", "Signer", "Stopped"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -82,6 +82,33 @@ class Stopped(VeenError):
         return "the hub stopped before the message was acknowledged"
 
 
+class NotPrimary(VeenError):
+    """Another hub writes this log: this one is a replica, is fenced, or was replaced (D-78)."""
+
+    code = Refusal.NOT_PRIMARY.code
+    hint = "Send to the primary: the hub that the replica follows, or the replica that was promoted."
+
+    def __init__(self, policy: str) -> None:
+        super().__init__(policy)
+        self.policy = policy
+
+    def __str__(self) -> str:
+        return f"this hub does not write its log now ({self.policy})"
+
+    def refuse(self) -> Refuse:
+        return Refuse(Refusal.NOT_PRIMARY, {"policy": self.policy})
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedEntry:
+    """An entry of a primary, verified: the bytes as they came, and what they say."""
+
+    raw: bytes
+    msg: Msg
+    receipt_raw: bytes
+    receipt: Receipt
+
+
 Outcome = bytes | Refuse  # the RECEIPT, or why not
 Done = Callable[[Outcome | None], None]  # who waits; None: the message never became durable
 
@@ -118,6 +145,7 @@ class _OpenGroup:
     # Refusals that name an entry of this group: told once it is durable, never before (D-165).
     refusals: list[tuple[_Job, Refuse]] = field(default_factory=list)
     controls: list[tuple[asyncio.Future[ControlRecord], ControlRecord]] = field(default_factory=list)
+    copied: list[tuple[asyncio.Future[None], list[bytes]]] = field(default_factory=list)  # with their labels
 
     def __len__(self) -> int:
         return len(self.decided)
@@ -161,12 +189,17 @@ class Sequencer:
         reopen: Callable[[], Store] | None = None,
         observer: Observer | None = None,
         module: native.Module | None = native.LOADED.module,
+        replica: bool = False,
     ) -> None:
         """`workers` is the number of threads of the native `module`, or of verifier processes where there is none; with
-        0 everything is done by this thread and in Python."""
+        0 everything is done by this thread and in Python. A `replica` decides and signs nothing: it writes what
+        `replicate` is given."""
         self.observer: Observer = observer or NullObserver()
         self.store, self._signer, self.policy, self._resolver = store, signer, policy, resolver
         self._not_before = not_before
+        self._replica = replica
+        self.replaced = False  # whether a replica was promoted in the place of this hub
+        self._fencing = False  # `fence` has begun: nothing more is taken in
         self._clock = clock if isinstance(clock, HubClock) else HubClock(clock)
         if not self._clock.begun:
             self._clock.begin(store.state.hub_ts)
@@ -233,6 +266,10 @@ class Sequencer:
         """
         if self._stopped is not None:
             raise Stopped
+        if (policy := self.not_primary) is not None:
+            refuse = NotPrimary(policy).refuse()
+            self.observer.refused(refuse, len(raw), client_id=claimed_client(raw), address=address)
+            return refuse
         if self.depth >= self._max_queue:
             raise Overloaded("too many messages are waiting")
         if (reason := self.no_space) is not None:
@@ -282,6 +319,11 @@ class Sequencer:
         With `new_second` no entry before it has its hub_ts: what it changes then counts by the second alone, as
         those who read the log without the journal's order must be able to tell.
         """
+        if (policy := self.not_primary) is not None:
+            raise NotPrimary(policy)
+        return await self._append_record(make, new_second=new_second)
+
+    async def _append_record(self, make: Callable[[int], Wire | None], *, new_second: bool) -> ControlRecord | None:
         if self._stopped is not None:
             raise Stopped
         if (reason := self.no_space) is not None:
@@ -295,6 +337,94 @@ class Sequencer:
         self._idle.clear()
         self._commit()
         return await done
+
+    @property
+    def not_primary(self) -> str | None:
+        """Why this hub does not write its log: replica, replaced or fenced; None if it does."""
+        if self._replica:
+            return "replica"
+        if self.replaced:
+            return "replaced"
+        return "fenced" if self._fencing or self.store.state.fenced else None
+
+    async def fence(self) -> ControlRecord:
+        """Admit nothing from now on, and say so in the control journal, once all that was taken in is answered.
+
+        The record names how much there is, so a replica that has it and as much knows that nothing is missing (D-78).
+        """
+        if self.not_primary is not None:
+            raise NotPrimary(self.not_primary)
+        self._fencing = True
+        try:
+            await self.drain()
+            await self.settled()
+
+            def body(_: int) -> HubFence:
+                heads = [(files.label, files.size, files.root()) for files in self.store.labels() if files.size]
+                return HubFence(upto=self.store.entry_count, root=root_of_heads(heads))
+
+            record = await self._append_record(body, new_second=True)
+        finally:
+            self._fencing = False  # from here on the record counts, if there is one
+        assert record is not None  # noqa: S101 - `body` always makes one
+        return record
+
+    async def replicate(self, items: Sequence[CopiedEntry | ControlRecord]) -> None:
+        """Append what a primary has decided, byte by byte; durable and readable when it returns.
+
+        The caller has verified every item. What does not continue this log all the same is a StorageError, and the hub
+        stops: the store is ahead of the disk then.
+        """
+        if self._stopped is not None:
+            raise Stopped
+        if (reason := self.no_space) is not None:
+            raise Overloaded(reason)
+        state, opened = self.store.state, self._open
+        assert self._replica and opened.sealed is None  # noqa: S101, PT018 - a replica has no threads that sign
+        labels: list[bytes] = []
+        try:
+            for item in items:
+                if isinstance(item, ControlRecord):
+                    item.check_follows(state.control)
+                    self.store.stage_control(item)
+                    opened.group.add_control(item)
+                    opened.decided.append(item)
+                    continue
+                admitted = self._copy(item)
+                opened.group.add_entry(admitted, item.raw, item.receipt_raw)
+                opened.decided.append(admitted)
+                labels.append(admitted.label.label)
+        except Exception as exc:
+            self._fail(exc, None)
+            raise
+        done: asyncio.Future[None] = self._loop.create_future()
+        opened.copied.append((done, labels))
+        self._idle.clear()
+        self._commit()
+        try:
+            await done
+        except asyncio.CancelledError:
+            if done.cancelled() and self._stopped is None:  # the disk was full: nothing of it is there
+                raise Overloaded(_NO_SPACE) from None
+            raise
+
+    def _copy(self, item: CopiedEntry) -> Admitted:
+        state, msg, receipt = self.store.state, item.msg, item.receipt
+        label = state.labels.get(msg.label)
+        if label is None or (msg.auth_ref is not None and msg.auth_ref not in state.caps):
+            raise StorageError(f"entry {receipt.stream_seq} of label {msg.label.hex()}: a control record is missing")
+        admitted = state.admit(
+            label,
+            client_id=msg.client_id,
+            client_seq=msg.client_seq,
+            prev_ack=msg.prev_ack,
+            auth_ref=msg.auth_ref,
+            leaf_hash=msg.leaf_hash(),
+            hub_ts=receipt.hub_ts,
+        )
+        if (admitted.stream_seq, admitted.mmr_root) != (receipt.stream_seq, receipt.mmr_root):
+            raise StorageError(f"entry {receipt.stream_seq} of label {msg.label.hex()}: it does not continue the log")
+        return admitted
 
     def on_applied(self, listener: Callable[[Sequence[bytes]], None]) -> None:
         """Call `listener` with the labels of each group, in commit order, once readers can see its entries."""
@@ -362,6 +492,8 @@ class Sequencer:
         """Decide about a message and give it its place in the log: the only function that does."""
         state, opened = self.store.state, self._open
         decision = decide(state, self.policy, self._resolver, msg, hub_ts, self._find_entry)
+        if self.replaced or state.fenced:  # since it was taken in
+            decision = NotPrimary(self.not_primary or "").refuse()
         if isinstance(decision, Refuse):
             self._refuse(job, msg, decision)
             return
@@ -485,6 +617,7 @@ class Sequencer:
             self._tell_refused(job, refuse)
         if self._listeners:
             labels = [admitted.label.label for _, admitted in writing.answers]
+            labels += [label for _, copied in writing.copied for label in copied]
             for listener in self._listeners:
                 listener(labels)
         if len(writing):
@@ -497,6 +630,9 @@ class Sequencer:
         for done, record in writing.controls:
             if not done.done():
                 done.set_result(record)
+        for copying, _ in writing.copied:
+            if not copying.done():
+                copying.set_result(None)
         if self.store.journal_is_full:
             self._flush(2 * len(writing) + 16)  # more labels than a group can bring
         self._commit()
@@ -570,6 +706,8 @@ class Sequencer:
                     self._tell(job, None)
                 for done, _ in group.controls:
                     done.cancel()
+                for copying, _ in group.copied:
+                    copying.cancel()
         self._open = self._new_group()
         if is_disk_full(error) and self._reopen is not None and self._stopped is None:
             self._reopening = True

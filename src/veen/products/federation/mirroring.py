@@ -21,7 +21,7 @@ from veen.client.transport.calls import is_not_found
 from veen.core.errors import FormatError, VerifyError
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.evidence import Equivocation
+from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.receipt import Receipt
 from veen.core.schema_id import schema_id
 from veen.core.wire import Bytes32, Form, Uint, Wire
@@ -36,6 +36,7 @@ __all__ = [
     "attest_stream",
     "check_mirror",
     "copy_stream",
+    "equivocation_of",
     "without_keys",
 ]
 
@@ -256,11 +257,11 @@ def _check_continues(place: _Place, receipt: Receipt, hub_pks: Sequence[bytes]) 
     if stated is None or stated == (receipt.leaf_hash, receipt.mmr_root):
         return
     what = f"entry {receipt.stream_seq} of label {receipt.label.hex()} is another one than the one that was mirrored"
-    raise MirrorInconsistent(what, _equivocation(place.receipt, receipt, hub_pks))
+    raise MirrorInconsistent(what, equivocation_of(place.receipt, receipt, hub_pks))
 
 
-def _equivocation(one: Receipt | None, other: Receipt, hub_pks: Sequence[bytes]) -> Equivocation | None:
-    """Both receipts as proof, if the hub signed both."""
+def equivocation_of(one: Statement | None, other: Statement, hub_pks: Sequence[bytes]) -> Equivocation | None:
+    """Both statements as proof, if the hub signed both and they contradict each other."""
     if one is None:
         return None
     for one_pk in hub_pks:

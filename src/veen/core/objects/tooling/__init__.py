@@ -40,6 +40,7 @@ from veen.core.objects.tooling.proofs import (
     ProofAtRequest,
 )
 from veen.core.objects.tooling.reading import InspectRequest, InspectResponse, LabelInfo, LegacyItem, TailRequest
+from veen.core.objects.tooling.replication import FeedRequest, FeedResponse
 
 __all__ = [
     "MAX_BATCH_ITEMS",
@@ -58,6 +59,8 @@ __all__ = [
     "ClientCursorResponse",
     "ConsistencyRequest",
     "ConsistencyResponse",
+    "FeedRequest",
+    "FeedResponse",
     "HealthResponse",
     "HubKey",
     "IdentityResponse",

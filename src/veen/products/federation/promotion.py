@@ -1,0 +1,283 @@
+"""Cutover: a replica goes on as the primary (D-78, goals_dr_cutover).
+
+    fence     the primary admits nothing any more (`veen hub fence`), or is gone
+    prove     the replica has the last checkpoint that it knows of, and, if there is a hub.fence, all that it counts
+    keys      those of the identity come from somewhere else: a replica has none
+    promote   a hub.promote record in the control journal, and the mark of a replica goes
+
+Entries that the primary acknowledged and the replica does not have cannot be brought back: their receipts would
+contradict what the new primary signs at the same numbers. Without a fence nobody can tell how many there are, so the
+ranges are named and somebody must accept the loss. A primary that comes back asks its replicas and finds the record
+(`veen.hub.process.replicas`).
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from veen.client.errors import HubRefused, NetworkError
+from veen.client.transport.calls import NO_RETRY, Calls
+from veen.client.transport.http import HttpTransport
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import FormatError, VerifyError
+from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import HubFence, HubPromote, root_of_heads
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.receipt import Receipt
+from veen.core.objects.tooling import FeedRequest, FeedResponse, HealthResponse
+from veen.core.tree.mmr import peak_nodes, root_of
+from veen.fs.errors import CorruptError, StorageError
+from veen.fs.local import Fs, OsFs
+from veen.hub.process.at_rest import at_rest
+from veen.hub.process.replica import FollowedIdentity
+from veen.storage import layout
+from veen.storage.copies.replica import ReplicaMark, end_replica, read_mark
+from veen.storage.keys import identity as identities
+from veen.storage.keys.directory import KeyDirFs
+from veen.storage.keys.identity import MissingKeyError
+from veen.storage.scan import read_file
+from veen.storage.store import Store
+
+__all__ = [
+    "LossNotAccepted",
+    "NotAReplica",
+    "OpenRange",
+    "PrimaryAlive",
+    "Promotion",
+    "ReplicaState",
+    "WrongKey",
+    "promote",
+    "replica_state",
+]
+
+_ASK_SECONDS: Final = 5.0
+_KEY_SUFFIX: Final = ".key"
+_SHOWN: Final = 8
+
+
+class NotAReplica(StorageError):
+    """The directory follows nobody."""
+
+    code = "E.REPLICA.DIRECTORY"
+
+
+class PrimaryAlive(StorageError):
+    """The primary still admits messages: two hubs would sign for one identity."""
+
+    code = "E.REPLICA.PRIMARY"
+
+
+class WrongKey(StorageError):
+    """The private keys of the identity are not where they should come from."""
+
+    code = "E.REPLICA.KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRange:
+    """Entries of a label that the primary may have acknowledged and that are not here."""
+
+    label: bytes
+    first_seq: int
+    last_seq: int | None  # that the primary is known to have; None: whether there are any is not known
+
+
+class LossNotAccepted(StorageError):
+    """Receipts may exist for entries that the replica does not have."""
+
+    code = "E.REPLICA.LOSS"
+
+    def __init__(self, ranges: tuple[OpenRange, ...], entries: int) -> None:
+        certain = [part for part in ranges if part.last_seq is not None]
+        named = "; ".join(
+            f"{part.label.hex()} {part.first_seq} to {part.last_seq or '?'}" for part in (certain or ranges)[:_SHOWN]
+        )
+        more = f"; and {len(certain or ranges) - _SHOWN} more" if len(certain or ranges) > _SHOWN else ""
+        what = "entries that the primary had are missing" if certain else "no hub.fence proves that this is all"
+        super().__init__(f"{what}: receipts may exist for (label, entries) {named}{more}; {entries} entries are here")
+        self.ranges, self.entries = ranges, entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """What a replica at rest has."""
+
+    mark: ReplicaMark
+    entries: int
+    labels: int
+    root: bytes  # of all heads
+    fence: HubFence | None  # the last record, if the primary was fenced
+    promoted: bool  # whether the last record is that of a promotion that was cut off
+    control_bytes: int
+    ranges: tuple[OpenRange, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the primary has signed that this is all there is."""
+        return self.fence is not None and (self.fence.upto, self.fence.root) == (self.entries, self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A cutover that has happened."""
+
+    hub_pk: bytes
+    entries: int
+    labels: int
+    complete: bool
+    accepted: tuple[OpenRange, ...]  # ranges whose loss was accepted
+
+
+def replica_state(fs: Fs) -> ReplicaState:
+    """Open the directory of a replica that does not run, and check it against the checkpoints that it knows."""
+    mark = read_mark(fs)
+    if mark is None:
+        raise NotAReplica(f"{layout.REPLICA}: the file is missing, so this directory is no replica")
+    with fs.lock():
+        followed = FollowedIdentity(fs)
+        store = Store.open(fs, DEFAULT_LIMITS, followed.seal)
+        try:
+            state = _state_of(fs, store, mark, followed.held.identity)
+        except BaseException:
+            store.abandon()
+            raise
+        store.close()
+    return state
+
+
+def _state_of(fs: Fs, store: Store, mark: ReplicaMark, identity: HubIdentity) -> ReplicaState:
+    heads: list[tuple[bytes, int, bytes]] = []
+    ranges: list[OpenRange] = []
+    for files in store.labels():
+        if not files.size:
+            continue
+        nodes_root = root_of([files.node_at(*node) for node in peak_nodes(files.size)])
+        if nodes_root != files.root():
+            raise CorruptError(layout.nodes(files.label), 0, "the nodes do not lead to the root of the last entry")
+        heads.append((files.label, files.size, nodes_root))
+        announced = mark.announced.get(files.label)
+        last = announced if announced is not None and announced > files.size else None
+        ranges.append(OpenRange(files.label, files.size + 1, last))
+    own = {label for label, _, _ in heads}
+    ranges += [OpenRange(label, 1, size) for label, size in sorted(mark.announced.items()) if label not in own]
+    _check_checkpoints(fs, store, identity)
+    last_record = store.state.control
+    fence = last_record.body if last_record is not None and isinstance(last_record.body, HubFence) else None
+    return ReplicaState(
+        mark=mark,
+        entries=store.entry_count,
+        labels=len(heads),
+        root=root_of_heads(heads),
+        fence=fence,
+        promoted=last_record is not None and isinstance(last_record.body, HubPromote),
+        control_bytes=store.control_size,
+        ranges=tuple(ranges),
+    )
+
+
+def _check_checkpoints(fs: Fs, store: Store, identity: HubIdentity) -> None:
+    """The newest checkpoint that is kept of each label is one of this log, signed by the hub."""
+    newest: dict[bytes, int] = {}
+    for name in fs.list(layout.LOG):
+        part = layout.log_file(name)
+        if part is not None and part.kind == "checkpoint":
+            newest[part.label] = max(part.end_seq, newest.get(part.label, 0))
+    for label, upto_seq in newest.items():
+        path = layout.checkpoint(label, upto_seq)
+        try:
+            checkpoint = Checkpoint.from_bytes(read_file(fs, path))
+        except FormatError as exc:
+            raise CorruptError(path, 0, str(exc)) from exc
+        files = store.files(label)
+        if files is None or files.size < upto_seq:
+            raise CorruptError(path, 0, f"a checkpoint of entry {upto_seq}, which is not here")
+        if root_of([files.node_at(*node) for node in peak_nodes(upto_seq)]) != checkpoint.mmr_root:
+            raise CorruptError(path, 0, "a checkpoint of another log than the one here")
+        receipt = Receipt.from_bytes(store.reader.receipt(files, upto_seq))
+        try:
+            identity.verify_seal(checkpoint, receipt.hub_ts)
+        except VerifyError as exc:
+            raise CorruptError(path, 0, str(exc)) from exc
+
+
+async def _ask_primary(url: str, control_bytes: int) -> FeedResponse | None:
+    """How far the primary is; None if it does not answer. What it says need not be believed: any answer is one."""
+    transport = HttpTransport(url, timeout=_ASK_SECONDS)
+    try:
+        calls = Calls(transport, NO_RETRY)
+        try:
+            return await calls.ask("tooling/feed", FeedRequest(control_bytes=control_bytes, wait_sec=0), FeedResponse)
+        except HubRefused:
+            await calls.ask("healthz", None, HealthResponse)
+            raise PrimaryAlive(f"{url}: the primary answers, and does not say how far it is") from None
+    except NetworkError:
+        return None
+    finally:
+        await transport.aclose()
+
+
+def _check_primary(state: ReplicaState) -> None:
+    """PrimaryAlive if it can still admit messages."""
+    answer = asyncio.run(_ask_primary(state.mark.source, state.control_bytes))
+    if answer is None:
+        return
+    if state.fence is None or answer.entries != state.entries or answer.control_bytes != state.control_bytes:
+        raise PrimaryAlive(
+            f"{state.mark.source}: the primary answers; it has {answer.entries} entries, {state.entries} are here"
+        )
+
+
+def promote(
+    fs: OsFs,
+    key_from: Path,
+    now: int,
+    *,
+    accept_loss: bool = False,
+    move_keys: bool = False,
+    accept_clock: bool = False,
+) -> Promotion:
+    """Make a replica that does not run the primary. May be repeated if it is cut off.
+
+    With `move_keys` the private keys are removed from where they come from: whoever has no other copy cannot sign.
+    """
+    state = replica_state(fs)
+    if not state.promoted:
+        _check_primary(state)
+        if not state.complete and not accept_loss:
+            raise LossNotAccepted(state.ranges, state.entries)
+        for key in _given_keys(fs, key_from, now):
+            identities.write_key(fs, key)
+    with at_rest(fs, now, accept_clock=accept_clock) as hub:
+        if not state.promoted:
+            hub.journal(
+                HubPromote(source=state.mark.source, upto=state.entries, root=state.root, complete=state.complete)
+            )
+        hub_pk = hub.keys.identity.current.hub_pk
+    end_replica(fs)
+    if move_keys:
+        for listed in identities.read_identity(fs).keys:
+            (_key_directory(key_from) / f"{listed.key_id}{_KEY_SUFFIX}").unlink(missing_ok=True)
+    return Promotion(hub_pk, state.entries, state.labels, state.complete, () if state.complete else state.ranges)
+
+
+def _key_directory(key_from: Path) -> Path:
+    return key_from / layout.KEYS if (key_from / layout.KEYS).is_dir() else key_from
+
+
+def _given_keys(fs: OsFs, key_from: Path, now: int) -> list[SigningKey]:
+    """The private keys of the identity, from a directory of keys or of a hub; retired ones as far as they are there."""
+    directory = _key_directory(key_from)
+    if not directory.is_dir():
+        raise WrongKey(f"{key_from}: no directory with private keys")
+    source = KeyDirFs(fs.root, directory)
+    keys = []
+    for key in identities.read_identity(fs).keys:
+        try:
+            keys.append(identities.read_key(source, key.key_id))
+        except MissingKeyError as exc:
+            if key.valid_until is None or now < key.valid_until:
+                path = directory / f"{key.key_id}{_KEY_SUFFIX}"
+                raise WrongKey(f"{path}: the private key that this hub signs with is not there") from exc
+    return keys
