@@ -98,7 +98,7 @@ def united(parts: Iterable[Progress[Any, Any]]) -> Progress[Any, Any]:
         issues.update(part.issues)
         if part.prefix is not None:
             rows.update(part.prefix.table.items())
-            identities.update(part.prefix.seen.items())
+            identities.update(part.prefix.identities.items())
             violations.update(part.prefix.violations.items())
             for label, seq in part.prefix.upto.items():
                 upto[label] = max(upto.get(label, 0), seq)
