@@ -32,6 +32,7 @@ from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
 from veen.client.send.grants import Grants
 from veen.client.send.sealing import Attach, Draft, Prepared
+from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
 from veen.client.send.writing import Outcome, Sent, Writer
 from veen.client.session import HubSession
@@ -97,6 +98,7 @@ class Client:
         self._session = HubSession(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
+        self._queues: dict[tuple[bytes, bytes | None], SendQueue] = {}  # by stream_id and auth_ref
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity.client_id)
@@ -172,6 +174,8 @@ class Client:
         return self
 
     async def aclose(self) -> None:
+        for queue in list(self._queues.values()):
+            await queue.aclose()
         self._follower.save()
         await self._closing.aclose()
 
@@ -299,10 +303,26 @@ class Client:
             attachments=tuple(Attach(data=item) if isinstance(item, bytes) else item for item in attachments),
         )
         authority = await self._authority(stream, capability, auth_ref)
-        outcome = (await self._send_drafts(stream, [draft], 1, authority, once=once))[0]
+        if once:
+            outcome = (await self._send_drafts(stream, [draft], 1, authority, once=True))[0]
+        else:
+            outcome = await self._queue_of(stream, authority).send(draft)
         if isinstance(outcome, Sent):
             return outcome
         raise outcome
+
+    def _queue_of(self, stream: Stream, auth_ref: bytes | None) -> SendQueue:
+        """Calls for one stream at a time share their round trips."""
+        key = (self._labels.keys(stream)[0].stream_id, auth_ref)
+        queue = self._queues.get(key)
+        if queue is None:
+            idle = [other for other, queue in self._queues.items() if not queue.is_busy]
+            for other in idle:
+                del self._queues[other]
+            queue = self._queues[key] = SendQueue(
+                lambda drafts: self._send_drafts(stream, drafts, len(drafts), auth_ref)
+            )
+        return queue
 
     async def send_many(
         self,
