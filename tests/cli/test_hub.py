@@ -179,8 +179,9 @@ def test_a_hub_that_cannot_keep_its_promise_exits_and_says_why(data):
     assert "Traceback" not in text
 
 
-def test_detach_and_stop(data):
-    about = report("hub", "start", "--data-dir", data, *DEV, "--detach")
+@pytest.mark.parametrize("named", [["--data-dir"], []], ids=["by option", "as DIR"])
+def test_detach_and_stop(data, named):
+    about = report("hub", "start", *named, data, *DEV, "--detach")
     try:
         assert about["pid"] != os.getpid()
         assert report("hub", "health", "--data-dir", data)["readyz"]["ready"]

@@ -111,7 +111,7 @@ def start(
     with _told(ready_fd), failing_as("the hub cannot start"):
         settings = read()
         if detach:
-            _announce(output, _detach(settings), context_name)
+            _announce(output, _detach(settings, is_named=options["data_dir"] is not None), context_name)
             return
         from veen.core.pin_text import PinnedKey
         from veen.hub.process.process import run
@@ -185,15 +185,18 @@ def _announce(output: Output, data: dict[str, Any], context_name: str | None) ->
         output.next(f"veen context add {context_name or 'dev'} --hub {data['url']} --pin {data['pin']}")
 
 
-def _detach(settings: "HubConfig") -> dict[str, Any]:
-    """Start the same command again in a session of its own, and wait until it says where it listens."""
+def _detach(settings: "HubConfig", *, is_named: bool) -> dict[str, Any]:
+    """Start the same command again in a session of its own, and wait until it says where it listens.
+
+    `is_named`: the command line has the directory, as DIR or as --data-dir.
+    """
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--detach", "--json", "--ndjson")]
     if settings.log.file is None:
         log = settings.data_dir.with_name(f"{settings.data_dir.name}.log")
         arguments += ["--set", f"log.file={log}"]
     else:
         log = settings.log.file
-    if "--data-dir" not in " ".join(arguments):  # a directory made up for --dev must stay the same one
+    if not is_named:  # a directory made up for --dev must stay the same one
         arguments += ["--data-dir", str(settings.data_dir)]
     read_end, write_end = os.pipe()
     with os.fdopen(read_end) as pipe, _appended(log) as errors:
