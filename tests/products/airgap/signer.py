@@ -15,7 +15,15 @@ from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.profile import PRESETS
 from veen.core.sealing.ciphertext import Binding, opening_of, seal
 from veen.core.tree.mmr import Mmr
-from veen.products.airgap.bundle import BundleEvent, BundleReader, BundleWriter, ExportCheckpoint, Header, bridge_id_of
+from veen.products.airgap.bundle import (
+    BundleAttachment,
+    BundleEvent,
+    BundleReader,
+    BundleWriter,
+    ExportCheckpoint,
+    Header,
+    bridge_id_of,
+)
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verify import ChainHead, verify
 
@@ -147,8 +155,11 @@ def packed(header, events, checkpoint, *, key=EXPORTER, compress=False):
 
     with tempfile.TemporaryFile() as spool, tempfile.TemporaryFile() as target:
         writer = BundleWriter(spool)
-        for event in events:
-            writer.add(event)
+        for item in events:
+            if isinstance(item, BundleAttachment):
+                writer.attach(item.att, item.data)
+            else:
+                writer.add(item)
         writer.finish(header, checkpoint, key, target, compress=compress)
         target.seek(0)
         return target.read()

@@ -11,7 +11,7 @@ from tests.products.airgap.signer import EXPORTER, SmallLog, head_of, judged, pa
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.products.airgap import bundle as bundles
-from veen.products.airgap.bundle import BundleReader, Header, Trailer
+from veen.products.airgap.bundle import BundleAttachment, BundleReader, Header, Trailer
 from veen.products.airgap.errors import ORDER, Rejected
 from veen.products.airgap.verify import OutOfOrder
 
@@ -209,6 +209,9 @@ def test_what_author_and_hub_forge_together_is_named_too():
         "AGB.CT_HASH": LOG.bundle(events=[replace(first, msg=hashed.to_bytes()), second, third]),
         "AGB.ROOT": LOG.bundle(events=[first, replace(second, receipt=rooted.to_bytes()), third]),
         "AGB.SCHEMA": schema.bundle(),
+        "AGB.ATTACHMENT": LOG.bundle(
+            events=[replace(first, attachments=(bytes(32),)), BundleAttachment(att=0, data=b"x"), second, third]
+        ),
     }
     for code, data in cases.items():
         with pytest.raises(Rejected) as refusal:

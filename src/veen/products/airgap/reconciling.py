@@ -23,7 +23,7 @@ from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.errors import FormatError, VerifyError
 from veen.core.hashing import Ht
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import StorageError
+from veen.fs.errors import CorruptError, StorageError
 from veen.fs.places import open_fs
 from veen.log.decryption import Opener, Unread, reader_of
 from veen.log.prefix import Prefix, make_prefix
@@ -283,7 +283,7 @@ def has_attachment(store: AttachmentFiles, coid: bytes) -> bool:
     """Whether the store has an attachment, undamaged."""
     try:
         return store.get(coid) is not None
-    except StorageError:
+    except (CorruptError, StorageError):
         return False
 
 

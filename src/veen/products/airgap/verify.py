@@ -102,8 +102,8 @@ def verify(
     emit: Callable[[Crossing], None] = lambda crossing: None,
     emit_attachment: Callable[[bytes], None] = _no_attachment,
 ) -> BundleVerdict:
-    """The verdict, or `Rejected`. `emit` gets each event as it will be imported, `emit_attachment` then the ciphertexts
-    of its attachments; what they got is void if this raises."""
+    """The verdict, or `Rejected`. `emit` gets each event as it will be imported, `emit_attachment` the ciphertexts of
+    its attachments; what they got is void if this raises."""
     header, trailer = _whole(file)
     source, identity = _source(header, trailer, trust)
     _check_chain(header, chains.get((header.bridge_id, header.label)))
