@@ -140,9 +140,12 @@ def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_p
             await world.importer(verify=verify_here).run()
             asked_there = []
             call = world.z1.api.call
-            monkeypatch.setattr(
-                world.z1.api, "call", lambda *request, **more: asked_there.append(request) or call(*request, **more)
-            )
+
+            def watched(*request, **more):
+                asked_there.append(request)
+                return call(*request, **more)
+
+            monkeypatch.setattr(world.z1.api, "call", watched)
             online = [tmp_path / name for name in ("bridge-z1", "producer", "exporter", "online-log")]
             before, heads = files_below(*online), pin(str(tmp_path / "z1"), journal=True).heads
             who = person("query-service")
@@ -155,6 +158,7 @@ def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_p
                 for number in range(3):
                     given = descriptor(query_id=f"q-{number}", scope=[TARGET], evidence={"mode": "full"})
                     submission = await service.submit(alice, canonical.encode(given))
+                    assert submission.digest is not None
                     assert submission.digest.hub_id == world.z2.identity.hub_id.hex()
                 await service.aclose()
                 records = [entry async for entry in client.read(REQUESTS)]
