@@ -12,6 +12,7 @@ import pytest
 from tests.pipeline.auditworld import ShuffledEngine, SlowEngine, run, tables
 from tests.pipeline.randomlogs import KEYRING, KEYS, random_log
 from tests.pipeline.test_query_cuts import CUTS, Cut, answer, random_query
+from tests.pipeline.test_query_tables import CutTables
 
 from veen import folds
 from veen.core.errors import VeenError
@@ -19,6 +20,7 @@ from veen.folds import fold_named
 from veen.folds.coverage import FoldCoverage
 from veen.folds.partials import merged, summarized
 from veen.folds.transport import entries_in
+from veen.log.decryption import in_order
 from veen.log.events import EventJob, event_batches, make_prefix, read_events
 from veen.log.keys import write_keys
 from veen.overlays.framework.state import state_hash
@@ -26,8 +28,12 @@ from veen.overlays.framework.stream import fold_events
 from veen.query.engine import LocalSource
 from veen.query.on_spark import SparkSource
 from veen.query.planning import plan_query
+from veen.query.table_plan import PlannedSource, TablePlan, TableSource, plan_tables
 from veen.spark.audit import SparkEngine
 from veen.spark.runner import timed_tasks
+from veen.storage.pinned import pin
+from veen.tables import load
+from veen.tables.streaming import load_upto
 from veen.verify.audit.report import document
 
 LOGS = 200
@@ -66,6 +72,70 @@ def check_queries(found, here, there, parts, keys):
     expected = answered(here, asked, lambda plan: LocalSource(plan, asked, KEYRING))
     for count in parts:
         assert answered(there, asked, lambda plan, n=count: Cut(plan, asked, keys, n, rng)) == expected
+
+
+def planned(path, asked, to, source):
+    """The same by a plan over tables. `source` makes one of a prefix, and of files of the table if there are any."""
+    try:
+        prefix = plan_query(str(path), asked)
+        plan = plan_tables(str(to), prefix, asked, KEYRING)
+        if not isinstance(plan, TablePlan):
+            return answer(prefix, asked, source(prefix, None)), "log"
+        proven = None if plan.proven is None else source(plan.proven, None)
+        return answer(prefix, asked, PlannedSource(plan, [source(plan.rest, plan.task)], proven)), plan.report.source
+    except VeenError as exc:
+        return (type(exc), str(exc)), "error"
+
+
+def loaded_tables(found, here, root, keys):
+    """Tables of all of the log, and of a part of it; none if the log cannot be pinned."""
+    rng = random.Random(found.seed)
+    whole, part = root / f"{found.seed}-whole", root / f"{found.seed}-part"
+    try:
+        load(str(here), str(whole), keys=keys, engine="python", target_bytes=rng.choice((1, 1 << 20)))
+        ends = {label: rng.randint(0, head) for label, head in pin(str(here)).heads.items()}
+        load_upto(str(here), str(part), ends, keys=keys)
+    except VeenError:
+        return []
+    return [whole, part]
+
+
+def check_tables(found, here, there, parts, keys, root, queries=3):
+    """Tables or log, or both; files are tasks among others. The sources that were taken."""
+    rng = random.Random(found.seed)
+    places, sources = loaded_tables(found, here, root, keys), set()
+    for number in range(queries):
+        asked = random_query(rng, found.seed + number)
+        expected = answered(here, asked, lambda plan, asked=asked: LocalSource(plan, asked, KEYRING))
+        for to in places:
+
+            def local(prefix, task, asked=asked):
+                rest = LocalSource(prefix, asked, KEYRING)
+                return rest if task is None else Both(TableSource(task, asked), rest)
+
+            result, source = planned(here, asked, to, local)
+            assert result == expected, (found, asked)
+            sources.add(source)
+            for count in parts:
+
+                def cut(prefix, task, asked=asked, count=count):
+                    return CutTables(prefix, asked, keys, count, rng, task)
+
+                assert planned(there, asked, to, cut)[0] == expected, (found, asked, count)
+    return sources
+
+
+class Both:
+    """Two sources of one process in one order."""
+
+    def __init__(self, *sources):
+        self._sources = sources
+
+    def matches(self, skips):
+        return in_order((0, source.matches(skips)) for source in self._sources)
+
+    def groups(self, skips):
+        return None
 
 
 FOLDS = ("kv", "crdt.gcnt")
@@ -126,6 +196,24 @@ def test_two_hundred_logs_give_one_answer_for_every_cut(tmp_path, keys, lot):
         check(seed, tmp_path, keys)
 
 
+def test_some_logs_give_one_answer_from_tables_and_log_for_every_cut(tmp_path, keys):
+    sources = set()
+    for seed in range(6):
+        world = random_log(seed)
+        here, there = world.put(tmp_path / f"{seed}-here"), world.put(tmp_path / f"{seed}-there", shuffled=True)
+        sources |= check_tables(world, here, there, (1, 7), keys, tmp_path, queries=2)
+    assert {"tables", "tables and log", "log by tables"} <= sources
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lot", range(10))
+def test_two_hundred_logs_give_one_answer_from_tables_and_log_for_every_cut(tmp_path, keys, lot):
+    for seed in range(lot, LOGS, 10):
+        world = random_log(seed)
+        here, there = world.put(tmp_path / f"{seed}-here"), world.put(tmp_path / f"{seed}-there", shuffled=True)
+        check_tables(world, here, there, CUTS, keys, tmp_path)
+
+
 def folded(path, name, keys, **how):
     try:
         result = folds.run(str(path), name, keys=keys, **how)
@@ -149,6 +237,12 @@ def check_on_spark(spark, seeds, root, keys, parts):
                 return SparkSource(spark, plan, asked, keys, parts=count)
 
             assert answered(there, asked, source) == rows
+
+            def with_files(prefix, task, asked=asked, count=count):
+                return SparkSource(spark, prefix, asked, keys, parts=count, table=task)
+
+            for to in loaded_tables(world, here, root, keys) if count == parts[0] else ():
+                assert planned(there, asked, to, with_files)[0] == rows
             for name, plan in (("kv", "native"), ("kv", "generic"), ("crdt.gcnt", "auto")):
                 assert folded(there, name, keys, spark=spark, parts=count, plan=plan) == folded(
                     here, name, keys, engine="python"

@@ -508,6 +508,6 @@ def test_the_example_of_the_documentation_runs(log):
     exec(compile("\n".join(examples), "docs/query.md", "exec"), names)  # noqa: S102 - our own documentation
     assert names["rows"]
     lines = [line for block in re.findall(r"```\n(veen .*?)```", page, re.DOTALL) for line in command_lines(block)]
-    assert len(lines) == 13
+    assert len(lines) == 16
     for line in lines:
         check_line(line)

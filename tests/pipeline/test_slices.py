@@ -1,6 +1,11 @@
 """How a log is divided into tasks."""
 
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,6 +13,7 @@ from hypothesis import strategies as st
 
 from veen.log import slices
 from veen.log.slices import Selection, Slice, pack
+from veen.storage import layout
 from veen.storage.pinned import ChunkRef, LabelPin
 from veen.testing.memfs import MemFs
 
@@ -78,3 +84,35 @@ def test_a_time_is_found_by_bisection(monkeypatch):
     left, asked = timed(monkeypatch, begins, first_ts=50_000, last_ts=50_009)
     assert left == [5000, 5001]
     assert len(set(asked)) <= 32
+
+
+# --- on the way to tasks ----------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_travels_whole_and_without_a_name_that_follows_from_the_rest():
+    label = b"\x07" * 32
+    sealed = replace(part(1, 5).chunk, label=label, path=layout.chunk(label, 1, 1))
+    for chunk in (
+        sealed,
+        replace(sealed, path="log/elsewhere"),
+        replace(sealed, kind="missing", path=""),
+        replace(sealed, kind="active", path=layout.active(label, 1)),
+        replace(sealed, kind="journal", path="journal", data=b"frames"),
+    ):
+        assert pickle.loads(pickle.dumps(chunk)) == chunk  # noqa: S301 - as Spark does to tasks
+    many = [
+        replace(sealed, start_seq=n, end_seq=n + 1023, path=layout.chunk(label, n, n + 1023))
+        for n in range(1, 1 << 20, 1024)
+    ]
+    assert len(pickle.dumps(many)) / len(many) < 64
+
+
+def test_slices_that_a_task_takes_whole_are_not_copied():
+    parts = [part(number, 1) for number in range(1, 101)]
+    assert [id(each) for task in slices.divide(parts, 10) for each in task] == [id(each) for each in parts]
+
+
+def test_the_benchmark_of_the_planner_runs():
+    script = Path(__file__).parents[2] / "benchmarks" / "planner.py"
+    done = subprocess.run([sys.executable, script, "2000"], capture_output=True, text=True, check=True)
+    assert "| 2000 |" in done.stdout

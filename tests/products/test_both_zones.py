@@ -5,13 +5,24 @@ import time
 import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
-from tests.client.hubs import run
-from tests.products.airgap.bridgeworld import SOURCE, zones
+from tests.client.hubs import client_at, person, pin_of, run
+from tests.pipeline.queryworld import descriptor
+from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, zones
+from tests.products.queryservice.services import RING, table
 
+from veen.client.identity.keyring import Keyring
+from veen.client.transport.inprocess import InProcess
 from veen.overlays.airgap.bodies import WithheldEvent
 from veen.overlays.recorder import events as sdr
+from veen.products.airgap.exporting import OUTGOING
 from veen.products.airgap.verifier import verify_here
+from veen.products.queryservice.principals import Principals
+from veen.products.queryservice.service import QueryService, ServiceSettings
 from veen.products.recorder.replay import check_edges, replay_window
+from veen.query import canonical
+from veen.query.recording import REQUESTS
+from veen.query.store import Store
+from veen.storage.pinned import pin
 
 
 async def emit(client, stream, count, subject):
@@ -105,6 +116,64 @@ def test_a_recorder_in_each_zone_verifies_and_one_replay_shows_both(tmp_path):
         for admin, at in (("admin1", at1), ("admin2", at2)):
             cli.json("recorder", "checkpoint", "--identity", admin, *at)
             assert cli.json("recorder", "verify", "--identity", admin, *at)["ok"]
+
+
+def files_below(*roots):
+    """Every file with its contents and when it was changed."""
+    files = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+@pytest.mark.req("QRY-29")
+def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_path, monkeypatch):
+    """Queries are asked in the offline zone, of imported events: the online zone is asked nothing and learns nothing.
+
+    Its log ends where it did and its half of the bridge stays as it is, byte for byte; what the importer leaves has no
+    way out; and when the online zone exports again, no event is in the bundle.
+    """
+
+    async def story():
+        async with zones(tmp_path) as world:
+            await emit(world.producer, SOURCE, 4, "z1-user")
+            await world.exporter().export(SOURCE)
+            world.carry()
+            await world.importer(verify=verify_here).run()
+            asked_there = []
+            call = world.z1.api.call
+
+            def watched(*request, **more):
+                asked_there.append(request)
+                return call(*request, **more)
+
+            monkeypatch.setattr(world.z1.api, "call", watched)
+            online = [tmp_path / name for name in ("bridge-z1", "producer", "exporter", "online-log")]
+            before, heads = files_below(*online), pin(str(tmp_path / "z1"), journal=True).heads
+            who = person("query-service")
+            opened = client_at(InProcess(world.z2.api), pin_of(world.z2), who, tmp_path / "service", ring=RING)
+            async with opened as client:
+                settings = ServiceSettings(data_dir=str(tmp_path / "z2"), keys=Keyring.of([world.target_keys]))
+                principals = Principals.of({"principal": {"alice": table("alice", scopes=["import/*"])}})
+                service = await QueryService.open(client, Store(tmp_path / "store"), principals, settings)
+                (alice,) = principals.members
+                for number in range(3):
+                    given = descriptor(query_id=f"q-{number}", scope=[TARGET], evidence={"mode": "full"})
+                    submission = await service.submit(alice, canonical.encode(given))
+                    assert submission.digest is not None
+                    assert submission.digest.hub_id == world.z2.identity.hub_id.hex()
+                await service.aclose()
+                records = [entry async for entry in client.read(REQUESTS)]
+            assert len(records) == 3  # in the log of this zone
+            assert files_below(*online) == before
+            assert pin(str(tmp_path / "z1"), journal=True).heads == heads
+            assert asked_there == []
+            assert [path for path in (tmp_path / "bridge-z2").rglob("*") if path.parent.name == OUTGOING] == []
+            await world.exporter().export(SOURCE)
+            world.carry()
+            await world.importer(verify=verify_here).run()
+            assert len(await crossed(world)) == 4
+            assert asked_there  # the watch works: the exporter has asked its own hub
+
+    run(story())
 
 
 def medium(tmp_path):

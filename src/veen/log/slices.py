@@ -240,7 +240,8 @@ def divide(slices: Iterable[Slice], parts: int) -> list[list[Slice]]:
         first = part.first
         while first <= part.last:
             end = min(part.last, first + room - 1)
-            tasks[-1].append(part._replace(first=first, last=end))
+            is_whole = first == part.first and end == part.last
+            tasks[-1].append(part if is_whole else part._replace(first=first, last=end))
             room -= end - first + 1
             first = end + 1
             if not room:

@@ -16,7 +16,14 @@ from veen.overlays.recorder import events as sdr
 from veen.products.queryservice.service import QueryService, Unavailable
 from veen.query import api, canonical
 from veen.query.descriptor import normalise
-from veen.query.errors import DuplicateQuery, ExecutionFailed, ForbiddenScope, NotReady, QueryNotFound
+from veen.query.errors import (
+    DuplicateQuery,
+    ExecutionFailed,
+    ForbiddenScope,
+    InvalidDescriptor,
+    NotReady,
+    QueryNotFound,
+)
 from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, result_id_of
 
 
@@ -66,6 +73,44 @@ def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path,
             assert audit.body.resource_class == "confidential"
             assert audit.body.result_digest == sha256(submission.digest.to_bytes()).digest()
             assert await world.events(EXECUTIONS) == []
+            await service.aclose()
+
+    run(scenario())
+
+
+@pytest.mark.req("QRY-07", "QRY-12")
+def test_conditions_on_any_field_are_answered_and_recorded_in_their_one_form(tmp_path, log):
+    """Spelled in another order, with a text that would be SQL elsewhere; a wrong one leaves no record."""
+    where = [
+        {"field": "subject_id", "op": "^=", "value": "user:"},
+        {"field": "payload.where.rack", "op": "in", "value": [2, 0, 1, 0]},
+        {"field": "event_type", "op": "=", "value": "login"},
+    ]
+    given = asked(query_id="q-w", filter={"where": where}, limit=5, order=[{"field": "subject_id"}])
+    hostile = asked(query_id="q-h", filter={"where": [{"field": "origin", "op": "=", "value": "' OR 1=1; --"}]})
+    wrong = asked(query_id="q-x", filter={"where": [{"field": "payload.a'); DROP TABLE x", "op": "~", "value": 1}]})
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            submission = await service.submit(ALICE, given)
+            expected = api.run(
+                log, given, keys=KEYRING, result_id=submission.status.result_id, now=lambda: 1_700_000_100
+            )
+            assert submission.digest == expected.digest
+            assert list(submission.rows) == list(expected.rows())
+            assert 0 < len(submission.rows) <= 5
+            assert all(row["event_type"] == "login" and row["subject_id"] >= "user:" for row in submission.rows)
+            nothing = await service.submit(ALICE, hostile)
+            assert nothing.digest is not None
+            assert nothing.digest.row_count == 0
+            with pytest.raises(InvalidDescriptor, match=r"filter\.where\.0\.op"):
+                await service.submit(ALICE, wrong)
+            requests = [canonical.parse(body_of(event).payload) for event in await world.events(REQUESTS)]
+            assert [request["query_id"] for request in requests] == ["q-w", "q-h"]
+            recorded = requests[0]["filter"]
+            assert recorded["event_type"] == ["login"]
+            assert [condition["value"] for condition in recorded["where"]] == [[0, 1, 2], "user:"]
             await service.aclose()
 
     run(scenario())
