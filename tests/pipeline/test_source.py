@@ -1,6 +1,7 @@
 """The data source, in Spark: discovered, pinned, pushed down, streamed."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from tests.storage.driver import STREAMS
@@ -8,7 +9,8 @@ from tests.storage.world import LABELS, World, fill
 
 from veen.core.objects.checkpoint import Checkpoint
 from veen.fs.local import OsFs
-from veen.log.columns import ENTRIES
+from veen.log.columns import LEAN
+from veen.spark.progress import entries_behind
 
 pytestmark = pytest.mark.xdist_group("spark")  # one JVM is enough
 
@@ -29,7 +31,7 @@ def places(rows):
 def test_spark_finds_the_source_by_itself_and_reads_every_entry(spark, log):
     world, path = log
     frame = spark.read.format("veen").load(str(path))
-    assert frame.columns == [column.name for column in ENTRIES]
+    assert frame.columns == [column.name for column in LEAN]
     rows = frame.select("label", "stream_seq", "msg", "receipt", "ok").collect()
     assert places(rows) == sorted((f.label, f.stream_seq) for f in world.frames)
     assert {bytes(row.msg) for row in rows} == {f.msg for f in world.frames}
@@ -42,8 +44,8 @@ def test_the_number_of_tasks_changes_nothing(spark, log, partition_bytes):
     frame = spark.read.format("veen").option("partitionBytes", partition_bytes).load(str(path))
     count = frame.rdd.getNumPartitions()
     assert (count == 1) == (partition_bytes == 10**9)
-    rows = frame.select("label", "stream_seq", "entry_hash").collect()
-    assert len({(bytes(r.label), r.stream_seq, bytes(r.entry_hash)) for r in rows}) == len(rows) == 40
+    rows = frame.select("label", "stream_seq", "leaf_hash").collect()
+    assert len({(bytes(r.label), r.stream_seq, bytes(r.leaf_hash)) for r in rows}) == len(rows) == 40
 
 
 def test_filters_choose_chunks_on_request(spark, log):
@@ -176,6 +178,9 @@ def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
             .start(str(out))
         )
         query.awaitTermination()
+        lags = [entries_behind(SimpleNamespace(lastProgress=progress)) for progress in query.recentProgress]
+        assert lags[:3] == [7, 2, 0]  # of 12 entries, 5 at a time
+        assert entries_behind(query) == 0
         rows = spark.read.parquet(str(out)).collect()
         assert places(rows) == sorted((f.label, f.stream_seq) for f in world.frames)
     world.store.close()

@@ -7,7 +7,19 @@ import pyarrow as pa
 
 from veen.log.errors import OptionError
 
-__all__ = ["CHECKPOINTS", "ENTRIES", "RECEIPTS", "SENT", "Column", "arrow_schema", "batched", "chosen", "ddl"]
+__all__ = [
+    "CHECKPOINTS",
+    "ENTRIES",
+    "LEAN",
+    "RECEIPTS",
+    "SENT",
+    "Column",
+    "arrow_schema",
+    "batched",
+    "chosen",
+    "ddl",
+    "offered",
+]
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 4 << 20
@@ -64,6 +76,11 @@ ENTRIES: Final = (
     _binary("receipt", "the RECEIPT, byte for byte"),
     *_FILE,
 )
+# Without what MSG and RECEIPT have as well, and without the place in the file.
+_DERIVED: Final = frozenset(
+    ("hub_sig", "entry_hash", "ct_hash", "ciphertext", "msg_sig", "frame_offset", "frame_length")
+)
+LEAN: Final = tuple(column for column in ENTRIES if column.name not in _DERIVED)
 RECEIPTS: Final = tuple(
     column
     for column in ENTRIES
@@ -122,6 +139,16 @@ def chosen(names: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...
     if unknown := [name for name in names if name.lower() not in by_name]:
         raise OptionError(f"there is no column {', '.join(unknown)}; known are {', '.join(by_name)}")
     return tuple(by_name[name.lower()] for name in names)
+
+
+def offered(asked: str, every: Sequence[Column], lean: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns that the option `columns` asks for: lean, all, or names with commas between them."""
+    if asked in ("lean", "all"):
+        return tuple(lean if asked == "lean" else every)
+    names = [name.strip() for name in asked.split(",")]
+    if not all(names) or len({name.lower() for name in names}) != len(names):
+        raise OptionError(f"columns is {asked!r}: expected lean, all, or different names with commas between them")
+    return chosen(names, every)
 
 
 def batched(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

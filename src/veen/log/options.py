@@ -6,6 +6,7 @@ Options stand in plans, logs and the Spark UI: what is secret is named by a path
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from veen.core.errors import VeenError
 from veen.core.labels import stream_id_of
 from veen.log.entries import LEVELS, Level
 from veen.log.errors import OptionError
+from veen.log.keys import KeyFile
 from veen.log.slices import Selection
 
 __all__ = ["HUB", "KNOWN", "WRITING", "HubAddress", "Options", "WriteOptions", "seconds_of"]
@@ -39,6 +41,8 @@ KNOWN: Final = {
     "fromtime": "the first hub_ts: seconds, or ISO-8601",
     "totime": "the last hub_ts",
     "verify": "none, hash (default), receipt or full",
+    "columns": "lean (default), all, or names with commas between them",
+    "keys": "path of a key file on executors: rows are opened, with schema and payload",
     "ondamage": "row (default): a damaged entry is a row with ok = false; fail: stop at the first",
     "maxentriespertrigger": "how many entries one micro-batch may take",
     "failondataloss": "whether a stream stops when entries it has not read are gone (default true)",
@@ -108,11 +112,18 @@ class Options:
     fail_on_data_loss: bool = True
     partition_bytes: int = 64 * 1024 * 1024
     push_filters: bool = False
+    columns: str = "lean"  # lean, all, or names
+    keys: KeyFile | None = None  # a path; the file is read where rows are made
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
         """Names in any case; a name that is not known is refused, since it would silently change nothing."""
         options = _lowered(given, KNOWN)
+        if not options:
+            raise OptionError(
+                "Spark gives a Python source no option of CREATE TABLE … USING veen, so such a table cannot be read: "
+                "use CREATE TEMPORARY VIEW … USING veen OPTIONS (path '…'), or spark.read.format('veen').load(PATH)"
+            )
         if ("path" in options) == ("hub" in options):
             raise OptionError("give the data directory, .load(PATH), or a hub, .option('hub', URL), and not both")
         if "path" in options and (strange := sorted(set(options) & set(HUB))):
@@ -143,6 +154,8 @@ class Options:
             fail_on_data_loss=_flag(options, "failondataloss", default=True),
             partition_bytes=_number(options, "partitionbytes", 64 * 1024 * 1024) or 1,
             push_filters=_flag(options, "pushfilters", default=False),
+            columns=options.get("columns", "lean"),
+            keys=_key_file(options["keys"]) if "keys" in options else None,
         )
 
 
@@ -186,6 +199,12 @@ def _lowered(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]
     if unknown := sorted(set(options) - set(known)):
         raise OptionError(f"there is no option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     return options
+
+
+def _key_file(path: str) -> KeyFile:
+    if not Path(path).is_absolute():
+        raise OptionError(f"keys is {path!r}: give an absolute path, since executors run in directories of their own")
+    return KeyFile(path)
 
 
 def _label(text: str) -> bytes:

@@ -4,6 +4,7 @@ Spark is asked a few times a second by a thread of its own. That it cannot be as
 forgotten a stage, is no reason for anything to fail: the line then says less.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +15,40 @@ from veen.spark.session import doing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["STARTING", "SparkStage", "Tell", "Tracker", "line", "watching"]
+__all__ = ["STARTING", "SparkStage", "Tell", "Tracker", "entries_behind", "line", "watching"]
 
 STARTING: Final = "starting Spark: a Java virtual machine, some seconds"
 
 Tell = Callable[[str], None]
 _EVERY_SECONDS: Final = 0.5
+
+
+def entries_behind(query: "StreamingQuery") -> int | None:
+    """How many entries of the log a stream has not read yet, as of its last progress; None before the first one.
+
+    Of a query over several logs, all of them together.
+    """
+    progress: Any = query.lastProgress
+    if progress is None:
+        return None
+    behind = 0
+    for source in progress["sources"]:
+        newest, read = (_heads_of(source[name]) for name in ("latestOffset", "endOffset"))
+        behind += sum(max(0, seq - read.get(label, 0)) for label, seq in newest.items())
+    return behind
+
+
+def _heads_of(offset: Any) -> dict[str, int]:
+    """The heads of an offset as Spark shows it: JSON text, a mapping, or nothing; other sources have no heads."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    heads = offset.get("heads") if isinstance(offset, dict) else None
+    return heads if isinstance(heads, dict) else {}
 
 
 class SparkStage(Protocol):

@@ -63,6 +63,10 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
+    # A laptop that builds something else at the same time answers late, and nothing is lost by waiting.
+    "spark.python.authenticate.socketTimeout": "120s",
+    "spark.executor.heartbeatInterval": "60s",
+    "spark.network.timeout": "600s",
 }
 
 _LOG: Final = "spark.veen.log"

@@ -27,6 +27,7 @@ from veen.log import columns
 from veen.log.columns import Column
 from veen.log.entries import ReadSpec
 from veen.log.errors import OptionError, PipelineError
+from veen.log.opened import OPENED, OPENED_LEAN, open_slices
 from veen.log.options import Options, WriteOptions
 from veen.log.slices import Slice, budget, pack
 from veen.log.sources import DirectorySource, LogSource
@@ -58,7 +59,7 @@ class _Reading:
     """What both readers do on an executor. The value of a partition: its slices, and the hub's identity."""
 
     def __init__(self, options: Options, wanted: Sequence[Column]) -> None:
-        self._source = _source(options)
+        self._source, self._keys = _source(options), options.keys
         selection = options.selection
         self._spec = ReadSpec(
             columns=tuple(wanted),
@@ -71,7 +72,10 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow and pandas each time
         slices, identity = partition.value
-        return self._source.read(slices, replace(self._spec, identity=identity))
+        spec = replace(self._spec, identity=identity)
+        if self._keys is not None:
+            return open_slices(self._source, slices, spec, self._keys)
+        return self._source.read(slices, spec)
 
 
 def _partitions(slices: Iterable[Slice], pinned: Pinned, options: Options) -> list[InputPartition]:
@@ -119,6 +123,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options, self._source = options, _source(options)
         self._reading = _Reading(options, wanted)
         self._target: dict[str, int] | None = None
+        self._newest: dict[str, int] | None = None  # heads at the last look, whatever the limit of a batch
 
     def _pinned(self) -> Pinned:
         return self._source.pin(self._options.selection)
@@ -146,6 +151,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pinned = self._pinned()
         self._check_hub(start, pinned)
         heads = self._heads(pinned)
+        self._newest = dict(heads)
         begun = start[_HEADS]
         self._check_loss(begun, heads)
         if self._target is not None:
@@ -155,6 +161,10 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # What was read stays read, also where the place has lost it since.
         return {_HEADS: {**begun, **budget(begun, heads, rows)}, **self._hub_of(pinned)}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """All that is there, for the progress of the query: `veen.spark.progress.entries_behind` counts from it."""
+        return None if self._newest is None else {_HEADS: self._newest}
 
     def _hub_of(self, pinned: Pinned) -> dict[str, str]:
         """What the pinned key signed: kept with the offsets, so that no later batch reads another log (D-174)."""
@@ -205,6 +215,7 @@ class EntrySource(DataSource):
     """The log, one row per entry."""
 
     COLUMNS: ClassVar[tuple[Column, ...]] = columns.ENTRIES
+    LEAN: ClassVar[tuple[Column, ...]] = columns.LEAN
 
     _pinned: Pinned | None = None
 
@@ -213,10 +224,17 @@ class EntrySource(DataSource):
         return "veen"
 
     def schema(self) -> str:
-        return columns.ddl(self.COLUMNS)
+        """The columns that the options ask for. Where none of them arrives (CREATE TABLE), a reader will refuse."""
+        options = {name.lower(): value for name, value in self.options.items()}
+        if "keys" in options:
+            if self.COLUMNS is not columns.ENTRIES:
+                raise OptionError(f"keys: {self.name()} has nothing to open; format('veen') has")
+            return columns.ddl(columns.offered(options.get("columns", "lean"), OPENED, OPENED_LEAN))
+        return columns.ddl(columns.offered(options.get("columns", "lean"), self.COLUMNS, self.LEAN))
 
-    def _wanted(self, schema: StructType) -> tuple[Column, ...]:
-        return columns.chosen(schema.fieldNames(), self.COLUMNS)
+    def _wanted(self, schema: StructType, options: Options) -> tuple[Column, ...]:
+        """A user's own schema may name any column."""
+        return columns.chosen(schema.fieldNames(), self.COLUMNS if options.keys is None else OPENED)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark pickles a source once, and plans every query of a DataFrame from that copy.
@@ -233,10 +251,13 @@ class EntrySource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.of(self.options)
         pinned = self._pinned or _source(options).pin(options.selection)
-        return (NarrowingReader if options.push_filters else EntryReader)(options, self._wanted(schema), pinned)
+        return (NarrowingReader if options.push_filters else EntryReader)(
+            options, self._wanted(schema, options), pinned
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return EntryStream(Options.of(self.options), self._wanted(schema))
+        options = Options.of(self.options)
+        return EntryStream(options, self._wanted(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from veen.spark.writer import BatchWriter
@@ -253,7 +274,7 @@ class EntrySource(DataSource):
 class ReceiptSource(EntrySource):
     """The receipts alone, also of entries whose payloads were erased."""
 
-    COLUMNS = columns.RECEIPTS
+    COLUMNS = LEAN = columns.RECEIPTS
 
     @classmethod
     def name(cls) -> str:
@@ -263,7 +284,7 @@ class ReceiptSource(EntrySource):
 class CheckpointSource(EntrySource):
     """The checkpoints, one row each."""
 
-    COLUMNS = columns.CHECKPOINTS
+    COLUMNS = LEAN = columns.CHECKPOINTS
 
     @classmethod
     def name(cls) -> str:
@@ -275,4 +296,5 @@ class CheckpointSource(EntrySource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from veen.spark.checkpoints import CheckpointReader
 
-        return CheckpointReader(Options.of(self.options), self._wanted(schema))
+        options = Options.of(self.options)
+        return CheckpointReader(options, self._wanted(schema, options))

@@ -6,6 +6,7 @@ tables.read(spark, "./tables", "silver").where("day = '2025-11-19' AND ok")
 """
 
 from veen.tables.errors import LoadFailed, LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
+from veen.tables.frames import register_duckdb, to_arrow, to_polars
 from veen.tables.gold import Refreshed, cuts_of, refresh, replace_gold
 from veen.tables.loading import LoadReport, load
 from veen.tables.log import TableLog
@@ -40,9 +41,12 @@ __all__ = [
     "load",
     "read",
     "refresh",
+    "register_duckdb",
     "replace_gold",
     "rows",
     "show",
     "stream",
+    "to_arrow",
+    "to_polars",
     "vacuum",
 ]

@@ -1,0 +1,83 @@
+"""Bodies as JSON text, and names of schemas: what people and SQL can read of an opened entry."""
+
+import json
+from decimal import Decimal
+from functools import cache
+from typing import Any, Final, NoReturn
+
+from veen.core import cbor
+from veen.core.errors import VeenError
+from veen.overlays.framework.registry import BUILTIN
+
+__all__ = ["json_of", "schema_name"]
+
+_MAX_DEPTH: Final = 64
+_MAX_DIGITS: Final = 200  # before or behind the point: 1e999999999 must not become a gigabyte
+
+
+def json_of(body: bytes) -> str | None:
+    """A CBOR body in JSON: sorted keys, bytes as hex, bytes that are JSON of an object or array as that.
+
+    Numbers keep their digits. None for a body that is no CBOR, or that JSON has no form for; `body` has its bytes.
+    """
+    try:
+        text = _text(cbor.decode(body), 0)
+        text.encode()  # a lone surrogate has no UTF-8
+    except (VeenError, ValueError, TypeError, RecursionError):
+        return None
+    return text
+
+
+def _text(value: Any, depth: int) -> str:
+    if depth > _MAX_DEPTH:
+        raise ValueError("nested too deep")
+    if isinstance(value, bytes):
+        return _of_bytes(value, depth)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_text(element, depth + 1) for element in value)}]"
+    if isinstance(value, dict):
+        members = sorted((_key(key), element) for key, element in value.items())
+        return f"{{{','.join(f'{_quoted(key)}:{_text(element, depth + 1)}' for key, element in members)}}}"
+    if isinstance(value, Decimal):
+        return _number(value)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _of_bytes(value: bytes, depth: int) -> str:
+    if value[:1] in (b"{", b"["):
+        try:
+            return _text(json.loads(value, parse_float=Decimal, parse_constant=_refuse), depth)
+        except (ValueError, RecursionError):
+            pass
+    return f'"{value.hex()}"'
+
+
+def _number(value: Decimal) -> str:
+    if abs(value.adjusted()) > _MAX_DIGITS:
+        raise ValueError("a number has too many digits")
+    return format(value, "f")
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return key.hex() if isinstance(key, bytes) else str(key)
+
+
+@cache
+def _names() -> dict[bytes, str]:
+    registry = BUILTIN.with_installed()
+    return {schema.id: schema.name for name in registry for schema in registry[name].schemas}
+
+
+def schema_name(schema: bytes) -> str:
+    """The name of a schema that an installed overlay has, or its id in hex."""
+    return _names().get(schema) or schema.hex()
