@@ -98,14 +98,15 @@ class Browser:
         message, _, self._pending = self._pending.partition(b"\0")
         return json.loads(message)
 
-    def open(self, url, *, scripts=True, dark=False, width=1100, height=900):
+    def open(self, url, *, scripts=True, dark=False, width=1100, height=900, bypass_policy=False):
         """A new page that has loaded `url`; every request and every complaint of the browser is recorded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, target)
         for domain in ("Page", "Runtime", "Network", "Log", "Audits"):
             page.call(f"{domain}.enable")
         page.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        page.call("Page.setBypassCSP", enabled=bypass_policy)  # for programs of tests that are put into the page
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -117,11 +118,22 @@ class Browser:
 class Page:
     """One tab."""
 
-    def __init__(self, browser, session):
-        self._browser, self._session = browser, session
+    def __init__(self, browser, session, target):
+        self._browser, self._session, self._target = browser, session, target
 
     def call(self, method, **params):
         return self._browser.call(method, self._session, **params)
+
+    def close(self):
+        """Close the tab, and forget what it reported."""
+        self._browser.call("Target.closeTarget", targetId=self._target)
+        self._browser.events = [event for event in self._browser.events if event.get("sessionId") != self._session]
+
+    def press(self, key):
+        """A key of the keyboard, such as Tab."""
+        code = {"Tab": 9, "Enter": 13}[key]
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def events(self, *methods):
         mine = (event for event in self._browser.events if event.get("sessionId") == self._session)

@@ -3,17 +3,24 @@
 import asyncio
 import contextlib
 import threading
+import time
 
 import httpx2
 import uvicorn
 from tests.client.clientworld import seeded
 from tests.client.hubs import OPEN, QUICK, client_at, hub_at, person, pin_of
 
+from veen.cli.demo.filling import fill_overlays
+from veen.client.home import Home
 from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.send.captokens import TokenStore
 from veen.client.transport.inprocess import InProcess
 from veen.console.app import make_app
 from veen.console.guard import BrowserAdmission
-from veen.console.views import Console
+from veen.console.views import Console, LocalFiles
+from veen.overlays.recorder import events as sdr
+from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
+from veen.query.recording import REQUESTS
 from veen.testing.hostile import HostileHub
 
 ORDERS = StreamKeys.create("orders", random=seeded("orders"))
@@ -21,6 +28,8 @@ EMPTY = StreamKeys.create("empty", random=seeded("empty"))
 HOSTILE_NAME = '"><script>alert(1)</script>\u202eevil\x1b[31m'
 HOSTILE = StreamKeys.create(HOSTILE_NAME, random=seeded("hostile"))
 BLIND = StreamKeys.create("blind", random=seeded("blind"))
+SHOP = "record/app/shop"
+HOSTILE_TEXT = '"><script>alert(1)</script>\u202e'
 HOSTILE_BODIES = (
     b"<script>alert(1)</script>",
     b"</pre><img src=x onerror=alert(1)>",
@@ -44,6 +53,10 @@ class World:
 
     def visitor(self, base="http://127.0.0.1:8448"):
         return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app), base_url=base)
+
+    def do(self, work):
+        """Something for the loop of a console that is served in a thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
     async def enter(self):
         answer = await self.browser.get(f"/?token={self.token}")
@@ -83,13 +96,50 @@ async def world_at(tmp_path, *, count=7, ring=RING, entered=True, settings=OPEN,
                 yield world
 
 
+@contextlib.asynccontextmanager
+async def filled(tmp_path, *, entered=True, orders=1, root_path=""):
+    """A console over a hub with events of every overlay, written by one person."""
+    bob = person("bob")
+    settings = {**OPEN, "admission.trusted_issuers": bob.id_sign_pk.hex()}
+    ring = Keyring().with_keys(ORDERS)
+    ring = ring.with_keys(HOSTILE)
+    for name in (SHOP, REQUESTS, CHANGES_STREAM, CHECKPOINTS_STREAM):
+        ring = ring.with_keys(StreamKeys.create(name, random=seeded(name)))
+    async with hub_at(tmp_path / "hub", settings=settings) as hub:
+        wire = HostileHub(InProcess(hub.api))
+        async with client_at(wire, pin_of(hub), bob, tmp_path / "home", ring=ring) as client:
+            await client.send_many("orders", [b'{"order":%d}' % number for number in range(orders)])
+            tokens = TokenStore(Home.at(tmp_path / "home").tokens_fs("bob"))
+            await fill_overlays(client, bob, hub.url, now=int(time.time()), anchored="orders", tokens=tokens)
+            for body in HOSTILE_BODIES:
+                await client.send(HOSTILE, body)
+            for number in range(5):
+                await record(client, SHOP, "order" if number else HOSTILE_TEXT, {"n": number})
+            local = LocalFiles(tokens=tokens, data_dir=tmp_path / "hub")
+            console = Console(client, client.keyring, url=hub.url, identity="bob", local=local)
+            admission = BrowserAdmission(root_path=root_path)
+            world = World(hub, wire, client, console, admission, make_app(console, admission))
+            async with world.browser:
+                if entered:
+                    await world.enter()
+                yield world
+
+
+async def record(client, stream, kind, payload):
+    draft = sdr.event(
+        subject_id="u1", principal_id=client.client_id, event_type=kind, event_time=int(time.time()),
+        origin="shop", payload=payload,
+    )  # fmt: skip
+    await client.send(stream, draft.body, schema=draft.schema)
+
+
 @contextlib.contextmanager
-def served(tmp_path, prepare=None, **options):
+def served(tmp_path, prepare=None, world_of=world_at, **options):
     """The URL of a console that runs in a thread, over real HTTP on loopback, and its world."""
     started, stop, box = threading.Event(), threading.Event(), {}
 
     async def main():
-        async with world_at(tmp_path, entered=False, **options) as world:
+        async with world_of(tmp_path, entered=False, **options) as world:
             if prepare is not None:
                 await prepare(world)
             server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", access_log=False, ws="none"))
@@ -98,6 +148,7 @@ def served(tmp_path, prepare=None, **options):
                 await asyncio.sleep(0.01)
             box["url"] = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
             box["world"] = world
+            world.loop = asyncio.get_running_loop()
             started.set()
             await asyncio.to_thread(stop.wait)
             server.should_exit = True

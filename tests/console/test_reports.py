@@ -1,74 +1,32 @@
 """The pages over overlays and products: what they say follows from the log, and from the folds that commands use."""
 
 import asyncio
-import contextlib
 import json
 import re
-import time
 
 import pytest
 from tests.cli.tree import check_line
 from tests.client.clientworld import seeded
-from tests.client.hubs import OPEN, client_at, hub_at, person, pin_of
-from tests.console.consoles import RING, World, world_at
+from tests.console.consoles import HOSTILE_TEXT, RING, SHOP, World, filled, record, world_at
 from tests.products.airgap.bridgeworld import SOURCE, crossed, send_numbers, zones
 
-from veen.cli.demo.filling import OPERATIONS, fill_overlays
-from veen.client.home import Home
+from veen.cli.demo.filling import OPERATIONS
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.send.captokens import TokenStore
-from veen.client.transport.inprocess import InProcess
 from veen.console import events as console_events
 from veen.console.app import make_app
 from veen.console.charts import GridCell, TimeBar, beads, chain, gantt, grid, layers, ranges, steps
 from veen.console.guard import BrowserAdmission
 from veen.console.pages.query import descriptor_of, sql_of
 from veen.console.views import Console, LocalFiles
-from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
 from veen.query.descriptor import normalise
 from veen.query.recording import REQUESTS, submitted_event
-from veen.testing.hostile import Forges, HostileHub
+from veen.testing.hostile import Forges
 
-SHOP = "record/app/shop"
 REPORTS = (
     "anchors", "recorder", "bridge", "query", "identity", "wallet", "capabilities", "operations", "discovery", "audit",
     "equivocation", "settings",
 )  # fmt: skip
-HOSTILE_TEXT = '"><script>alert(1)</script>\u202e'
-
-
-@contextlib.asynccontextmanager
-async def filled(tmp_path):
-    """A console over a hub with events of every overlay, written by one person."""
-    bob = person("bob")
-    settings = {**OPEN, "admission.trusted_issuers": bob.id_sign_pk.hex()}
-    ring = Keyring().with_keys(StreamKeys.create("orders", random=seeded("orders")))
-    for name in (SHOP, REQUESTS, CHANGES_STREAM, CHECKPOINTS_STREAM):
-        ring = ring.with_keys(StreamKeys.create(name, random=seeded(name)))
-    async with hub_at(tmp_path / "hub", settings=settings) as hub:
-        wire = HostileHub(InProcess(hub.api))
-        async with client_at(wire, pin_of(hub), bob, tmp_path / "home", ring=ring) as client:
-            await client.send("orders", b"first")
-            tokens = TokenStore(Home.at(tmp_path / "home").tokens_fs("bob"))
-            await fill_overlays(client, bob, hub.url, now=int(time.time()), anchored="orders", tokens=tokens)
-            for number in range(5):
-                await record(client, SHOP, "order" if number else HOSTILE_TEXT, {"n": number})
-            local = LocalFiles(tokens=tokens, data_dir=tmp_path / "hub")
-            console = Console(client, client.keyring, url=hub.url, identity="bob", local=local)
-            admission = BrowserAdmission()
-            world = World(hub, wire, client, console, admission, make_app(console, admission))
-            async with world.browser:
-                await world.enter()
-                yield world
-
-
-async def record(client, stream, kind, payload):
-    draft = sdr.event(
-        subject_id="u1", principal_id=client.client_id, event_type=kind, event_time=int(time.time()),
-        origin="shop", payload=payload,
-    )  # fmt: skip
-    await client.send(stream, draft.body, schema=draft.schema)
 
 
 def run(tmp_path, work):

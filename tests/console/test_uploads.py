@@ -126,4 +126,4 @@ def test_what_is_above_the_bound_is_not_read_to_its_end(tmp_path, monkeypatch):
 @pytest.mark.parametrize("data", [b"\r\n--b", b"--", b"\r\n\r\n", b"\x00\xff\r\n", b"\r", b"\n"])
 def test_binary_contents_arrive_as_they_are(data):
     body = b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + data + b"\r\n--xyz--\r\n"
-    assert uploads._parts(body, b"xyz") == {b"file": data}
+    assert uploads._parts(body, b"xyz") == {b"file": [data]}

@@ -46,6 +46,7 @@ _MAX_PATH_DIGITS: Final = 19
 _FILES: Final = {
     "console.css": ("veen.console", "static/console.css", "text/css; charset=utf-8"),
     "console.js": ("veen.console", "static/console.js", "text/javascript; charset=utf-8"),
+    "veen-objects.js": ("veen.console", "static/veen-objects.js", "text/javascript; charset=utf-8"),
     "icon.svg": ("veen.console", "static/icon.svg", "image/svg+xml"),
     # The audited verifier, as it is: the same bytes as in evidence.html.
     "veen-verify.js": ("veen.client.evidence_page", "veen-verify.js", "text/javascript; charset=utf-8"),

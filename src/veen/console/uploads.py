@@ -12,18 +12,20 @@ from starlette.requests import Request
 
 from veen.cli.shared.failures import failure_of
 from veen.cli.shared.files import unhexed
+from veen.cli.shared.overlay_values import plain
 from veen.client.evidence_file import TrustedKeys, verify_evidence
 from veen.client.verify.pin import HubPin
 from veen.console.errors import UploadInvalid
 from veen.core.checks import Given, MissingInput, check
 from veen.core.errors import VeenError
 from veen.core.evidence_file import is_evidence
+from veen.core.objects.evidence import Equivocation
 from veen.core.objects.recognise import recognise
 
-__all__ = ["MAX_UPLOAD_BYTES", "Upload", "judge", "read_form"]
+__all__ = ["MAX_UPLOAD_BYTES", "Upload", "compared", "judge", "read_form"]
 
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024
-_MAX_PARTS: Final = 4
+_MAX_PARTS: Final = 8
 _MAX_HEAD_BYTES: Final = 4096
 _BOUNDARY: Final = re.compile(r'multipart/form-data;\s*boundary="?([0-9A-Za-z\'()+_,./:=?-]{1,70})"?', re.IGNORECASE)
 _NAME: Final = re.compile(rb'^content-disposition:[^\r\n]*?;\s*name="([^"\r\n]*)"', re.IGNORECASE | re.MULTILINE)
@@ -34,7 +36,7 @@ class Upload:
     """What the form brings: the file, another object that its check needs, and a key to judge by."""
 
     data: bytes
-    related: bytes = b""
+    related: tuple[bytes, ...] = ()
     hub_pk: bytes | None = None  # None: the pinned keys
 
 
@@ -49,25 +51,30 @@ async def read_form(request: Request) -> Upload:
         if len(body) > MAX_UPLOAD_BYTES:
             raise UploadInvalid(f"the form has more than {MAX_UPLOAD_BYTES} bytes")
     fields = _parts(bytes(body), match[1].encode())
-    data = fields.get(b"file", b"")
+    (data,) = fields.get(b"file", [b""])
     if not data:
         raise UploadInvalid("the form has no file, or an empty one")
-    return Upload(data=data, related=fields.get(b"related", b""), hub_pk=_key(fields.get(b"hub_pk", b"")))
+    (key,) = fields.get(b"hub_pk", [b""])
+    related = tuple(content for content in fields.get(b"related", ()) if content)
+    return Upload(data=data, related=related, hub_pk=_key(key))
 
 
-def _parts(body: bytes, boundary: bytes) -> dict[bytes, bytes]:
-    """The parts by name. The end of the last one must be there: a form that broke off is no form."""
+def _parts(body: bytes, boundary: bytes) -> dict[bytes, list[bytes]]:
+    """The parts by name; only `related` may stand more than once.
+
+    The end of the last one must be there: a form that broke off is no form.
+    """
     line = b"\r\n--" + boundary
     first, *rest = (b"\r\n" + body).split(line, _MAX_PARTS + 2)
     if first or not rest or not rest[-1].startswith(b"--") or len(rest) > _MAX_PARTS + 1:
         raise UploadInvalid("the parts of the form cannot be told apart")
-    fields: dict[bytes, bytes] = {}
+    fields: dict[bytes, list[bytes]] = {}
     for part in rest[:-1]:
         head, separator, content = part.partition(b"\r\n\r\n")
         name = _NAME.search(head[:_MAX_HEAD_BYTES].lstrip(b"\r\n"))
-        if not separator or name is None or name[1] in fields:
+        if not separator or name is None or (name[1] in fields and name[1] != b"related"):
             raise UploadInvalid("a part of the form has no name, or the name of another part")
-        fields[name[1]] = content
+        fields.setdefault(name[1], []).append(content)
     return fields
 
 
@@ -93,9 +100,10 @@ def judge(upload: Upload, pin: HubPin) -> dict[str, Any]:
             return facts | {"kind": "evidence file"} | _evidence(upload, pin)
         obj = recognise(unhexed(upload.data)).obj
         facts["kind"] = obj.KIND
-        related = (recognise(unhexed(upload.related)).obj,) if upload.related else ()
+        related = tuple(recognise(unhexed(data)).obj for data in upload.related)
         hub_pks = tuple(key.hub_pk for key in pin.keys) if upload.hub_pk is None else (upload.hub_pk,)
-        return facts | {"verdict": "verified", "checks": check(obj, Given(hub_pks=hub_pks, related=related))}
+        verdict = facts | {"verdict": "verified", "checks": check(obj, Given(hub_pks=hub_pks, related=related))}
+        return verdict | ({"fields": compared(obj)} if isinstance(obj, Equivocation) else {})
     except MissingInput as exc:
         hint = "add the other object in the second field of the form"
         return facts | {"verdict": "undecided", "code": "E.USAGE", "cause": str(exc), "hint": hint}
@@ -122,3 +130,17 @@ def _evidence(upload: Upload, pin: HubPin) -> dict[str, Any]:
         "proves": list(report.proves()),
         "does_not_prove": list(report.limits()),
     }
+
+
+def compared(evidence: Equivocation) -> list[dict[str, Any]]:
+    """The fields of both statements by name."""
+    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+    return [
+        {
+            "name": name,
+            "first": plain(first.get(name)),
+            "second": plain(second.get(name)),
+            "differs": first.get(name) != second.get(name),
+        }
+        for name in dict.fromkeys((*first, *second))
+    ]

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any, Final
 
-from veen.cli.shared.overlay_values import plain
 from veen.console.report import DigestCell, MarkCell, Section
+from veen.console.uploads import compared
 from veen.console.views import CONSOLE, Console, PageView, Query, fault_of
 from veen.core.errors import VeenError
 from veen.core.objects.evidence import Equivocation
 
-__all__ = ["compared", "equivocation", "report_sections"]
+__all__ = ["equivocation", "report_sections"]
 
 _MAX_FILES: Final = 50
 _MAX_BYTES: Final = 1 << 20
@@ -58,20 +58,6 @@ def _judged(console: Console, name: str, data: bytes) -> dict[str, Any]:
         "kinds": [evidence.first.KIND, evidence.second.KIND],
         "fields": compared(evidence),
     }
-
-
-def compared(evidence: Equivocation) -> list[dict[str, Any]]:
-    """The fields of both statements by name."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
-    return [
-        {
-            "name": name,
-            "first": plain(first.get(name)),
-            "second": plain(second.get(name)),
-            "differs": first.get(name) != second.get(name),
-        }
-        for name in dict.fromkeys((*first, *second))
-    ]
 
 
 def report_sections(report: dict[str, Any]) -> list[Section]:

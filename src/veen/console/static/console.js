@@ -5,6 +5,7 @@ import {
   Fault, checkInclusion, ed25519Verify, hex, missingSupport, parsePin, readInclusionProof, readReceipt, receiptDigest,
   unhex, verifyEvidence,
 } from "./veen-verify.js";
+import { Missing, verifyObject } from "./veen-objects.js";
 
 const MAX_FILE_BYTES = 64 * 1024 * 1024;
 const at = (id) => document.getElementById(id);
@@ -26,7 +27,8 @@ async function judged(target, work) {
   try {
     tell(target, "good", `Verified by this browser: ${await work()}`);
   } catch (error) {
-    if (error instanceof Fault) tell(target, "bad", `Verification by this browser FAILED: ${error.message} (${error.code})`);
+    if (error instanceof Missing) tell(target, "unknown", `Verified by nobody: it needs ${error.message}; add it as another object.`);
+    else if (error instanceof Fault) tell(target, "bad", `Verification by this browser FAILED: ${error.message} (${error.code})`);
     else tell(target, "unknown", `Verified by nobody: the verifier of this page failed: ${error}`);
   }
 }
@@ -54,14 +56,28 @@ async function checkProof({ proof, receipt, rootReceipt, keys, seq, size }) {
   return `entry ${entry.streamSeq} stands under the root of ${root.streamSeq} entries; hub key ${hex(signer).slice(0, 8)}… signed both receipts.`;
 }
 
-async function checkFile(file, typed, pinned) {
+const EVIDENCE = [0x84, 0x6d, ...new TextEncoder().encode("veen-evidence")];
+const isEvidence = (data) => EVIDENCE.every((byte, index) => data[index] === byte);
+
+async function contentOf(file) {
+  if (file.size > MAX_FILE_BYTES) throw new Fault("SIZE", `${file.name}: the file is too large`);
+  return new Uint8Array(await file.arrayBuffer());
+}
+
+async function checkFiles(files, typed, pinned) {
+  const [file, ...others] = files;
   if (file === undefined) throw new Fault("FORM", "choose a file first");
-  if (file.size > MAX_FILE_BYTES) throw new Fault("SIZE", "the file is too large");
   const pin = parsePin(typed || pinned.split(",")[0]);
   if (pin === null) throw new Fault("FORM", "the key has 64 hex digits, perhaps with ed25519: before them");
-  const report = await verifyEvidence(new Uint8Array(await file.arrayBuffer()), pin, () => {});
   const whose = typed ? "the key that you gave" : "the key that this console has pinned";
-  return `${report.entries.length} entries of the evidence file, by ${whose}.`;
+  const data = await contentOf(file);
+  if (isEvidence(data)) {
+    const report = await verifyEvidence(data, pin, () => {});
+    return `evidence file with ${report.entries.length} entries, by ${whose}.`;
+  }
+  const keys = typed ? [pin.key] : pinned.split(",").filter(Boolean).map(unhex);
+  const { kind, checks } = await verifyObject(data, await Promise.all(others.map(contentOf)), keys);
+  return `${kind}, by ${whose}: ${checks.join("; ")}.`;
 }
 
 const proofButton = at("browser-verify");
@@ -72,9 +88,23 @@ if (proofButton !== null) {
 
 const fileButton = at("file-verify");
 if (fileButton !== null) {
+  const verifyFiles = (files) =>
+    judged(at("file-verdict"), () => checkFiles(files, at("verify-key").value.trim(), fileButton.dataset.keys));
   fileButton.hidden = false;
-  fileButton.addEventListener("click", () =>
-    judged(at("file-verdict"), () => checkFile(at("verify-file").files[0], at("verify-key").value.trim(), fileButton.dataset.keys)));
+  fileButton.addEventListener("click", () => verifyFiles([...at("verify-file").files, ...at("verify-related").files]));
+  // A dropped file is verified at once, by this browser; further ones are what its check needs.
+  const zone = at("drop");
+  at("drop-hint").hidden = false;
+  zone.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    zone.classList.add("over");
+  });
+  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    verifyFiles([...event.dataTransfer.files]);
+  });
 }
 
 // --- the live tail: asks the twin of the page for what came after the last row, and adds rows; text only -----------
