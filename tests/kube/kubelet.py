@@ -44,6 +44,7 @@ uid, gid, *groups = map(int, sys.argv[1].split(","))
 os.setgroups(groups)
 os.setgid(gid)
 os.setuid(uid)
+os.chdir("/")
 if sys.argv[2] == "init":
     ctypes.CDLL(None).prctl(1, 9)
 try:
@@ -236,6 +237,8 @@ class Volumes:
                 if manifest is None and not source.get("optional"):
                     return None
                 files = {} if manifest is None else _data(manifest)
+                if "items" in source:
+                    files = {item["path"]: files[item["key"]] for item in source["items"]}
                 _project(path, files, source.get("defaultMode", 0o644), group)
             elif "persistentVolumeClaim" in volume:
                 name = volume["persistentVolumeClaim"]["claimName"]
@@ -273,11 +276,15 @@ def _project(path: Path, files: Mapping[str, bytes], mode: int, group: int) -> N
     for directory in (path, content):
         directory.chmod(0o755)  # whatever the umask
     for name, data in files.items():
+        for parent in reversed(Path(name).parents[:-1]):
+            (content / parent).mkdir(exist_ok=True)
+            (content / parent).chmod(0o755)
         (content / name).write_bytes(data)
         os.chown(content / name, 0, group)
         (content / name).chmod(mode)
+        first = Path(name).parts[0]
         with contextlib.suppress(FileExistsError):
-            (path / name).symlink_to(f"..data/{name}")
+            (path / first).symlink_to(f"..data/{first}")
     with contextlib.suppress(FileExistsError):
         (path / "..data").symlink_to("..1")
 
@@ -301,6 +308,7 @@ class Pod(threading.Thread):
         self.address: str | None = None
         self.ready = self.ended = False
         self.restarts = 0
+        self._is_prepared = False  # the init containers have succeeded
         self.exit_code: int | None = None  # of the last container that ended
         self.was_killed = False  # the last container did not end within its grace period
         self._process: subprocess.Popen[bytes] | None = None
@@ -318,7 +326,8 @@ class Pod(threading.Thread):
             self.network_name, self.address = self._node.network_of(self)
             pause = _RESTART_SEC[0]
             while not self._deleted.is_set():
-                self._run_container()
+                if self._is_prepared or self._run_init_containers():
+                    self._run_container()
                 if self._deleted.is_set() or self._is_done():
                     return
                 self._deleted.wait(pause * PACE)
@@ -344,19 +353,37 @@ class Pod(threading.Thread):
         self._deleted.set()
         self.join()
 
-    def _run_container(self) -> None:
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
+    def _run_init_containers(self) -> bool:
+        """One after the other, before the container; whether all succeeded."""
+        for container in self.spec.get("initContainers", ()):
+            process = self._start(container, self.log_path.with_suffix(".init.log"))
+            try:
+                while process.poll() is None and not self._deleted.wait(0.02):
+                    pass
+            finally:
+                self.exit_code = self._end()
+            if self.exit_code or self._deleted.is_set():
+                return False
+        self._is_prepared = True
+        return True
+
+    def _start(self, container: Mapping[str, Any], log_path: Path) -> "subprocess.Popen[bytes]":
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                self._command(container), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+        return self._process
+
+    def _run_container(self) -> None:
+        process = self._start(self.container, self.log_path)
         probes: dict[str, _Always] = {
             kind: _Probe(self.container[kind], self.container) for kind in _PROBES if kind in self.container
         }
         probes.setdefault("readinessProbe", _Always())
         startup = probes.pop("startupProbe", None)
         try:
-            while self._process.poll() is None and not self._deleted.wait(0.05):
+            while process.poll() is None and not self._deleted.wait(0.05):
                 if startup is not None:
                     if startup.passes(self.address):
                         startup = None
@@ -410,17 +437,17 @@ class Pod(threading.Thread):
 
     # --- the container ------------------------------------------------------------------------------------
 
-    def _command(self) -> list[str]:
+    def _command(self, container: Mapping[str, Any]) -> list[str]:
         runtime, node = self._node.runtime, self._node
         binds: list[str] = []
-        for mount in sorted(self.container.get("volumeMounts", ()), key=lambda mount: len(mount["mountPath"])):
+        for mount in sorted(container.get("volumeMounts", ()), key=lambda mount: len(mount["mountPath"])):
             option = "--ro-bind" if mount.get("readOnly") else "--bind"
             source = self._mounts[mount["name"]]
             binds += _parents(Path(mount["mountPath"]))
             binds += [option, str(self._nested(source, mount["mountPath"])), mount["mountPath"]]
         environment = {**runtime.environment, "HOSTNAME": self.pod_name}
-        environment |= {entry["name"]: entry["value"] for entry in self.container.get("env", ())}
-        read_only = self.container.get("securityContext", {}).get("readOnlyRootFilesystem")
+        environment |= {entry["name"]: entry["value"] for entry in container.get("env", ())}
+        read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem")
         return [
             "nsenter", f"--net={_NETNS / str(self.network_name)}",
             "bwrap", *runtime.root, "--proc", "/proc", "--dev", "/dev",
@@ -430,7 +457,7 @@ class Pod(threading.Thread):
             "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", self.pod_name, "--chdir", "/",
             "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv",
             *(word for name, value in environment.items() for word in ("--setenv", name, value)),
-            *self._entry("init", [*self.container.get("command", ()), *self.container.get("args", ())]),
+            *self._entry("init", [*container.get("command", ()), *container.get("args", ())]),
         ]  # fmt: skip
 
     def _nested(self, source: Path, mount_path: str) -> Path:
@@ -457,12 +484,14 @@ class Pod(threading.Thread):
         inside = dict(entry.decode().split("=", 1) for entry in environment if entry)
         spaces = ["--mount", "--pid", "--net", "--ipc", "--uts"]
         return subprocess.run(
-            ["nsenter", "--target", str(pid), *spaces, "--wd=/", *self._entry("exec", words)],
+            ["nsenter", "--target", str(pid), *spaces, *self._entry("exec", words)],
             env=inside, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
 
     def output(self) -> str:
-        return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+        paths = (self.log_path.with_suffix(".init.log"), self.log_path)
+        texts = [path.read_text("utf-8", "replace") if path.exists() else "" for path in paths]
+        return texts[1] or texts[0]
 
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")

@@ -439,8 +439,7 @@ class Kubectl:
     def _get(self, kinds: str, name: str | None = None) -> tuple[int, str, str]:
         kind_names = [_PLURALS[word] for word in kinds.split(",")]
         if name is not None:
-            manifest = self._cluster.find(kind_names[0], self._namespace, name)
-            return 0, f"{kinds}/{name}\n" if manifest is not None else "", ""
+            return self._get_named(kind_names[0], name)
         wanted = dict(pair.split("=") for pair in self._options["--selector"].split(","))
         items = [
             {**o, "status": {"readyReplicas": self._ready_count(o)}}
@@ -449,6 +448,23 @@ class Kubectl:
             if wanted.items() <= o["metadata"]["labels"].items()
         ]
         return 0, json.dumps({"items": items}), ""
+
+    def _get_named(self, kind: str, name: str) -> tuple[int, str, str]:
+        manifest = self._cluster.find(kind, self._namespace, name)
+        if manifest is None:
+            if "--ignore-not-found" in self._options:
+                return 0, "", ""
+            raise Refused(f"{kind} {name} not found")
+        form = self._options["--output"]
+        if form == "name":
+            return 0, f"{kind.lower()}/{name}\n", ""
+        if form.startswith("go-template"):  # the names of its data
+            return 0, "\n".join(manifest["data"]), ""
+        status: dict[str, Any] = {}
+        job = self._cluster.jobs.get((self._namespace, name)) if kind == "Job" else None
+        if job is not None and job.succeeded is not None:
+            status["conditions"] = [{"type": "Complete" if job.succeeded else "Failed", "status": "True"}]
+        return 0, json.dumps({**manifest, "status": status}), ""
 
     def _ready_count(self, manifest: Mapping[str, Any]) -> int:
         with contextlib.suppress(Refused):
@@ -470,15 +486,6 @@ class Kubectl:
             raise Refused(f"rollout {verb}")
         self._cluster.wait_ready(self._namespace, target.split("/")[1])
         return 0, f"{target} successfully rolled out\n", ""
-
-    def _wait(self, target: str) -> tuple[int, str, str]:
-        """--for=jsonpath… of a Job: until it has ended."""
-        name = target.split("/")[1]
-        if (self._namespace, name) not in self._cluster.jobs:
-            raise Refused(f"job {name} not found")
-        job = self._cluster.wait_job(self._namespace, name)
-        wanted = self._options["--for"] == "condition=complete"
-        return (0, f"{target} condition met\n", "") if job.succeeded == wanted else (1, "", "timed out\n")
 
     def _logs(self, target: str) -> tuple[int, str, str]:
         return 0, self._cluster.jobs[self._namespace, target.split("/")[1]].output(), ""

@@ -4,6 +4,7 @@ One universe runs for all tests of this file; each test leaves it as it was: eve
 how pods run here, and in what that differs from a cluster.
 """
 
+import base64
 import json
 import signal
 import time
@@ -13,6 +14,8 @@ import pytest
 from tests.kube.kubelet import missing_for_pods
 from tests.kube.minicluster import MiniCluster
 from tests.waiting import until
+
+from veen.kube.cluster import json_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_group("mesh")]
 
@@ -107,7 +110,7 @@ def test_goals_k8s_disposable_mesh(mesh):
     for namespace, name in SELFTESTS.items():
         job = mesh.cluster.wait_job(namespace, name)
         assert job.succeeded, job.output()
-        outcome = json.loads(job.output())
+        outcome = json_in(job.output())
         assert outcome["failed"] == 0
     mesh.wait_ready()
     for place in (AUTHORITY, ACME, TEAM):
@@ -255,3 +258,73 @@ def test_a_tenant_comes_and_goes_and_nobody_else_notices(mesh):
         assert mesh.cluster.pod(*other) is pod
         assert pod.ready
         assert statuses(mesh, other) == (200, 200)
+
+
+@pytest.mark.req("K8S-10", "K8S-22")
+def test_a_tenant_is_destroyed_with_its_log_and_its_keys_are_put_aside(mesh):
+    mesh.new_tenant("doomed")
+    place = ("veen-tenant-doomed", "veen-hub")
+    mesh.kube("apply", *CONTEXT)
+    mesh.cluster.wait_ready(*place)
+    done = mesh.kube("tenant", "destroy", "doomed", "--yes", *CONTEXT)
+    assert done["pin"] == mesh.pins.pop(place[0])
+    assert list(Path(done["keys"]).glob("hub/*.key"))
+    assert not [o for o in mesh.cluster.everything() if mesh.cluster.namespace_of(o) == place[0]]
+    assert "doomed" not in [row["tenant"] for row in mesh.kube("tenant", "list")["tenants"]]
+    assert mesh.kube("tenant", "new", "doomed")["pin"] != done["pin"]  # another hub of the same name
+    mesh.kube("tenant", "destroy", "doomed", "--yes")
+    mesh.wait_ready()
+
+
+@pytest.mark.req("K8S-22", "K8S-15")
+def test_an_upgrade_restarts_every_hub_and_runs_the_self_tests_again(mesh):
+    """Two versions of the image are one program here: shown is that each pod is replaced in its turn, and works."""
+    before = {place: mesh.cluster.pod(*place) for place in (AUTHORITY, ACME, TEAM)}
+    position = mesh.send(ACME[0], "before the upgrade")
+    done = mesh.kube("upgrade", "0.1.1", *CONTEXT)
+    assert (done["hubs"], done["selftests"], done["version"]) == (3, 3, "0.1.1")
+    for place, pod in before.items():
+        assert mesh.cluster.pod(*place) is not pod
+        assert mesh.cluster.pod(*place).container["image"] == "veen-hub:0.1.1"
+        assert statuses(mesh, place) == (200, 200)
+        assert (pod.exit_code, pod.was_killed) == (0, False)
+    assert mesh.send(ACME[0], "after the upgrade") == position + 1
+    assert {row["version"] for row in mesh.kube("status", *CONTEXT)["hubs"]} == {"0.1.1"}
+
+
+@pytest.mark.req("K8S-22")
+def test_a_hub_gets_its_next_key_from_a_second_secret_and_its_pin_stays(mesh):
+    position = mesh.send(ACME[0], "under the first key")
+    done = mesh.kube("rotate-keys", "acme-prod", "--overlap", "1h", *CONTEXT)
+    assert done["secret"] == "veen-hub-keys-next"
+    mesh.cluster.wait_ready(*ACME)
+    assert mesh.key(ACME[0]) == done["hub_pk"]
+    assert mesh.pins[ACME[0]] != done["hub_pk"]
+    assert mesh.send(ACME[0], "to a hub with two keys") == position + 1  # by the pin of the first
+    volumes = mesh.cluster.pod(*ACME).spec["volumes"]
+    assert "veen-hub-keys-next" in [v["secret"]["secretName"] for v in volumes if "secret" in v]
+    assert not mesh.kube("diff", *CONTEXT)["changes"]
+    assert mesh.kube("job", "selftest", "acme-prod", *CONTEXT)["checks"]
+    verified = mesh.cluster.pod(*ACME).execute(["veen-cli", "hub", "key", "verify-rotation", "/var/lib/veen", "--json"])
+    assert json.loads(verified.stdout)["ok"]
+    refused = mesh.kube("rotate-keys", "team1-dev", *CONTEXT, code=5)
+    assert "disposable" in refused["message"] + refused["cause"]
+
+
+@pytest.mark.req("K8S-13")
+def test_commands_run_in_the_cluster_with_keys_from_a_secret(mesh):
+    mesh.send(ACME[0], "from outside")
+    directory = mesh.home / "identities" / "default"
+    data = {
+        name: base64.b64encode((directory / name).read_bytes()).decode() for name in ("identity_card", "keystore.enc")
+    }
+    metadata = {"name": "writer", "namespace": ACME[0]}
+    mesh.cluster.apply([{"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data, "immutable": True}])
+    for text in ("from inside", "from inside, again"):  # nothing is remembered between them
+        sent = mesh.kube("job", "send", "acme-prod", "orders", text, "--secret", "writer", *CONTEXT)
+        assert sent["answer"]["verified"]
+    answer = mesh.kube("job", "stream", "acme-prod", "orders", "--secret", "writer", *CONTEXT)["answer"]
+    assert [entry["body"] for entry in answer["entries"]][-3:] == ["from outside", "from inside", "from inside, again"]
+    failed = mesh.kube("job", "stream", "acme-prod", "unheard", "--secret", "writer", *CONTEXT, code=7)
+    assert failed["code"] == "E.KUBE.JOB"
+    mesh.client(ACME[0], "resync", "orders")  # the client outside must hear what was sent under its key

@@ -3,15 +3,20 @@
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from veen.core.errors import StatedError
+from veen.kube.objects import Manifest
+from veen.kube.render import to_yaml
 
-__all__ = ["Cluster", "ClusterFailed", "HubStatus"]
+__all__ = ["Cluster", "ClusterFailed", "HubStatus", "json_in"]
 
 _TIMEOUT_SEC: Final = 300
+_SPARE_SEC: Final = 30  # kubectl ends by its own timeout first, and says what it waited for
+_ASK_SEC: Final = 1.0
 _MAX_WORDS: Final = 2000
 
 
@@ -51,8 +56,55 @@ class Cluster:
         """What `apply` would change; empty if nothing."""
         return self._run(["diff", "--server-side", "--field-manager=veen", "-f", "-"], manifests, accepted=(0, 1))
 
+    def run_jobs(self, jobs: Sequence[Manifest]) -> None:
+        """Run Jobs, also such as ran before: their pods cannot be changed, so they are deleted first."""
+        for job in jobs:
+            self.delete("job", job["metadata"]["namespace"], job["metadata"]["name"])
+        if jobs:
+            self.apply(to_yaml(jobs))
+
+    def wait_rollout(self, workload: Manifest, seconds: int) -> None:
+        """Until the pod of the present template is ready."""
+        metadata = workload["metadata"]
+        target = f"{workload['kind'].lower()}/{metadata['name']}"
+        words = ["rollout", "status", target, "--namespace", metadata["namespace"], f"--timeout={seconds}s"]
+        self._run(words, timeout=seconds + _SPARE_SEC)
+
+    def wait_job(self, namespace: str, name: str, seconds: int) -> bool:
+        """Until a Job has ended; whether it succeeded."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            answer = self._run(["get", "job", name, "--namespace", namespace, "--output=json"])
+            try:
+                conditions = json.loads(answer).get("status", {}).get("conditions") or ()
+                kinds = {condition["type"] for condition in conditions if condition["status"] == "True"}
+            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+                raise ClusterFailed("kubectl did not answer with a Job") from exc
+            if kinds & {"Complete", "Failed"}:
+                return "Complete" in kinds
+            time.sleep(_ASK_SEC)
+        raise ClusterFailed(f"Job {namespace}/{name} did not end within {seconds} s")
+
+    def logs(self, namespace: str, job: str) -> str:
+        return self._run(["logs", f"job/{job}", "--namespace", namespace])
+
+    def execute(self, workload: Manifest, words: Sequence[str]) -> str:
+        """What a program says that runs in the container of a workload."""
+        metadata = workload["metadata"]
+        target = f"{workload['kind'].lower()}/{metadata['name']}"
+        return self._run(["exec", target, "--namespace", metadata["namespace"], "--", *words])
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        self._run(["delete", kind, name, "--namespace", namespace, "--ignore-not-found", "--wait=true"])
+
     def has(self, kind: str, namespace: str, name: str) -> bool:
         return bool(self._run(["get", kind, name, "--namespace", namespace, "--ignore-not-found", "--output=name"]))
+
+    def holds_key(self, namespace: str, secret: str, names: Sequence[str]) -> bool:
+        """Whether a Secret has just these entries; their values are not read."""
+        template = '--output=go-template={{range $name, $_ := .data}}{{$name}}{{"\\n"}}{{end}}'
+        answer = self._run(["get", "secret", secret, "--namespace", namespace, "--ignore-not-found", template])
+        return sorted(answer.split()) == sorted(names)
 
     def delete_namespace(self, namespace: str) -> str:
         return self._run(["delete", "namespace", namespace, "--wait=true", "--ignore-not-found"])
@@ -67,19 +119,27 @@ class Cluster:
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise ClusterFailed("kubectl did not answer with a list of workloads") from exc
 
-    def _run(self, words: Sequence[str], text: str = "", accepted: Sequence[int] = (0,)) -> str:
+    def _run(
+        self, words: Sequence[str], text: str = "", accepted: Sequence[int] = (0,), timeout: int = _TIMEOUT_SEC
+    ) -> str:
         if shutil.which(self._program) is None:
             raise ClusterFailed(f"{self._program} is not installed")
         command = [self._program, "--context", self._context, *words]
         try:
             done = subprocess.run(  # noqa: S603 - kubectl, with words of our own
-                command, input=text, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SEC
+                command, input=text, capture_output=True, text=True, check=False, timeout=timeout
             )
         except subprocess.TimeoutExpired as exc:
-            raise ClusterFailed(f"kubectl {words[0]} did not end within {_TIMEOUT_SEC} s") from exc
+            raise ClusterFailed(f"kubectl {words[0]} did not end within {timeout} s") from exc
         if done.returncode not in accepted:
             raise ClusterFailed(f"kubectl {words[0]} ended with {done.returncode}: {done.stderr.strip()[:_MAX_WORDS]}")
         return done.stdout
+
+
+def json_in(log: str) -> Any:
+    """The JSON object in the log of a pod, which has notes of the program beside it; ValueError if there is none."""
+    start = 0 if log.startswith("{") else log.find("\n{") + 1
+    return json.JSONDecoder().raw_decode(log, start)[0]
 
 
 def _status(item: dict[str, Any]) -> HubStatus:

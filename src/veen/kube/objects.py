@@ -20,7 +20,9 @@ __all__ = [
     "HubFacts",
     "Manifest",
     "all_objects",
+    "cli_job",
     "hub_url",
+    "keys_secret_of",
     "namespace_of",
 ]
 
@@ -49,10 +51,16 @@ class HubFacts:
     pin: str  # ed25519:HEX, or root:ed25519:HEX of a disposable hub
     selftest_issuer: str  # hex: whose tokens the hub takes for the streams of self-tests
     selftest_streams: tuple[str, ...]
+    keys_secret: str | None = None  # the Secret with its keys, once they were rotated; None: the one it began with
 
 
 def namespace_of(tenant: Tenant | None) -> str:
     return AUTHORITY_NAMESPACE if tenant is None else tenant.namespace
+
+
+def keys_secret_of(tenant: Tenant | None) -> str:
+    """The Secret with the keys that a hub begins with."""
+    return "veen-authority-keys" if tenant is None else "veen-hub-keys"
 
 
 def hub_url(tenant: Tenant | None, *, inside: bool = False) -> str:
@@ -82,7 +90,7 @@ def _hub_objects(universe: Universe, tenant: Tenant | None, facts: HubFacts) -> 
     if claim.storage is not None:
         yield _claim(universe, tenant, claim.storage, claim.storage_class)
     yield _service(universe, tenant)
-    yield _workload(universe, tenant, config)
+    yield _workload(universe, tenant, config, facts.keys_secret or keys_secret_of(tenant))
     yield _object(
         "policy/v1", "PodDisruptionBudget", _hub_name(tenant), universe, tenant, "hub",
         spec={"maxUnavailable": 1, "selector": {"matchLabels": _selector("hub", tenant)}},
@@ -135,7 +143,7 @@ def _service(universe: Universe, tenant: Tenant | None) -> Manifest:
     return _object("v1", "Service", name, universe, tenant, "hub", spec=spec)
 
 
-def _workload(universe: Universe, tenant: Tenant | None, config: str) -> Manifest:
+def _workload(universe: Universe, tenant: Tenant | None, config: str, keys_secret: str) -> Manifest:
     """A StatefulSet for the authority, a Deployment for a tenant; never two pods at a time (D-142)."""
     role = "authority" if tenant is None else "tenant"
     environment = {"VEEN_ROLE": role, "VEEN_UNIVERSE_ID": universe.id, "VEEN_LOG_LEVEL": "info"}
@@ -163,7 +171,7 @@ def _workload(universe: Universe, tenant: Tenant | None, config: str) -> Manifes
         "volumes": [
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
             {"name": "veen-config", "configMap": {"name": _config_name(tenant)}},
-            {"name": "veen-keys", "secret": {"defaultMode": 0o440, "secretName": _keys_name(tenant)}},
+            {"name": "veen-keys", "secret": {"defaultMode": 0o440, "secretName": keys_secret}},
             {"name": "veen-data", **data},
         ],
         "terminationGracePeriodSeconds": _GRACE_SEC,
@@ -252,6 +260,77 @@ def _selftest_job(universe: Universe, tenant: Tenant | None, suite: str, facts: 
         "template": {"metadata": _template_metadata(universe, tenant, "selftest", "selftest", {}), "spec": pod},
         "ttlSecondsAfterFinished": _KEEP_JOB_SEC,
     }
+
+
+# --- commands ----------------------------------------------------------------------------------------------------
+
+
+def cli_job(
+    universe: Universe,
+    tenant: Tenant | None,
+    facts: HubFacts,
+    action: str,
+    words: Sequence[str],
+    *,
+    secret: str,
+    identity: str,
+    has_cap: bool = False,
+) -> Manifest:
+    """A command at the hub of a namespace that runs once, with a keystore from a Secret (spec-4 §7.2).
+
+    The image has no shell to copy the keystore: it is read where it is mounted. What the client remembers is in an
+    emptyDir and new with each Job, so before it sends, it reads how far its key has counted.
+    """
+    environment = {
+        "HOME": _WORK_DIR,
+        "VEEN_IDENTITY": identity,
+        "VEEN_ROLE": "cli",
+        "VEEN_UNIVERSE_ID": universe.id,
+        "XDG_DATA_HOME": "/secrets",
+    }
+    if tenant is not None:
+        environment["VEEN_TENANT_ID"] = tenant.id
+    at = ["--hub", hub_url(tenant, inside=True), "--pin", facts.pin, "--insecure-http", "--json"]
+    at += ["--wait", str(_SELFTEST_WAIT_SEC)]
+    image = universe.image("veen-cli")
+    arguments = [action, *words, *(["--cap", "/secrets/cap.cbor"] if has_cap else []), *at]
+    containers = {"cli": arguments}
+    if action == "send":
+        containers["resync"] = ["resync", words[0], *at]
+    parts = {
+        name: _container(name, image, ["veen-cli"], each, environment) for name, each in sorted(containers.items())
+    }
+    for container in parts.values():
+        container["volumeMounts"] += [
+            {"mountPath": _WORK_DIR, "name": "work"},
+            {"mountPath": "/secrets", "name": "keystore", "readOnly": True},
+        ]
+    keys = {name: f"veen/identities/{identity}/{name}" for name in ("identity_card", "keystore.enc")}
+    items = keys | ({"cap.cbor": "cap.cbor"} if has_cap else {})
+    pod = _pod(parts["cli"]) | {
+        "restartPolicy": "Never",
+        "volumes": [
+            {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+            {"name": "work", "emptyDir": {}},
+            {
+                "name": "keystore",
+                "secret": {
+                    "defaultMode": 0o440,
+                    "items": [{"key": key, "path": path} for key, path in sorted(items.items())],
+                    "secretName": secret,
+                },
+            },
+        ],
+    }
+    if "resync" in parts:
+        pod["initContainers"] = [parts["resync"]]
+    spec = {
+        "activeDeadlineSeconds": _SELFTEST_SEC,
+        "backoffLimit": 0,  # a second try could send twice
+        "template": {"metadata": _template_metadata(universe, tenant, "cli", "cli", {}), "spec": pod},
+        "ttlSecondsAfterFinished": _KEEP_JOB_SEC,
+    }
+    return _object("batch/v1", "Job", f"veen-cli-{action}", universe, tenant, "cli", spec=spec)
 
 
 # --- bridges -----------------------------------------------------------------------------------------------------
@@ -377,10 +456,6 @@ def _hub_name(tenant: Tenant | None) -> str:
 
 def _config_name(tenant: Tenant | None) -> str:
     return "veen-authority-config" if tenant is None else "veen-hub-config"
-
-
-def _keys_name(tenant: Tenant | None) -> str:
-    return "veen-authority-keys" if tenant is None else "veen-hub-keys"
 
 
 def _data_name(tenant: Tenant | None) -> str:

@@ -82,6 +82,11 @@ def check_manifests(
     return sorted(set(faults))
 
 
+def _containers(pod: Manifest) -> list[Manifest]:
+    """Those that run first included."""
+    return [*pod["containers"], *pod.get("initContainers", ())]
+
+
 def _is_named(o: Manifest) -> bool:
     metadata = o.get("metadata")
     return isinstance(o.get("kind"), str) and isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
@@ -227,7 +232,7 @@ def _restricted(world: _Manifests) -> Faults:
             yield _place(o), "runAsNonRoot is not true"
         if pod.get("securityContext", {}).get("seccompProfile", {}).get("type") != "RuntimeDefault":
             yield _place(o), "seccompProfile is not RuntimeDefault"
-        for container in pod["containers"]:
+        for container in _containers(pod):
             context = container.get("securityContext", {})
             if context.get("allowPrivilegeEscalation") is not False:
                 yield _place(o), f"container {container['name']}: allowPrivilegeEscalation is not false"
@@ -241,7 +246,7 @@ def _secrets_read_only(world: _Manifests) -> Faults:
     for o in world.of(*_WORKLOADS):
         pod = _template(o)["spec"]
         secret = {volume["name"] for volume in pod.get("volumes", ()) if "secret" in volume}
-        for container in pod["containers"]:
+        for container in _containers(pod):
             for mount in container.get("volumeMounts", ()):
                 if mount["name"] in secret and not mount.get("readOnly"):
                     yield _place(o), f"Secret volume {mount['name']} is not mounted read-only"
@@ -257,7 +262,7 @@ def _mounts_exist(world: _Manifests) -> Faults:
     for o in world.of(*_WORKLOADS):
         namespace, pod = _namespace(o), _template(o)["spec"]
         volumes = {volume["name"]: volume for volume in pod.get("volumes", ())}
-        for container in pod["containers"]:
+        for container in _containers(pod):
             for mount in container.get("volumeMounts", ()):
                 if mount["name"] not in volumes:
                     yield _place(o), f"volume {mount['name']} is mounted and not defined"

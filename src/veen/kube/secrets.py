@@ -3,24 +3,29 @@
 keys/NAMESPACE/hub/        what the hub finds in /etc/veen/keys: its key and birth certificate, or the root key
 keys/NAMESPACE/selftest/   the issuer whose tokens self-tests use
 keys/NAMESPACE/facts.json  what manifests may say about them
+keys/NAMESPACE/next.pub    the next key of the hub, while a rotation is under way
+keys/destroyed/            keys of tenants that were destroyed
 """
 
 import base64
 import json
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import StatedError
-from veen.kube.objects import HubFacts, Manifest, namespace_of
+from veen.kube.objects import HubFacts, Manifest, keys_secret_of, namespace_of
 from veen.kube.universe import Tenant, Universe
 from veen.storage.keys.directory import write_birth, write_private_key
 
-__all__ = ["KeysMissing", "NamespaceKeys", "facts_of_universe", "make_keys"]
+__all__ = ["KeysExist", "KeysMissing", "NamespaceKeys", "RotationRefused", "facts_of_universe", "make_keys"]
 
 _FACTS: Final = "facts.json"
 _ISSUER: Final = "issuer.key"
+_NEXT: Final = "next.pub"  # of a rotation that is not finished
+_BIRTH: Final = "birth.json"
 _MAX_FACTS_BYTES: Final = 65536
 
 
@@ -34,6 +39,12 @@ class KeysExist(StatedError):
     """Keys are made once: a second set would be another hub."""
 
     hint = "Leave them: a tenant keeps its keys as long as its log. For another hub choose another id."
+
+
+class RotationRefused(StatedError):
+    """A hub whose key is not rotated by a Secret."""
+
+    hint = "Delete its pod: the next one has another key under the same root, which clients pin."
 
 
 class NamespaceKeys:
@@ -54,6 +65,7 @@ class NamespaceKeys:
                 pin=str(table["pin"]),
                 selftest_issuer=str(table["selftest_issuer"]),
                 selftest_streams=tuple(map(str, table["selftest_streams"])),
+                keys_secret=None if table.get("keys_secret") is None else str(table["keys_secret"]),
             )
         except FileNotFoundError as exc:
             raise KeysMissing(f"there are no keys of {self.namespace} in {self.directory.parent}") from exc
@@ -62,11 +74,50 @@ class NamespaceKeys:
 
     def secrets(self, tenant: Tenant | None) -> list[Manifest]:
         """The Secrets of the namespace, immutable."""
-        name = "veen-authority-keys" if tenant is None else "veen-hub-keys"
+        name = self.facts().keys_secret or keys_secret_of(tenant)
         return [
             self._secret(name, sorted((self.directory / "hub").iterdir())),
             self._secret("veen-selftest-issuer", [self.directory / "selftest" / _ISSUER]),
         ]
+
+    def begin_rotation(self, tenant: Tenant | None) -> bytes:
+        """The public half of the next key, made unless it is there; the Secret that holds it is named (D-146)."""
+        facts = self.facts()
+        if tenant is not None and tenant.storage is None:
+            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a key of its own")
+        path = self.directory / _NEXT
+        if path.exists():
+            return bytes.fromhex(path.read_text("ascii"))
+        key = SigningKey(secrets.token_bytes(32))
+        first = keys_secret_of(tenant)
+        following = f"{first}-next" if facts.keys_secret in (None, first) else first
+        write_private_key(self.directory / "hub", key)
+        (self.directory / "hub" / _BIRTH).unlink(missing_ok=True)  # the log has begun
+        self.write_facts(replace(facts, keys_secret=following))
+        path.write_text(key.public.hex(), "ascii")
+        return key.public
+
+    def finish_rotation(self) -> None:
+        """The hub has taken the next key."""
+        (self.directory / _NEXT).unlink()
+
+    def destroy(self, now: int) -> Path | None:
+        """Put the keys aside, so that a tenant of the same id begins with others; where they are."""
+        if not self.directory.exists():
+            return None
+        aside = self.directory.parent / "destroyed" / f"{self.namespace}-{now}"
+        aside.parent.mkdir(mode=0o700, exist_ok=True)
+        return self.directory.rename(aside)
+
+    def write_facts(self, facts: HubFacts) -> None:
+        table = {
+            "pin": facts.pin,
+            "selftest_issuer": facts.selftest_issuer,
+            "selftest_streams": list(facts.selftest_streams),
+        }
+        if facts.keys_secret is not None:
+            table["keys_secret"] = facts.keys_secret
+        (self.directory / _FACTS).write_text(json.dumps(table, indent=2) + "\n", "utf-8")
 
     def _secret(self, name: str, files: list[Path]) -> Manifest:
         return {
@@ -99,12 +150,7 @@ def make_keys(keys: Path, tenant: Tenant | None, *, born_until: int) -> HubFacts
         selftest_issuer=issuer.public.hex(),
         selftest_streams=(f"veen/selftest/{secrets.token_hex(8)}",),
     )
-    table = {
-        "pin": facts.pin,
-        "selftest_issuer": facts.selftest_issuer,
-        "selftest_streams": list(facts.selftest_streams),
-    }
-    (place.directory / _FACTS).write_text(json.dumps(table, indent=2) + "\n", "utf-8")  # last: the keys are there
+    place.write_facts(facts)  # last: the keys are there
     return facts
 
 

@@ -3,39 +3,46 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.kube.common import (
+    CONTEXT,
+    UNIVERSE,
+    documents,
+    keys_of,
+    local_failure,
+    mounted_secrets,
+    parse,
+    read_text,
+    secrets_of,
+    universe_of,
+)
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.values import SPAN
 
-if TYPE_CHECKING:
-    from veen.kube.objects import HubFacts, Manifest
-    from veen.kube.universe import Universe
-
 __all__ = ["apply", "delete", "diff", "init", "kube", "render", "status", "tenant", "validate"]
-
-_MAX_UNIVERSE_BYTES = 1 << 20
-_MAX_MANIFEST_BYTES = 64 << 20
-
 
 kube = LazyGroup(
     "kube",
     help="Hubs on Kubernetes: one authority and its tenants, each in a namespace, from one universe.toml.",
-    table={"tenant": ("veen.cli.kube.group:tenant", "Tenants of a universe: new, list.")},
+    table={
+        "job": ("veen.cli.kube.jobs:job", "Run a command or a self-test once, inside a cluster."),
+        "rotate-keys": ("veen.cli.kube.lifecycle:rotate_keys", "Give a hub its next key."),
+        "tenant": ("veen.cli.kube.group:tenant", "Tenants of a universe: new, list, destroy."),
+        "upgrade": ("veen.cli.kube.lifecycle:upgrade", "Bring all hubs to another version, the authority first."),
+    },
 )
-tenant = LazyGroup("tenant", help="Tenants of a universe.")
-_universe = click.option(
-    "-f", "--file", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("universe.toml"),
-    show_default=True, help="The universe; its keys are in the directory `keys` beside it.",
-)  # fmt: skip
-_context = click.option("--kube-context", "context", required=True, help="The context of kubectl; there is no default.")
+tenant = LazyGroup(
+    "tenant",
+    help="Tenants of a universe.",
+    table={"destroy": ("veen.cli.kube.lifecycle:destroy", "Delete a tenant, its log included.")},
+)
 
 
 @kube.verb("init", "Begin a universe: universe.toml and the keys of its authority.")
-@_universe
+@UNIVERSE
 @click.option("--id", "universe_id", default="default", show_default=True, help="A short name of the universe.")
 @click.option(
     "--born-within", type=SPAN, default="24h", show_default=True, help="Until when the hub may begin its log."
@@ -53,13 +60,13 @@ def init(output: Output, path: Path, universe_id: str, born_within: int) -> None
     from veen.kube.universe import parse_universe
 
     text = f'universe = "{universe_id}"\n\n[authority]\nstorage = "10Gi"\n'
-    _parse(text, parse_universe)
+    parse(text, parse_universe)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise _local(f"{path} is there already", "name another with --file") from None
-    facts = make_keys(_keys(path), None, born_until=int(time.time()) + born_within)
+        raise local_failure(f"{path} is there already", "name another with --file") from None
+    facts = make_keys(keys_of(path), None, born_until=int(time.time()) + born_within)
     data = {"universe": universe_id, "file": str(path), "namespace": "veen-system", "pin": facts.pin}
     output.result(data, lambda: output.fields(data.items()))
     output.next("veen kube tenant new ID --storage 10Gi")
@@ -67,7 +74,7 @@ def init(output: Output, path: Path, universe_id: str, born_within: int) -> None
 
 @tenant.verb("new", "Add a tenant and make the keys of its hub.")
 @click.argument("tenant_id")
-@_universe
+@UNIVERSE
 @click.option(
     "--storage", help="Size of its volume, such as 20Gi. Without it the hub is disposable: gone with its pod."
 )
@@ -85,11 +92,11 @@ def tenant_new(output: Output, tenant_id: str, path: Path, storage: str | None, 
     from veen.kube.secrets import make_keys
     from veen.kube.universe import parse_universe
 
-    before = _read(path)
+    before = read_text(path)
     more = f'\n[[tenants]]\nid = "{tenant_id}"\n' + (f'storage = "{storage}"\n' if storage is not None else "")
-    universe = _parse(before.rstrip("\n") + "\n" + more, parse_universe)  # refuses a second of the same id
+    universe = parse(before.rstrip("\n") + "\n" + more, parse_universe)  # refuses a second of the same id
     added = universe.tenant(tenant_id)
-    facts = make_keys(_keys(path), added, born_until=int(time.time()) + born_within)
+    facts = make_keys(keys_of(path), added, born_until=int(time.time()) + born_within)
     path.write_text(before.rstrip("\n") + "\n" + more, "utf-8")
     data = {"tenant": tenant_id, "namespace": added.namespace, "pin": facts.pin, "disposable": storage is None}
     output.result(data, lambda: output.fields(data.items()))
@@ -97,11 +104,11 @@ def tenant_new(output: Output, tenant_id: str, path: Path, storage: str | None, 
 
 
 @tenant.verb("list", "The tenants of a universe.")
-@_universe
+@UNIVERSE
 @output_options
 def tenant_list(output: Output, path: Path) -> None:
     """The tenants of a universe."""
-    universe, facts = _universe_of(path)
+    universe, facts = universe_of(path)
     with output.records("tenants", ("tenant", "namespace", "storage", "pin")) as records:
         for entry in universe.tenants:
             pin = facts[entry.namespace].pin
@@ -110,7 +117,7 @@ def tenant_list(output: Output, path: Path) -> None:
 
 
 @kube.verb("render", "Print the manifests of a universe.")
-@_universe
+@UNIVERSE
 @click.option(
     "--secrets", is_flag=True, help="Print the Secrets instead: private keys, for `kubectl create -f -`, once."
 )
@@ -130,7 +137,7 @@ def render(output: Output, path: Path, secrets: bool, kustomize: Path | None) ->
     """
     from veen.kube.render import kustomization, manifests, to_yaml
 
-    universe, facts = _universe_of(path)
+    universe, facts = universe_of(path)
     if kustomize is not None:
         files = kustomization(universe, facts)
         kustomize.mkdir(parents=True, exist_ok=True)
@@ -139,7 +146,7 @@ def render(output: Output, path: Path, secrets: bool, kustomize: Path | None) ->
         data = {"directory": str(kustomize), "files": sorted(files)}
         output.result(data, lambda: output.table(("file",), [[name] for name in sorted(files)]))
         return
-    objects = _secrets(universe, path) if secrets else manifests(universe, facts)
+    objects = secrets_of(universe, path) if secrets else manifests(universe, facts)
     text = to_yaml(objects)
     output.result({"objects": len(objects), "yaml": text}, lambda: click.echo(text, nl=False))
 
@@ -165,8 +172,8 @@ def validate(
     from veen.kube.rules import check_manifests
     from veen.kube.schemas import VERSIONS, check_schemas
 
-    objects = [o for file in files for o in _documents(file)]
-    faults = check_manifests(objects, secrets=_mounted_secrets(objects) if without_secrets else frozenset())
+    objects = [o for file in files for o in documents(file)]
+    faults = check_manifests(objects, secrets=mounted_secrets(objects) if without_secrets else frozenset())
     if not no_schemas:
         faults = sorted([*faults, *check_schemas(objects, versions or VERSIONS)])
     with output.records("faults", ("code", "object", "fault")) as records:
@@ -186,11 +193,11 @@ def validate(
 
 
 @kube.verb("apply", "Bring a cluster to what universe.toml says.")
-@_universe
-@_context
+@UNIVERSE
+@CONTEXT
 @output_options
 def apply(output: Output, path: Path, context: str) -> None:
-    """Bring a cluster to what universe.toml says. Secrets that are there stay: keys are made once.
+    """Bring a cluster to what universe.toml says. Secrets that are there stay, self-tests run again.
 
     \b
     veen kube apply --kube-context prod
@@ -199,7 +206,7 @@ def apply(output: Output, path: Path, context: str) -> None:
     from veen.kube.objects import namespace_of
     from veen.kube.render import manifests, to_yaml
 
-    universe, facts = _universe_of(path)
+    universe, facts = universe_of(path)
     cluster = Cluster(context)
     objects = manifests(universe, facts)
     namespaces = [o for o in objects if o["kind"] == "Namespace"]
@@ -207,24 +214,25 @@ def apply(output: Output, path: Path, context: str) -> None:
     names = {namespace_of(entry) for entry in (None, *universe.tenants)}
     missing = [
         o
-        for o in _secrets(universe, path)
+        for o in secrets_of(universe, path)
         if o["metadata"]["namespace"] in names
         and not cluster.has("secret", o["metadata"]["namespace"], o["metadata"]["name"])
     ]
     if missing:
         cluster.create(to_yaml(missing))
-    cluster.apply(to_yaml(objects))
+    cluster.apply(to_yaml(o for o in objects if o["kind"] != "Job"))
+    cluster.run_jobs([o for o in objects if o["kind"] == "Job"])
     data = {"context": context, "objects": len(objects), "secrets_created": len(missing)}
     output.result(data, lambda: output.fields(data.items()))
     output.next(f"veen kube status --kube-context {context}")
 
 
 @kube.verb("diff", "What apply would change in a cluster.")
-@_universe
-@_context
+@UNIVERSE
+@CONTEXT
 @output_options
 def diff(output: Output, path: Path, context: str) -> None:
-    """What apply would change in a cluster.
+    """What apply would change in a cluster. Jobs are not compared: apply runs them again.
 
     \b
     veen kube diff --kube-context prod
@@ -232,14 +240,14 @@ def diff(output: Output, path: Path, context: str) -> None:
     from veen.kube.cluster import Cluster
     from veen.kube.render import manifests, to_yaml
 
-    universe, facts = _universe_of(path)
-    text = Cluster(context).diff(to_yaml(manifests(universe, facts)))
+    universe, facts = universe_of(path)
+    text = Cluster(context).diff(to_yaml(o for o in manifests(universe, facts) if o["kind"] != "Job"))
     output.result({"context": context, "changes": bool(text), "diff": text}, lambda: output.text(text))
 
 
 @kube.verb("status", "The hubs of a cluster, and whether they are what was rendered.")
-@_universe
-@_context
+@UNIVERSE
+@CONTEXT
 @output_options
 def status(output: Output, path: Path, context: str) -> None:
     """The hubs of a cluster: ready or not, and whether version and configuration are those of universe.toml.
@@ -250,7 +258,7 @@ def status(output: Output, path: Path, context: str) -> None:
     from veen.kube.cluster import Cluster
     from veen.kube.render import manifests
 
-    universe, facts = _universe_of(path)
+    universe, facts = universe_of(path)
     wanted = {
         (o["metadata"]["namespace"], o["metadata"]["name"]): o["metadata"]["annotations"]
         for o in manifests(universe, facts)
@@ -283,8 +291,8 @@ def _state(is_ready: bool, is_there: bool, is_wanted: bool) -> str:
 
 @kube.verb("delete", "Delete the namespace of a tenant, and all that is in it.")
 @click.argument("tenant_id")
-@_universe
-@_context
+@UNIVERSE
+@CONTEXT
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_options
 def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) -> None:
@@ -295,7 +303,7 @@ def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) 
     """
     from veen.kube.cluster import Cluster
 
-    universe, _ = _universe_of(path)
+    universe, _ = universe_of(path)
     namespace = universe.tenant(tenant_id).namespace
     if not yes:
         if not output.may_ask:
@@ -304,72 +312,3 @@ def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) 
     Cluster(context).delete_namespace(namespace)
     data = {"namespace": namespace, "context": context, "deleted": True}
     output.result(data, lambda: output.fields(data.items()))
-
-
-# --- files -------------------------------------------------------------------------------------------------------
-
-
-def _keys(path: Path) -> Path:
-    return path.parent / "keys"
-
-
-def _read(path: Path, at_most: int = _MAX_UNIVERSE_BYTES) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(at_most + 1)
-        if len(data) > at_most:
-            raise _local(f"{path} has more than {at_most} bytes", "give a smaller file")
-        return data.decode("utf-8")
-    except FileNotFoundError:
-        raise _local(f"{path}: there is no such file", "`veen kube init` writes one; --file names another") from None
-    except UnicodeDecodeError:
-        raise _local(f"{path} is not UTF-8 text", "give TOML or YAML") from None
-
-
-def _parse(text: str, parse: Any) -> "Universe":
-    from veen import __version__
-
-    universe: Universe = parse(text, __version__)
-    return universe
-
-
-def _universe_of(path: Path) -> "tuple[Universe, dict[str, HubFacts]]":
-    from veen.kube.secrets import facts_of_universe
-    from veen.kube.universe import parse_universe
-
-    universe = _parse(_read(path), parse_universe)
-    return universe, facts_of_universe(universe, _keys(path))
-
-
-def _secrets(universe: "Universe", path: Path) -> "list[Manifest]":
-    from veen.kube.objects import namespace_of
-    from veen.kube.secrets import NamespaceKeys
-
-    hubs = (None, *universe.tenants)
-    return [o for hub in hubs for o in NamespaceKeys(_keys(path), namespace_of(hub)).secrets(hub)]
-
-
-def _documents(path: Path) -> "list[Any]":
-    import sys
-
-    import yaml
-
-    if str(path) == "-":
-        text = sys.stdin.buffer.read(_MAX_MANIFEST_BYTES).decode("utf-8", "replace")
-    else:
-        text = _read(path, _MAX_MANIFEST_BYTES)
-    try:
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, RecursionError) as exc:
-        raise _local(f"{path} is not YAML: {str(exc).splitlines()[0]}", "give manifests in YAML") from None
-
-
-def _mounted_secrets(objects: Sequence[Any]) -> frozenset[tuple[str, str]]:
-    """Names of Secrets that pods mount, so that their absence is no fault."""
-    from veen.kube.rules import mounted_secrets
-
-    return mounted_secrets(objects)
-
-
-def _local(what: str, hint: str) -> Fail:
-    return Fail("E.LOCAL", what, "nothing was changed", hint)

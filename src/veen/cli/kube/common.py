@@ -1,0 +1,136 @@
+"""What the commands of `veen kube` share: options, and the universe with its keys on disk."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.shared.output import Fail
+
+if TYPE_CHECKING:
+    from veen.kube.objects import HubFacts, Manifest
+    from veen.kube.universe import Tenant, Universe
+
+__all__ = [
+    "CONTEXT",
+    "UNIVERSE",
+    "documents",
+    "edit_universe",
+    "hub_named",
+    "keys_of",
+    "local_failure",
+    "mounted_secrets",
+    "parse",
+    "read_text",
+    "secrets_of",
+    "universe_of",
+]
+
+_MAX_UNIVERSE_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 64 << 20
+
+UNIVERSE = click.option(
+    "-f", "--file", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("universe.toml"),
+    show_default=True, help="The universe; its keys are in the directory `keys` beside it.",
+)  # fmt: skip
+CONTEXT = click.option("--kube-context", "context", required=True, help="The context of kubectl; there is no default.")
+
+
+def keys_of(path: Path) -> Path:
+    return path.parent / "keys"
+
+
+def read_text(path: Path, at_most: int = _MAX_UNIVERSE_BYTES) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(at_most + 1)
+        if len(data) > at_most:
+            raise local_failure(f"{path} has more than {at_most} bytes", "give a smaller file")
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise local_failure(
+            f"{path}: there is no such file", "`veen kube init` writes one; --file names another"
+        ) from None
+    except UnicodeDecodeError:
+        raise local_failure(f"{path} is not UTF-8 text", "give TOML or YAML") from None
+
+
+def parse(text: str, parse: Any) -> "Universe":
+    from veen import __version__
+
+    universe: Universe = parse(text, __version__)
+    return universe
+
+
+def universe_of(path: Path) -> "tuple[Universe, dict[str, HubFacts]]":
+    from veen.kube.secrets import facts_of_universe
+    from veen.kube.universe import parse_universe
+
+    universe = parse(read_text(path), parse_universe)
+    return universe, facts_of_universe(universe, keys_of(path))
+
+
+def secrets_of(universe: "Universe", path: Path) -> "list[Manifest]":
+    from veen.kube.objects import namespace_of
+    from veen.kube.secrets import NamespaceKeys
+
+    hubs = (None, *universe.tenants)
+    return [o for hub in hubs for o in NamespaceKeys(keys_of(path), namespace_of(hub)).secrets(hub)]
+
+
+def documents(path: Path) -> "list[Any]":
+    import yaml
+
+    if str(path) == "-":
+        text = sys.stdin.buffer.read(_MAX_MANIFEST_BYTES).decode("utf-8", "replace")
+    else:
+        text = read_text(path, _MAX_MANIFEST_BYTES)
+    try:
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except (yaml.YAMLError, RecursionError) as exc:
+        raise local_failure(f"{path} is not YAML: {str(exc).splitlines()[0]}", "give manifests in YAML") from None
+
+
+def mounted_secrets(objects: Sequence[Any]) -> frozenset[tuple[str, str]]:
+    """Names of Secrets that pods mount, so that their absence is no fault."""
+    from veen.kube import rules
+
+    return rules.mounted_secrets(objects)
+
+
+def local_failure(what: str, hint: str) -> Fail:
+    return Fail("E.LOCAL", what, "nothing was changed", hint)
+
+
+def hub_named(universe: "Universe", name: str) -> "Tenant | None":
+    """A hub of the universe by the id of its tenant; `authority` is None."""
+    return None if name == "authority" else universe.tenant(name)
+
+
+def edit_universe(path: Path, edit: Callable[[Any], None]) -> "Universe":
+    """Change universe.toml, its comments and its order left as they are; nothing if the outcome cannot be used."""
+    import tomllib
+
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    from veen.kube.universe import parse_universe
+
+    text = read_text(path)
+    parse(text, parse_universe)
+    expected = tomllib.loads(text)
+    edit(expected)
+    form = local_failure(f"{path} is written in a form that is not edited", "change the file by hand")
+    try:
+        document = tomlkit.parse(text)
+        edit(document)
+        changed = tomlkit.dumps(document)
+        if tomllib.loads(changed) != expected:
+            raise form
+    except (TOMLKitError, tomllib.TOMLDecodeError):
+        raise form from None
+    universe = parse(changed, parse_universe)
+    path.write_text(changed, "utf-8")
+    return universe

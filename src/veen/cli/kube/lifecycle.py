@@ -1,0 +1,229 @@
+"""`veen kube upgrade`, `rotate-keys`, `tenant destroy`: what happens to hubs after their first day (001 spec-4 §11)."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.kube.common import (
+    CONTEXT,
+    UNIVERSE,
+    edit_universe,
+    hub_named,
+    keys_of,
+    local_failure,
+    universe_of,
+)
+from veen.cli.shared.output import Fail, Output, output_options
+from veen.cli.shared.values import SPAN
+
+if TYPE_CHECKING:
+    from veen.kube.cluster import Cluster
+    from veen.kube.objects import Manifest
+    from veen.kube.secrets import NamespaceKeys
+    from veen.kube.universe import Tenant
+
+__all__ = ["WITHIN", "destroy", "failed_selftest", "rotate_keys", "upgrade"]
+
+_WORKLOADS = ("StatefulSet", "Deployment")
+WITHIN = click.option(
+    "--within", type=SPAN, default="10m", show_default=True, help="How long a pod or a self-test may take."
+)
+
+
+@click.command("upgrade")
+@click.argument("version")
+@UNIVERSE
+@CONTEXT
+@WITHIN
+@click.option("--no-selftest", is_flag=True, help="Do not wait for the self-tests.")
+@output_options
+def upgrade(output: Output, version: str, path: Path, context: str, within: int, no_selftest: bool) -> None:
+    """Bring all hubs to another version: write it to universe.toml, then the authority, the tenants, the self-tests.
+
+    Each hub must be ready before the next one is touched, and the first that does not become ready ends the command.
+    The same command again goes on; the version before brings back what was.
+
+    \b
+    veen kube upgrade 0.2.0 --kube-context prod
+    """
+    from veen.kube.cluster import Cluster
+    from veen.kube.objects import namespace_of
+    from veen.kube.render import manifests, to_yaml
+
+    before = universe_of(path)[0].version
+    universe = edit_universe(path, lambda table: table.update({"version": version}))
+    _, facts = universe_of(path)
+    cluster, objects = Cluster(context), manifests(universe, facts)
+    steady = [o for o in objects if o["kind"] != "Job"]
+    cluster.apply(to_yaml(o for o in steady if "namespace" not in o["metadata"]))
+    hubs = 0
+    for namespace in (namespace_of(hub) for hub in (None, *universe.tenants)):
+        inside = [o for o in steady if o["metadata"].get("namespace") == namespace]
+        output.note(f"{namespace}: applying version {version}")
+        cluster.apply(to_yaml(inside))
+        for workload in (o for o in inside if o["kind"] in _WORKLOADS):
+            cluster.wait_rollout(workload, within)
+            hubs += workload["metadata"]["labels"]["app.kubernetes.io/component"] == "hub"
+    jobs = [o for o in objects if o["kind"] == "Job"]
+    cluster.run_jobs(jobs)
+    if not no_selftest:
+        for job in jobs:
+            if not cluster.wait_job(job["metadata"]["namespace"], job["metadata"]["name"], within):
+                raise failed_selftest(cluster, job)
+    data = {
+        "context": context,
+        "version_before": before,
+        "version": version,
+        "hubs": hubs,
+        "selftests": 0 if no_selftest else len(jobs),
+    }
+    output.result(data, lambda: output.fields(data.items()))
+
+
+def failed_selftest(cluster: "Cluster", job: "Manifest") -> Fail:
+    """What a self-test that failed says about itself."""
+    from veen.kube.cluster import json_in
+
+    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    checks: list[str] = []
+    try:
+        report = json_in(cluster.logs(namespace, name))
+        checks = [str(check["check"]) for check in report["checks"] if check["result"] == "failed"]
+    except (ValueError, KeyError, TypeError):
+        checks = []
+    return Fail(
+        "E.KUBE.SELFTEST",
+        f"the self-test of {namespace} failed",
+        "; ".join(checks)[:500] or "its Job did not say why",
+        f"kubectl logs job/{name} --namespace {namespace}",
+    )
+
+
+@click.command("rotate-keys")
+@click.argument("hub")
+@UNIVERSE
+@click.option(
+    "--kube-context", "context", help="The context of kubectl; without it only the key and its Secret are made."
+)
+@click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
+@WITHIN
+@output_options
+def rotate_keys(output: Output, hub: str, path: Path, context: str | None, overlap: str, within: int) -> None:
+    """Give a hub its next key. HUB is the id of a tenant, or `authority`.
+
+    A key is made, put beside the old one into a new Secret, and mounted; then the hub itself records the rotation in
+    its log, signed by the old key. hub_id, labels and the pins of clients stay. If it is cut off, the same command goes
+    on where it was. Without --kube-context the rest is for you: apply, then `veen-cli hub key rotate` in the pod.
+
+    \b
+    veen kube rotate-keys acme-prod --kube-context prod
+    veen kube rotate-keys authority --kube-context prod --overlap 7d
+    """
+    from veen.kube.objects import namespace_of
+    from veen.kube.secrets import NamespaceKeys
+
+    universe, _ = universe_of(path)
+    tenant = hub_named(universe, hub)
+    keys = NamespaceKeys(keys_of(path), namespace_of(tenant))
+    public = keys.begin_rotation(tenant)
+    data: dict[str, Any] = {
+        "hub": hub,
+        "namespace": keys.namespace,
+        "hub_pk": f"ed25519:{public.hex()}",
+        "secret": keys.facts().keys_secret,
+        "valid_from": None,
+    }
+    if context is not None:
+        data["valid_from"] = _rotate_in(context, path, keys, tenant, public, overlap, within)
+        keys.finish_rotation()
+    output.result(data, lambda: output.fields((name, "-" if value is None else value) for name, value in data.items()))
+    if context is None:
+        output.next("veen kube apply --kube-context CONTEXT")
+
+
+def _rotate_in(
+    context: str, path: Path, keys: "NamespaceKeys", tenant: "Tenant | None", public: bytes, overlap: str, within: int
+) -> int:
+    """Mount both keys and let the hub rotate; from when the new one signs."""
+    from veen.kube.cluster import Cluster, ClusterFailed
+    from veen.kube.render import manifests, to_yaml
+
+    universe, facts = universe_of(path)
+    cluster = Cluster(context)
+    (workload,) = (
+        o
+        for o in manifests(universe, facts)
+        if o["kind"] in _WORKLOADS
+        and o["metadata"]["namespace"] == keys.namespace
+        and o["metadata"]["labels"]["app.kubernetes.io/component"] == "hub"
+    )
+    secret = next(o for o in keys.secrets(tenant) if o["metadata"]["name"] == facts[keys.namespace].keys_secret)
+    name = secret["metadata"]["name"]
+    if not cluster.holds_key(keys.namespace, name, sorted(secret["data"])):
+        cluster.delete("secret", keys.namespace, name)  # of the rotation before the last one: no pod mounts it
+        cluster.create(to_yaml([secret]))
+    cluster.apply(to_yaml([workload]))
+    cluster.wait_rollout(workload, within)
+    data_dir = "/var/lib/veen"
+    try:
+        identity = json.loads(cluster.execute(workload, ["veen-cli", "hub", "key", "show", data_dir, "--json"]))
+        for entry in identity["hub_keys"]:
+            if entry["hub_pk"] == f"ed25519:{public.hex()}":  # this command was cut off after the rotation
+                return int(entry["valid_from"])
+        words = ["veen-cli", "hub", "key", "rotate", data_dir, "--overlap", overlap, "--json"]
+        rotated = json.loads(cluster.execute(workload, words))
+        if rotated["hub_pk"] != f"ed25519:{public.hex()}":
+            raise ClusterFailed(f"the hub took another key: {rotated['hub_pk']!s:.80}")
+        return int(rotated["valid_from"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ClusterFailed("the hub did not answer with its keys") from exc
+
+
+@click.command("destroy")
+@click.argument("tenant_id")
+@UNIVERSE
+@click.option("--kube-context", "context", help="The context of kubectl; without it no cluster is touched.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_options
+def destroy(output: Output, tenant_id: str, path: Path, context: str | None, yes: bool) -> None:
+    """Destroy a tenant: its namespace with its log, its place in universe.toml; its keys are put aside.
+
+    The log is gone for ever. Receipts and evidence that others hold still verify: the pin is printed.
+
+    \b
+    veen kube tenant destroy team1-dev --kube-context stage
+    """
+    from veen.kube.cluster import Cluster
+    from veen.kube.secrets import NamespaceKeys
+
+    universe, facts = universe_of(path)
+    tenant = universe.tenant(tenant_id)
+    if used := [bridge.name for bridge in universe.bridges if tenant_id in (bridge.source, bridge.target)]:
+        raise local_failure(f"bridge {used[0]} begins or ends at {tenant_id}", f"take it out of {path} first")
+    if not yes:
+        if not output.may_ask:
+            raise click.UsageError("nobody can be asked here; add --yes")
+        where = f" in {context}" if context is not None else ""
+        click.confirm(f"Destroy tenant {tenant_id}{where}, its log included?", abort=True, err=True)
+    if context is not None:
+        Cluster(context).delete_namespace(tenant.namespace)
+
+    def without(table: Any) -> None:
+        entries = table["tenants"]
+        del entries[next(number for number, entry in enumerate(entries) if entry["id"] == tenant_id)]
+        if not entries:
+            del table["tenants"]
+
+    edit_universe(path, without)
+    aside = NamespaceKeys(keys_of(path), tenant.namespace).destroy(int(time.time()))
+    data = {
+        "tenant": tenant_id,
+        "namespace": tenant.namespace,
+        "pin": facts[tenant.namespace].pin,
+        "context": context,
+        "keys": None if aside is None else str(aside),
+    }
+    output.result(data, lambda: output.fields((name, "-" if value is None else value) for name, value in data.items()))
