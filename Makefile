@@ -147,6 +147,7 @@ bench: $(STAMP) native $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000
 	@$(BIN)/python -m benchmarks.labels 1000 1000000
 	@$(BIN)/python -m benchmarks.requests
+	@$(BIN)/python -m benchmarks.transports
 	@$(BIN)/python -m benchmarks.recorder --events 100000
 	@$(BIN)/python benchmarks/bridge.py --events 10000 100000 1000000 --openings
 	@$(BIN)/python -m benchmarks.reconcile --events 1000000

@@ -63,6 +63,7 @@ ROOMS: Final[Sequence[Mapping[str, str]]] = (
     {"client": "identities, send, read, prove", "overlays": "events to state, pure", "hub": "admit, order, answer"},
     {"verify": "what is checked of a data directory"},
     {"storage": "journal, chunks, index, state: what is written"},
+    {"net": "what hub and client share of NATS and QUIC"},
     {"fs": "the door to files and buckets"},
     {"core": "the protocol, pure: bytes, keys, objects, tree, errors"},
 )

@@ -172,6 +172,7 @@ COMPANIONS = {
     "admission.unspecified_authority": {"admission.auth1": "true"},
     "retention.receipts": {"retention.payloads": "1d"},
     "admission.profiles": {"admission.stream_scope": "enforced"},
+    "quic.enabled": {"tls.cert": "{dir}/hub.pem", "tls.key": "{dir}/hub.key"},
     "limits.max_msg_bytes": {"limits.max_body_bytes": "100", "limits.max_hdr_bytes": "100"},
 }
 

@@ -121,6 +121,8 @@ def start(
             root = hub.identity.held.root
             pin = PinnedKey(hub.identity.current_pk) if root is None else PinnedKey(root.public, is_root=True)
             data = _about(hub.url, hub.identity.current_pk, hub.identity.hub_id, pin.to_text(), settings.data_dir)
+            if hub.transport_urls:
+                data["transports"] = list(hub.transport_urls)
             if ready_fd is not None:
                 with os.fdopen(ready_fd, "w") as pipe:
                     pipe.write(json.dumps(data))

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from veen.client.errors import SettingsError
-from veen.client.transport.addresses import check_hub_url
+from veen.client.transport.addresses import check_hub_url, credentials_of
 from veen.core.pin_text import PinnedKey
 
 __all__ = ["CONTEXT_KEYS", "TOP_KEYS", "ConfigFile", "bad_file", "check_key", "check_value", "context_name", "read"]
@@ -214,6 +214,8 @@ def _parsed(path: Path, data: bytes, *, project: bool) -> ConfigFile:
     except ValueError as exc:
         raise bad_file(path, str(exc), "veen config show --origin") from exc
     for table in tables.values():
+        if project and (credentials := credentials_of(table.get("hub", ""))) is not None:
+            _located(path, "credentials", credentials, project=True)
         for key in _FILES:
             if key in table:
                 table[key] = _located(path, key, table[key], project=project)

@@ -4,7 +4,7 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-__all__ = ["SCHEMES", "check_hub_url"]
+__all__ = ["SCHEMES", "check_hub_url", "credentials_of"]
 
 SCHEMES: Final = ("http", "https", "file", "nats", "nats+tls", "quic")
 _EXPECTED: Final = "http://…, https://…, file:///DIRECTORY, nats://HOST/?hub=HEX or quic://HOST:PORT"
@@ -22,7 +22,8 @@ def check_hub_url(text: str) -> str:
     if parts.username or parts.password:
         raise ValueError("a URL must not hold credentials; use token_file")
     if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.strip("/") or parts.query or parts.fragment:
+        is_path = parts.path.startswith("/") and parts.path.strip("/") and not parts.query and not parts.fragment
+        if parts.netloc not in ("", "localhost") or not is_path:
             raise ValueError(f"expected file:///DIRECTORY, found {text!r}")
     elif parts.scheme in ("nats", "nats+tls"):
         strange = parts.path.strip("/") or parts.fragment or not set(query) <= {"hub", "credentials"}
@@ -35,3 +36,8 @@ def check_hub_url(text: str) -> str:
     elif parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected {_EXPECTED}, found {text!r}")
     return text.rstrip("/")
+
+
+def credentials_of(url: str) -> str | None:
+    """The file with credentials for a NATS server that an address names."""
+    return dict(parse_qsl(urlsplit(url).query)).get("credentials")

@@ -27,6 +27,7 @@ from veen.client.errors import (
     TimedOut,
     Unreachable,
 )
+from veen.client.transport.addresses import credentials_of
 from veen.client.transport.base import CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
 from veen.client.transport.http import CALL_SECONDS, is_loopback, read_token, tls_of
 from veen.core import cbor
@@ -79,10 +80,9 @@ class NatsTransport:
         timeout: float = CALL_SECONDS,
         max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
     ) -> None:
-        query = dict(parse_qsl(urlsplit(url).query))
-        self.url, self._hub = url, query["hub"]
+        self.url, self._hub = url, dict(parse_qsl(urlsplit(url).query))["hub"]
         self._address = NatsAddress.of(url, ca_file=ca_file)
-        credentials = query.get("credentials")
+        credentials = credentials_of(url)
         self._credentials = None if credentials is None else Path(credentials).expanduser()
         self._timeout, self._max_answer = timeout, max_answer_bytes
         self._tls: ssl.SSLContext | None = None
