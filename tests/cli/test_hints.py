@@ -24,12 +24,20 @@ LASTING = {
         "console serve",
         "query serve",
         "witness run",
+        "replica run",
         "monitor",
         "policy run",
         "disc serve",
         "disc watch",
     ),
-    *("selftest authority", "selftest bridge", "selftest core", "selftest overlays", "selftest recorder"),
+    *(
+        "selftest authority",
+        "selftest bridge",
+        "selftest core",
+        "selftest federated",
+        "selftest overlays",
+        "selftest recorder",
+    ),
 }
 
 

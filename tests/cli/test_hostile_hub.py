@@ -73,6 +73,7 @@ LINES = {
     "revoke writer": "bob",
     "hub admission": "",
     "hub checkpoint": "",
+    "hub fence": "",
     "hub health": "",
     "hub key rotate": "",
     "hub limits": "",
@@ -200,11 +201,16 @@ OFFLINE = {
     "context add",  # asks for a key on a terminal only: below
     *("pending send", "pending drop"),  # ask nothing while no message waits: tests/cli/test_pending.py
     "recorder agent",  # waits for its hub, whatever that answers: tests/products/recorder/test_agent.py
-    *("selftest bridge", "selftest overlays", "selftest recorder"),  # bring hubs and people of their own
+    *(
+        "selftest bridge",
+        "selftest federated",
+        "selftest overlays",
+        "selftest recorder",
+    ),  # bring hubs and people of their own
     "vesn mirror",  # asks only with a set that verified: tests/cli/test_vesn.py
     *("anchor publish", "bridge anchor"),  # read by verified clients first: tests/cli/test_anchor.py
     *("selftest authority", "selftest core"),  # meet liars of their own: tests/selftest/test_probes.py
-    *("mirror attest", "mirror copy", "mirror verify"),  # talk to two hubs: tests/products/federation
+    *("mirror attest", "mirror copy", "mirror verify", "replica run"),  # talk to two hubs: tests/products/federation
     *("policy assign", "policy drop", "policy push", "policy revoke", "policy run", "policy show", "revoke publish"),
     *("disc advertise hub", "disc advertise overlay", "disc advertise service", "disc list", "disc query"),
     *("disc retire", "disc serve", "disc watch", "connect apply", "connect plan"),  # verified reads: test_connect.py

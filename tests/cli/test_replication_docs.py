@@ -13,12 +13,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "replication.md").read_text("utf-8"
 
 
 def test_every_line_of_the_walk_works(tmp_path):
-    (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    block = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
     options = (*DEV, "--port", "0")
     with running(tmp_path / "a", *options) as source, running(tmp_path / "b", *options) as target:
         env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
         env |= {"URL": target.url, "PIN": target.about["hub_pk"], "VEEN_HOME": str(tmp_path / "home")}
-        env |= {"SOURCE": source.url, "SOURCE_PIN": source.about["hub_pk"]}
+        env |= {"SOURCE": source.url, "SOURCE_PIN": source.about["hub_pk"], "SOURCE_DIR": str(source.data_dir)}
         env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         shown = ""
         for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
@@ -26,8 +26,9 @@ def test_every_line_of_the_walk_works(tmp_path):
                 ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120, env=env, cwd=tmp_path
             )
             assert done.returncode == 0, f"{command}\n{done.stderr}"
-            shown = done.stdout
+            shown += done.stdout
         assert "copied 1 entries" in shown
+        assert re.search(r"^complete\s+(yes|true)", shown, re.MULTILINE | re.IGNORECASE)
 
 
 def test_every_command_that_is_named_parses():

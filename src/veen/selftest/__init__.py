@@ -17,6 +17,7 @@ SUITES: Final[Mapping[str, str]] = {
     "authority": "veen.selftest.authority",
     "bridge": "veen.selftest.bridge",
     "core": "veen.selftest.core",
+    "federated": "veen.selftest.federated",
     "overlays": "veen.selftest.overlays",
     "recorder": "veen.selftest.recorder",
 }

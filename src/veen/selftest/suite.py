@@ -46,9 +46,9 @@ class CheckOutcome:
     detail: str | None = None
 
 
-async def run(suite: Suite, *, hub: HubAt | None = None) -> AsyncIterator[CheckOutcome]:
+async def run(suite: Suite, *, hub: HubAt | None = None, peer: HubAt | None = None) -> AsyncIterator[CheckOutcome]:
     """Each check in turn, in one world; a check that fails does not keep the others from running."""
-    async with World.made(hub) as world:
+    async with World.made(hub, peer) as world:
         blocked_by: str | None = None
         for what, check in suite.checks.items():
             began = time.perf_counter()

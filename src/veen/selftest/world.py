@@ -113,8 +113,9 @@ class _OwnHub:
 class World:
     """Hubs by number, and people. Streams get a suffix of their own in each run: a hub may see many of them."""
 
-    def __init__(self, root: Path, hub: HubAt | None) -> None:
-        self._root, self._given = root, hub
+    def __init__(self, root: Path, hub: HubAt | None, peer: HubAt | None = None) -> None:
+        self._root = root
+        self._named = {number: at for number, at in enumerate((hub, peer)) if at is not None}
         self._hubs: dict[int, _OwnHub] = {}
         self._parts = self._homes = 0
         self._open = contextlib.AsyncExitStack()
@@ -123,10 +124,10 @@ class World:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def made(cls, hub: HubAt | None) -> AsyncIterator[Self]:
+    async def made(cls, hub: HubAt | None, peer: HubAt | None = None) -> AsyncIterator[Self]:
         """In a directory of its own, which is gone afterwards."""
         root = Path(tempfile.mkdtemp(prefix="veen-selftest-"))
-        world = cls(root, hub)
+        world = cls(root, hub, peer)
         try:
             yield world
         finally:
@@ -145,12 +146,12 @@ class World:
     @property
     def owns_hubs(self) -> bool:
         """Whether the first hub is ours to crash."""
-        return self._given is None
+        return not self._named
 
     async def hub(self, number: int = 0, *settings: str) -> HubAt:
-        """The hub with this number; 0 is the one that was named, all others are ours and start with `settings`."""
-        if number == 0 and self._given is not None:
-            return self._given
+        """The hub with this number: one that was named (0 and 1 may be), or one of ours, started with `settings`."""
+        if number in self._named:
+            return self._named[number]
         own = self._hubs.get(number)
         if own is None:
             own = self._hubs[number] = _OwnHub(self._root / f"hub-{number}", settings)
@@ -171,6 +172,11 @@ class World:
         if keys is None:
             keys = self._stream_keys[name] = StreamKeys.create(name)
         return keys
+
+    @property
+    def root(self) -> Path:
+        """A directory of this run."""
+        return self._root
 
     @property
     def suffix(self) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from veen.core.crypto.ed25519 import SigningKey
     from veen.selftest.world import HubAt
 
-__all__ = ["authority", "bridge", "core", "overlays", "recorder", "selftest", "veen_selftest_main"]
+__all__ = ["authority", "bridge", "core", "federated", "overlays", "recorder", "selftest", "veen_selftest_main"]
 
 _KEY_BYTES: Final = 32
 _MAX_KEY_FILE: Final = 256
@@ -37,8 +37,8 @@ _PROBE_OPTIONS: Final = several(
 )
 
 
-def _run(output: Output, name: str, hub: "HubAt | None") -> None:
-    """The suite against this hub, or against hubs started for it."""
+def _run(output: Output, name: str, hub: "HubAt | None", peer: "HubAt | None" = None) -> None:
+    """The suite against these hubs, or against hubs started for it."""
     import asyncio
 
     from veen.selftest import suite_named
@@ -52,7 +52,7 @@ def _run(output: Output, name: str, hub: "HubAt | None") -> None:
     async def work() -> None:
         nonlocal not_checked
         with output.records("checks", columns, widths=(11, 7, 76)) as records:
-            async for outcome in run(suite, hub=hub):
+            async for outcome in run(suite, hub=hub, peer=peer):
                 result = "not checked" if outcome.ok is None else "ok" if outcome.ok else "FAILED"
                 row: dict[str, Any] = {
                     "suite": outcome.suite,
@@ -181,6 +181,49 @@ def overlays(output: Output, session: CliSession) -> None:
     veen selftest overlays --hub http://127.0.0.1:8080 --pin ed25519:HEX
     """
     _run(output, "overlays", _chosen_hub(session))
+
+
+@selftest.verb("federated", "Two hubs that hold each other's logs: mirrors, copies, replicas.")
+@click.option("--peer-hub", help="The URL of the second hub.")
+@click.option("--peer-pin", help="The key of the second hub, ed25519:HEX.")
+@click.option("--peer-token-file", type=FILE, help="A file with the bearer token of the second hub.")
+@click.option("--peer-ca-file", type=FILE, help="Certificates to trust for the second hub instead of the system's.")
+@client_options
+def federated(
+    output: Output,
+    session: CliSession,
+    peer_hub: str | None,
+    peer_pin: str | None,
+    peer_token_file: str | None,
+    peer_ca_file: str | None,
+) -> None:
+    """Check two running hubs: whose identity is whose, attest and copy in both directions, folds over copies.
+
+    Writes small messages under keys of its own; both hubs must admit clients without capabilities. Without --hub two
+    hubs are started for it, as processes, and removed again; then a replica is tried as well, which would copy the
+    whole of a hub of yours.
+
+    \b
+    veen selftest federated
+    veen selftest federated --context a --peer-hub http://127.0.0.1:8081 --peer-pin ed25519:HEX
+    """
+    from veen.client.verify.pin import HubPin
+    from veen.selftest.world import HubAt
+
+    hub = _chosen_hub(session)
+    if (hub is None) != (peer_hub is None) or (peer_hub is None) != (peer_pin is None):
+        raise click.UsageError("give both hubs, --hub and --peer-hub with --peer-pin, or none")
+    peer = None
+    if hub is not None and peer_hub is not None and peer_pin is not None:
+        peer = HubAt(
+            url=peer_hub,
+            pin=HubPin.parse(peer_pin),
+            ca_file=None if peer_ca_file is None else Path(peer_ca_file),
+            token_file=None if peer_token_file is None else Path(peer_token_file),
+            insecure_http=hub.insecure_http,
+            wait_seconds=hub.wait_seconds,
+        )
+    _run(output, "federated", hub, peer)
 
 
 @selftest.verb("bridge", "The air-gap bridge between two hubs (AGB0).")

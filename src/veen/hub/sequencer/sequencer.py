@@ -86,7 +86,6 @@ class NotPrimary(VeenError):
     """Another hub writes this log: this one is a replica, is fenced, or was replaced (D-78)."""
 
     code = Refusal.NOT_PRIMARY.code
-    hint = "Send to the primary: the hub that the replica follows, or the replica that was promoted."
 
     def __init__(self, policy: str) -> None:
         super().__init__(policy)
