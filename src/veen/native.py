@@ -17,9 +17,9 @@ __all__ = [
     "Checked",
     "Loaded",
     "Module",
+    "NativeSigner",
     "Pool",
     "SealedGroup",
-    "Signer",
     "Sizes",
     "load",
 ]
@@ -44,7 +44,7 @@ class Checked(Protocol):
     def leaf_hash(self) -> bytes: ...
 
 
-class Signer(Protocol):
+class NativeSigner(Protocol):
     """A secret key of the hub, inside the module."""
 
 
@@ -71,7 +71,7 @@ class Pool(Protocol):
     def seal(
         self,
         group: SealedGroup,
-        signer: Signer,
+        signer: NativeSigner,
         raw: bytes,
         label: bytes,
         stream_seq: int,
@@ -88,7 +88,7 @@ class Module(Protocol):
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> bool: ...
     def verify_many(self, jobs: bytes, /) -> bytes: ...
-    def Signer(self, seed: bytes, /) -> Signer: ...  # noqa: N802 - a class of the module
+    def Signer(self, seed: bytes, /) -> NativeSigner: ...  # noqa: N802 - a class of the module
     def Group(self) -> SealedGroup: ...  # noqa: N802
     def Pool(self, workers: int, profiles: Sequence[bytes], sizes: Sizes, nice: int = 0) -> Pool: ...  # noqa: N802
 

@@ -21,7 +21,7 @@ from veen.query.errors import (
     ResultDamaged,
 )
 from veen.query.recording import REQUESTS, RESULTS, result_event, submitted_event
-from veen.query.store import Store
+from veen.query.store import ResultStore
 
 DIGEST = ResultDigest(
     query_id="q-1", result_id="r-1", row_count=0, evidence_policy=EvidencePolicy(mode="none"), rows_hash="a",
@@ -32,7 +32,7 @@ EMPTY = Coverage({"streams": []}, {})
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "store")
+    return ResultStore(tmp_path / "store")
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_page_has_bounds(store, log, offset, limit):
 @pytest.mark.req("QRY-16", "QRY-28")
 def test_a_stored_result_has_all_that_its_hashes_are_made_of_and_verifies(store, log):
     result = api.run(log, descriptor(evidence={"mode": "spot", "sample_rate": 0.4}), keys=KEYRING, store=store)
-    stored = api.stored(Store(store._results.parent), result.digest.result_id)
+    stored = api.stored(ResultStore(store._results.parent), result.digest.result_id)
     assert (stored.descriptor, stored.digest, stored.coverage) == (result.descriptor, result.digest, result.coverage)
     assert api.verify(log, stored, keys=KEYRING).ok
     verified = b",".join(store.verified(result.digest.result_id))

@@ -21,7 +21,7 @@ from veen.products.queryservice.service import QueryService, ServiceSettings
 from veen.products.recorder.replay import check_edges, replay_window
 from veen.query import canonical
 from veen.query.recording import REQUESTS
-from veen.query.store import Store
+from veen.query.store import ResultStore
 from veen.storage.pinned import pin
 
 
@@ -153,7 +153,7 @@ def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_p
             async with opened as client:
                 settings = ServiceSettings(data_dir=str(tmp_path / "z2"), keys=Keyring.of([world.target_keys]))
                 principals = Principals.of({"principal": {"alice": table("alice", scopes=["import/*"])}})
-                service = await QueryService.open(client, Store(tmp_path / "store"), principals, settings)
+                service = await QueryService.open(client, ResultStore(tmp_path / "store"), principals, settings)
                 (alice,) = principals.members
                 for number in range(3):
                     given = descriptor(query_id=f"q-{number}", scope=[TARGET], evidence={"mode": "full"})

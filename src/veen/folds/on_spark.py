@@ -37,7 +37,7 @@ from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.fold import AnyFold, Compact, Summary
 from veen.overlays.framework.joined import Joined
 from veen.overlays.framework.ordered import Progress
-from veen.overlays.framework.spans import Additive, Span
+from veen.overlays.framework.spans import Additive, SeqSpan
 from veen.overlays.framework.state import Free, from_tree
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold, Write
@@ -380,7 +380,7 @@ def _orset(rows: "DataFrame", _coverage: FoldCoverage, what: str) -> OrSetState:
     return OrSetState({add_id: tuple(sorted(group, key=lambda add: add[:3])) for add_id, group in adds.items()}, gone)
 
 
-def _counter(rows: "DataFrame", coverage: FoldCoverage, what: str) -> dict[bytes, list[Span[dict[bytes, int]]]]:
+def _counter(rows: "DataFrame", coverage: FoldCoverage, what: str) -> dict[bytes, list[SeqSpan[dict[bytes, int]]]]:
     """The sums by aligned span, as `veen.overlays.framework.spans` keeps them, so that more can be added later."""
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
@@ -404,7 +404,7 @@ def _counter(rows: "DataFrame", coverage: FoldCoverage, what: str) -> dict[bytes
     for row in tabled(summed, f"{what}: sums by shard"):
         sums[row["label"]][row["number"]][row["shard"]] = int(row["delta"])
     return {
-        label: [Span(start, end, value) for (start, end), value in zip(spans_of, sums[label], strict=True)]
+        label: [SeqSpan(start, end, value) for (start, end), value in zip(spans_of, sums[label], strict=True)]
         for label, spans_of in bounds.items()
     }
 

@@ -20,7 +20,7 @@ from veen.log.events import LogEntry, event_row
 from veen.overlays.crud import Crud, CrudFold
 from veen.overlays.framework.decode import Issue, Place, Typed, decode
 from veen.overlays.framework.fold import AnyFold
-from veen.overlays.framework.ordered import Ordered, Prefix, Progress, Table
+from veen.overlays.framework.ordered import Ordered, OrderedPrefix, Progress, Table
 from veen.overlays.queue import Queue, QueueFold
 
 __all__ = ["KEYED", "KEYS", "AnyOrdered", "KeyOf", "counting_rows", "is_keyed", "merged", "summarized", "united"]
@@ -103,7 +103,7 @@ def united(parts: Iterable[Progress[Any, Any]]) -> Progress[Any, Any]:
             for label, seq in part.prefix.upto.items():
                 upto[label] = max(upto.get(label, 0), seq)
             last = part.prefix.last if last is None else max(last, part.prefix.last)
-    prefix: Prefix[Any, Any] | None = None
+    prefix: OrderedPrefix[Any, Any] | None = None
     if last is not None:
-        prefix = Prefix(Table((rows,)), Table((identities,)), upto, last, Table((violations,)))
+        prefix = OrderedPrefix(Table((rows,)), Table((identities,)), upto, last, Table((violations,)))
     return Progress(prefix, {}, ts, issues)

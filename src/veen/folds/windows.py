@@ -16,7 +16,7 @@ from veen.folds.transport import coverage_row
 from veen.log.columns import Column
 from veen.log.events import SILVER, SORT_KEYS, LogEntry
 from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decode
-from veen.overlays.framework.ordered import Prefix, Progress, Table
+from veen.overlays.framework.ordered import OrderedPrefix, Progress, Table
 from veen.overlays.framework.state import from_tree, to_tree
 from veen.overlays.wallet import flows
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
@@ -275,9 +275,9 @@ class Books:
 
     def progress(self, ts: int, issues: Iterable[Issue]) -> Progress[bytes, Record]:
         """The summary: `ts` is the greatest of all rows, `issues` are of those that do not decode."""
-        prefix: Prefix[bytes, Record] | None = None
+        prefix: OrderedPrefix[bytes, Record] | None = None
         if self._last is not None:
             identities: Table[bytes, bool] = Table((self._identities,))
             violations: Table[Place, Issue] = Table((self._violations,))
-            prefix = Prefix(self.table, identities, self._upto, self._last, violations)
+            prefix = OrderedPrefix(self.table, identities, self._upto, self._last, violations)
         return Progress(prefix, {}, ts, {issue.place: issue for issue in issues})

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from veen.core.errors import StatedError
 
-__all__ = ["Authority", "Bridge", "Tenant", "Universe", "UniverseError", "parse_universe"]
+__all__ = ["AuthorityHub", "Bridge", "Tenant", "Universe", "UniverseError", "parse_universe"]
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class UniverseError(StatedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
+class AuthorityHub:
     """The hub that holds schemas, label classes, authorities and revocations."""
 
     storage: str = "10Gi"
@@ -76,7 +76,7 @@ class Universe:
     id: str
     version: str
     registry: str | None = None
-    authority: Authority = Authority()
+    authority: AuthorityHub = AuthorityHub()
     tenants: tuple[Tenant, ...] = ()
     bridges: tuple[Bridge, ...] = ()
     selftest_schedule: str | None = None
@@ -143,8 +143,8 @@ class _Table:
             raise UniverseError(f"{self._where}{key}: no such key{meant}")
 
 
-def _authority(table: _Table) -> Authority:
-    authority = Authority(
+def _authority(table: _Table) -> AuthorityHub:
+    authority = AuthorityHub(
         storage=table.take("storage", _matching(_QUANTITY, "a size such as 10Gi"), "10Gi"),
         storage_class=table.take("storage_class", _dns, None),
         config=table.take("config", _config, {}),

@@ -37,7 +37,7 @@ from veen.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink
 from veen.query.errors import EvidenceFailed, ForbiddenScope, InvalidDescriptor, QueryError
 from veen.query.evidence import Leaves
 from veen.query.planning import plan_query
-from veen.query.store import Store
+from veen.query.store import ResultStore
 from veen.query.table_plan import PlannedSource, PlanReport, TablePlan, TableSource, log_plan, plan_tables
 from veen.query.times import seconds_of
 
@@ -122,7 +122,7 @@ def run(
     *,
     keys: Keys,
     engine: Engine = "python",
-    store: Store | None = None,
+    store: ResultStore | None = None,
     identity: HubIdentity | None = None,
     result_id: str | None = None,
     spark: "SparkSession | None" = None,
@@ -209,7 +209,7 @@ def answer_into(
     return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, table_plan)
 
 
-def _fail(store: Store, result_id: str, exc: Exception) -> None:
+def _fail(store: ResultStore, result_id: str, exc: Exception) -> None:
     store.fail(result_id, *failure_of(exc))
 
 
@@ -229,7 +229,7 @@ class _Stored:
     coverage: Json
 
 
-def stored(store: Store, result_id: str) -> Recorded:
+def stored(store: ResultStore, result_id: str) -> Recorded:
     """A result from a store, to verify or replay."""
     digest = store.digest(result_id)
     return _Stored(descriptor=store.descriptor(digest.query_id), digest=digest, coverage=store.coverage(result_id))

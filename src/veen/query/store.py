@@ -28,7 +28,7 @@ from veen.query.descriptor import QueryDescriptor, check_id
 from veen.query.digest import ResultDigest
 from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, QueryNotFound, ResultDamaged
 
-__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "ResultPage", "State", "Status", "Store", "put_once"]
+__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "ResultPage", "ResultStore", "State", "Status", "put_once"]
 
 State = Literal["pending", "running", "completed", "failed"]
 DEFAULT_LIMIT: Final = 1000
@@ -75,7 +75,7 @@ class ResultPage:
         return {"result_digest": self.digest.to_json(), "rows": list(self.rows), "page": page}
 
 
-class Store:
+class ResultStore:
     """A directory of queries and results."""
 
     def __init__(self, root: Path) -> None:

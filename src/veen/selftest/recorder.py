@@ -24,11 +24,11 @@ from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
 from veen.core.labels import stream_id_of
 from veen.products.recorder.adapters.lines import Lines
-from veen.products.recorder.agent import Agent, Pace, Source
-from veen.products.recorder.authority import Authority
+from veen.products.recorder.agent import Agent, AgentSource, Pace
+from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.heads import read_chain, take
 from veen.products.recorder.replay import check_edges, replay_range, replay_window
-from veen.products.recorder.roles import Role, equip, record_streams
+from veen.products.recorder.roles import RecorderRole, equip, record_streams
 from veen.products.recorder.setup import Wanted, apply, read_history
 from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
@@ -51,8 +51,8 @@ class _Recorder:
     world: World
     hub: int
     home: Home
-    admin: Role
-    producer: Role
+    admin: RecorderRole
+    producer: RecorderRole
 
     @contextlib.asynccontextmanager
     async def connect(self, identity: Identity, ring: Keyring) -> AsyncIterator[Client]:
@@ -71,7 +71,7 @@ class _Recorder:
         role = self.producer
         fs = PrivateFs(self.home.state / "recorder" / role.name)
         with Spool(fs, spool_key(role.keystore.identity), max_bytes=1 << 24) as spool:
-            source = Source(Lines("selftest", io.BufferedReader(io.BytesIO(lines))), stream_id_of(_STREAM))
+            source = AgentSource(Lines("selftest", io.BufferedReader(io.BytesIO(lines))), stream_id_of(_STREAM))
             agent = Agent(role.keystore, role.tokens, Sinks(spool, "selftest"), [source], self.connect, pace=_PACE)
             await agent.run()
 
@@ -81,7 +81,7 @@ class _Recorder:
             last = (await read_chain(client, None)).last
             ring = self.admin.keystore.secrets.keyring
             now = int(time.time())
-            await take(Authority(client, self.admin.tokens), record_streams(ring), configuration, last, now=now)
+            await take(TokenAuthority(client, self.admin.tokens), record_streams(ring), configuration, last, now=now)
 
 
 @contextlib.asynccontextmanager
@@ -89,9 +89,9 @@ async def _recorder(world: World, hub: int) -> AsyncIterator[_Recorder]:
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as root:
         home, now = Home.at(Path(root)), int(time.time())
 
-        def role(name: str) -> Role:
+        def role(name: str) -> RecorderRole:
             keystore = create_identity(home, name, None, now=now)
-            return Role(keystore, TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
+            return RecorderRole(keystore, TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
 
         recorder = _Recorder(world, hub, home, role("admin"), role("web"))
         async with recorder.as_admin() as client:
@@ -101,7 +101,7 @@ async def _recorder(world: World, hub: int) -> AsyncIterator[_Recorder]:
         async with recorder.as_admin() as client:
             ring = recorder.admin.keystore.secrets.keyring
             wanted = Wanted(producers=producers, mapping={"tick": _STREAM})
-            await apply(Authority(client, recorder.admin.tokens), ring, wanted, now=now)
+            await apply(TokenAuthority(client, recorder.admin.tokens), ring, wanted, now=now)
         yield recorder
 
 

@@ -82,7 +82,7 @@ def _partitions(slices: Iterable[Slice], pinned: Pinned, options: Options) -> li
     return [InputPartition((task, pinned.identity)) for task in pack(slices, options.partition_bytes)]
 
 
-class EntryReader(DataSourceReader):
+class EntryPartitionReader(DataSourceReader):
     """One batch read of a pinned prefix."""
 
     def __init__(self, options: Options, wanted: Sequence[Column], pinned: Pinned) -> None:
@@ -101,7 +101,7 @@ class EntryReader(DataSourceReader):
         return {"_reading": self._reading}
 
 
-class NarrowingReader(EntryReader):
+class NarrowingReader(EntryPartitionReader):
     """One that chooses chunks by the filters of the query, for those who ask for it.
 
     Spark 4.3 keeps the tasks of the last query that had filters for all that read the same DataFrame: a later one
@@ -251,7 +251,7 @@ class EntrySource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.of(self.options)
         pinned = self._pinned or _source(options).pin(options.selection)
-        return (NarrowingReader if options.push_filters else EntryReader)(
+        return (NarrowingReader if options.push_filters else EntryPartitionReader)(
             options, self._wanted(schema, options), pinned
         )
 

@@ -16,7 +16,7 @@ from veen.products.queryservice.http import make_app
 from veen.products.queryservice.principals import Principals
 from veen.products.queryservice.service import QueryService, ServiceSettings
 from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
-from veen.query.store import Store
+from veen.query.store import ResultStore
 from veen.testing.hostile import HostileHub
 
 TOKENS = {name: f"token-of-{name}" for name in ("alice", "bob", "carol", "dora")}
@@ -59,7 +59,7 @@ class World:
 
     def __init__(self, tmp_path, data_dir, client, wire):
         self.data_dir, self.client, self.wire = data_dir, client, wire
-        self.store = Store(tmp_path / "store")
+        self.store = ResultStore(tmp_path / "store")
 
     def settings(self, **changes):
         values = {"data_dir": self.data_dir, "keys": KEYRING, "now": lambda: 1_700_000_100, "record_seconds": 5.0}

@@ -11,7 +11,7 @@ from veen.client.home import PrivateFs
 from veen.client.transport.inprocess import InProcess
 from veen.core.labels import stream_id_of
 from veen.products.recorder.adapters.lines import Lines
-from veen.products.recorder.agent import Agent, Pace, Source
+from veen.products.recorder.agent import Agent, AgentSource, Pace
 from veen.products.recorder.events import payload_json
 from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
@@ -124,7 +124,7 @@ async def run_agent(
 
 
 def lines_source(data, *, stream=WEB, id="stdin", **options):
-    return Source(Lines(id, io.BufferedReader(io.BytesIO(data))), stream_id_of(stream), **options)
+    return AgentSource(Lines(id, io.BufferedReader(io.BytesIO(data))), stream_id_of(stream), **options)
 
 
 async def recorded(world, stream=WEB):

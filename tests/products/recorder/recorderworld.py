@@ -14,8 +14,8 @@ from veen.client.identity.keystore import create_identity, open_identity
 from veen.client.send.captokens import TokenStore
 from veen.client.state import StateStore
 from veen.client.transport.inprocess import InProcess
-from veen.products.recorder.authority import Authority
-from veen.products.recorder.roles import Role, equip
+from veen.products.recorder.authority import TokenAuthority
+from veen.products.recorder.roles import RecorderRole, equip
 from veen.products.recorder.setup import Wanted, apply
 
 ADMIN, DISCLOSURE = "admin", "privacy"
@@ -31,9 +31,9 @@ class Recorder:
     lines: list[str] = field(default_factory=list)
     clock: Any = None
 
-    def role(self, name: str) -> Role:
+    def role(self, name: str) -> RecorderRole:
         keystore = open_identity(self.home, name, None)
-        return Role(keystore, TokenStore(self.home.tokens_fs(name)), lambda: self.home.lock(name))
+        return RecorderRole(keystore, TokenStore(self.home.tokens_fs(name)), lambda: self.home.lock(name))
 
     @contextlib.asynccontextmanager
     async def client(self, name: str, *, transport=None, **options):
@@ -51,7 +51,7 @@ class Recorder:
     @contextlib.asynccontextmanager
     async def authority(self, name: str, **options):
         async with self.client(name, **options) as client:
-            yield Authority(client, self.role(name).tokens)
+            yield TokenAuthority(client, self.role(name).tokens)
 
     async def set_up(self, streams=STREAMS, *, keys_ahead=0, **wanted) -> list[str]:
         """As `veen recorder init` does it; safe to repeat."""

@@ -6,8 +6,8 @@ import contextlib
 from tests.client.hubs import person
 
 from veen.core import cbor
-from veen.products.recorder.sink import Sink, Sinks
-from veen.products.recorder.spool import Loss, Pending, Spool, spool_key
+from veen.products.recorder.sink import Sinks, SpoolSink
+from veen.products.recorder.spool import Loss, Spool, SpoolItem, spool_key
 from veen.query.canonical import parse
 from veen.testing.memfs import MemFs
 
@@ -23,7 +23,7 @@ class Taken:
         self.shared = Sinks(self.spool, "test-host", clock=lambda: 1_794_823_200.0)
 
     def sink(self, adapter):
-        return Sink(self.shared, adapter, STREAM)
+        return SpoolSink(self.shared, adapter, STREAM)
 
     def records(self):
         """(subject, type, origin, time, payload) of everything in the spool, in order; it stays there."""
@@ -45,7 +45,7 @@ class Taken:
 
         def noted(loss):
             result.append(loss)
-            return Pending(b"\x02" * 32, b"", "x")
+            return SpoolItem(b"\x02" * 32, b"", "x")
 
         self.spool.report(noted)
         return [(loss.reason, loss.count) for loss in result]

@@ -29,8 +29,8 @@ from veen.client.identity.rotation import RotationBounds
 from veen.client.transport.inprocess import InProcess
 from veen.core.labels import stream_id_of
 from veen.core.objects.profile import PRESETS
-from veen.products.recorder.agent import Agent, Pace, Source
-from veen.products.recorder.events import OPENINGS_STREAM, OWN_STREAM, Record
+from veen.products.recorder.agent import Agent, AgentSource, Pace
+from veen.products.recorder.events import OPENINGS_STREAM, OWN_STREAM, SourceRecord
 from veen.products.recorder.redaction import Redactor, is_opening
 from veen.products.recorder.sink import Sinks
 from veen.products.recorder.successors import successors
@@ -141,7 +141,7 @@ class Burst:
 
     async def run(self, sink):
         for n in range(self._count):
-            record = Record(subject="s", event_type="t", origin="o", time=1, payload={"n": n}, position=str(n))
+            record = SourceRecord(subject="s", event_type="t", origin="o", time=1, payload={"n": n}, position=str(n))
             self.taken += await sink.offer([record])
 
 
@@ -158,7 +158,7 @@ def test_a_full_spool_holds_back_what_can_wait_and_counts_what_cannot(tmp_path):
 
             role, spool = world.role("web"), spool_of(world, "web", max_bytes=20_000)
             shared = Sinks(spool, "h")
-            sources = [Source(burst, stream_id_of("record/app/web")), lines_source(numbered(COUNT))]
+            sources = [AgentSource(burst, stream_id_of("record/app/web")), lines_source(numbered(COUNT))]
             agent = Late(role.keystore, role.tokens, shared, sources, connector(world), pace=FAST)
             life = asyncio.create_task(agent.run())
             await eventually(lambda: spool.counts()["lost"] > 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from veen.core import cbor
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.emitting import line_records
-from veen.products.recorder.events import Record, draft_of, json_line, shaped, to_bytes
+from veen.products.recorder.events import SourceRecord, draft_of, json_line, shaped, to_bytes
 from veen.products.recorder.fields import Selectors, seconds_of, value_at
 from veen.query.fields import payload_of
 
@@ -28,7 +28,7 @@ def record(**fields):
         "payload": {},
         "position": "1",
     }
-    return Record(**options | fields)
+    return SourceRecord(**options | fields)
 
 
 def event_of(found):

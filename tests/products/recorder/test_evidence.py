@@ -262,22 +262,22 @@ def test_findings_name_mapping_producers_schemas_and_losses(tmp_path):
 
 
 def test_losses_silence_and_gaps_are_findings(tmp_path):
-    from veen.products.recorder.agent import Source
-    from veen.products.recorder.events import Record
+    from veen.products.recorder.agent import AgentSource
+    from veen.products.recorder.events import SourceRecord
 
     class Counting:
         kind, id = "syslog", "net"
 
         async def run(self, sink):
             for n in (1, 2, 5, 9):
-                record = Record(subject="s", event_type="t", origin="o", time=1, payload={}, position=f"7:{n}")
+                record = SourceRecord(subject="s", event_type="t", origin="o", time=1, payload={}, position=f"7:{n}")
                 await sink.put([record])
             await sink.lost("spool full", 2)
 
     async def story():
         async with recorder_at(tmp_path) as world:
             pace = replace(FAST, heartbeat=1.0)
-            agent = await run_agent(world, [Source(Counting(), stream_id_of(WEB))], pace=pace)
+            agent = await run_agent(world, [AgentSource(Counting(), stream_id_of(WEB))], pace=pace)
             assert agent is not None
             report = await judged(world, now=int(time.time()) + 3600)
             codes = {finding.code: finding.what for finding in report.findings}

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 from veen.client.errors import LocalError
 from veen.products.recorder.adapters.otlp import Otlp
 from veen.products.recorder.adapters.webhook import Webhook
-from veen.products.recorder.spool import Pending
+from veen.products.recorder.spool import SpoolItem
 
 
 def post(port, path, body, headers=None, method="POST"):
@@ -223,7 +223,7 @@ def test_a_full_spool_answers_503_with_retry_after(monkeypatch):
 
     async def story():
         intake = Taken(max_bytes=10)
-        intake.spool.append([Pending(b"\x02" * 32, b"waits", "x")])
+        intake.spool.append([SpoolItem(b"\x02" * 32, b"waits", "x")])
         async with running(Webhook("hook", "127.0.0.1", 0, "webhook"), intake) as adapter:
             status, _, headers = await sent(adapter.port, "/", b'{"a":1}', JSON)
             assert (status, headers["retry-after"]) == (503, "2")

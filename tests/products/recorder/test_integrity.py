@@ -26,7 +26,7 @@ from tests.products.recorder.test_http_sources import JSON, sent
 from veen.client.errors import LocalError
 from veen.core.labels import stream_id_of
 from veen.products.recorder.adapters.otlp import Otlp, records_of_request
-from veen.products.recorder.agent import Agent, Source
+from veen.products.recorder.agent import Agent, AgentSource
 from veen.products.recorder.events import shaped
 from veen.products.recorder.integrity import IntegrityKeys, SequenceNumbers, canonical_json, check_integrity
 from veen.products.recorder.sink import Sinks
@@ -227,7 +227,7 @@ def test_verify_names_records_whose_signature_does_not_hold_and_numbers_that_are
         async with recorder_at(tmp_path) as world:
             spool, stop = spool_of(world, "web"), asyncio.Event()
             adapter, role = Otlp("otel", "127.0.0.1", 0), world.role("web")
-            source = Source(adapter, stream_id_of("record/app/web"))
+            source = AgentSource(adapter, stream_id_of("record/app/web"))
             agent = Agent(role.keystore, role.tokens, Sinks(spool, "h"), [source], connector(world), pace=FAST)
             running = asyncio.create_task(agent.run(stop))
             await adapter.ready.wait()

@@ -16,8 +16,8 @@ from tests.products.recorder.recorderworld import ADMIN, recorder_at
 from veen import tables
 from veen.core.labels import stream_id_of
 from veen.log.keys import write_keys
-from veen.products.recorder.adapters.tail import Tail
-from veen.products.recorder.agent import Source
+from veen.products.recorder.adapters.tail import TailSource
+from veen.products.recorder.agent import AgentSource
 from veen.products.recorder.fields import Selectors
 from veen.query import api
 
@@ -41,8 +41,10 @@ def test_every_line_of_four_formats_is_recorded_once_and_found_by_query_and_tabl
     async def story():
         async with recorder_at(tmp_path, gated=False) as world:
             sources = [
-                Source(
-                    Tail(path.stem, path, Selectors(subject=path.stem, event_type=f"log.{path.stem}"), follow=False),
+                AgentSource(
+                    TailSource(
+                        path.stem, path, Selectors(subject=path.stem, event_type=f"log.{path.stem}"), follow=False
+                    ),
                     stream_id_of(WEB),
                 )
                 for path in SAMPLES

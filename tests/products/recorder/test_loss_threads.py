@@ -21,8 +21,8 @@ from veen.client.transport.inprocess import InProcess
 from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import Rate
 from veen.products.recorder.adapters.otlp import Otlp
-from veen.products.recorder.adapters.tail import Tail
-from veen.products.recorder.agent import Agent, Source
+from veen.products.recorder.adapters.tail import TailSource
+from veen.products.recorder.agent import Agent, AgentSource
 from veen.products.recorder.events import OPENINGS_STREAM, OWN_STREAM
 from veen.products.recorder.sink import Sinks
 
@@ -31,7 +31,7 @@ STREAM = stream_id_of(WEB)
 
 def agent_of(world, spool, adapter, wire=None, **options):
     role = world.role("web")
-    sources = [Source(adapter, STREAM)]
+    sources = [AgentSource(adapter, STREAM)]
     return Agent(
         role.keystore, role.tokens, Sinks(spool, "host"), sources, connector(world, wire), pace=FAST, **options
     )
@@ -66,7 +66,7 @@ def test_restarts_and_rotation_under_load_lose_and_double_nothing(tmp_path):
         async with recorder_at(tmp_path) as world:
             for life in range(4):
                 spool, stop = spool_of(world, "web"), asyncio.Event()
-                adapter = Tail(
+                adapter = TailSource(
                     "app", writer.path, rotated=True, poll_seconds=0.01
                 )  # it may rotate before the first look
                 running = asyncio.create_task(agent_of(world, spool, adapter).run(stop))
@@ -83,7 +83,7 @@ def test_restarts_and_rotation_under_load_lose_and_double_nothing(tmp_path):
                 writer.write()  # while no agent runs
                 writer.rotate()
             spool = spool_of(world, "web")
-            await agent_of(world, spool, Tail("app", writer.path, follow=False)).run()
+            await agent_of(world, spool, TailSource("app", writer.path, follow=False)).run()
             spool.close()
             assert await numbers(world) == list(range(1, writer.count + 1))
             assert [kind for kind, _ in await own_events(world) if kind == "recorder.loss"] == []
@@ -154,7 +154,7 @@ def test_a_hub_that_answers_429_again_and_again_costs_time_and_no_record(tmp_pat
             while writer.count < 150:
                 writer.write()
             spool = spool_of(world, "web")
-            await agent_of(world, spool, Tail("app", writer.path, follow=False)).run()
+            await agent_of(world, spool, TailSource("app", writer.path, follow=False)).run()
             assert spool.counts()["waiting"] == 0
             spool.close()
             assert await numbers(world) == list(range(1, writer.count + 1))

@@ -10,10 +10,10 @@ from veen.products.recorder.spool import (
     Flight,
     InFlight,
     Loss,
-    Pending,
     Spool,
     SpoolDamaged,
     SpoolFull,
+    SpoolItem,
     spool_key,
 )
 from veen.testing.memfs import Crash, Fault, MemFs
@@ -23,7 +23,7 @@ STREAM, OTHER = b"\x01" * 32, b"\x02" * 32
 
 
 def pending(n, *, stream=STREAM, key=None):
-    return Pending(stream, f"record {n}".encode(), "file", str(n), key)
+    return SpoolItem(stream, f"record {n}".encode(), "file", str(n), key)
 
 
 def spool_on(fs, **options):
@@ -102,7 +102,7 @@ def test_the_file_shows_nothing_without_the_identity(tmp_path):
 
     fs = PrivateFs(tmp_path / "spool")
     with spool_on(fs) as spool:
-        spool.append([Pending(STREAM, b"the password is swordfish", "file", "1")])
+        spool.append([SpoolItem(STREAM, b"the password is swordfish", "file", "1")])
         with pytest.raises(LocalError, match="another agent"):
             spool_on(fs)
     data = b"".join(path.read_bytes() for path in (tmp_path / "spool").iterdir())

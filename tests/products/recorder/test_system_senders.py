@@ -10,7 +10,7 @@ from tests.client.hubs import run
 from tests.products.recorder.sourceworld import Taken, running
 from tests.waiting import eventually
 
-from veen.products.recorder.adapters.journald import Journal, record_of_entry
+from veen.products.recorder.adapters.journald import JournaldSource, record_of_entry
 from veen.products.recorder.adapters.syslog import SyslogTcp, SyslogUdp
 
 REMOTE = Path("/lib/systemd/systemd-journal-remote")
@@ -102,7 +102,7 @@ def test_journal_entries_are_taken_once_and_resumed_at_the_cursor(tmp_path):
         subprocess.run(command, input=exported(entries), check=True, capture_output=True, timeout=60)
 
     def read(intake, name):
-        adapter = Journal("journal", options=[f"--file={tmp_path / name}"], follow=False)
+        adapter = JournaldSource("journal", options=[f"--file={tmp_path / name}"], follow=False)
         run(adapter.run(intake.sink(adapter)))
 
     intake = Taken()

@@ -8,11 +8,11 @@ import pytest
 from tests.client.hubs import run
 from tests.products.recorder.sourceworld import Taken
 
-from veen.products.recorder.adapters.tail import Tail
+from veen.products.recorder.adapters.tail import TailSource
 
 
 def read(taken, path, **options):
-    adapter = Tail("app", path, follow=False, **options)
+    adapter = TailSource("app", path, follow=False, **options)
     run(adapter.run(taken.sink(adapter)))
 
 

@@ -20,7 +20,7 @@ from veen.hub.process.witnesses import (
     ask_cosignatures,
     stored_checkpoint,
 )
-from veen.products.recorder.adapters.http import Answer, Listener
+from veen.products.recorder.adapters.http import WebAnswer, WebListener
 from veen.products.witness.service import WitnessService
 from veen.products.witness.store import WitnessStateError, WitnessStore, witness_key
 
@@ -156,11 +156,11 @@ def test_check_and_store_are_one_step_for_two_at_once(store):
     witness = service(store)
 
     async def both():
-        from veen.products.recorder.adapters.http import Request
+        from veen.products.recorder.adapters.http import WebRequest
 
         bodies = (request(0, 5), request(0, 5, FORK))
         return await asyncio.gather(
-            *(witness.handle(Request("POST", "/add-checkpoint", {}, body)) for body in bodies for _ in range(4))
+            *(witness.handle(WebRequest("POST", "/add-checkpoint", {}, body)) for body in bodies for _ in range(4))
         )
 
     statuses = sorted(answer.status for answer in asyncio.run(both()))
@@ -189,7 +189,7 @@ class Served:
 
     async def _run(self):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        listener = Listener("127.0.0.1", 0, self._handle)
+        listener = WebListener("127.0.0.1", 0, self._handle)
         serving = asyncio.create_task(listener.run())
         await listener.ready.wait()
         self.port = listener.port
@@ -201,7 +201,7 @@ class Served:
 
 def saying(status, body=b"", content_type="text/plain"):
     async def handle(request):
-        return Answer(status, body, content_type)
+        return WebAnswer(status, body, content_type)
 
     return handle
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from veen.query.api import Comparison, Keys, Recorded, Result
     from veen.query.digest import ResultDigest
     from veen.query.remote import QueryConnection
-    from veen.query.store import Store
+    from veen.query.store import ResultStore
     from veen.query.table_plan import PlanReport
 
 __all__ = [
@@ -211,10 +211,10 @@ def _expanded(pattern: str, keyring: "Keyring") -> Iterable[str]:
     return names
 
 
-def _store(session: CliSession, store_dir: str | None) -> "Store":
-    from veen.query.store import Store
+def _store(session: CliSession, store_dir: str | None) -> "ResultStore":
+    from veen.query.store import ResultStore
 
-    return Store(Path(store_dir) if store_dir is not None else session.user_home.data / "queries")
+    return ResultStore(Path(store_dir) if store_dir is not None else session.user_home.data / "queries")
 
 
 # --- results -----------------------------------------------------------------------------------------------------

@@ -101,12 +101,14 @@ class _Opened:
         sync_entries: int,
     ) -> None:
         from veen.products.queryservice.service import ServiceSettings
-        from veen.query.store import Store
+        from veen.query.store import ResultStore
 
         keystore = session.keystore
         self.principals, self._keystore = principals, keystore
         self._connect = connector(session, session.home)
-        self._store = Store(Path(store_dir) if store_dir else session.home.state / "query" / session.identity_name)
+        self._store = ResultStore(
+            Path(store_dir) if store_dir else session.home.state / "query" / session.identity_name
+        )
         self._settings = ServiceSettings(
             data_dir=place.data_dir,
             keys=place.keys(session),

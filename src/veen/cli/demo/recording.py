@@ -20,16 +20,16 @@ from veen.client.send.captokens import TokenStore
 from veen.client.verify.pin import HubPin
 from veen.core.labels import stream_id_of
 from veen.hub.process.runtime import Hub
-from veen.products.recorder.adapters.tail import Tail
-from veen.products.recorder.agent import Agent, Connect, Source
-from veen.products.recorder.authority import Authority
+from veen.products.recorder.adapters.tail import TailSource
+from veen.products.recorder.agent import Agent, AgentSource, Connect
+from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.heads import take
-from veen.products.recorder.roles import Role, equip, record_streams
+from veen.products.recorder.roles import RecorderRole, equip, record_streams
 from veen.products.recorder.setup import Wanted, apply, read_history
 from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
-from veen.products.recorder.verify import Report, verify
+from veen.products.recorder.verify import RecorderReport, verify
 
 __all__ = ["SHOP", "record_and_tamper", "record_lines"]
 
@@ -75,7 +75,7 @@ async def record_and_tamper(story: Story, number: int) -> None:
     }
 
 
-async def record_lines(hub: Hub, root: Path, home: Home) -> tuple[dict[str, Role], bytes]:
+async def record_lines(hub: Hub, root: Path, home: Home) -> tuple[dict[str, RecorderRole], bytes]:
     """A recorder at a hub: roles, configuration, lines and a checkpoint; the roles, and the ciphertext of one line."""
     roles = {name: await asyncio.to_thread(_role, home, name) for name in (_ADMIN, _PRIVACY, _SERVICE)}
     (root / "shop.log").write_text(
@@ -86,9 +86,9 @@ async def record_lines(hub: Hub, root: Path, home: Home) -> tuple[dict[str, Role
     return roles, await _record(roles, connect, root, home)
 
 
-def _role(home: Home, name: str) -> Role:
+def _role(home: Home, name: str) -> RecorderRole:
     keystore = create_identity(home, name, None, now=int(time.time()))  # for a minute, in a directory that goes
-    return Role(keystore, TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
+    return RecorderRole(keystore, TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
 
 
 def _connector(url: str, hub_pk: bytes, home: Home) -> Connect:
@@ -101,34 +101,36 @@ def _connector(url: str, hub_pk: bytes, home: Home) -> Connect:
     return connect
 
 
-async def _set_up(roles: dict[str, Role], connect: Connect, hub_id: bytes) -> None:
+async def _set_up(roles: dict[str, RecorderRole], connect: Connect, hub_id: bytes) -> None:
     admin, service, now = roles[_ADMIN], roles[_SERVICE], int(time.time())
     equip(admin, {_SERVICE: (service, [SHOP])}, roles[_PRIVACY], ttl=3600, hub_id=hub_id, now=now)
     ring = admin.keystore.secrets.keyring
     wanted = Wanted(producers={service.keystore.identity.client_id: [SHOP]}, mapping={})
     async with connect(admin.keystore.identity, ring) as client:
-        await apply(Authority(client, admin.tokens), ring, wanted, now=now)
+        await apply(TokenAuthority(client, admin.tokens), ring, wanted, now=now)
 
 
-async def _record(roles: dict[str, Role], connect: Connect, root: Path, home: Home) -> bytes:
+async def _record(roles: dict[str, RecorderRole], connect: Connect, root: Path, home: Home) -> bytes:
     """The agent reads the file, the admin writes a checkpoint; the ciphertext of the line that will be changed."""
     service, admin = roles[_SERVICE], roles[_ADMIN]
-    source = Tail("shop.log", root / "shop.log", Selectors(subject=".user", event_type=".event"), follow=False)
+    source = TailSource("shop.log", root / "shop.log", Selectors(subject=".user", event_type=".event"), follow=False)
     with Spool(PrivateFs(home.state / "spool"), spool_key(service.keystore.identity), max_bytes=_SPOOL_BYTES) as spool:
         agent = Agent(
-            service.keystore, service.tokens, Sinks(spool, "demo"), [Source(source, stream_id_of(SHOP))], connect
+            service.keystore, service.tokens, Sinks(spool, "demo"), [AgentSource(source, stream_id_of(SHOP))], connect
         )
         await agent.run()
     ring = admin.keystore.secrets.keyring
     async with connect(admin.keystore.identity, ring) as client:
         configuration = (await read_history(client, None)).now
-        await take(Authority(client, admin.tokens), record_streams(ring), configuration, None, now=int(time.time()))
+        await take(
+            TokenAuthority(client, admin.tokens), record_streams(ring), configuration, None, now=int(time.time())
+        )
         entries = [entry async for entry in client.read(SHOP)]
     expect(len(entries) == LINES, "the agent recorded another number of lines")
     return entries[TARGET - 1].msg.ciphertext
 
 
-async def _verified(admin: Role, connect: Connect) -> Report:
+async def _verified(admin: RecorderRole, connect: Connect) -> RecorderReport:
     identity, ring = admin.keystore.identity, admin.keystore.secrets.keyring
     async with connect(identity, ring) as client:
         return await verify(client, record_streams(ring), admins=[identity.client_id], now=int(time.time()))

@@ -14,7 +14,7 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 
 if TYPE_CHECKING:
-    from veen.products.recorder.agent import Source
+    from veen.products.recorder.agent import AgentSource
     from veen.products.recorder.agent_config import AgentConfig
 
 __all__ = ["agent"]
@@ -126,7 +126,7 @@ async def _run(output: Output, session: CliSession, config: "AgentConfig") -> tu
         return dict(spool.counts()), running.trouble
 
 
-async def _announce(output: Output, sources: "list[Source]") -> None:
+async def _announce(output: Output, sources: "list[AgentSource]") -> None:
     """Say which sources are read, once those that listen do."""
     about = []
     for source in sources:

@@ -13,7 +13,7 @@ from veen.cli.shared.output import Output
 if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.core.objects.control import AnchorPublish
-    from veen.products.recorder.heads import Recorded
+    from veen.products.recorder.heads import RecordedHead
 
 __all__ = ["checkpoint"]
 
@@ -40,9 +40,9 @@ def checkpoint(
     client, tokens = session.client(), token_store(session)
     streams = session.keystore.secrets.keyring
 
-    async def work(opened: "Client") -> "tuple[Recorded, AnchorPublish | None] | None":
+    async def work(opened: "Client") -> "tuple[RecordedHead, AnchorPublish | None] | None":
         from veen.core.objects.control import AnchorPublish
-        from veen.products.recorder.authority import Authority
+        from veen.products.recorder.authority import TokenAuthority
         from veen.products.recorder.events import CHECKPOINTS_STREAM
         from veen.products.recorder.heads import covered, heads_of, is_due, read_chain, take
         from veen.products.recorder.roles import record_streams
@@ -57,7 +57,7 @@ def checkpoint(
             heads = await heads_of(opened, covered(readable))
             if not is_due(last, sum(head.last_seq for head in heads), now, configuration):
                 return None
-        recorded = await take(Authority(opened, tokens), readable, configuration, last, now=now)
+        recorded = await take(TokenAuthority(opened, tokens), readable, configuration, last, now=now)
         if not anchor:
             return recorded, None
         record = await opened.anchor(CHECKPOINTS_STREAM, recorded.seq)
@@ -74,7 +74,7 @@ def checkpoint(
         time.sleep(look_every)
 
 
-def _show(output: Output, written: "Recorded | None", anchored: "AnchorPublish | None") -> None:
+def _show(output: Output, written: "RecordedHead | None", anchored: "AnchorPublish | None") -> None:
     if written is None:
         data: dict[str, Any] = {"written": False, "why": "none is due"}
         return output.result(data, lambda: output.line("no checkpoint is due"))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from veen.client.home import Home
     from veen.client.identity.identity import Identity
     from veen.client.identity.keyring import Keyring
-    from veen.products.recorder.roles import Role
+    from veen.products.recorder.roles import RecorderRole
 
 __all__ = ["connector", "role_of"]
 
@@ -48,9 +48,9 @@ def connector(session: CliSession, home: "Home") -> Connector:
     return connect
 
 
-def role_of(session: CliSession, home: "Home", name: str) -> "Role":
+def role_of(session: CliSession, home: "Home", name: str) -> "RecorderRole":
     """An identity that exists, opened."""
     from veen.client.send.captokens import TokenStore
-    from veen.products.recorder.roles import Role
+    from veen.products.recorder.roles import RecorderRole
 
-    return Role(session.opened(home, name), TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
+    return RecorderRole(session.opened(home, name), TokenStore(home.tokens_fs(name)), lambda: home.lock(name))

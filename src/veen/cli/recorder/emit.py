@@ -15,7 +15,7 @@ from veen.cli.shared.output import Exit, Output
 if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.send.writing import Outcome
-    from veen.products.recorder.events import Record
+    from veen.products.recorder.events import SourceRecord
 
 __all__ = ["emit"]
 
@@ -73,12 +73,12 @@ def emit(
     tokens, client = token_store(session), session.client()
     read, first, last, faults = 0, None, None, []
 
-    def send(records: "list[Record]") -> "list[Outcome]":
-        from veen.products.recorder.authority import Authority
+    def send(records: "list[SourceRecord]") -> "list[Outcome]":
+        from veen.products.recorder.authority import TokenAuthority
         from veen.products.recorder.emitting import emit as record
 
         async def work(opened: "Client") -> "list[Outcome]":
-            return await record(Authority(opened, tokens), keys, records, source=host)
+            return await record(TokenAuthority(opened, tokens), keys, records, source=host)
 
         return client.run(work)
 
@@ -125,7 +125,7 @@ def _lines(source: Any) -> Any:
         yield line
 
 
-def _moved(record: "Record", started: int, before: int) -> "Record":
+def _moved(record: "SourceRecord", started: int, before: int) -> "SourceRecord":
     from dataclasses import replace
 
     return replace(record, position=f"{started}:{int(record.position) + before}")

@@ -12,7 +12,7 @@ from veen.cli.shared.values import SIZE, SPAN
 
 if TYPE_CHECKING:
     from veen.client.home import Home
-    from veen.products.recorder.roles import Equipped, Role
+    from veen.products.recorder.roles import Equipped, RecorderRole
     from veen.products.recorder.setup import Wanted
 
 __all__ = ["init"]
@@ -130,7 +130,7 @@ def init(
         output.next(f"veen recorder emit {streams[0]} --identity {name} --type hello --subject me '{{}}'")
 
 
-def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "Role":
+def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "RecorderRole":
     from veen.client.identity.keystore import create_identity
 
     if not home.has_identity(name):
@@ -144,7 +144,7 @@ def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "Role
 
 async def _set_up(
     session: CliSession,
-    roles: dict[str, "Role"],
+    roles: dict[str, "RecorderRole"],
     admin: str,
     disclosure: str,
     producers: dict[str, list[str]],
@@ -153,7 +153,7 @@ async def _set_up(
     keys_ahead: int,
 ) -> tuple["Equipped", list[str], dict[str, Any]]:
     from veen.client.errors import HubRefused
-    from veen.products.recorder.authority import Authority
+    from veen.products.recorder.authority import TokenAuthority
     from veen.products.recorder.roles import equip
     from veen.products.recorder.setup import apply
 
@@ -166,7 +166,7 @@ async def _set_up(
     ring = chief.keystore.secrets.keyring
     try:
         async with connect(chief.keystore.identity, ring) as client:
-            authority = Authority(client, chief.tokens)
+            authority = TokenAuthority(client, chief.tokens)
             gated = await authority.is_gated()
             lines = await apply(authority, ring, wanted, now=now)
     except HubRefused as exc:

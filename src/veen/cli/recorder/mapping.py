@@ -65,11 +65,11 @@ def map_(
     tokens = token_store(session)
 
     async def work(opened: "Client") -> "Configuration":
-        from veen.products.recorder.authority import Authority
+        from veen.products.recorder.authority import TokenAuthority
         from veen.products.recorder.setup import read_history
 
         for draft in drafts:
-            await Authority(opened, tokens).send(stream_id_of(CHANGES_STREAM), draft)
+            await TokenAuthority(opened, tokens).send(stream_id_of(CHANGES_STREAM), draft)
         admins = {key.client_id for key in session.keystore.identity.client_keys}
         return (await read_history(opened, admins)).now
 

@@ -15,7 +15,7 @@ from veen.cli.shared.values import MOMENT
 if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.identity.keyring import StreamKeys
-    from veen.products.recorder.replay import Coverage, Row
+    from veen.products.recorder.replay import ReplayCoverage, Row
 
 __all__ = ["replay"]
 
@@ -65,7 +65,7 @@ def replay(
         *(keys for keys in record_streams(ring) if str(keys) not in ADMIN_STREAMS),
         *(keys for keys in ring.matching("import/*") if keys.can_read),
     ]
-    coverage: list[Coverage] = []
+    coverage: list[ReplayCoverage] = []
     counts = {"rows": 0, "skipped": 0}
     previous: dict[bytes, tuple[int, str]] = {}
 
@@ -118,7 +118,7 @@ async def _parts(
     epoch: int | None,
     since: int | None,
     until: int | None,
-) -> "AsyncIterator[tuple[AsyncIterator[Row], Coverage]]":
+) -> "AsyncIterator[tuple[AsyncIterator[Row], ReplayCoverage]]":
     from veen.products.recorder.replay import replay_range, replay_window
 
     if first is not None and last is not None:

@@ -13,7 +13,7 @@ from veen.cli.shared.output import Exit, Output
 
 if TYPE_CHECKING:
     from veen.client.client import Client
-    from veen.products.recorder.verify import Report
+    from veen.products.recorder.verify import RecorderReport
 
 __all__ = ["verify"]
 
@@ -58,7 +58,7 @@ def verify(
         shared = None if integrity_key_file is None else integrity_key_file.read_bytes()
         integrity = IntegrityKeys.read([path.read_bytes() for path in certificates], shared)
 
-    async def work(opened: "Client") -> "Report":
+    async def work(opened: "Client") -> "RecorderReport":
         from veen.products.recorder.roles import record_streams
         from veen.products.recorder.verify import verify as judge
 

@@ -83,7 +83,7 @@ def run(output: Output, directory: Path, logs: Path, name: str | None, host: str
 async def _run(output: Output, directory: Path, logs: "WitnessPolicy", name: str | None, host: str, port: int) -> None:
     import asyncio
 
-    from veen.products.recorder.adapters.http import Listener
+    from veen.products.recorder.adapters.http import WebListener
     from veen.products.witness.service import WitnessService
     from veen.products.witness.store import WitnessStore, witness_key
 
@@ -92,7 +92,7 @@ async def _run(output: Output, directory: Path, logs: "WitnessPolicy", name: str
     store = WitnessStore(fs)
     try:
         service = WitnessService(store, signing, vkey, {log.vkey.name: log.vkey for log in logs.logs}, time.time)
-        listener = Listener(host, port, service.handle)
+        listener = WebListener(host, port, service.handle)
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -18,7 +18,7 @@ from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import LOSS, OWN_STREAM
 from veen.products.recorder.roles import record_streams
-from veen.products.recorder.verify import Agents, Report, verify
+from veen.products.recorder.verify import Agents, RecorderReport, verify
 
 __all__ = ["recorder"]
 
@@ -142,7 +142,7 @@ def _cell(producer: Producer, count: int, most: int, start: int, span: int) -> G
     return GridCell(count / most, words)
 
 
-def _sections(report: Report) -> list[Section]:
+def _sections(report: RecorderReport) -> list[Section]:
     states = {"valid": "good", "missing": "partly", "invalid": "bad"}
     return [
         Section(
@@ -184,7 +184,7 @@ def _sections(report: Report) -> list[Section]:
 
 
 def _page(
-    report: Report | None,
+    report: RecorderReport | None,
     producers: dict[bytes, Producer],
     sections: list[Section],
     too_long: list[str],

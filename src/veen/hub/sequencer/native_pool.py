@@ -46,7 +46,7 @@ class NativePool:
         self._wake.setblocking(False)
         self._verdicts: deque[Verdict] = deque()  # that were taken and not acted on; not empty: `_act` is scheduled
         # The key that signed last, and its form inside the module. A hub signs with one key for weeks.
-        self._signer: tuple[SigningKey, native.Signer] | None = None
+        self._signer: tuple[SigningKey, native.NativeSigner] | None = None
         self._closed = False
         loop.add_reader(self._wake, self._readable)
 

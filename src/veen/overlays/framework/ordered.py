@@ -20,7 +20,7 @@ from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decod
 from veen.overlays.framework.fold import Fold
 from veen.overlays.framework.state import from_tree, to_tree
 
-__all__ = ["LateEvent", "Ordered", "Prefix", "Progress", "Table"]
+__all__ = ["LateEvent", "Ordered", "OrderedPrefix", "Progress", "Table"]
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -128,7 +128,7 @@ def merge_layers(layers: Iterable[dict[K, Any]]) -> dict[K, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix(Generic[K, R]):
+class OrderedPrefix(Generic[K, R]):
     """The state after everything up to `last` in logical order."""
 
     table: Table[K, R]
@@ -142,7 +142,7 @@ class Prefix(Generic[K, R]):
 class Progress(Generic[K, R]):
     """Prefix(state) | Segment(events) of D-82: a prefix, if any, and what comes after it."""
 
-    prefix: Prefix[K, R] | None = None
+    prefix: OrderedPrefix[K, R] | None = None
     segment: Mapping[Place, Typed[Any]] = field(default_factory=dict)
     ts: int = 0
     issues: Mapping[Place, Issue] = field(default_factory=dict)  # what could not be decoded
@@ -205,10 +205,10 @@ class Ordered(Fold[Progress[K, R], V]):
         ordered = sorted(summary.segment.values(), key=lambda typed: typed.order)
         return Progress(self.advance(summary.prefix, ordered), {}, summary.ts, summary.issues)
 
-    def advance(self, prefix: Prefix[K, R] | None, events: Iterable[Typed[Any]]) -> Prefix[K, R]:
+    def advance(self, prefix: OrderedPrefix[K, R] | None, events: Iterable[Typed[Any]]) -> OrderedPrefix[K, R]:
         """The prefix after `events`, which come after it and stand in logical order."""
         if prefix is None:
-            prefix = Prefix(Table(), Table(), {}, (0, b"", 0, 0, b""), Table())
+            prefix = OrderedPrefix(Table(), Table(), {}, (0, b"", 0, 0, b""), Table())
         table, identities, violations = prefix.table.fork(), prefix.identities.fork(), prefix.violations.fork()
         upto, mirrors, event = dict(prefix.upto), self.mirrors, None
         copies = bool(mirrors)
@@ -224,7 +224,7 @@ class Ordered(Fold[Progress[K, R], V]):
                 self.step(table, typed)
             except Violation as exc:
                 violations[typed.place] = Issue(*typed.place, exc.code, exc.what)
-        return Prefix(table, identities, upto, prefix.last if event is None else event.order, violations)
+        return OrderedPrefix(table, identities, upto, prefix.last if event is None else event.order, violations)
 
     def view(self, summary: Progress[K, R], as_of: int | None = None) -> V:
         prefix = self.seal(summary).prefix
@@ -251,11 +251,11 @@ class Ordered(Fold[Progress[K, R], V]):
     def load(self, tree: cbor.Item) -> Progress[K, R]:
         kind = tuple[self.TABLE, dict[bytes, bool], dict[bytes, int], Order, tuple[Issue, ...]]  # type: ignore[name-defined]  # a type known at run time
         parts, ts, issues = from_tree(tuple[kind | None, int, tuple[Issue, ...]], tree)
-        prefix: Prefix[K, R] | None = None
+        prefix: OrderedPrefix[K, R] | None = None
         if parts is not None:
             rows, identities, upto, last, violations = parts
             by_place = {issue.place: issue for issue in violations}
-            prefix = Prefix(Table((rows,)), Table((identities,)), upto, last, Table((by_place,)))
+            prefix = OrderedPrefix(Table((rows,)), Table((identities,)), upto, last, Table((by_place,)))
         return Progress(prefix, {}, ts, {issue.place: issue for issue in issues})
 
 
@@ -263,7 +263,7 @@ def _rows(table: Table[K, R]) -> dict[K, R]:
     return dict(table.items())
 
 
-def _is_after(prefix: Prefix[K, R], place: Place, typed: Typed[Any]) -> bool:
+def _is_after(prefix: OrderedPrefix[K, R], place: Place, typed: Typed[Any]) -> bool:
     label, stream_seq = place
     if stream_seq <= prefix.upto.get(label, 0):
         return False  # seen before

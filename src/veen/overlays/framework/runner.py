@@ -18,7 +18,7 @@ from veen.core.event import Event, Order
 from veen.overlays.framework.decode import Issue, Place
 from veen.overlays.framework.fold import Fold
 from veen.overlays.framework.merge_tree import MergeTree
-from veen.overlays.framework.ordered import Ordered, Prefix, Progress, Table, merge_layers
+from veen.overlays.framework.ordered import Ordered, OrderedPrefix, Progress, Table, merge_layers
 
 __all__ = ["Cost", "MemorySource", "Runner", "Source", "cut_at"]
 
@@ -234,7 +234,7 @@ class _ByOrder(_Cache):
         self._tree: MergeTree[_Block] = MergeTree(_merge_blocks, fanout=fanout)
         self._heads: dict[bytes, int] = {}
         self._upto: dict[bytes, int] = {}
-        self._prefix: Prefix[Any, Any] | None = None
+        self._prefix: OrderedPrefix[Any, Any] | None = None
 
     def refresh(self) -> None:
         heads = dict(self._source.heads())
@@ -296,10 +296,10 @@ class _ByOrder(_Cache):
         return heapq.merge(*runs, key=lambda event: event.order)
 
 
-def _prefix_of(nodes: Sequence[_Block]) -> Prefix[Any, Any] | None:
+def _prefix_of(nodes: Sequence[_Block]) -> OrderedPrefix[Any, Any] | None:
     """The state after some nodes from the first on: their tables as layers, nothing is copied."""
     if not nodes:
         return None
     layers = [tuple(node.tables[i] for node in reversed(nodes)) for i in range(3)]
     counted = {label: seq for node in nodes for label, seq in node.counted.items()}
-    return Prefix(Table(layers[0]), Table(layers[1]), counted, nodes[-1].last, Table(layers[2]))
+    return OrderedPrefix(Table(layers[0]), Table(layers[1]), counted, nodes[-1].last, Table(layers[2]))

@@ -14,13 +14,13 @@ from veen.core.event import Event
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
 
-__all__ = ["Additive", "Span", "Spans"]
+__all__ = ["Additive", "SeqSpan", "Spans"]
 
 P = TypeVar("P")
 V = TypeVar("V")
 
 
-class Span(NamedTuple, Generic[P]):
+class SeqSpan(NamedTuple, Generic[P]):
     """The sum over the positions start … end - 1 (from 0) of a label."""
 
     start: int
@@ -32,7 +32,7 @@ class Span(NamedTuple, Generic[P]):
         return self.end - self.start
 
 
-Spans = dict[bytes, list[Span[P]]]  # by label: sorted, disjoint, no two siblings
+Spans = dict[bytes, list[SeqSpan[P]]]  # by label: sorted, disjoint, no two siblings
 
 
 class Additive(Compact[Spans[P], V], Generic[P, V]):
@@ -78,7 +78,7 @@ class Additive(Compact[Spans[P], V], Generic[P, V]):
     def _put(self, into: Spans[P], event: Event, value: P) -> None:
         spans = into.setdefault(event.label, [])
         start = event.stream_seq - 1
-        span = Span(start, start + 1, value)
+        span = SeqSpan(start, start + 1, value)
         if not spans or spans[-1].end <= start:
             self._push(spans, span)
             return
@@ -86,21 +86,21 @@ class Additive(Compact[Spans[P], V], Generic[P, V]):
         if index < 0 or spans[index].end <= start:
             into[event.label] = self._union(spans, [span])
 
-    def _union(self, a: list[Span[P]], b: list[Span[P]]) -> list[Span[P]]:
+    def _union(self, a: list[SeqSpan[P]], b: list[SeqSpan[P]]) -> list[SeqSpan[P]]:
         """Of two spans where one lies within the other, the larger stays."""
-        merged: list[Span[P]] = []
+        merged: list[SeqSpan[P]] = []
         # By start, the larger first: so a span comes after all that may contain it.
         for span in sorted((*a, *b), key=lambda s: (s.start, -s.end)):
             if not merged or span.start >= merged[-1].end:
                 self._push(merged, span)
         return merged
 
-    def _push(self, spans: list[Span[P]], span: Span[P]) -> None:
+    def _push(self, spans: list[SeqSpan[P]], span: SeqSpan[P]) -> None:
         """Append, then join siblings from the right."""
         while spans:
             left = spans[-1]
             if left.end != span.start or left.size != span.size or left.start & span.size:
                 break
             spans.pop()
-            span = Span(left.start, span.end, self.plus(left.value, span.value))
+            span = SeqSpan(left.start, span.end, self.plus(left.value, span.value))
         spans.append(span)

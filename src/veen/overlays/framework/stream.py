@@ -10,7 +10,7 @@ from typing import Any, Final
 from veen.core.event import Event
 from veen.overlays.framework.decode import Issue, Place, Typed
 from veen.overlays.framework.fold import AnyFold
-from veen.overlays.framework.ordered import LateEvent, Ordered, Prefix, Progress
+from veen.overlays.framework.ordered import LateEvent, Ordered, OrderedPrefix, Progress
 
 __all__ = ["fold_events"]
 
@@ -49,7 +49,7 @@ class _Advance:
 
     def _new(self, typed: Iterator[Typed[Any]]) -> Iterator[Typed[Any]]:
         """Without what the base has, or what stands twice; LateEvent if one belongs before the end of the base."""
-        prefix: Prefix[Any, Any] | None = self._base.prefix
+        prefix: OrderedPrefix[Any, Any] | None = self._base.prefix
         heads = {} if prefix is None else prefix.upto
         last = None if prefix is None else prefix.last
         for event in typed:

@@ -18,7 +18,7 @@ __all__ = [
     "Conflict",
     "Device",
     "DeviceStatus",
-    "Group",
+    "GroupState",
     "Handle",
     "IdContext",
     "IdPrincipal",
@@ -114,7 +114,7 @@ class Org:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class GroupState:
     org_id: bytes
     group_id: bytes
     realm_id: bytes | None
@@ -175,7 +175,7 @@ class IdState:
     devices: Mapping[tuple[bytes, bytes], Device]  # principal_pk, device_id
     contexts: Mapping[tuple[bytes, bytes], IdContext]  # ctx_id, realm_id
     orgs: Mapping[bytes, Org]
-    groups: Mapping[tuple[bytes, bytes], Group]  # org_id, group_id
+    groups: Mapping[tuple[bytes, bytes], GroupState]  # org_id, group_id
     roles: Mapping[tuple[bytes, bytes | None, str], RoleGrant]  # org_id, realm_id, role
     handles: Mapping[tuple[bytes, str], Handle]  # realm_id, handle
     links: Mapping[tuple[bytes, str, str], tuple[AccountLink, ...]]  # realm_id, provider, external_sub; newest first

@@ -12,7 +12,7 @@ from veen.overlays.id.records import ANYWHERE, IdRecords, Last, Stamp
 from veen.overlays.id.state import (
     AccountLink,
     Device,
-    Group,
+    GroupState,
     Handle,
     IdContext,
     IdPrincipal,
@@ -109,14 +109,14 @@ def _orgs(records: IdRecords, as_of: int) -> dict[bytes, Org]:
     }
 
 
-def _groups(records: IdRecords, as_of: int) -> dict[tuple[bytes, bytes], Group]:
+def _groups(records: IdRecords, as_of: int) -> dict[tuple[bytes, bytes], GroupState]:
     members: dict[tuple[bytes, bytes], dict[bytes, int | None]] = {key: {} for key in records.groups}
     for (org_id, group_id, ctx_id), (_, additions) in records.members.items():
         until = max((addition[2] for addition in additions), default=-1)
         if as_of <= until:
             members[org_id, group_id][ctx_id] = _until(until)
     return {
-        (org_id, group_id): Group(
+        (org_id, group_id): GroupState(
             org_id=org_id,
             group_id=group_id,
             realm_id=realm_id,

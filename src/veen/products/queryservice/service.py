@@ -42,7 +42,7 @@ from veen.query.recording import (
     result_event,
     submitted_event,
 )
-from veen.query.store import DEFAULT_LIMIT, Status, Store
+from veen.query.store import DEFAULT_LIMIT, ResultStore, Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ class QuerySubmission:
 class QueryService:
     """One log, one store. Made by `open`; `aclose` waits for no execution: a later start goes on."""
 
-    def __init__(self, client: Client, store: Store, principals: Principals, settings: ServiceSettings) -> None:
+    def __init__(self, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings) -> None:
         self._client, self._store, self._principals, self._settings = client, store, principals, settings
         self._history = QueryHistory()
         self._tasks: dict[str, asyncio.Task[None]] = {}  # executions that have not ended, by result_id
@@ -98,7 +98,7 @@ class QueryService:
 
     @classmethod
     async def open(
-        cls, client: Client, store: Store, principals: Principals, settings: ServiceSettings
+        cls, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings
     ) -> "QueryService":
         """Read what the log says, record what was prepared, and go on with what was not finished."""
         service = cls(client, store, principals, settings)

@@ -32,7 +32,7 @@ from veen.client.transport.calls import is_transient, refusal_of
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError, Refusal
 from veen.core.labels import stream_id_of
-from veen.products.recorder.authority import Authority
+from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import (
     HEARTBEAT,
     LOSS,
@@ -44,11 +44,11 @@ from veen.products.recorder.events import (
     draft_of,
 )
 from veen.products.recorder.redaction import Redactor
-from veen.products.recorder.sink import Adapter, Sink, Sinks
-from veen.products.recorder.spool import Flight, InFlight, Loss, Pending
+from veen.products.recorder.sink import Adapter, Sinks, SpoolSink
+from veen.products.recorder.spool import Flight, InFlight, Loss, SpoolItem
 from veen.products.recorder.successors import next_seed
 
-__all__ = ["Agent", "KeyShared", "Pace", "Source"]
+__all__ = ["Agent", "AgentSource", "KeyShared", "Pace"]
 
 _BATCH: Final = 64  # messages in one flight
 _BATCH_BYTES: Final = 2 * 1024 * 1024
@@ -66,7 +66,7 @@ class KeyShared(LocalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AgentSource:
     """An adapter and where its records go."""
 
     adapter: Adapter
@@ -94,7 +94,7 @@ class Agent:
         keystore: Keystore,
         tokens: TokenStore,
         shared: Sinks,
-        sources: Sequence[Source],
+        sources: Sequence[AgentSource],
         connect: Connect,
         *,
         pace: Pace | None = None,
@@ -182,7 +182,7 @@ class Agent:
             await self._report_losses()
 
     async def _report_losses(self) -> int:
-        def event_of(loss: Loss) -> Pending:
+        def event_of(loss: Loss) -> SpoolItem:
             payload = {"source": loss.source, "reason": loss.reason, "count": loss.count}
             return self._shared.own_record(LOSS, {**payload, "first": loss.first, "last": loss.last})
 
@@ -193,8 +193,8 @@ class Agent:
 
     # --- in --------------------------------------------------------------------------------------------------
 
-    async def _read(self, source: Source) -> None:
-        await source.adapter.run(Sink(self._shared, source.adapter, source.stream_id, source.redactor))
+    async def _read(self, source: AgentSource) -> None:
+        await source.adapter.run(SpoolSink(self._shared, source.adapter, source.stream_id, source.redactor))
 
     # --- out -------------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Agent:
             pause = min(pause * 2, self._pace.longest_pause)
 
     @contextlib.asynccontextmanager
-    async def _client(self) -> AsyncIterator[Authority]:
+    async def _client(self) -> AsyncIterator[TokenAuthority]:
         """A client with the present key; before that, whatever an earlier key left open is settled with that key."""
         identity, ring = self._keystore.identity, self._keystore.secrets.keyring
         last = await asyncio.to_thread(self._spool.note, "principal")
@@ -229,13 +229,13 @@ class Agent:
             await self._close_key(identity, ring, bytes.fromhex(last), record)
         self._counts.clear()
         async with self._connect(identity, ring) as client:
-            authority = Authority(client, self._tokens, clock=self._shared.clock)
+            authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
             if is_new:
                 await authority.send(record.stream_id, draft_of(record.data, client.client_id))
             await asyncio.to_thread(self._spool.set_note, "principal", identity.client_id.hex())
             yield authority
 
-    async def _close_key(self, identity: Identity, ring: Keyring, last: bytes, record: Pending) -> None:
+    async def _close_key(self, identity: Identity, ring: Keyring, last: bytes, record: SpoolItem) -> None:
         """Settle the flight of the earlier key and let it name its successor, which names it in turn (I3).
 
         A crash before the successor is noted repeats this: the names may stand in the log twice, the records do not.
@@ -244,13 +244,13 @@ class Agent:
         if cut is not None:
             earlier = replace(identity, client_keys=identity.client_keys[:cut])
             async with self._connect(earlier, ring) as client:
-                authority = Authority(client, self._tokens, clock=self._shared.clock)
+                authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
                 if (flight := await asyncio.to_thread(self._spool.flight)) is not None:
                     await self._finish(authority, flight)
                 await authority.send(record.stream_id, draft_of(record.data, client.client_id))
         await asyncio.to_thread(self._spool.ground)
 
-    async def _send_next(self, authority: Authority) -> bool:
+    async def _send_next(self, authority: TokenAuthority) -> bool:
         """One flight; False if the agent ends or the client key is due. Waits while there is nothing to send."""
         flight = await asyncio.to_thread(self._spool.flight)
         if flight is None:
@@ -267,7 +267,7 @@ class Agent:
             await self._shared.changed.wait()
         return True
 
-    async def _prepared(self, authority: Authority) -> Flight | None:
+    async def _prepared(self, authority: TokenAuthority) -> Flight | None:
         """Seal what waits longest and write the MSGs down."""
         batch = await asyncio.to_thread(self._spool.next_batch, self._batch, _BATCH_BYTES)
         if batch is None:
@@ -305,7 +305,7 @@ class Agent:
         now = (await client.status()).epoch
         return next((epoch for epoch in (now, now - 1, now + 1) if client.label(keys, epoch) == label), now)
 
-    async def _finish(self, authority: Authority, flight: Flight) -> None:
+    async def _finish(self, authority: TokenAuthority, flight: Flight) -> None:
         """Send the identical bytes until each message has a receipt or is known not to be in the log."""
         client, keys = authority.client, self._keys(flight.stream_id)
         prepared = [Prepared.of(message.msg) for message in flight.messages]
@@ -358,7 +358,7 @@ class Agent:
 
     # --- keys ------------------------------------------------------------------------------------------------
 
-    async def _rotated(self, authority: Authority) -> bool:
+    async def _rotated(self, authority: TokenAuthority) -> bool:
         """Replace the client key if it is past its bounds (KEX1+) and nothing is in flight; whether it was replaced.
 
         A token names one client key, so at a hub that asks for tokens the next key needs one that the admin issued in

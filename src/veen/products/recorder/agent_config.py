@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from veen.client.identity.keyring import Keyring
 from veen.products.recorder.adapters.registry import SourceConfig, SourceInvalid, adapter_of
-from veen.products.recorder.agent import Pace, Source
+from veen.products.recorder.agent import AgentSource, Pace
 from veen.products.recorder.events import MAX_PAYLOAD
 from veen.products.recorder.redaction import Redactor
 
@@ -70,10 +70,10 @@ class AgentConfig:
             pace=Pace(heartbeat=float(_number(agent, "heartbeat", 60)), drain=float(_number(agent, "drain", 30))),
         )
 
-    def opened(self, ring: Keyring) -> list[Source]:
+    def opened(self, ring: Keyring) -> list[AgentSource]:
         """The sources with their adapters; UnknownStream if the producer has no key of a stream."""
         return [
-            Source(adapter_of(config), ring.for_stream(stream).stream_id, redactor)
+            AgentSource(adapter_of(config), ring.for_stream(stream).stream_id, redactor)
             for config, stream, redactor in self.sources
         ]
 

@@ -11,12 +11,12 @@ from veen.client.send.writing import Sent
 from veen.core.objects.captoken import CapToken
 from veen.overlays.framework.body import Draft
 
-__all__ = ["Authority"]
+__all__ = ["TokenAuthority"]
 
 _LOOK_AGAIN_SEC: Final = 60.0  # for a token that was renewed or came later: looking reads and verifies all of them
 
 
-class Authority:
+class TokenAuthority:
     """One client and the tokens of its identity. Used by one task at a time."""
 
     def __init__(self, client: Client, tokens: TokenStore, *, clock: Callable[[], float] = time.time) -> None:

@@ -7,14 +7,16 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Outcome
 from veen.products.recorder.adapters.lines import record_of_line
-from veen.products.recorder.authority import Authority
-from veen.products.recorder.events import MAX_PAYLOAD, Record, draft_of, shaped, to_bytes
+from veen.products.recorder.authority import TokenAuthority
+from veen.products.recorder.events import MAX_PAYLOAD, SourceRecord, draft_of, shaped, to_bytes
 from veen.products.recorder.fields import Selectors
 
 __all__ = ["emit", "line_records"]
 
 
-def line_records(lines: Iterable[bytes], selectors: Selectors, *, origin: str, now: int | None = None) -> list[Record]:
+def line_records(
+    lines: Iterable[bytes], selectors: Selectors, *, origin: str, now: int | None = None
+) -> list[SourceRecord]:
     """One record per line that is not empty; its number is its position."""
     moment = int(time.time()) if now is None else now
     records = []
@@ -27,9 +29,9 @@ def line_records(lines: Iterable[bytes], selectors: Selectors, *, origin: str, n
 
 
 async def emit(
-    authority: Authority,
+    authority: TokenAuthority,
     keys: StreamKeys,
-    records: Sequence[Record],
+    records: Sequence[SourceRecord],
     *,
     adapter: str = "emit",
     source: str = "emit",

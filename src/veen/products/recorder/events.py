@@ -32,7 +32,7 @@ __all__ = [
     "ROTATE",
     "START",
     "STOP",
-    "Record",
+    "SourceRecord",
     "draft_of",
     "json_line",
     "own",
@@ -62,7 +62,7 @@ _UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Record:
+class SourceRecord:
     """One record of a source. `position` is where the source continues after it; `key` tells a repetition."""
 
     subject: str
@@ -99,7 +99,7 @@ def json_line(data: bytes) -> Json:
     return {"message": text_of(data)}
 
 
-def shaped(record: Record, *, adapter: str, source: str, max_payload: int = MAX_PAYLOAD) -> Record:
+def shaped(record: SourceRecord, *, adapter: str, source: str, max_payload: int = MAX_PAYLOAD) -> SourceRecord:
     """The record within the bounds of an event, with `_src` inside its payload as canonical JSON bytes."""
     payload = record.payload if type(record.payload) is dict else {"value": record.payload}
     src: dict[str, Json] = {"adapter": adapter, "id": source, "pos": record.position}
@@ -160,9 +160,11 @@ def payload_json(event: sdr.RecorderEvent) -> Json:
     return payload_of(event.payload)
 
 
-def own(event_type: str, payload: Mapping[str, Json], *, origin: str, position: str, now: int | None = None) -> Record:
+def own(
+    event_type: str, payload: Mapping[str, Json], *, origin: str, position: str, now: int | None = None
+) -> SourceRecord:
     """An event of the recorder about itself."""
-    return Record(
+    return SourceRecord(
         subject="recorder",
         event_type=event_type,
         origin=origin,
@@ -172,7 +174,7 @@ def own(event_type: str, payload: Mapping[str, Json], *, origin: str, position: 
     )
 
 
-def to_bytes(record: Record) -> bytes:
+def to_bytes(record: SourceRecord) -> bytes:
     """A shaped record, as the spool keeps it."""
     return cbor.encode([record.subject, record.event_type, record.origin, record.time, record.payload])
 

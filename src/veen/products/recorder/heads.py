@@ -12,10 +12,10 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.recorder.checkpoint import CHECKPOINT, EMPTY_ROOT, RecorderCheckpoint, StreamHead, checkpoint
 from veen.overlays.recorder.config import Configuration
-from veen.products.recorder.authority import Authority
+from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import CHECKPOINTS_STREAM
 
-__all__ = ["Chain", "Recorded", "covered", "heads_of", "is_due", "read_chain", "take"]
+__all__ = ["Chain", "RecordedHead", "covered", "heads_of", "is_due", "read_chain", "take"]
 
 
 def covered(streams: Sequence[StreamKeys]) -> list[StreamKeys]:
@@ -61,7 +61,7 @@ async def _checkpoints(client: Client, keys: StreamKeys) -> list[Checkpoint]:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedHead:
     """A checkpoint in the log, and where it stands."""
 
     body: RecorderCheckpoint
@@ -73,17 +73,17 @@ class Recorded:
 class Chain:
     """The checkpoints of a recorder in their order, and what is wrong with the stream of them."""
 
-    records: tuple[Recorded, ...]
+    records: tuple[RecordedHead, ...]
     issues: tuple[Issue, ...]
 
     @property
-    def last(self) -> Recorded | None:
+    def last(self) -> RecordedHead | None:
         return self.records[-1] if self.records else None
 
 
 async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
     """Read and judge the stream of checkpoints: form, author, and the chain of `prev`."""
-    records: list[Recorded] = []
+    records: list[RecordedHead] = []
     issues: list[Issue] = []
     async for entry in client.read(CHECKPOINTS_STREAM):
         label, seq = entry.receipt.label, entry.seq
@@ -103,11 +103,11 @@ async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
         expected = records[-1].msg_id if records else None
         if typed.body.prev != expected:
             issues.append(Issue(label, seq, "SDR.CHAIN", "prev does not name the checkpoint before it"))
-        records.append(Recorded(typed.body, entry.msg_id, seq))
+        records.append(RecordedHead(typed.body, entry.msg_id, seq))
     return Chain(tuple(records), tuple(issues))
 
 
-def is_due(last: Recorded | None, events: int, now: int, configuration: Configuration) -> bool:
+def is_due(last: RecordedHead | None, events: int, now: int, configuration: Configuration) -> bool:
     """Whether a checkpoint is due by time or by volume. Streams without new entries need none."""
     if last is None:
         return True
@@ -118,13 +118,13 @@ def is_due(last: Recorded | None, events: int, now: int, configuration: Configur
 
 
 async def take(
-    authority: Authority,
+    authority: TokenAuthority,
     streams: Sequence[StreamKeys],
     configuration: Configuration,
-    last: Recorded | None,
+    last: RecordedHead | None,
     *,
     now: int,
-) -> Recorded:
+) -> RecordedHead:
     """Write a checkpoint of all streams, chained to the last one."""
     client = authority.client
     status = await client.status()
@@ -138,4 +138,4 @@ async def take(
         prev=None if last is None else last.msg_id,
     )
     sent = await authority.send(stream_id_of(CHECKPOINTS_STREAM), draft)
-    return Recorded(RecorderCheckpoint.from_bytes(draft.body), sent.msg_id, sent.seq)
+    return RecordedHead(RecorderCheckpoint.from_bytes(draft.body), sent.msg_id, sent.seq)

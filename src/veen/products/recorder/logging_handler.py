@@ -28,11 +28,11 @@ from veen.client.identity.keyring import Keyring
 from veen.client.identity.keystore import open_identity
 from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
-from veen.products.recorder.agent import Agent, Pace, Source
-from veen.products.recorder.events import Record, shaped, to_bytes
+from veen.products.recorder.agent import Agent, AgentSource, Pace
+from veen.products.recorder.events import SourceRecord, shaped, to_bytes
 from veen.products.recorder.fields import words_of
-from veen.products.recorder.sink import Sink, Sinks
-from veen.products.recorder.spool import Pending, Spool, SpoolFull, spool_key
+from veen.products.recorder.sink import Sinks, SpoolSink
+from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem, spool_key
 from veen.query.canonical import Json
 
 __all__ = ["RecorderHandler", "record_of_log"]
@@ -44,7 +44,7 @@ _PAUSE_SECONDS: Final = 0.02
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> Record:
+def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> SourceRecord:
     """A record of `logging`: `extra` becomes members of the payload; `subject` and `event` in it name the event."""
     payload: dict[str, Json] = {
         "message": entry.getMessage(),
@@ -58,7 +58,7 @@ def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> Reco
     for name, value in vars(entry).items():
         if name not in _STANDARD:
             payload[name] = value if isinstance(value, (str, int, float, bool, dict, list, type(None))) else repr(value)
-    return Record(
+    return SourceRecord(
         subject=words_of(payload.get("subject")) or str(entry.name),
         event_type=words_of(payload.get("event")) or str(entry.levelname).lower(),
         origin=f"{host}/{entry.processName}" if entry.processName else host,
@@ -115,7 +115,9 @@ class RecorderHandler(logging.Handler):
 
         tokens = TokenStore(place.tokens_fs(name))
         self._shared = Sinks(self._spool, self._host)
-        self._agent = Agent(keystore, tokens, self._shared, [Source(_Forever(), self._stream_id)], connect, pace=pace)
+        self._agent = Agent(
+            keystore, tokens, self._shared, [AgentSource(_Forever(), self._stream_id)], connect, pace=pace
+        )
         self._stop = asyncio.Event()
         self.error: BaseException | None = None  # why the agent ended before `close`
         self._thread = threading.Thread(target=self._run, name="veen-recorder", daemon=True)
@@ -135,11 +137,11 @@ class RecorderHandler(logging.Handler):
             self._count += 1
             event = record_of_log(record, host=self._host, position=f"{os.getpid()}:{self._began}:{self._count}")
             data = to_bytes(shaped(event, adapter=self.kind, source=self.id))
-            self._put(Pending(self._stream_id, data, self.id, event.position))
+            self._put(SpoolItem(self._stream_id, data, self.id, event.position))
         except Exception:
             self.handleError(record)
 
-    def _put(self, pending: Pending) -> None:
+    def _put(self, pending: SpoolItem) -> None:
         while True:
             try:
                 self._spool.append([pending])
@@ -174,5 +176,5 @@ class _Forever:
 
     kind, id = "logging", "logging"
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         await asyncio.Event().wait()

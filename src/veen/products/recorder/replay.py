@@ -27,7 +27,7 @@ from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import payload_json
 
-__all__ = ["Coverage", "EdgeUnproven", "Row", "check_edges", "replay_range", "replay_window", "row_of"]
+__all__ = ["EdgeUnproven", "ReplayCoverage", "Row", "check_edges", "replay_range", "replay_window", "row_of"]
 
 
 class EdgeUnproven(VerifyError):
@@ -82,7 +82,7 @@ def _imported(crossed: ImportedEvent | WithheldEvent) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class ReplayCoverage:
     """What an answer covers of one label, and the evidence that it is all of it.
 
     `before` and `after` are the receipts beside the range; None where the log begins, or ends under `signed`.
@@ -112,7 +112,7 @@ class Coverage:
         }
 
 
-def check_edges(coverage: Coverage, since: int, until: int) -> None:
+def check_edges(coverage: ReplayCoverage, since: int, until: int) -> None:
     """EdgeUnproven unless the neighbours show that the whole window lies in the range. Signatures are not judged."""
     before, after = coverage.before, coverage.after
     if before is None:
@@ -131,12 +131,12 @@ def check_edges(coverage: Coverage, since: int, until: int) -> None:
 
 async def replay_range(
     client: Client, keys: StreamKeys, first: int, last: int, *, epoch: int | None = None
-) -> tuple[AsyncIterator[Row], Coverage]:
+) -> tuple[AsyncIterator[Row], ReplayCoverage]:
     """The entries first … last of one label. LocalError if the log has fewer."""
     signed = await client.checkpoint(keys, epoch=epoch)
     if not 1 <= first <= last <= signed.upto_seq:
         raise LocalError(f"{keys}: the log has entries 1 to {signed.upto_seq}, and {first} to {last} was asked for")
-    coverage = Coverage(
+    coverage = ReplayCoverage(
         stream=str(keys),
         label=signed.label_curr,
         epoch=signed.epoch,
@@ -151,7 +151,7 @@ async def replay_range(
 
 async def replay_window(
     client: Client, keys: StreamKeys, since: int, until: int
-) -> AsyncIterator[tuple[AsyncIterator[Row], Coverage]]:
+) -> AsyncIterator[tuple[AsyncIterator[Row], ReplayCoverage]]:
     """For every label of a stream: its entries with hub_ts in since … until, and the proof that these are all."""
     try:
         signed = await client.checkpoints(keys)
@@ -162,7 +162,7 @@ async def replay_window(
     for entry in signed:
         first = await _first_at(client, keys, entry, since)
         last = await _first_at(client, keys, entry, until + 1) - 1
-        coverage = Coverage(
+        coverage = ReplayCoverage(
             stream=str(keys),
             label=entry.label_curr,
             epoch=entry.epoch,
@@ -186,7 +186,7 @@ async def _first_at(client: Client, keys: StreamKeys, signed: Checkpoint, ts: in
     return low
 
 
-async def _rows(client: Client, keys: StreamKeys, coverage: Coverage) -> AsyncIterator[Row]:
+async def _rows(client: Client, keys: StreamKeys, coverage: ReplayCoverage) -> AsyncIterator[Row]:
     """Every entry of the range, in order."""
     at = coverage.from_seq
     while at <= coverage.to_seq:

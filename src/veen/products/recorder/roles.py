@@ -28,7 +28,7 @@ __all__ = [
     "ADMIN_STREAMS",
     "CLASSES_STREAM",
     "Equipped",
-    "Role",
+    "RecorderRole",
     "RoleConflict",
     "check_roles",
     "equip",
@@ -47,7 +47,7 @@ class RoleConflict(LocalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class RecorderRole:
     """An identity on this machine: its keystore, its tokens, and the right to change both."""
 
     keystore: Keystore
@@ -87,9 +87,9 @@ def check_roles(admin: str, disclosure: str | None, producers: Mapping[str, Sequ
 
 
 def equip(
-    admin: Role,
-    producers: Mapping[str, tuple[Role, Sequence[str]]],
-    disclosure: Role | None,
+    admin: RecorderRole,
+    producers: Mapping[str, tuple[RecorderRole, Sequence[str]]],
+    disclosure: RecorderRole | None,
     *,
     ttl: int,
     hub_id: bytes,
@@ -133,7 +133,7 @@ def record_streams(ring: Keyring) -> tuple[StreamKeys, ...]:
     return tuple(keys for pattern in _RECORD for keys in ring.matching(pattern) if keys.can_read)
 
 
-def _make_keys(role: Role, streams: Iterable[str]) -> list[str]:
+def _make_keys(role: RecorderRole, streams: Iterable[str]) -> list[str]:
     ring, new = role.keystore.secrets.keyring, []
     for stream in streams:
         try:
@@ -145,22 +145,22 @@ def _make_keys(role: Role, streams: Iterable[str]) -> list[str]:
     return new
 
 
-def _add_keys(role: Role, keys: Iterable[StreamKeys]) -> None:
+def _add_keys(role: RecorderRole, keys: Iterable[StreamKeys]) -> None:
     ring = role.keystore.secrets.keyring
     for entry in keys:
         ring = ring.with_keys(entry)
     _save(role, ring)
 
 
-def _save(role: Role, ring: Keyring) -> None:
+def _save(role: RecorderRole, ring: Keyring) -> None:
     if set(ring.entries) != set(role.keystore.secrets.keyring.entries):
         with role.lock():
             role.keystore.save(replace(role.keystore.secrets, keyring=ring))
 
 
 def _token(
-    admin: Role,
-    subject: Role,
+    admin: RecorderRole,
+    subject: RecorderRole,
     streams: Sequence[str],
     *,
     ttl: int,

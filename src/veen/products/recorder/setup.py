@@ -13,7 +13,7 @@ from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.overlays.framework.body import Draft
 from veen.overlays.naming.label_class import LABEL_CLASS, LabelClassFold, classify
 from veen.overlays.recorder.config import LONG_TERM_SEC, Configuration, History, change, history_of
-from veen.products.recorder.authority import Authority
+from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import (
     CHANGES_STREAM,
     HEARTBEAT,
@@ -57,7 +57,7 @@ async def read_history(client: Client, admins: Collection[bytes] | None) -> Hist
     return history_of(await events_of(client, CHANGES_STREAM), admins)
 
 
-async def apply(authority: Authority, ring: Keyring, wanted: Wanted, *, now: int) -> list[str]:
+async def apply(authority: TokenAuthority, ring: Keyring, wanted: Wanted, *, now: int) -> list[str]:
     """Write the records that are missing; what was written, one line each."""
     history = await read_history(authority.client, None)
     drafts = _missing(history.now, wanted, _streams(ring, wanted), now)
@@ -105,7 +105,7 @@ def _missing(current: Configuration, wanted: Wanted, streams: Mapping[bytes, str
     return drafts
 
 
-async def _classes(authority: Authority, ring: Keyring, retention_sec: int) -> list[str]:
+async def _classes(authority: TokenAuthority, ring: Keyring, retention_sec: int) -> list[str]:
     """Class "log" and the retention hint for the present label of each stream (SDR-03)."""
     stream_id = admin_streams(DEFAULT_REALM).label_class
     try:

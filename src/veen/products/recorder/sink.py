@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from veen.core.labels import stream_id_of
-from veen.products.recorder.events import MAX_PAYLOAD, OPENINGS_STREAM, OWN_STREAM, Record, own, shaped, to_bytes
+from veen.products.recorder.events import MAX_PAYLOAD, OPENINGS_STREAM, OWN_STREAM, SourceRecord, own, shaped, to_bytes
 from veen.products.recorder.redaction import Opening, Redactor
 from veen.products.recorder.setup import OPENING
-from veen.products.recorder.spool import Pending, Spool, SpoolFull
+from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem
 
-__all__ = ["Adapter", "Sink", "Sinks"]
+__all__ = ["Adapter", "Sinks", "SpoolSink"]
 
 _BATCH: Final = 256  # records in one transaction
 _ROOM_SECONDS: Final = 0.25
@@ -27,7 +27,7 @@ class Adapter(Protocol):
     kind: str  # the name of the adapter, as configurations spell it
     id: str  # the name of this source, unique in an agent
 
-    async def run(self, sink: "Sink") -> None: ...
+    async def run(self, sink: "SpoolSink") -> None: ...
 
 
 @dataclass(slots=True)
@@ -46,14 +46,14 @@ class Sinks:
         await asyncio.to_thread(self.spool.append, [self.own_record(event_type, payload)], force=True)
         self.changed.set()
 
-    def own_record(self, event_type: str, payload: dict[str, object]) -> Pending:
+    def own_record(self, event_type: str, payload: dict[str, object]) -> SpoolItem:
         now = int(self.clock())
         record = own(event_type, payload, origin=self.host, position=str(now), now=now)
         data = to_bytes(shaped(record, adapter="recorder", source=self.host))
-        return Pending(_OWN_ID, data, "recorder")
+        return SpoolItem(_OWN_ID, data, "recorder")
 
 
-class Sink:
+class SpoolSink:
     """The sink of one source, whose records go to one stream. Used from the agent's event loop only."""
 
     def __init__(self, shared: Sinks, adapter: Adapter, stream_id: bytes, redactor: Redactor | None = None) -> None:
@@ -67,7 +67,7 @@ class Sink:
     def now(self) -> int:
         return int(self._shared.clock())
 
-    async def put(self, records: Sequence[Record]) -> list[int]:
+    async def put(self, records: Sequence[SourceRecord]) -> list[int]:
         """Return when all records are on disk; waits while the spool is full. Their numbers, for `receipted`."""
         numbers: list[int] = []
         for start in range(0, len(records), _BATCH):
@@ -85,7 +85,7 @@ class Sink:
                     await self._room()
         return numbers
 
-    async def offer(self, records: Sequence[Record]) -> bool:
+    async def offer(self, records: Sequence[SourceRecord]) -> bool:
         """For sources that cannot wait: True if all records are on disk; False if none is, and all count as lost."""
         try:
             await self._append(records)
@@ -117,8 +117,8 @@ class Sink:
                 while await asyncio.to_thread(spool.waits, n):
                     await self._shared.freed.wait()
 
-    async def _append(self, records: Sequence[Record]) -> list[int]:
-        pending: list[Pending] = []
+    async def _append(self, records: Sequence[SourceRecord]) -> list[int]:
+        pending: list[SpoolItem] = []
         wanted: list[int] = []
         for record in records:
             entries = self._pending(record)
@@ -128,13 +128,13 @@ class Sink:
         self._shared.changed.set()
         return [numbers[at] for at in wanted]
 
-    def _pending(self, record: Record) -> list[Pending]:
+    def _pending(self, record: SourceRecord) -> list[SpoolItem]:
         """The record, and the openings of what the rules took out of it."""
         adapter = self._adapter
         openings: list[Opening] = []
         if self._redactor:
             payload, openings = self._redactor.apply(record.payload)
-            record = Record(
+            record = SourceRecord(
                 subject=record.subject,
                 event_type=record.event_type,
                 origin=record.origin,
@@ -145,12 +145,12 @@ class Sink:
                 source_time=record.source_time,
             )
         within = shaped(record, adapter=adapter.kind, source=adapter.id, max_payload=self._shared.max_payload)
-        entries = [Pending(self._stream_id, to_bytes(within), adapter.id, record.position, record.key)]
+        entries = [SpoolItem(self._stream_id, to_bytes(within), adapter.id, record.position, record.key)]
         for number, opening in enumerate(openings):
             value = own(OPENING, opening.payload(), origin=self.host, position=record.position, now=record.time)
             key = None if record.key is None else f"{record.key}#{number}"
             data = to_bytes(shaped(value, adapter=adapter.kind, source=adapter.id))
-            entries.append(Pending(_OPENINGS_ID, data, adapter.id, None, key))
+            entries.append(SpoolItem(_OPENINGS_ID, data, adapter.id, None, key))
         return entries
 
     async def _room(self) -> None:

@@ -31,7 +31,7 @@ from veen.core.hashing import u64be
 from veen.fs.errors import LockedError
 from veen.fs.local import Fs
 
-__all__ = ["Flight", "InFlight", "Loss", "Pending", "Spool", "SpoolDamaged", "SpoolFull", "Waiting", "spool_key"]
+__all__ = ["Flight", "InFlight", "Loss", "Spool", "SpoolDamaged", "SpoolFull", "SpoolItem", "Waiting", "spool_key"]
 
 _VERSION: Final = 1
 _MAX_KEYS: Final = 131_072  # keys of records that are remembered to tell repetitions
@@ -67,7 +67,7 @@ def spool_key(identity: Identity) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Pending:
+class SpoolItem:
     """A record on its way into the spool."""
 
     stream_id: bytes
@@ -153,7 +153,7 @@ class Spool:
     def has_room(self, size: int) -> bool:
         return self.size + size <= self.max_bytes
 
-    def append(self, records: Sequence[Pending], *, force: bool = False) -> list[int]:
+    def append(self, records: Sequence[SpoolItem], *, force: bool = False) -> list[int]:
         """Take records; their numbers, or for a repetition the number that it had. SpoolFull takes none of them.
 
         `force`: the recorder's own events, which are few and small, go in above the bound.
@@ -161,7 +161,7 @@ class Spool:
         with self._transaction() as db:
             return self._append(db, records, force=force)
 
-    def _append(self, db: sqlite3.Connection, records: Sequence[Pending], *, force: bool) -> list[int]:
+    def _append(self, db: sqlite3.Connection, records: Sequence[SpoolItem], *, force: bool) -> list[int]:
         numbers: list[int] = []
         added, start, n = 0, self._next, self._next
         for record in records:
@@ -197,7 +197,7 @@ class Spool:
         self.size += added
 
     @staticmethod
-    def _set_position(db: sqlite3.Connection, record: Pending) -> None:
+    def _set_position(db: sqlite3.Connection, record: SpoolItem) -> None:
         if record.position is not None:
             db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (record.source, record.position))
 
@@ -300,7 +300,7 @@ class Spool:
         )
         self._count(db, "lost", count)
 
-    def report(self, event_of: Callable[[Loss], Pending]) -> int:
+    def report(self, event_of: Callable[[Loss], SpoolItem]) -> int:
         """Turn the counts of losses into records, in one step: each loss is reported once."""
         with self._transaction() as db:
             rows = db.execute("SELECT source, reason, count, first, last FROM loss").fetchall()

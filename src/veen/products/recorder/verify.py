@@ -59,7 +59,7 @@ from veen.products.recorder.integrity import (
 from veen.products.recorder.setup import read_history
 from veen.query.canonical import Json, encode
 
-__all__ = ["Agents", "Finding", "Period", "Report", "StreamReport", "judge_streams", "verify"]
+__all__ = ["Agents", "Finding", "Period", "RecorderReport", "StreamReport", "judge_streams", "verify"]
 
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -169,7 +169,7 @@ def _every(payload: Json) -> int:
 
 
 @dataclass(slots=True)
-class Report:
+class RecorderReport:
     """The verdict. `ok`: all evidence is there and right; findings are about policy."""
 
     hub_id: bytes
@@ -208,7 +208,7 @@ async def verify(
     now: int,
     continuity: bool = True,
     integrity: IntegrityKeys | None = None,
-) -> Report:
+) -> RecorderReport:
     """Read and judge everything. `admins`: client_ids of the recorder's admin; None: every author is believed.
 
     `integrity`: what signatures of OpenTelemetry collectors are checked with; None: they are not looked at.
@@ -229,7 +229,7 @@ async def judge_streams(
     now: int,
     continuity: bool = True,
     integrity: IntegrityKeys | None = None,
-) -> Report:
+) -> RecorderReport:
     """As `verify`, with a configuration and checkpoints that may come from elsewhere than the hub."""
     judge = _Judge(history, continuity, integrity)
     reports = []
@@ -249,7 +249,7 @@ async def judge_streams(
     ]
     findings = [*issues, *judge.findings, *judge.agents.findings]
     last = chain.last
-    return Report(
+    return RecorderReport(
         hub_id=client.hub_id,
         streams=sorted(reports, key=lambda report: report.stream),
         findings=findings[:_MAX_FINDINGS],

@@ -22,7 +22,7 @@ from veen.core.tlog.note import (
 )
 from veen.core.tlog.proof import MAX_REQUEST_BYTES, AddCheckpoint
 from veen.core.tlog.tree import EMPTY_ROOT, check_consistency
-from veen.products.recorder.adapters.http import Answer, Request
+from veen.products.recorder.adapters.http import WebAnswer, WebRequest
 from veen.products.witness.store import WitnessStore
 
 __all__ = ["WitnessService"]
@@ -49,12 +49,12 @@ class WitnessService:
         self.cosigned = 0
         self.refused = 0
 
-    async def handle(self, request: Request) -> Answer:
+    async def handle(self, request: WebRequest) -> WebAnswer:
         """The answer to a request; checks and stores in a thread, one request after the other."""
         async with self._turn:
             return await asyncio.to_thread(self.answer, request.method, request.path, request.body)
 
-    def answer(self, method: str, path: str, body: bytes) -> Answer:
+    def answer(self, method: str, path: str, body: bytes) -> WebAnswer:
         if path == "/add-checkpoint":
             if method != "POST":
                 return _text(405, "the path takes POST", {"allow": "POST"})
@@ -68,7 +68,7 @@ class WitnessService:
 
     # --- add-checkpoint --------------------------------------------------------------------------------------
 
-    def add_checkpoint(self, body: bytes) -> Answer:
+    def add_checkpoint(self, body: bytes) -> WebAnswer:
         if len(body) > MAX_REQUEST_BYTES:
             return _text(400, "the request is too large")
         try:
@@ -93,9 +93,9 @@ class WitnessService:
                 # Only the log's own line is stored: lines of others are theirs to keep.
                 own = Note(request.note.text, tuple(line for line in request.note.signatures if line.is_by(log)))
                 self._store.put(own, checkpoint)
-        return refusal or Answer(200, self._cosign(request.note.text, now).line().encode(), _TEXT)
+        return refusal or WebAnswer(200, self._cosign(request.note.text, now).line().encode(), _TEXT)
 
-    def _checked(self, request: AddCheckpoint, checkpoint: LogCheckpoint, body: bytes, now: int) -> Answer | None:
+    def _checked(self, request: AddCheckpoint, checkpoint: LogCheckpoint, body: bytes, now: int) -> WebAnswer | None:
         """Why the checkpoint is refused, and keep what may be evidence; None if it continues what was cosigned."""
         origin = checkpoint.origin
         newest, same_size = self._store.newest(origin), self._store.at(origin, checkpoint.size)
@@ -104,7 +104,7 @@ class WitnessService:
             return _text(422, "another root was signed for this size")
         size = 0 if newest is None else newest.checkpoint.size
         if request.old != size:
-            return Answer(409, f"{size}\n".encode(), _SIZE)
+            return WebAnswer(409, f"{size}\n".encode(), _SIZE)
         try:
             root = EMPTY_ROOT if newest is None else newest.checkpoint.root
             check_consistency(size, checkpoint.size, request.path, root, checkpoint.root)
@@ -118,13 +118,13 @@ class WitnessService:
 
     # --- monitoring ------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, origin: str) -> Answer:
+    def _checkpoint(self, origin: str) -> WebAnswer:
         newest = self._store.newest(origin) if origin else None
         if newest is None:
             return _text(404, "nothing was cosigned for this log")
         note = newest.note.adding((self._cosign(newest.note.text, int(self._clock())),))
-        return Answer(200, note.to_bytes(), _TEXT)
+        return WebAnswer(200, note.to_bytes(), _TEXT)
 
 
-def _text(status: int, text: str, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status, f"{text}\n".encode(), _TEXT, headers or {})
+def _text(status: int, text: str, headers: Mapping[str, str] | None = None) -> WebAnswer:
+    return WebAnswer(status, f"{text}\n".encode(), _TEXT, headers or {})

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from veen.client.errors import LocalError
 
-__all__ = ["Answer", "Handler", "Listener", "Request", "is_authorized"]
+__all__ = ["Handler", "WebAnswer", "WebListener", "WebRequest", "is_authorized"]
 
 _MAX_BODY: Final = 16 * 1024 * 1024
 _MAX_CONNECTIONS: Final = 64
@@ -23,7 +23,7 @@ _CHUNK: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WebRequest:
     """One request; header names are in lower case."""
 
     method: str
@@ -33,17 +33,17 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebAnswer:
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[WebRequest], Awaitable[WebAnswer]]
 
 
-def is_authorized(request: Request, token: str | None) -> bool:
+def is_authorized(request: WebRequest, token: str | None) -> bool:
     """Whether the request has the bearer token, if one is demanded."""
     token_text = request.headers.get("authorization", "").removeprefix("Bearer ")
     return token is None or compare_digest(token_text.encode(), token.encode())
@@ -52,10 +52,10 @@ def is_authorized(request: Request, token: str | None) -> bool:
 class _Refused(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(status, why)
-        self.answer = Answer(status, why.encode(), "text/plain; charset=utf-8")
+        self.answer = WebAnswer(status, why.encode(), "text/plain; charset=utf-8")
 
 
-class Listener:
+class WebListener:
     """Serves one handler at one address until it is cancelled."""
 
     def __init__(self, host: str, port: int, handler: Handler, *, tls: ssl.SSLContext | None = None) -> None:
@@ -93,9 +93,9 @@ class Listener:
             except _Refused as exc:
                 answer = exc.answer
             except LocalError as exc:  # a full disk: the sender keeps its records and tries again
-                answer = Answer(503, f"{exc}\n".encode(), "text/plain; charset=utf-8", {"retry-after": "5"})
+                answer = WebAnswer(503, f"{exc}\n".encode(), "text/plain; charset=utf-8", {"retry-after": "5"})
             except h11.RemoteProtocolError as exc:
-                answer = Answer(exc.error_status_hint, b"malformed request", "text/plain; charset=utf-8")
+                answer = WebAnswer(exc.error_status_hint, b"malformed request", "text/plain; charset=utf-8")
             headers = {
                 "content-type": answer.content_type,
                 "content-length": str(len(answer.body)),
@@ -113,7 +113,7 @@ class Listener:
     @staticmethod
     async def _request(
         h11: Any, connection: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Request | None:
+    ) -> WebRequest | None:
         head, body = None, bytearray()
         while True:
             event = connection.next_event()
@@ -132,7 +132,7 @@ class Listener:
                 headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
                 encoding = headers.get("content-encoding", "identity").lower()
                 path = head.target.decode("latin-1").partition("?")[0]
-                return Request(head.method.decode("latin-1"), path, headers, _unpacked(bytes(body), encoding))
+                return WebRequest(head.method.decode("latin-1"), path, headers, _unpacked(bytes(body), encoding))
             else:
                 return None  # the other side has closed
 

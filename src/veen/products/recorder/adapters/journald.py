@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from veen.client.errors import LocalError
-from veen.products.recorder.events import Record
-from veen.products.recorder.sink import Sink
+from veen.products.recorder.events import SourceRecord
+from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json
 
-__all__ = ["Journal", "record_of_entry"]
+__all__ = ["JournaldSource", "record_of_entry"]
 
 _MAX_LINE: Final = 16 * 1024 * 1024
 _BATCH: Final = 256
 
 
-def record_of_entry(entry: dict[str, Any], *, now: int, host: str) -> Record:
+def record_of_entry(entry: dict[str, Any], *, now: int, host: str) -> SourceRecord:
     """An entry of `journalctl -o json`. Fields that are no text come as lists of numbers: they are kept as they are."""
 
     def first(*names: str, default: str) -> str:
@@ -28,7 +28,7 @@ def record_of_entry(entry: dict[str, Any], *, now: int, host: str) -> Record:
     machine = first("_HOSTNAME", default=host)
     unit = first("_SYSTEMD_UNIT", default="")
     payload: dict[str, Json] = {name: value for name, value in entry.items() if not name.startswith("__")}
-    return Record(
+    return SourceRecord(
         subject=first("_AUDIT_LOGINUID", "_UID", "SYSLOG_IDENTIFIER", default="journal"),
         event_type=first("SYSLOG_IDENTIFIER", "_COMM", "_TRANSPORT", default="journal"),
         origin=f"{machine}/{unit}" if unit else machine,
@@ -40,7 +40,7 @@ def record_of_entry(entry: dict[str, Any], *, now: int, host: str) -> Record:
     )
 
 
-class Journal:
+class JournaldSource:
     """Follows the journal of this machine, or the files of a directory (`journalctl --directory`)."""
 
     kind = "journald"
@@ -50,7 +50,7 @@ class Journal:
     ) -> None:
         self.id, self._options, self._follow, self._program = id, tuple(options), follow, program
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         if shutil.which(self._program) is None:
             raise LocalError(f"{self._program} is not installed: the journal cannot be read (apt install systemd)")
         command = [self._program, "--output=json", "--all", "--no-pager", "--quiet", *self._options]
@@ -73,7 +73,7 @@ class Journal:
                 await process.wait()
 
     @staticmethod
-    def _record(line: bytes, sink: Sink) -> Record:
+    def _record(line: bytes, sink: SpoolSink) -> SourceRecord:
         try:
             entry = json.loads(line)
         except ValueError:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
-from veen.products.recorder.events import Record, json_line
+from veen.products.recorder.events import SourceRecord, json_line
 from veen.products.recorder.fields import Selectors
-from veen.products.recorder.sink import Sink
+from veen.products.recorder.sink import SpoolSink
 
 __all__ = ["Lines", "record_of_line"]
 
@@ -16,11 +16,11 @@ _MAX_LINE: Final = 4 * 1024 * 1024  # a longer line comes in pieces of this size
 
 def record_of_line(
     data: bytes, selectors: Selectors, *, origin: str, position: str, now: int, key: str | None = None
-) -> Record:
+) -> SourceRecord:
     """A line of text or JSON as a record."""
     value = json_line(data)
     when, stamp = selectors.when(value, now)
-    return Record(
+    return SourceRecord(
         subject=selectors.pick(selectors.subject, value, "unknown"),
         event_type=selectors.pick(selectors.event_type, value, "log"),
         origin=selectors.pick(selectors.origin, value, origin),
@@ -40,7 +40,7 @@ class Lines:
     def __init__(self, id: str, file: BinaryIO, selectors: Selectors | None = None) -> None:
         self.id, self._file, self._selectors = id, file, selectors or Selectors()
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         last_number = int(sink.position or 0)
         number = 0
         async for lines in self._batches():

@@ -18,10 +18,10 @@ import ssl
 from collections.abc import Iterator
 from typing import Any, Final
 
-from veen.products.recorder.adapters.http import Answer, Listener, Request, is_authorized
-from veen.products.recorder.events import Record
+from veen.products.recorder.adapters.http import WebAnswer, WebListener, WebRequest, is_authorized
+from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, typed
-from veen.products.recorder.sink import Sink
+from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json, parse
 from veen.query.errors import InvalidJson
 
@@ -62,7 +62,7 @@ def _seconds(value: Any) -> int:
     return int(value or 0) // _NANOS
 
 
-def records_of_request(tree: dict[str, Any], *, key: str, now: int, host: str) -> Iterator[Record]:
+def records_of_request(tree: dict[str, Any], *, key: str, now: int, host: str) -> Iterator[SourceRecord]:
     """The log records of an ExportLogsServiceRequest in its JSON form."""
     number = 0
     for resource_logs in tree.get("resourceLogs", []):
@@ -93,7 +93,7 @@ def records_of_request(tree: dict[str, Any], *, key: str, now: int, host: str) -
                 kind = log.get("eventName") or attributes.get("event.name") or log.get("severityText") or "log"
                 subject = attributes.get("enduser.id") or attributes.get("user.id") or resource.get("service.name")
                 number += 1
-                yield Record(
+                yield SourceRecord(
                     subject=str(subject or "unknown"),
                     event_type=str(kind),
                     origin=str(resource.get("service.name") or host),
@@ -105,7 +105,7 @@ def records_of_request(tree: dict[str, Any], *, key: str, now: int, host: str) -
                 )
 
 
-def _decoded(request: Request) -> dict[str, Any]:
+def _decoded(request: WebRequest) -> dict[str, Any]:
     """ValueError if the body is no ExportLogsServiceRequest."""
     if request.headers.get("content-type", "").partition(";")[0].strip() == _PROTOBUF:
         from google.protobuf.json_format import MessageToDict
@@ -153,8 +153,8 @@ class Otlp:
         wait_receipt: bool = True,
     ) -> None:
         self.id, self._path, self._token, self._wait_receipt = id, path, token, wait_receipt
-        self._listener = Listener(host, port, self._answer, tls=tls)
-        self._sink: Sink | None = None
+        self._listener = WebListener(host, port, self._answer, tls=tls)
+        self._sink: SpoolSink | None = None
         self._sequences: dict[str, int] = {}  # sender -> its last audit.sequence.number; on the agent's event loop
 
     @property
@@ -165,11 +165,11 @@ class Otlp:
     def ready(self) -> asyncio.Event:
         return self._listener.ready
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         self._sink = sink
         await self._listener.run()
 
-    async def _note_gaps(self, sink: Sink, records: list[Record]) -> None:
+    async def _note_gaps(self, sink: SpoolSink, records: list[SourceRecord]) -> None:
         """Numbers of a sender that are left out, once each: a request that is repeated leaves out nothing new."""
         numbered = (sequence_of(record.payload) for record in records)
         for sender, number in sorted(pair for pair in numbered if pair is not None):
@@ -184,22 +184,22 @@ class Otlp:
                 self._sequences[sender] = max(number, last)
                 await sink.remember(sender, str(max(number, last)))
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: WebRequest) -> WebAnswer:
         sink = self._sink
         assert sink is not None  # noqa: S101 - set before the listener runs
         if not is_authorized(request, self._token):
-            return Answer(401, b'{"message":"a bearer token is needed"}')
+            return WebAnswer(401, b'{"message":"a bearer token is needed"}')
         if request.path != self._path:
-            return Answer(404, b'{"message":"logs go to %s"}' % self._path.encode())
+            return WebAnswer(404, b'{"message":"logs go to %s"}' % self._path.encode())
         if request.method != "POST":
-            return Answer(405, b'{"message":"POST only"}', headers={"allow": "POST"})
+            return WebAnswer(405, b'{"message":"POST only"}', headers={"allow": "POST"})
         key = hashlib.sha256(request.body).hexdigest()
         try:
             tree = _decoded(request)
             records = list(records_of_request(tree, key=key, now=sink.now(), host=sink.host))
         except (InvalidJson, ValueError, TypeError, AttributeError, KeyError) as exc:
             await sink.lost("a request that is no OTLP: its sender does not repeat it", 1)
-            return Answer(400, json.dumps({"message": f"not an ExportLogsServiceRequest: {exc}"[:300]}).encode())
+            return WebAnswer(400, json.dumps({"message": f"not an ExportLogsServiceRequest: {exc}"[:300]}).encode())
         try:
             async with asyncio.timeout(_RECEIPT_SECONDS):
                 await self._note_gaps(sink, records)
@@ -207,6 +207,6 @@ class Otlp:
                 if self._wait_receipt:
                     await sink.receipted(numbers)
         except TimeoutError:
-            return Answer(503, b'{"message":"not recorded yet"}', headers={"retry-after": _RETRY_SECONDS})
+            return WebAnswer(503, b'{"message":"not recorded yet"}', headers={"retry-after": _RETRY_SECONDS})
         is_protobuf = request.headers.get("content-type", "").startswith(_PROTOBUF)
-        return Answer(200, b"" if is_protobuf else b"{}", _PROTOBUF if is_protobuf else "application/json")
+        return WebAnswer(200, b"" if is_protobuf else b"{}", _PROTOBUF if is_protobuf else "application/json")

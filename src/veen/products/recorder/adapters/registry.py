@@ -103,12 +103,12 @@ def _lines(config: SourceConfig) -> Adapter:
 
 
 def _file(config: SourceConfig) -> Adapter:
-    from veen.products.recorder.adapters.tail import Tail
+    from veen.products.recorder.adapters.tail import TailSource
 
     path = Path(config.text("path"))
     selectors = config.selectors(Selectors(origin=f".origin|{path}"))
     follow, rotated = config.flag("follow", True), config.flag("rotated", False)
-    return Tail(config.id, path, selectors, follow=follow, rotated=rotated)
+    return TailSource(config.id, path, selectors, follow=follow, rotated=rotated)
 
 
 def _syslog(config: SourceConfig) -> Adapter:
@@ -120,9 +120,9 @@ def _syslog(config: SourceConfig) -> Adapter:
 
 
 def _journald(config: SourceConfig) -> Adapter:
-    from veen.products.recorder.adapters.journald import Journal
+    from veen.products.recorder.adapters.journald import JournaldSource
 
-    return Journal(config.id, options=config.words("options"), follow=config.flag("follow", True))
+    return JournaldSource(config.id, options=config.words("options"), follow=config.flag("follow", True))
 
 
 def _otlp(config: SourceConfig) -> Adapter:

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from veen.client.errors import LocalError
-from veen.products.recorder.events import Record, text_of
-from veen.products.recorder.sink import Sink
+from veen.products.recorder.events import SourceRecord, text_of
+from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json
 
 __all__ = ["SyslogTcp", "SyslogUdp", "frames", "parse_syslog"]
@@ -50,7 +50,7 @@ class _Parsed:
     stamp: str | None
 
 
-def parse_syslog(frame: bytes, *, now: int, peer: str) -> Record:
+def parse_syslog(frame: bytes, *, now: int, peer: str) -> SourceRecord:
     """Any frame as a record; `position` is left to the caller."""
     data = frame.rstrip(b"\r\n\0")
     pri = _PRI.match(data)
@@ -61,7 +61,7 @@ def parse_syslog(frame: bytes, *, now: int, peer: str) -> Record:
         parsed = _rfc5424(rest, peer) or _rfc3164(rest, peer, now)
         parsed.payload["facility"] = _FACILITIES[number >> 3]
         parsed.payload["severity"] = _SEVERITIES[number & 7]
-    return Record(
+    return SourceRecord(
         subject=parsed.subject,
         event_type=parsed.event_type,
         origin=parsed.origin,
@@ -226,7 +226,7 @@ class SyslogTcp:
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._count = 0  # frames since the agent began, of all connections
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         began = int(time.time())
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -253,7 +253,7 @@ class SyslogTcp:
             await failed
 
 
-def _at(record: Record, position: str) -> Record:
+def _at(record: SourceRecord, position: str) -> SourceRecord:
     return replace(record, position=position)
 
 
@@ -266,7 +266,7 @@ class SyslogUdp:
         self.id, self._host, self.port = id, host, port
         self.ready = asyncio.Event()
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         loop = asyncio.get_running_loop()
         began, count, dropped = int(time.time()), 0, 0
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -280,7 +280,7 @@ class SyslogUdp:
             self.ready.set()
             while True:
                 await _readable(loop, sock)
-                records: list[Record] = []
+                records: list[SourceRecord] = []
                 overflow = dropped
                 while len(records) < _BATCH:
                     try:

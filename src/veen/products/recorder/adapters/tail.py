@@ -10,15 +10,15 @@ from typing import Final
 from veen.products.recorder.adapters.lines import record_of_line
 from veen.products.recorder.adapters.logfiles import LinesMissing, LinesRead, LogDirectory, LogFiles, Place
 from veen.products.recorder.fields import Selectors
-from veen.products.recorder.sink import Sink
+from veen.products.recorder.sink import SpoolSink
 
-__all__ = ["Tail"]
+__all__ = ["TailSource"]
 
 _POLL_SECONDS: Final = 0.25
 _TABLE: Final = "files"  # the note that holds the table of files
 
 
-class Tail:
+class TailSource:
     """Follows one path. With `follow=False` it ends when there is nothing more to read.
 
     The first run begins with the file as it is then; `rotated=True` also takes what was rotated before.
@@ -41,7 +41,7 @@ class Tail:
         self._rotated, self._directory = rotated, directory
         self._selectors = selectors or Selectors(origin=f".origin|{path}")
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         files = LogFiles(
             self._path,
             await sink.recall(_TABLE),
@@ -59,7 +59,7 @@ class Tail:
         finally:
             files.close()
 
-    async def _turn(self, sink: Sink, files: LogFiles) -> bool:
+    async def _turn(self, sink: SpoolSink, files: LogFiles) -> bool:
         """Whether lines were taken."""
         turn, has_lines = files.turn(), False
         while (step := await asyncio.to_thread(files.advance, turn)) is not None:
@@ -72,7 +72,7 @@ class Tail:
                 await sink.remember(_TABLE, step.text)
         return has_lines
 
-    async def _put(self, sink: Sink, lines: list[tuple[bytes, Place]]) -> None:
+    async def _put(self, sink: SpoolSink, lines: list[tuple[bytes, Place]]) -> None:
         await sink.put(
             [
                 record_of_line(data, self._selectors, origin=str(self._path), position=str(after), now=sink.now())

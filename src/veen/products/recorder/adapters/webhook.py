@@ -13,10 +13,10 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from veen.products.recorder.adapters.http import Answer, Listener, Request, is_authorized
-from veen.products.recorder.events import Record, text_of
+from veen.products.recorder.adapters.http import WebAnswer, WebListener, WebRequest, is_authorized
+from veen.products.recorder.events import SourceRecord, text_of
 from veen.products.recorder.fields import Selectors, seconds_of, words_of
-from veen.products.recorder.sink import Sink
+from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json, encode, parse
 from veen.query.errors import InvalidJson
 
@@ -31,14 +31,14 @@ _ROOM_SECONDS: Final = 10.0
 _MAX_BATCH: Final = 10_000
 
 
-def cloud_event(event: Mapping[str, Json], *, now: int) -> Record:
+def cloud_event(event: Mapping[str, Json], *, now: int) -> SourceRecord:
     """A CloudEvent in its JSON form; ValueError names a required attribute that is missing."""
     for name in _REQUIRED:
         if not isinstance(event.get(name), str) or not event[name]:
             raise ValueError(f"a CloudEvent has {', '.join(_REQUIRED)}; {name} is missing")
     when = seconds_of(event.get("time"))
     key = hashlib.sha256(encode([event["source"], event["id"]])).hexdigest()
-    return Record(
+    return SourceRecord(
         subject=words_of(event.get("subject")) or str(event["source"]),
         event_type=str(event["type"]),
         origin=str(event["source"]),
@@ -50,7 +50,7 @@ def cloud_event(event: Mapping[str, Json], *, now: int) -> Record:
     )
 
 
-def _binary(request: Request) -> dict[str, Json]:
+def _binary(request: WebRequest) -> dict[str, Json]:
     """The binary form: attributes are headers, the body is data."""
     attributes: dict[str, Json] = {
         name.removeprefix("ce-"): value for name, value in request.headers.items() if name.startswith("ce-")
@@ -65,7 +65,7 @@ def _binary(request: Request) -> dict[str, Json]:
     return attributes
 
 
-def kubernetes_event(event: Mapping[str, Any], *, now: int) -> Record:
+def kubernetes_event(event: Mapping[str, Any], *, now: int) -> SourceRecord:
     """One event of an audit.k8s.io EventList."""
     user = (event.get("user") or {}).get("username")
     target = event.get("objectRef") or {}
@@ -73,7 +73,7 @@ def kubernetes_event(event: Mapping[str, Any], *, now: int) -> Record:
     stamp = event.get("stageTimestamp") or event.get("requestReceivedTimestamp")
     when = seconds_of(stamp)
     audit_id, stage = str(event.get("auditID", "")), str(event.get("stage", ""))
-    return Record(
+    return SourceRecord(
         subject=str(user or "unknown"),
         event_type=f"{event.get('verb', 'unknown')}:{resource or event.get('requestURI', 'unknown')}",
         origin=str(target.get("namespace") or "kubernetes"),
@@ -103,8 +103,8 @@ class Webhook:
         self._selectors = selectors or Selectors(
             subject=".user|.actor|.sender.login|unknown", event_type=".event|.rule|webhook"
         )
-        self._listener = Listener(host, port, self._answer, tls=tls)
-        self._sink: Sink | None = None
+        self._listener = WebListener(host, port, self._answer, tls=tls)
+        self._sink: SpoolSink | None = None
 
     @property
     def port(self) -> int:
@@ -114,30 +114,30 @@ class Webhook:
     def ready(self) -> asyncio.Event:
         return self._listener.ready
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: SpoolSink) -> None:
         self._sink = sink
         await self._listener.run()
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: WebRequest) -> WebAnswer:
         sink = self._sink
         assert sink is not None  # noqa: S101 - set before the listener runs
         if not is_authorized(request, self._token):
-            return Answer(401, b"a bearer token is needed\n", "text/plain")
+            return WebAnswer(401, b"a bearer token is needed\n", "text/plain")
         if request.method != "POST":
-            return Answer(405, b"POST only\n", "text/plain", {"allow": "POST"})
+            return WebAnswer(405, b"POST only\n", "text/plain", {"allow": "POST"})
         try:
             records = self._records(request, sink)
         except (ValueError, InvalidJson, TypeError, AttributeError) as exc:
             await sink.lost(f"a request that is no {self._form}", 1)
-            return Answer(400, f"not recorded: {exc}\n"[:300].encode(), "text/plain")
+            return WebAnswer(400, f"not recorded: {exc}\n"[:300].encode(), "text/plain")
         try:
             async with asyncio.timeout(_ROOM_SECONDS):
                 await sink.put(records)
         except TimeoutError:
-            return Answer(503, b"the spool is full\n", "text/plain", {"retry-after": "2"})
-        return Answer(204)
+            return WebAnswer(503, b"the spool is full\n", "text/plain", {"retry-after": "2"})
+        return WebAnswer(204)
 
-    def _records(self, request: Request, sink: Sink) -> list[Record]:
+    def _records(self, request: WebRequest, sink: SpoolSink) -> list[SourceRecord]:
         now = sink.now()
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if self._form == "cloudevents":
@@ -155,7 +155,7 @@ class Webhook:
             return [kubernetes_event(event, now=now) for event in value.get("items") or []]
         return [self._plain(request, sink, now)]
 
-    def _plain(self, request: Request, sink: Sink, now: int) -> Record:
+    def _plain(self, request: WebRequest, sink: SpoolSink, now: int) -> SourceRecord:
         """Any JSON, or any bytes: the body is the payload."""
         try:
             value: Json = parse(request.body, max_depth=55)
@@ -165,7 +165,7 @@ class Webhook:
         when, stamp = self._selectors.when(payload, now)
         event_name = request.headers.get("x-github-event")
         delivery = request.headers.get("x-github-delivery")
-        return Record(
+        return SourceRecord(
             subject=self._selectors.pick(self._selectors.subject, payload, "unknown"),
             event_type=event_name or self._selectors.pick(self._selectors.event_type, payload, "webhook"),
             origin=self._selectors.pick(self._selectors.origin, payload, sink.host),
