@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from veen.client.client import Client
+from veen.client.config.projects import read_both
+from veen.client.config.settings import resolve
 from veen.client.errors import LocalError
 from veen.client.home import Home, PrivateFs
 from veen.client.identity.identity import Identity
@@ -89,14 +91,18 @@ class RecorderHandler(logging.Handler):
         spool_bytes: int = _SPOOL_BYTES,
         pace: Pace | None = None,
     ) -> None:
-        """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN."""
-        super().__init__()
-        name = identity or os.environ.get("VEEN_IDENTITY")
-        address, pinned = url or os.environ.get("VEEN_HUB"), pin or os.environ.get("VEEN_PIN")
-        if not (name and address and pinned):
-            raise LocalError("RecorderHandler needs identity, url and pin, or VEEN_IDENTITY, VEEN_HUB and VEEN_PIN")
-        self.id, self._when_full, self._host = "logging", when_full, socket.gethostname()
+        """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or from the context in use."""
         place = home or Home.default()
+        flags = {"identity": identity, "hub": url, "hub_pk": pin}
+        settings = resolve(flags, os.environ, *read_both(Path.cwd(), place.config_file))
+        name, address, pinned = settings.identity.value, settings.hub.value, settings.hub_pk.value
+        if not (name and address and pinned):
+            raise LocalError(
+                "RecorderHandler needs identity, url and pin: as arguments, as VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or"
+                " by a context"
+            )
+        ca_file, token_file = ca_file or settings.path("ca_file"), token_file or settings.path("token_file")
+        self.id, self._when_full, self._host = "logging", when_full, socket.gethostname()
         keystore = open_identity(place, name, passphrase)
         self._stream_id = keystore.secrets.keyring.for_stream(stream).stream_id
         fs = PrivateFs(place.state / "recorder" / name)
@@ -118,6 +124,7 @@ class RecorderHandler(logging.Handler):
         self._agent = Agent(keystore, tokens, self._shared, [Source(_Forever(), self._stream_id)], connect, pace=pace)
         self._stop = asyncio.Event()
         self.error: BaseException | None = None  # why the agent ended before `close`
+        super().__init__()  # from now on the end of the interpreter closes it
         self._thread = threading.Thread(target=self._run, name="veen-recorder", daemon=True)
         self._thread.start()
 
