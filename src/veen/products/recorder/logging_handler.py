@@ -16,9 +16,11 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Literal
+from queue import SimpleQueue
+from typing import Any, Final, Literal
 
 from veen.client.client import Client
 from veen.client.config.projects import read_both
@@ -43,6 +45,7 @@ WhenFull = Literal["block", "drop", "raise"]
 
 _SPOOL_BYTES: Final = 64 * 1024 * 1024
 _PAUSE_SECONDS: Final = 0.02
+_THREADS: Final = 4
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -69,6 +72,41 @@ def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> Reco
         position=position,
         source_time=repr(entry.created),
     )
+
+
+class _Workers(ThreadPoolExecutor):
+    """Threads for the loop that also work while the interpreter ends: logging closes its handlers after the usual pool
+    has begun to refuse work, and what is in the spool then would wait for the next run."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=_THREADS)  # starts none: `submit` is another
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        for number in range(_THREADS):
+            threading.Thread(target=self._work, name=f"veen-recorder-{number}", daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **options)
+            except BaseException as exc:
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        self._jobs.put(job)
+        return future
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for _ in range(_THREADS):
+            self._jobs.put(None)
 
 
 class RecorderHandler(logging.Handler):
@@ -109,6 +147,7 @@ class RecorderHandler(logging.Handler):
         self._spool = Spool(fs, spool_key(keystore.identity), max_bytes=spool_bytes)
         self._began, self._count = int(time.time()), 0  # guarded by the handler's lock
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_Workers())
 
         @contextlib.asynccontextmanager
         async def connect(who: Identity, ring: Keyring) -> AsyncIterator[Client]:
