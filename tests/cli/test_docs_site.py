@@ -1,9 +1,12 @@
 """The documentation as a whole: tutorials and how-to pages run as they stand there, the index names every page, the
 site is built without a warning, and `veen docs` shows it all in the terminal."""
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "howto").glob("*.md")])
 BLOCK = re.compile(r'^```(\w+)(?: title="([\w.-]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+SYSTEM = {"record-rsyslog": ("rsyslogd", "logger")}  # pages that run programs of Debian packages
 PORT = re.compile(r"\b74\d\d\b")  # ports that the pages name; each gets a free one
 
 
@@ -36,7 +40,14 @@ def ports():
     return free
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def guide(page):
+    """A page as a parameter; one that needs programs of a package is a system test."""
+    missing = [program for program in SYSTEM.get(page.stem, ()) if shutil.which(program) is None]
+    skip = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.system, skip] if page.stem in SYSTEM else [])
+
+
+@pytest.mark.parametrize("page", [guide(page) for page in GUIDES])
 def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path, ports):
     """In a fresh home and directory, from top to bottom; "…" in the output stands for anything."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
@@ -56,6 +67,9 @@ def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path,
             if kind == "console":
                 run_block(text, directory, env)
     finally:
+        for file in directory.glob("*.pid"):  # what the page started and, if it failed, did not end
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
         for lock in directory.glob("*/lock"):
             subprocess.run(["veen", "hub", "stop", str(lock.parent)], env=env, cwd=directory, check=False)
 

@@ -39,6 +39,33 @@ def payloads(cli, at):
     return [(row["subject_id"], row["event_type"], row["payload"]) for row in replay["rows"][:-1]]
 
 
+def test_a_program_that_ends_without_closing_the_handler_has_sent_everything(world):
+    """logging closes handlers when the interpreter ends; threads of the usual pool do not work any more then."""
+    cli, hub, at = world
+    program = (
+        "import logging\n"
+        "from veen.products.recorder.logging_handler import RecorderHandler\n"
+        f"logging.getLogger('shop').addHandler(RecorderHandler({WEB!r}, identity='web'))\n"
+        "logging.getLogger('shop').warning('last words')\n"
+    )
+    env = {**os.environ, **cli.env, "VEEN_HUB": hub.url, "VEEN_PIN": hub.about["hub_pk"]}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    ((_, _, payload),) = payloads(cli, at)
+    assert payload["message"] == "last words"
+
+
+def test_a_handler_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypatch):
+    for name in ("VEEN_HUB", "VEEN_PIN", "VEEN_IDENTITY", "VEEN_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    before = len(logging._handlerList)
+    with pytest.raises(LocalError, match="needs identity, url and pin"):
+        RecorderHandler(WEB, home=Home.at(tmp_path))
+    assert len(logging._handlerList) == before
+
+
 def test_log_calls_become_events(world):
     cli, hub, at = world
     logger = logging.Logger("shop")

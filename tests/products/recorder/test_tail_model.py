@@ -7,6 +7,7 @@ Each line is recorded once and in order, or a loss says that lines are missing.
 import bz2
 import gzip
 import hashlib
+import json
 import lzma
 import os
 import tempfile
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from veen.products.recorder.adapters.logfiles import LinesMissing, LinesRead, LogDirectory, LogFiles
+from veen.products.recorder.adapters.logfiles import LinesMissing, LinesRead, LogDirectory, LogFiles, Place
 
 RENAMING = ("append", "append many", "rename")
 KEEPING = (*RENAMING, "compress", "second writer")
@@ -34,7 +35,7 @@ class Writer:
         self.path, self.lines, self.late_lines = folder / "app.log", [], []
         self.begins_with_line = begins_with_line  # every file has a line as soon as it exists
         self.invisible = set()  # lines that were truncated away before any look at their file: nobody can know them
-        self.is_listed = lambda inode: True  # whether the agent has looked at a file
+        self.is_listed = lambda path: True  # whether the agent has looked at what is in a file
         self.begin()
 
     def begin(self):
@@ -84,7 +85,7 @@ class Writer:
             os.truncate(self.path, 0)
             self.begin()
         elif name == "truncate":
-            if not self.is_listed(self.path.stat().st_ino):
+            if not self.is_listed(self.path):
                 self.invisible.update(self.path.read_text().splitlines())
             os.truncate(self.path, 0)
             self.begin()
@@ -143,6 +144,13 @@ class Agent(LogDirectory):
         self.access()
         return super().read(file, offset, size)
 
+    def has_looked_at(self, path):
+        """Whether a durable value has the fingerprint of what is in the file."""
+        texts = [self.position, *(row[0] for row in json.loads(self.table or '{"files": []}')["files"])]
+        places = [place for text in texts if (place := Place.parse(text)) and place.inode == path.stat().st_ino]
+        data = path.read_bytes()
+        return any(p.head == hashlib.sha256(data[: p.head_bytes]).hexdigest()[:32] for p in places if p.head_bytes)
+
     def end(self):
         if self.files is not None:
             self.files.close()
@@ -182,7 +190,7 @@ def play(schedule, *, begins_with_line, **options):
     with tempfile.TemporaryDirectory() as folder:
         writer = Writer(Path(folder), begins_with_line=begins_with_line)
         agent = Agent(writer.path, **options)
-        writer.is_listed = lambda inode: f":{inode}:" in (agent.table or "")
+        writer.is_listed = agent.has_looked_at
         try:
             agent.turn()
             for operations, during, kill_at, is_last in schedule:

@@ -23,7 +23,7 @@ class TokenAuthority:
         self.client = client
         self._tokens, self._clock = tokens, clock
         self._gated: bool | None = None  # None: the hub was not asked yet
-        self._chosen: dict[bytes, tuple[float, HeldToken]] = {}  # by stream: until when, and which token
+        self._chosen: dict[bytes, tuple[float, HeldToken]] = {}  # by stream: since when, and which token
 
     async def is_gated(self) -> bool:
         """Whether the hub refuses messages without a capability."""
@@ -49,11 +49,12 @@ class TokenAuthority:
 
     def _usable(self, stream_id: bytes) -> HeldToken:
         now, client = self._clock(), self.client
-        until, token = self._chosen.get(stream_id, (0.0, None))
-        if token is None or now >= until or not token.is_live(client.hub_id, int(now)):
+        since, token = self._chosen.get(stream_id, (0.0, None))
+        is_recent = 0 <= now - since < _LOOK_AGAIN_SEC  # also not if the clock went back
+        if token is None or not is_recent or not token.is_live(client.hub_id, int(now)):
             token = self._tokens.usable(client.hub_id, client.client_id, stream_id, int(now))
             if token.issued_at(client.hub_id) is not None:  # before that its end is not known
-                self._chosen[stream_id] = (now + _LOOK_AGAIN_SEC, token)
+                self._chosen[stream_id] = (now, token)
         return token
 
     def may_write(self, client_id: bytes, streams: Iterable[bytes]) -> bool:

@@ -108,11 +108,14 @@ async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
 
 
 def is_due(last: RecordedHead | None, events: int, now: int, configuration: Configuration) -> bool:
-    """Whether a checkpoint is due by time or by volume. Streams without new entries need none."""
+    """Whether a checkpoint is due by time or by volume. Streams without new entries need none.
+
+    A clock that went back makes one due: it could take days to be past the time of the last one again.
+    """
     if last is None:
         return True
     grown = events - last.body.events
-    by_time = bool(configuration.every_sec) and now - last.body.ts >= configuration.every_sec
+    by_time = bool(configuration.every_sec) and not 0 <= now - last.body.ts < configuration.every_sec
     by_volume = bool(configuration.every_events) and grown >= configuration.every_events
     return grown > 0 and (by_time or by_volume)
 

@@ -16,11 +16,15 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Literal
+from queue import SimpleQueue
+from typing import Any, Final, Literal
 
 from veen.client.client import Client
+from veen.client.config.projects import read_both
+from veen.client.config.settings import resolve
 from veen.client.errors import LocalError
 from veen.client.home import Home, PrivateFs
 from veen.client.identity.identity import Identity
@@ -41,6 +45,7 @@ WhenFull = Literal["block", "drop", "raise"]
 
 _SPOOL_BYTES: Final = 64 * 1024 * 1024
 _PAUSE_SECONDS: Final = 0.02
+_THREADS: Final = 4
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -69,6 +74,41 @@ def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> Sour
     )
 
 
+class _Workers(ThreadPoolExecutor):
+    """Threads for the loop that also work while the interpreter ends: logging closes its handlers after the usual pool
+    has begun to refuse work, and what is in the spool then would wait for the next run."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=_THREADS)  # starts none: `submit` is another
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        for number in range(_THREADS):
+            threading.Thread(target=self._work, name=f"veen-recorder-{number}", daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **options)
+            except BaseException as exc:
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        self._jobs.put(job)
+        return future
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for _ in range(_THREADS):
+            self._jobs.put(None)
+
+
 class RecorderHandler(logging.Handler):
     """One producer of one stream. The agent runs in a thread of its own, which owns the event loop and the client."""
 
@@ -89,20 +129,25 @@ class RecorderHandler(logging.Handler):
         spool_bytes: int = _SPOOL_BYTES,
         pace: Pace | None = None,
     ) -> None:
-        """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN."""
-        super().__init__()
-        name = identity or os.environ.get("VEEN_IDENTITY")
-        address, pinned = url or os.environ.get("VEEN_HUB"), pin or os.environ.get("VEEN_PIN")
-        if not (name and address and pinned):
-            raise LocalError("RecorderHandler needs identity, url and pin, or VEEN_IDENTITY, VEEN_HUB and VEEN_PIN")
-        self.id, self._when_full, self._host = "logging", when_full, socket.gethostname()
+        """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or from the context in use."""
         place = home or Home.default()
+        flags = {"identity": identity, "hub": url, "hub_pk": pin}
+        settings = resolve(flags, os.environ, *read_both(Path.cwd(), place.config_file))
+        name, address, pinned = settings.identity.value, settings.hub.value, settings.hub_pk.value
+        if not (name and address and pinned):
+            raise LocalError(
+                "RecorderHandler needs identity, url and pin: as arguments, as VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or"
+                " by a context"
+            )
+        ca_file, token_file = ca_file or settings.path("ca_file"), token_file or settings.path("token_file")
+        self.id, self._when_full, self._host = "logging", when_full, socket.gethostname()
         keystore = open_identity(place, name, passphrase)
         self._stream_id = keystore.secrets.keyring.for_stream(stream).stream_id
         fs = PrivateFs(place.state / "recorder" / name)
         self._spool = Spool(fs, spool_key(keystore.identity), max_bytes=spool_bytes)
         self._began, self._count = int(time.time()), 0  # guarded by the handler's lock
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_Workers())
 
         @contextlib.asynccontextmanager
         async def connect(who: Identity, ring: Keyring) -> AsyncIterator[Client]:
@@ -120,6 +165,7 @@ class RecorderHandler(logging.Handler):
         )
         self._stop = asyncio.Event()
         self.error: BaseException | None = None  # why the agent ended before `close`
+        super().__init__()  # from now on the end of the interpreter closes it
         self._thread = threading.Thread(target=self._run, name="veen-recorder", daemon=True)
         self._thread.start()
 

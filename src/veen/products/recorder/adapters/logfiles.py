@@ -269,6 +269,7 @@ class LogFiles:
         self._copies: dict[FileId, FileId] = {}  # files that are copies of the present one so far
         self._compared: set[ListedFile] = set()  # recognised, and unchanged for long
         self._listed_names: dict[str, int] = {}  # of the last listing
+        self._has_new_content = False  # a file that had no bytes has some
         self._unreadable: set[FileId] = set()  # were reported
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -384,7 +385,7 @@ class LogFiles:
                 found_again.update(origins)
                 if place is not None:
                     rows[listed.file_id] = FileState(place, listed.name, listed.size)
-            if (missing or unknown) and self._names() != self._listed_names:
+            if (missing or unknown or self._has_new_content) and self._names() != self._listed_names:
                 raise NamesChanged  # a copy that was made before its origin was truncated may not be listed
         finally:
             for content in contents.values():
@@ -411,6 +412,7 @@ class LogFiles:
         """The files that are what they were in the last turn, and those that are not or are new."""
         rows: dict[FileId, FileState] = {}
         unknown: set[ListedFile] = set()
+        self._has_new_content = False
         for listed in listing:
             state = self._rows.get(listed.file_id)
             if state is not None and listed in self._compared:
@@ -426,7 +428,10 @@ class LogFiles:
                 self._unreadable.add(listed.file_id)
                 continue
             if state is not None and content.continues(state.place):
-                rows[listed.file_id] = replace(state, name=listed.name, size=listed.size)
+                place = state.place
+                if not place.head_bytes and listed.size:  # it was empty until now
+                    place, self._has_new_content = content.place(listed.file_id, place.offset), True
+                rows[listed.file_id] = replace(state, place=place, name=listed.name, size=listed.size)
             else:
                 unknown.add(listed)
         return rows, unknown
@@ -572,9 +577,9 @@ class LogFiles:
                 end = offset + len(data) - len(rest)
                 text, at = before + data, len(before)
                 head, last = content.window(0, min(end, _WINDOW)), text[-_WINDOW:]
-                is_truncated = content.window(offset - len(before), len(before)) != before
-                if is_truncated or content.window(offset + len(data) - len(last), len(last)) != last:
-                    raise NamesChanged  # while it was read
+                is_same = content.size is None or content.continues(self._rows[file_id].place)
+                if not is_same or content.window(offset + len(data) - len(last), len(last)) != last:
+                    raise NamesChanged  # truncated while it was read
                 head_hash, self._heads[file_id] = _hash(head), head
                 batch: list[tuple[bytes, Place]] = []
                 for line in lines:
