@@ -25,12 +25,15 @@ from veen.overlays.framework import registry
 from veen.overlays.framework.body import Body
 from veen.overlays.framework.registry import Overlay
 from veen.overlays.framework.schema import Schema
+from veen.overlays.framework.state import Free
+from veen.overlays.framework.stream import fold_events
 from veen.overlays.framework.typed_table import COLUMN_KINDS, TypedColumn, TypedTable
 from veen.overlays.recorder import events as sdr
 from veen.query.fields import payload_of
 from veen.tables.errors import LoadFailed, NoTable, TableDamaged
 from veen.tables.log import TableLog
 from veen.tables.manifest import manifest_of, read_manifest
+from veen.tables.states import state_entries
 from veen.tables.typed import installed
 
 EVENTS = "typed_sdr_event_v1"
@@ -464,3 +467,81 @@ def _signed(value):
 def test_the_reader_of_the_table_is_the_reader_of_queries():
     """Both judge SDR0 I3; a second reader could differ."""
     assert sdr.EVENTS_TABLE.read is sdr.read
+
+
+# --- states ---------------------------------------------------------------------------------------------------------
+
+
+def test_states_are_rows_that_sql_can_ask_for(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+    drafts = [
+        kv.put("colour", {"name": "red"}),
+        kv.put("size", 7),
+        kv.put("colour", {"name": "blue", "raw": b"\x01"}),
+        crud.CRUD.draft(crud.Crud(op="create", entity="user", id="1", fields={"a": [1]})),
+        crud.CRUD.draft(crud.Crud(op="create", entity="order", id="1", fields={"a": 2})),
+        crdt.counter_add(b"\x01" * 32, 5),
+    ]
+    for draft in drafts:
+        world.emit(schema=draft.schema, body=draft.body)
+    load(world.done(), to, keys)
+    for fold in ("kv", "crud", "queue", "crdt"):
+        tables.refresh(to, fold)
+    rows = {(row["fold"], row["part"], row["key"]): json.loads(row["value"]) for row in tables.rows(to, "gold_entries")}
+    assert rows["kv", "", "colour"]["value"] == {"name": "blue", "raw": "01"}
+    assert rows["kv", "", "size"]["value"] == 7
+    assert {place[1:] for place in rows if place[0] == "crud"} == {("user", "1"), ("order", "1")}
+    assert rows["crud", "user", "1"]["fields"] == {"a": [1]}
+    assert rows["crdt", "crdt.gcnt", "01" * 32] == 5
+    assert not [place for place in rows if place[0] == "queue"]
+    query = (
+        "SELECT json_extract_string(value, '$.value.name') FROM read_parquet(?) WHERE fold = 'kv' AND key = 'colour'"
+    )
+    files = [f"{to}/{file.path}" for file in TableLog(to).state().of("gold_entries")]
+    answer = duckdb.connect(config={"autoinstall_known_extensions": False}).execute(query, [files]).fetchall()
+    assert answer == [("blue",)]
+    kv_hashes = {row["state_hash"] for row in tables.rows(to, "gold_entries") if row["fold"] == "kv"}
+    assert kv_hashes == {row["state_hash"] for row in tables.rows(to, "gold_state") if row["fold"] == "kv"}
+
+
+def test_an_erased_value_leaves_the_rows_of_the_state(tmp_path, keys, to):
+    path = tmp_path / "hub"
+    path.mkdir()
+    world = Recorder(path)
+    for number in range(12):
+        draft = kv.put(f"key-{number}", "word-of-the-day")
+        world.emit(schema=draft.schema, body=draft.body)
+        world.now += DAY if number == 5 else 0
+    load(world, to, keys)
+    tables.refresh(to, "kv")
+    assert len(list(tables.rows(to, "gold_entries"))) == 12
+    erase(world, after=10 * DAY)
+    world.done()
+    tables.erase(str(path), to)
+    erased = sum(row["reason"] == "erased" for row in tables.rows(to, "silver"))
+    assert 0 < erased == 12 - len(list(tables.rows(to, "gold_entries")))
+    files = [file.path for file in TableLog(to).state().of("gold_entries")]
+    assert files == [name for name, *_ in open_store(to).walk("gold_entries")]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A state with everything that states are made of."""
+
+    by_pair: dict
+    members: frozenset
+    note: Free
+
+
+def test_any_state_has_rows():
+    state = Shape({("a", 1): {b"\x00": (1, [None, True])}}, frozenset({b"\x02", b"\x01"}), Free({"x": [b"\x03"]}))
+    assert state_entries(state) == [
+        ("", "members", '["01","02"]'),
+        ("", "note", '{"x":["03"]}'),
+        ('by_pair/["a",1]', "00", "[1,[null,true]]"),
+    ]
+    assert state_entries({}) == []
+    for name in registry.BUILTIN.folds:
+        fold = registry.BUILTIN.make_fold(name)
+        assert fold is not None
+        assert isinstance(state_entries(fold.view(fold.seal(fold_events(fold, [])), 0)), list), name

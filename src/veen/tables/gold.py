@@ -20,6 +20,7 @@ from veen.tables.manifest import Change, TableState
 from veen.tables.parts import read_part, write_part
 from veen.tables.reading import read, rows
 from veen.tables.schema import arrow_of
+from veen.tables.states import state_entries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,5 +178,9 @@ def _tables(fold: str, result: "FoldResult") -> dict[str, pa.Table]:
         for issue in result.issues
     ]
     snapshot = [{"fold": fold, "state_hash": result.state_hash, "snapshot": result.snapshot}]
-    contents = {"gold": bindings, "gold_state": snapshot, "gold_issues": issues}
+    entries = [
+        {"fold": fold, "state_hash": result.state_hash, "part": part, "key": key, "value": value}
+        for part, key, value in state_entries(result.view)
+    ]
+    contents = {"gold": bindings, "gold_state": snapshot, "gold_issues": issues, "gold_entries": entries}
     return {table: pa.Table.from_pylist(content, schema=arrow_of(table)) for table, content in contents.items()}

@@ -34,7 +34,7 @@ FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 256 << 20
 _MAX_FILE_BYTES: Final = 4 << 30
 _SUFFIX: Final = ".parquet"
-TABLES: Final = ("bronze", "silver", "gold", "gold_state", "gold_issues")
+TABLES: Final = ("bronze", "silver", "gold", "gold_state", "gold_issues", "gold_entries")
 _TYPED: Final = re.compile(r"typed_[a-z0-9_]{1,128}")  # by schema; overlays declare them
 
 

@@ -71,12 +71,22 @@ GOLD_ISSUES: Final = (
     _column("code", "STRING", pa.string(), "what is wrong with it"),
     _column("what", "STRING", pa.string(), "the same for people"),
 )
+GOLD_ENTRIES: Final = (
+    _FOLD,
+    _HASH,
+    _column(
+        "part", "STRING", pa.string(), "which part of the state: names and outer keys with / between them; or empty"
+    ),
+    _column("key", "STRING", pa.string(), "text as it is, bytes as hex, anything else as canonical JSON"),
+    _column("value", "STRING", pa.string(), "what the state has there, as canonical JSON"),
+)
 COLUMNS: Final = {
     "bronze": BRONZE,
     "silver": SILVER,
     "gold": GOLD,
     "gold_state": GOLD_STATE,
     "gold_issues": GOLD_ISSUES,
+    "gold_entries": GOLD_ENTRIES,
 }
 PARTITIONS: Final = (  # directories of bronze and silver, and columns of what is read from them
     _column("sid", "STRING", pa.string(), "stream_id in hex, or unknown"),
