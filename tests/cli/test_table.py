@@ -95,3 +95,17 @@ def test_what_is_not_there_is_said_in_three_parts(cli, keys, log, tmp_path):
     to = tmp_path / "tables"
     cli.run("table", "load", to, "--data-dir", log, *keys, *HERE)
     assert "no version 9" in cli.run("table", "show", to, "--version", 9, code=Exit.LOCAL).stderr
+
+
+def test_tables_are_published_as_delta_and_iceberg(cli, keys, log, tmp_path):
+    to = tmp_path / "tables"
+    loaded = cli.run("table", "load", to, "--data-dir", log, *keys)  # by the engine auto, which says what it took
+    assert "engine: one process, 0.0 MiB of log; Spark from 32 MiB on" in loaded.stderr
+    done = cli.json("table", "publish", to, "--delta", "--iceberg")["published"]
+    assert {(table["format"], table["table"]) for table in done} >= {("delta", "silver"), ("iceberg", "silver")}
+    assert all(table["commits"] == table["manifest"] == 1 for table in done)
+    (again,) = cli.json("table", "publish", to, "--delta", "--table", "silver")["published"]
+    assert (again["commits"], again["location"]) == (0, str(to / "silver"))
+    assert "delta\tsilver\t1\t0\t0\t0\t" in cli.run("table", "publish", to, "--delta").stdout
+    assert "give --delta" in cli.run("table", "publish", to, code=Exit.USAGE).stderr
+    assert "no such table" in cli.run("table", "publish", to, "--delta", "--table", "x", code=Exit.LOCAL).stderr

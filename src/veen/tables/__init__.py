@@ -10,6 +10,7 @@ from veen.tables.frames import register_duckdb, to_arrow, to_polars
 from veen.tables.gold import Refreshed, cuts_of, refresh, replace_gold
 from veen.tables.loading import LoadReport, load
 from veen.tables.log import TableLog
+from veen.tables.publishing import PublishedTable, PublishRefused, iceberg_catalog, publish
 from veen.tables.reading import chosen_files, digest, read, rows
 from veen.tables.rewriting import KEEP_SEC, Rewritten, Vacuumed, compact, erase, vacuum
 from veen.tables.schema import COLUMNS, ddl_of
@@ -24,6 +25,8 @@ __all__ = [
     "LogMoved",
     "NoTable",
     "OtherHub",
+    "PublishRefused",
+    "PublishedTable",
     "Refreshed",
     "Rewritten",
     "Shown",
@@ -38,7 +41,9 @@ __all__ = [
     "ddl_of",
     "digest",
     "erase",
+    "iceberg_catalog",
     "load",
+    "publish",
     "read",
     "refresh",
     "register_duckdb",

@@ -21,6 +21,7 @@ from veen.tables.loading import LOADED, RESULTS, check_hub
 from veen.tables.log import MANIFESTS, TableLog, manifest_path
 from veen.tables.manifest import TABLES, Change, DataFile, TableState
 from veen.tables.parts import TARGET_BYTES, read_part, write_part
+from veen.tables.publishing import DELTA_LOG
 from veen.tables.schema import arrow_of
 from veen.tables.typed import installed, is_typed
 
@@ -244,7 +245,7 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
         file.path
         for table in (*TABLES, *sorted({*installed(), *filter(is_typed, state.files)}))
         for file in log.store.walk(table)
-        if file.path not in named and file.age_sec >= keep_sec
+        if file.path not in named and file.age_sec >= keep_sec and not file.path.startswith(f"{table}/{DELTA_LOG}/")
     ]
     for path in orphans:
         log.store.remove(path)

@@ -15,7 +15,7 @@ from veen.cli.shared.output import Output, output_options
 if TYPE_CHECKING:
     from veen.tables import Rewritten
 
-__all__ = ["compact", "erase", "load", "show", "table", "vacuum"]
+__all__ = ["compact", "erase", "load", "publish", "show", "table", "vacuum"]
 
 _SHOWN: Final = 20  # labels that people see before they are told of the others
 
@@ -194,3 +194,31 @@ def vacuum(output: Output, to: str, keep_hours: int) -> None:
         done = tables.vacuum(to, keep_sec=keep_hours * 3600)
     facts = [("version", done.version), ("replaced", done.replaced), ("orphans", done.orphans)]
     output.result(asdict(done), lambda: output.fields([*facts, ("manifests", done.manifests)]))
+
+
+@table.verb("publish", "Show the tables as Delta or Iceberg tables; no file is copied.")
+@_TO
+@click.option("--delta", "formats", flag_value="delta", multiple=True, help="As Delta tables, in their directories.")
+@click.option(
+    "--iceberg", "formats", flag_value="iceberg", multiple=True, help="As Iceberg tables, in a SQLite catalog."
+)
+@click.option("--table", "names", metavar="NAME", multiple=True, help="Only this table. Repeatable. Default: all.")
+@output_options
+def publish(output: Output, to: str, formats: Sequence[Any], names: Sequence[str]) -> None:
+    """Register the Parquet files of TABLES where they lie, for engines that read Delta or Iceberg.
+
+    One manifest is one commit; run it again after each load, compact or erase.
+
+    \b
+    veen table publish ./tables --delta
+    veen table publish ./tables --iceberg --table silver
+    """
+    from veen import tables
+
+    if not formats:
+        raise click.UsageError("give --delta, --iceberg or both")
+    with output.progress("publishing"):
+        done = tables.publish(to, tuple(dict.fromkeys(formats)), tables=names or None)
+    columns = ("format", "table", "manifest", "commits", "added", "removed", "location")
+    rows = [[getattr(published, column) for column in columns] for published in done]
+    output.result({"published": [asdict(published) for published in done]}, lambda: output.table(columns, rows))
