@@ -98,7 +98,7 @@ class Browser:
         message, _, self._pending = self._pending.partition(b"\0")
         return json.loads(message)
 
-    def open(self, url, *, scripts=True, dark=False, width=1100, height=900, bypass_policy=False):
+    def open(self, url, *, scripts=True, dark=False, width=1100, height=900):
         """A new page that has loaded `url`; every request and every complaint of the browser is recorded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -106,10 +106,8 @@ class Browser:
         for domain in ("Page", "Runtime", "Network", "Log", "Audits"):
             page.call(f"{domain}.enable")
         page.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        page.call("Page.setBypassCSP", enabled=bypass_policy)  # for programs of tests that are put into the page
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        page.call("Emulation.setEmulatedMedia", features=[scheme])
+        page.scheme(dark=dark)
         page.call("Page.navigate", url=url)
         page.wait_for_event("Page.loadEventFired")
         return page
@@ -128,6 +126,11 @@ class Page:
         """Close the tab, and forget what it reported."""
         self._browser.call("Target.closeTarget", targetId=self._target)
         self._browser.events = [event for event in self._browser.events if event.get("sessionId") != self._session]
+
+    def scheme(self, *, dark):
+        """What the user prefers, light or dark."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def press(self, key):
         """A key of the keyboard, such as Tab."""
