@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo dist native check test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
+.PHONY: help demo dist release-check native check test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,14 @@ dist: $(BIN)/uv ## build wheel and sdist into dist/, reproducibly
 		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints constraints.txt --out-dir dist
 	@cd dist && sha256sum *
 	@echo "install it: pip install dist/*.whl, with extras: pip install \"$$(ls dist/*.whl)[spark]\""
+
+$(VENV)/.stamp-release: $(STAMP)
+	@$(UV) --editable '.[release]'
+	@touch $@
+
+# Installs the wheel into an empty environment of each Python on the machine, so it takes some minutes.
+release-check: $(VENV)/.stamp-release ## build twice, install on every Python here, run the demo, write the SBOM
+	@$(BIN)/python tools/release_check.py
 
 # What an edit breaks first, in a minute: no Spark, no hub processes, fewer examples. .ci/run is the whole check.
 check: $(STAMP) $(VENV)/.stamp-spark style ## the quick check while editing: style, core, storage, overlays, architecture

@@ -17,7 +17,7 @@ from veen.core.extras import install_hint
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-NOT_FOR_USERS = {"all", "bench", "dev", "docs", "fuzz"}
+NOT_FOR_USERS = {"all", "bench", "dev", "docs", "fuzz", "release"}
 
 
 def built(directory, kind):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.hubprocess import veen
+from tests.kube.kubelet import image_runtime, missing_for_pods
+from tests.kube.mesh import ACME, CONTEXT, SELFTESTS, Mesh
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +61,7 @@ def rootfs(image, tmp_path_factory):
 @pytest.mark.slow
 def test_two_builds_give_one_image(image, tmp_path):
     assert built(tmp_path) == image[1]
-    assert sorted(name.split(":")[0] for name in image[1]) == ["veen-cli", "veen-hub", "veen-selftest"]
+    assert sorted(name.split(":")[0] for name in image[1]) == ["veen-bridge", "veen-cli", "veen-hub", "veen-selftest"]
 
 
 def test_there_is_no_shell_and_nothing_to_install_with(rootfs):
@@ -145,6 +147,23 @@ def test_the_hub_of_the_image_serves_and_its_cli_makes_keys(rootfs, tmp_path):
     ):
         assert process.wait(120) == 0, log.read_text()
     assert (work / "client").is_dir()
+
+
+@pytest.mark.req("OPS-01", "K8S-14")
+def test_the_rendered_universe_runs_with_the_image(rootfs, tmp_path):
+    """The bytes of `veen kube render`, with the programs of the image: the hubs are ready, the self-tests pass."""
+    if (reason := missing_for_pods()) is not None:
+        pytest.skip(reason)
+    mesh = Mesh(tmp_path, image_runtime(rootfs))
+    try:
+        mesh.kube("apply", *CONTEXT)
+        mesh.wait_ready()
+        for namespace, name in SELFTESTS.items():
+            job = mesh.cluster.wait_job(namespace, name)
+            assert job.succeeded, job.output()
+        assert mesh.send(ACME[0], "to a hub of the image") == 1
+    finally:
+        mesh.cluster.close()
 
 
 def _about(log):

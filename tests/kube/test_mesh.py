@@ -12,78 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.kube.kubelet import missing_for_pods
-from tests.kube.minicluster import MiniCluster
+from tests.kube.mesh import ACME, AUTHORITY, CONTEXT, SELFTESTS, TEAM, Mesh
 from tests.waiting import until
 
 from veen.kube.cluster import json_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_group("mesh")]
-
-CONTEXT = ("--kube-context", "mini")
-AUTHORITY = ("veen-system", "veen-authority-hub")
-ACME = ("veen-tenant-acme-prod", "veen-hub")  # durable
-TEAM = ("veen-tenant-team1-dev", "veen-hub")  # disposable
-SELFTESTS = {
-    "veen-system": "veen-selftest-authority",
-    ACME[0]: "veen-selftest-core",
-    TEAM[0]: "veen-selftest-core",
-}
-CONFIG = """
-[tenants.config.engine]
-workers = 0
-[tenants.config.admission]
-capability_gating = false
-streams = ["orders"]
-"""
-
-
-class Mesh:
-    """A universe made by the commands, in a cluster, and somebody who writes to its hubs from the node."""
-
-    def __init__(self, root: Path, runtime=None) -> None:
-        (root / "cluster").mkdir()
-        self.cluster = MiniCluster(root / "cluster", runtime)
-        self.root, self.file, self.home = root, root / "universe.toml", root / "home"
-        self.pins = {"veen-system": self.kube("init")["pin"]}
-        self.file.write_text(self.file.read_text() + "[authority.config.engine]\nworkers = 0\n")
-        self.new_tenant("acme-prod", "--storage", "1Gi")
-        self.new_tenant("team1-dev")
-        self.applied = None  # what the first `veen kube apply` said
-
-    def kube(self, *words, code=0):
-        return self.cluster.veen("kube", *words, "--file", self.file, code=code)
-
-    def new_tenant(self, name, *options):
-        tenant = self.kube("tenant", "new", name, *options)
-        self.file.write_text(self.file.read_text() + CONFIG)
-        self.pins[tenant["namespace"]] = tenant["pin"]
-
-    def rendered(self):
-        return self.cluster.rendered(self.kube("render")["yaml"])
-
-    def wait_ready(self):
-        for place in (AUTHORITY, ACME, TEAM):
-            self.cluster.wait_ready(*place)
-
-    def client(self, namespace, *words):
-        """A command of somebody with keys, at the hub of a namespace."""
-        if not self.home.exists():
-            self.cluster.veen("keygen", "--insecure-plain-keystore", home=self.home)
-            self.cluster.veen("id", "keyring", "new", "orders", home=self.home)
-        at = ("--hub", self.cluster.url(namespace), "--pin", self.pins[namespace], "--insecure-http", "--wait", "60")
-        return self.cluster.veen(*words, *at, home=self.home)
-
-    def key(self, namespace):
-        """The key that a hub signs with."""
-        keys = self.cluster.veen("hub", "key", "show", "--hub", self.cluster.url(namespace))["hub_keys"]
-        return keys[-1]["hub_pk"]
-
-    def send(self, namespace, text):
-        """The position of a message in the log of a hub."""
-        return self.client(namespace, "send", "orders", text)["seq"]
-
-    def bodies(self, namespace):
-        return [entry["body"] for entry in self.client(namespace, "stream", "orders")["entries"]]
 
 
 @pytest.fixture(scope="module")
@@ -241,39 +175,22 @@ def test_only_pods_that_the_network_policy_names_reach_a_hub(mesh):
 def test_a_tenant_comes_and_goes_and_nobody_else_notices(mesh):
     mesh.wait_ready()
     others = {place: mesh.cluster.pod(*place) for place in (AUTHORITY, ACME, TEAM)}
-    before = mesh.file.read_text()
     mesh.new_tenant("brief", "--storage", "1Gi")
     place = ("veen-tenant-brief", "veen-hub")
-    try:
-        mesh.kube("apply", *CONTEXT)
-        mesh.cluster.wait_ready(*place)
-        claims = mesh.root / "cluster" / "pvc" / place[0]
-        assert list(claims.rglob("hub-identity.json"))
-    finally:
-        mesh.kube("delete", "brief", "--yes", *CONTEXT)
-        mesh.file.write_text(before)
+    mesh.kube("apply", *CONTEXT)
+    mesh.cluster.wait_ready(*place)
+    claims = mesh.root / "cluster" / "pvc" / place[0]
+    assert list(claims.rglob("hub-identity.json"))
+    done = mesh.kube("tenant", "destroy", "brief", "--yes", *CONTEXT)
+    assert done["pin"] == mesh.pins.pop(place[0])
+    assert list(Path(done["keys"]).glob("hub/*.key"))
     assert not claims.exists()
     assert not [o for o in mesh.cluster.everything() if mesh.cluster.namespace_of(o) == place[0]]
+    assert "brief" not in [row["tenant"] for row in mesh.kube("tenant", "list")["tenants"]]
     for other, pod in others.items():
         assert mesh.cluster.pod(*other) is pod
         assert pod.ready
         assert statuses(mesh, other) == (200, 200)
-
-
-@pytest.mark.req("K8S-10", "K8S-22")
-def test_a_tenant_is_destroyed_with_its_log_and_its_keys_are_put_aside(mesh):
-    mesh.new_tenant("doomed")
-    place = ("veen-tenant-doomed", "veen-hub")
-    mesh.kube("apply", *CONTEXT)
-    mesh.cluster.wait_ready(*place)
-    done = mesh.kube("tenant", "destroy", "doomed", "--yes", *CONTEXT)
-    assert done["pin"] == mesh.pins.pop(place[0])
-    assert list(Path(done["keys"]).glob("hub/*.key"))
-    assert not [o for o in mesh.cluster.everything() if mesh.cluster.namespace_of(o) == place[0]]
-    assert "doomed" not in [row["tenant"] for row in mesh.kube("tenant", "list")["tenants"]]
-    assert mesh.kube("tenant", "new", "doomed")["pin"] != done["pin"]  # another hub of the same name
-    mesh.kube("tenant", "destroy", "doomed", "--yes")
-    mesh.wait_ready()
 
 
 @pytest.mark.req("K8S-22", "K8S-15")
@@ -328,3 +245,52 @@ def test_commands_run_in_the_cluster_with_keys_from_a_secret(mesh):
     failed = mesh.kube("job", "stream", "acme-prod", "unheard", "--secret", "writer", *CONTEXT, code=7)
     assert failed["code"] == "E.KUBE.JOB"
     mesh.client(ACME[0], "resync", "orders")  # the client outside must hear what was sent under its key
+
+
+BRIDGE = '\n[[bridges]]\nname = "core"\nsource = "acme-prod"\ntarget = "team1-dev"\nstreams = ["ord*"]\n'
+
+
+def copies(mesh):
+    """What the bridge wrote: bodies, and the messages of the source that they are copies of."""
+    entries = mesh.client(TEAM[0], "stream", "orders")["entries"]
+    return [(entry["body"], entry["parent_id"]) for entry in entries if entry["parent_id"]]
+
+
+@pytest.mark.req("K8S-11", "K8S-12", "AGB-18")
+def test_a_bridge_copies_each_event_once_whatever_ends_it(mesh):
+    mesh.send(ACME[0], "over the bridge 1")
+    keys = mesh.root / "bridge"
+    mesh.cluster.veen("keygen", "--out", keys, "--insecure-plain-keystore", home=mesh.root / "other")
+    mesh.cluster.veen("id", "keyring", "share", "orders", "--read", "--out", mesh.root / "orders.key", home=mesh.home)
+    shared = f"@{mesh.root / 'orders.key'}"
+    mesh.cluster.veen("id", "keyring", "add", shared, "--identity", keys, home=mesh.root / "other")
+    before = mesh.file.read_text()
+    mesh.file.write_text(before + BRIDGE)
+    mesh.kube("bridge-keys", "core", keys)
+    place = (TEAM[0], "veen-bridge-core")
+    try:
+        assert mesh.kube("apply", *CONTEXT)["secrets_created"] == 1
+        pod = mesh.cluster.pod(*place)
+        until(lambda: pod.output().count('"copied"') == 1)
+        pod.signal(signal.SIGKILL)
+        mesh.send(ACME[0], "over the bridge 2")
+        until(lambda: pod.output().count('"copied"') == 2)
+        bridge = mesh.cluster.find("Deployment", *place)
+        mesh.cluster.delete("Deployment", *place)  # what it remembers is gone with its pod
+        assert (pod.was_killed, pod.exit_code) == (False, 0)  # it heeds SIGTERM
+        mesh.send(ACME[0], "over the bridge 3")
+        mesh.cluster.apply([bridge])
+        until(lambda: '"copied"' in mesh.cluster.pod(*place).output())
+        source = mesh.client(ACME[0], "stream", "orders")["entries"]
+        assert copies(mesh) == [(entry["body"], entry["msg_id"]) for entry in source]
+        assert mesh.bodies(ACME[0])[-3:] == [f"over the bridge {number}" for number in (1, 2, 3)]
+        lines = [json.loads(line) for line in mesh.cluster.pod(*place).output().splitlines() if line.startswith("{")]
+        assert {"ts", "level", "component", "role", "tenant_id", "operation"} <= lines[0].keys()
+    finally:
+        mesh.file.write_text(before)
+        for kind, name in (
+            ("Deployment", place[1]),
+            ("ConfigMap", f"{place[1]}-config"),
+            ("Secret", f"{place[1]}-keys"),
+        ):
+            mesh.cluster.delete(kind, TEAM[0], name)

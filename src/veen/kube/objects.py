@@ -365,7 +365,7 @@ def _bridge_objects(universe: Universe, bridge: Bridge, facts: Mapping[str, HubF
         "volumes": [
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
             {"name": "work", "emptyDir": {}},
-            {"name": "bridge-keys", "secret": {"defaultMode": 0o440, "optional": True, "secretName": f"{name}-keys"}},
+            {"name": "bridge-keys", "secret": {"defaultMode": 0o440, "secretName": f"{name}-keys"}},
         ],
         "terminationGracePeriodSeconds": _GRACE_SEC,
     }

@@ -2,6 +2,7 @@
 
 keys/NAMESPACE/hub/        what the hub finds in /etc/veen/keys: its key and birth certificate, or the root key
 keys/NAMESPACE/selftest/   the issuer whose tokens self-tests use
+keys/NAMESPACE/bridges/    for each bridge that runs there, its keystore and its tokens
 keys/NAMESPACE/facts.json  what manifests may say about them
 keys/NAMESPACE/next.pub    the next key of the hub, while a rotation is under way
 keys/destroyed/            keys of tenants that were destroyed
@@ -10,6 +11,7 @@ keys/destroyed/            keys of tenants that were destroyed
 import base64
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -79,6 +81,19 @@ class NamespaceKeys:
             self._secret(name, sorted((self.directory / "hub").iterdir())),
             self._secret("veen-selftest-issuer", [self.directory / "selftest" / _ISSUER]),
         ]
+
+    def bridge_secret(self, bridge: str) -> Manifest | None:
+        """The Secret of a bridge that runs in this namespace; None if its keys were not given yet."""
+        directory = self.directory / "bridges" / bridge
+        return self._secret(f"veen-bridge-{bridge}-keys", sorted(directory.iterdir())) if directory.is_dir() else None
+
+    def keep_bridge_keys(self, bridge: str, files: Mapping[str, bytes]) -> None:
+        """What a bridge finds in /secrets: its keystore, and tokens for the target. Made once."""
+        directory = self.directory / "bridges" / bridge
+        if directory.exists():
+            raise KeysExist(f"{directory} has keys already")
+        for name, data in sorted(files.items()):
+            _write_private(directory / name, data)
 
     def begin_rotation(self, tenant: Tenant | None) -> bytes:
         """The public half of the next key, made unless it is there; the Secret that holds it is named (D-146)."""

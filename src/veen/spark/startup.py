@@ -124,7 +124,7 @@ def prepare() -> ClassArchive | None:
         return archive
     done = subprocess.run(
         [sys.executable, "-m", "veen.spark.startup"],
-        capture_output=True,
+        capture_output=True,  # also waits for the JVM, which has the same streams and writes the archive when it ends
         text=True,
         check=False,
         timeout=_TIMEOUT_SECONDS,
@@ -152,11 +152,7 @@ def _rehearse() -> None:
     shuffled = rows.repartition(2, "id").sortWithinPartitions("id").toLocalIterator(prefetchPartitions=True)
     if sum(1 for _ in shuffled) != 2 or rows.orderBy("id").count() != 2:
         raise VeenError("Spark lost rows")
-    gateway = session.sparkContext._gateway  # PySpark has no public way to its JVM
     session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait()  # the archive is written when it ends
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ bridge = LazyGroup(
     """,
     table={
         "anchor": ("veen.cli.bridge.cross:anchor", "Anchor the bundle ids of an audit log, or a report."),
+        "copy": ("veen.cli.bridge.hubs:copy", "Copy streams from one hub to another, both online."),
         "doctor": ("veen.cli.bridge.check:doctor", "Refuse identities that hold both directions."),
         "evidence": ("veen.cli.bridge.check:evidence", "The seven links from an event to its import."),
         "export": ("veen.cli.bridge.cross:export", "Cut bundles from streams of this zone."),
@@ -31,8 +32,9 @@ bridge = LazyGroup(
 
 
 def veen_bridge_main() -> NoReturn:
-    """`veen-bridge export …` is `veen bridge export …` (001 spec-4)."""
+    """`veen-bridge export …` is `veen bridge export …`; with --source-url it is `veen bridge copy …` (spec-4 §6)."""
     from veen.cli.app import main
 
-    sys.argv[1:1] = ["bridge"]
+    is_copy = sys.argv[1:2] and sys.argv[1].startswith(("--source", "--target", "--streams", "--keys"))
+    sys.argv[1:1] = ["bridge", "copy"] if is_copy else ["bridge"]
     main()

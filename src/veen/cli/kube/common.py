@@ -11,11 +11,13 @@ from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
     from veen.kube.objects import HubFacts, Manifest
+    from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant, Universe
 
 __all__ = [
     "CONTEXT",
     "UNIVERSE",
+    "bridge_place",
     "documents",
     "edit_universe",
     "hub_named",
@@ -76,8 +78,22 @@ def secrets_of(universe: "Universe", path: Path) -> "list[Manifest]":
     from veen.kube.objects import namespace_of
     from veen.kube.secrets import NamespaceKeys
 
-    hubs = (None, *universe.tenants)
-    return [o for hub in hubs for o in NamespaceKeys(keys_of(path), namespace_of(hub)).secrets(hub)]
+    places = [(hub, NamespaceKeys(keys_of(path), namespace_of(hub))) for hub in (None, *universe.tenants)]
+    bridges = [bridge_place(universe, path, bridge.name).bridge_secret(bridge.name) for bridge in universe.bridges]
+    return [o for hub, place in places for o in place.secrets(hub)] + [o for o in bridges if o is not None]
+
+
+def bridge_place(universe: "Universe", path: Path, name: str) -> "NamespaceKeys":
+    """The keys of the namespace in which a bridge runs."""
+    from veen.kube.objects import namespace_of
+    from veen.kube.secrets import NamespaceKeys
+
+    for bridge in universe.bridges:
+        if bridge.name == name:
+            tenant = None if bridge.tenant is None else universe.tenant(bridge.tenant)
+            return NamespaceKeys(keys_of(path), namespace_of(tenant))
+    names = ", ".join(bridge.name for bridge in universe.bridges) or "none"
+    raise local_failure(f"no bridge is called {name!r}; there are {names}", f"add it to {path}: [[bridges]]")
 
 
 def documents(path: Path) -> "list[Any]":

@@ -28,6 +28,7 @@ kube = LazyGroup(
     "kube",
     help="Hubs on Kubernetes: one authority and its tenants, each in a namespace, from one universe.toml.",
     table={
+        "bridge-keys": ("veen.cli.kube.lifecycle:bridge_keys", "Give a bridge its keystore and its tokens."),
         "job": ("veen.cli.kube.jobs:job", "Run a command or a self-test once, inside a cluster."),
         "rotate-keys": ("veen.cli.kube.lifecycle:rotate_keys", "Give a hub its next key."),
         "tenant": ("veen.cli.kube.group:tenant", "Tenants of a universe: new, list, destroy."),

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ import click
 from veen.cli.kube.common import (
     CONTEXT,
     UNIVERSE,
+    bridge_place,
     edit_universe,
     hub_named,
     keys_of,
     local_failure,
     universe_of,
 )
+from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.values import SPAN
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant
 
-__all__ = ["WITHIN", "destroy", "failed_selftest", "rotate_keys", "upgrade"]
+__all__ = ["WITHIN", "bridge_keys", "destroy", "failed_selftest", "rotate_keys", "upgrade"]
 
 _WORKLOADS = ("StatefulSet", "Deployment")
 WITHIN = click.option(
@@ -180,6 +183,46 @@ def _rotate_in(
         return int(rotated["valid_from"])
     except (ValueError, KeyError, TypeError) as exc:
         raise ClusterFailed("the hub did not answer with its keys") from exc
+
+
+@click.command("bridge-keys")
+@click.argument("name")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@UNIVERSE
+@click.option("--cap", "caps", multiple=True, type=OBJECT_FILE, help="A capability token for the target. Repeatable.")
+@output_options
+def bridge_keys(output: Output, name: str, directory: Path, path: Path, caps: Sequence[Path]) -> None:
+    """Give the bridge NAME of the universe its keys: DIRECTORY is what `veen keygen --out DIRECTORY` wrote.
+
+    The identity needs the read keys of all streams of the bridge, and a token for each if the target asks for one.
+    They become the Secret veen-bridge-NAME-keys, which `apply` creates; nobody else should use this identity.
+
+    \b
+    veen keygen --out bridge-core --insecure-plain-keystore
+    veen id keyring add @core-main.key --identity ./bridge-core
+    veen kube bridge-keys core bridge-core --cap core.cbor
+    """
+    from veen.cli.shared.authority import read_token
+
+    universe, _ = universe_of(path)
+    place = bridge_place(universe, path, name)
+    stores = [*directory.glob("keystore.enc"), *directory.glob("identities/*/keystore.enc")]
+    if len(stores) != 1:
+        raise local_failure(
+            f"{directory} has {len(stores)} keystores, expected one", "give what `veen keygen --out DIRECTORY` wrote"
+        )
+    files = {"keystore.enc": stores[0].read_bytes()}
+    for cap in caps:
+        files[f"{read_token(cap).auth_ref().hex()[:16]}.cbor"] = cap.read_bytes()
+    place.keep_bridge_keys(name, files)
+    data = {
+        "bridge": name,
+        "namespace": place.namespace,
+        "secret": f"veen-bridge-{name}-keys",
+        "files": sorted(files),
+    }
+    output.result(data, lambda: output.fields((key, str(value)) for key, value in data.items()))
+    output.next("veen kube apply --kube-context CONTEXT")
 
 
 @click.command("destroy")

@@ -1,0 +1,205 @@
+"""`veen bridge copy`, which `veen-bridge --source-url … --target-url … --streams …` runs (001 spec-4 §6.2)."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.shared.command import FILE
+from veen.cli.shared.output import Fail, Output, output_options
+from veen.cli.shared.values import SPAN
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.client.home import Home
+    from veen.client.identity.keystore import Keystore
+    from veen.core.objects.captoken import CapToken
+    from veen.products.federation.bridging import BridgedStream
+
+__all__ = ["copy"]
+
+_MAX_KEYSTORE_BYTES: Final = 16 << 20
+_KEYSTORE: Final = "keystore.enc"
+
+
+@click.command("copy")
+@click.option("--source-url", required=True, help="The URL of the hub to copy from.")
+@click.option("--target-url", required=True, help="The URL of the hub to copy to.")
+@click.option("--streams", required=True, help="Which streams, by the names in the keystore: core/*,wallet/*.")
+@click.option("--source-pin", required=True, help="The key of the source, ed25519:HEX or root:ed25519:HEX.")
+@click.option("--target-pin", required=True, help="The key of the target, ed25519:HEX or root:ed25519:HEX.")
+@click.option(
+    "--keys", type=click.Path(file_okay=False, path_type=Path), required=True,
+    help="A directory with keystore.enc, and capability tokens for the target as *.cbor; a mounted Secret.",
+)  # fmt: skip
+@click.option("--passphrase-file", type=FILE, help="A file with the passphrase of the keystore.")
+@click.option("--every", type=SPAN, default="5s", show_default=True, help="The pause between two passes.")
+@click.option("--times", type=click.IntRange(min=1), help="End after so many passes; default: never.")
+@output_options
+def copy(output: Output, streams: str, keys: Path, passphrase_file: str | None, **options: Any) -> None:
+    """Copy streams from one hub to another, over and over: each event once, in order, verified first.
+
+    The same schema and body, under the keys of the stream, with the message at the source as parent. The log of the
+    target says what was copied, so it may be ended and started at any time. A hub that does not answer is asked again;
+    a source that contradicts itself ends the bridge with exit code 1. One line of JSON on standard error for each
+    stream that had something new.
+
+    \b
+    veen bridge copy --source-url http://a:8080 --target-url http://b:8080 --streams 'core/*' \\
+        --source-pin ed25519:HEX --target-pin ed25519:HEX --keys /secrets
+    """
+    import asyncio
+
+    from veen.products.federation.bridging import bridged_streams
+
+    keystore = _opened(keys, passphrase_file)
+    selectors = [selector.strip() for selector in streams.split(",") if selector.strip()]
+    if not selectors:
+        raise click.UsageError("--streams names no stream")
+    bridged_streams(keystore.secrets.keyring, selectors)  # says what is missing before a hub is asked
+    totals = asyncio.run(_run(keystore, selectors, _tokens(keys), options))
+    output.result(totals, lambda: output.fields(totals.items()))
+
+
+def _opened(keys: Path, passphrase_file: str | None) -> "Keystore":
+    """The keystore of a directory, which may be a mounted Secret: a copy is opened, as nothing is written there."""
+    from veen.cli.shared.command import read_passphrase
+    from veen.client.home import PrivateFs, read_secret
+    from veen.client.identity.keystore import Keystore
+
+    path = keys / _KEYSTORE
+    try:
+        data = read_secret(path, _MAX_KEYSTORE_BYTES)
+    except FileNotFoundError as exc:
+        raise Fail(
+            "E.LOCAL.INPUT",
+            f"{path} is not there",
+            "a bridge reads and writes with keys of its own",
+            "`veen keygen --out DIR` makes an identity; give the directory that has its keystore.enc",
+        ) from exc
+    fs = PrivateFs(_home().state / "keys")
+    fs.replace(_KEYSTORE, data, private=True)
+    return Keystore.open(fs, None if passphrase_file is None else read_passphrase(Path(passphrase_file)))
+
+
+def _home() -> "Home":
+    """Where this bridge remembers what it verified; it may be lost."""
+    from veen.client.home import Home
+
+    return Home.at(Home.default().state / "hub-bridge")
+
+
+def _tokens(keys: Path) -> "list[CapToken]":
+    from veen.cli.shared.authority import read_token
+
+    return [read_token(path) for path in sorted(keys.glob("*.cbor"))]
+
+
+async def _run(
+    keystore: "Keystore", selectors: list[str], tokens: "list[CapToken]", options: dict[str, Any]
+) -> dict[str, int]:
+    import asyncio
+
+    from veen.client.errors import ClientError, Divergence
+    from veen.products.federation.bridging import HubBridge, bridged_streams
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    totals = {"passes": 0, "sent": 0, "gaps": 0, "failed": 0}
+    streams = bridged_streams(keystore.secrets.keyring, selectors)
+    while True:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                source = await _connected(stack, keystore, "source", options)
+                target = await _connected(stack, keystore, "target", options)
+                bridge = HubBridge(source, target, streams, tokens, now=lambda: int(time.time()))
+                _log("info", "connect", "both hubs answer", streams=[str(keys.name) for keys in streams])
+                while True:
+                    work = asyncio.create_task(bridge.run_once())
+                    ended = asyncio.create_task(stop.wait())
+                    await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
+                    ended.cancel()
+                    if not work.done():
+                        work.cancel()  # what was sent without a receipt is finished by the next run
+                        return totals
+                    totals["passes"] += 1
+                    failed = _count(totals, work.result())
+                    if await _is_over(stop, totals, options):
+                        return totals
+                    if failed or bridge.is_stale:
+                        break  # connect anew
+        except Divergence:
+            raise
+        except ClientError as exc:
+            totals["passes"] += 1
+            totals["failed"] += 1
+            _log("error", "connect", str(exc), code=exc.code)
+            if options["times"] is not None and totals["passes"] >= options["times"]:
+                raise
+            if await _is_over(stop, totals, options):
+                return totals
+
+
+async def _connected(
+    stack: contextlib.AsyncExitStack, keystore: "Keystore", side: str, options: dict[str, Any]
+) -> "Client":
+    from veen.client.client import Client
+    from veen.client.home import Home
+
+    client = await Client.connect(
+        options[f"{side}_url"],
+        pin=options[f"{side}_pin"],
+        identity=keystore.secrets.identity,
+        keyring=keystore.secrets.keyring,
+        home=Home.at(_home().state / side),
+        insecure_http=True,  # inside a cluster; between clusters give https URLs
+    )
+    stack.push_async_callback(client.aclose)
+    return client
+
+
+async def _is_over(stop: Any, totals: dict[str, int], options: dict[str, Any]) -> bool:
+    """Wait until the next pass is due; whether there is none."""
+    import asyncio
+
+    if options["times"] is not None and totals["passes"] >= options["times"]:
+        return True
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), options["every"])
+    return bool(stop.is_set())
+
+
+def _count(totals: dict[str, int], outcomes: "list[BridgedStream]") -> bool:
+    """Add up a pass and log what was new or failed; whether something failed."""
+    for outcome in outcomes:
+        totals["sent"] += outcome.sent
+        totals["gaps"] += outcome.gaps
+        if outcome.error is not None:
+            totals["failed"] += 1
+            _log("error", "copy", str(outcome.error), stream=outcome.stream, code=outcome.error.code)
+        elif outcome.sent:
+            _log("info", "copy", "copied", stream=outcome.stream, sent=outcome.sent, gaps=outcome.gaps)
+    return any(outcome.error is not None for outcome in outcomes)
+
+
+def _log(level: str, operation: str, message: str, **fields: Any) -> None:
+    """A line as every container of VEEN logs it (spec-4 §10.3)."""
+    now = time.time()
+    line = {
+        "ts": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z",
+        "level": level,
+        "component": "bridge",
+        "role": "bridge",
+        **({"tenant_id": os.environ["VEEN_TENANT_ID"]} if os.environ.get("VEEN_TENANT_ID") else {}),
+        "operation": operation,
+        "message": message,
+        **fields,
+    }
+    print(json.dumps(line), file=sys.stderr, flush=True)  # JSON escapes what would steer a terminal
