@@ -72,6 +72,7 @@ def test_a_token_or_a_pin_of_one_hub_is_never_used_with_another():
     assert values(flags={"hub": "https://evil.example"}) == {
         "hub": "https://evil.example",
         "identity": "alice",
+        "witnesses": "require",
         "insecure_http": False,
         "make_keys": False,
         "mode": "light",

@@ -68,7 +68,7 @@ class Connector:
         settings, identity = self.settings, self.keystore.identity
         if client_keys is not None:
             identity = replace(identity, client_keys=client_keys)  # type: ignore[arg-type]  # those of a worker
-        return await Client.connect(
+        client = await Client.connect(
             self.url,
             pin=HubPin.parse(settings.hub_pk.value, settings.hub_id.value),
             identity=identity,
@@ -82,6 +82,27 @@ class Connector:
             call_seconds=settings.timeout.value,
             keys_learned=None if self.worker else self._keep_keys,
         )
+        try:
+            await self._check_witnesses(client)
+        except BaseException:
+            await client.aclose()
+            raise
+        return client
+
+    async def _check_witnesses(self, client: Client) -> None:
+        """QuorumError, or a warning in the log, if the hub lacks the cosignatures that the context asks for."""
+        path, rule = self.settings.path("witness_policy"), self.settings.witnesses.value
+        if path is None or rule == "off":
+            return
+        from veen.client.verify.witnesses import read_witness_policy
+        from veen.core.tlog.errors import QuorumError
+
+        try:
+            await client.check_witnesses(await asyncio.to_thread(read_witness_policy, path))
+        except QuorumError as exc:
+            if rule == "require":
+                raise
+            LOG.warning("the hub at %s lacks the cosignatures that %s asks for: %s", self.url, path, exc)
 
     def _keep_keys(self, keyring: Keyring) -> None:
         """Keep generations of keys that were found in a stream. A worker, which has no lock, finds them again."""

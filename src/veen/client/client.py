@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
+
 __all__ = ["Client"]
 
 _ROUNDS: Final = 4  # seals of one message before its refusal is final
@@ -202,9 +204,20 @@ class Client:
         """
         return self._session.replaced_hubs
 
+    async def check_witnesses(self, policy: "WitnessPolicy") -> "CosignedCheckpoint":
+        """The newest note of the hub, cosigned as the policy asks; QuorumError if it is not."""
+        from veen.client.verify.witnesses import check_cosigned  # for those whose context asks for it
+
+        return await check_cosigned(self._session, policy)
+
     @property
     def client_id(self) -> bytes:
         return self._identity.client_id
+
+    @property
+    def client_ids(self) -> frozenset[bytes]:
+        """Of the client keys that this identity has or had, as far as the keystore remembers them."""
+        return frozenset(key.client_id for key in self._identity.client_keys)
 
     @property
     def keyring(self) -> Keyring:

@@ -77,8 +77,8 @@ def fence(output: Output, hub: "HubApi") -> None:
     """Have a running hub admit nothing any more, for good: a record in its control journal says so, and how much there
     is. A replica that has all of it can be promoted without loss. Readers are still served.
 
-    Only `veen replica promote` opens the log again, in the place where it is run. Administrators only; a data
-    directory of this machine needs no token.
+    Only a replica that is promoted writes the log again, in its own directory. Administrators only; a data directory of
+    this machine needs no token.
 
     \b
     veen hub fence ./hub

@@ -47,6 +47,12 @@ def _checked(values: dict[str, str | None]) -> dict[str, Any]:
     default=None,
     help="Allow the bearer token to go to another machine over plain http://.",
 )
+@click.option("--witness-policy", type=FILE, help="A policy, k of n witnesses, for the newest note of the hub.")
+@click.option(
+    "--witnesses",
+    type=click.Choice(["require", "warn", "off"]),
+    help="What commands do if it does not satisfy it: refuse, warn, nothing; default: require.",
+)
 @click.option("--use/--no-use", "chosen", default=None, help="Choose it now; default: if none is chosen yet.")
 @click.option("--replace", is_flag=True, help="Change a context that exists.")
 @click.option(
@@ -72,7 +78,7 @@ def add(
     from veen.client.config.edit import change
     from veen.client.config.file import read
 
-    for key in ("ca_file", "token_file"):
+    for key in ("ca_file", "token_file", "witness_policy"):
         if (named := given[key]) is not None:
             given[key] = str(Path(named).absolute())
     values = _checked({f"context.{name}.{key}": text for key, text in given.items()})

@@ -37,6 +37,8 @@ Each variable stands for a flag, which outranks it. Secrets are never values of 
   VEEN_PIN               the key of the hub, ed25519:HEX                 --pin
   VEEN_HUB_ID            the hub_id that goes with that key, in hex
   VEEN_IDENTITY          whose keys: a name, or a directory              --identity
+  VEEN_WITNESS_POLICY    a policy that the newest note of the hub must satisfy
+  VEEN_WITNESSES         if it does not: require, warn, off
   VEEN_MAKE_KEYS         make a missing identity and keys of new streams
   VEEN_PASSPHRASE_FILE   a file with the passphrase of the keystore      --passphrase-file
   VEEN_CA_FILE           certificates to trust instead of the system's   --ca-file

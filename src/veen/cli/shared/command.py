@@ -340,6 +340,7 @@ class CliSession:
         self._open.callback(self._tell_late, connected)  # before it is closed
         self._waiting_before = _waiting(connected)
         self._remember_hub_id(connected.hub_id)
+        self._check_witnesses(connected)
         if connected.replaced_hubs:
             earlier = [hub_id.hex() for hub_id in connected.replaced_hubs]
             self.output.notice(
@@ -351,6 +352,24 @@ class CliSession:
             )
         return connected
 
+    def _check_witnesses(self, client: "SyncClient") -> None:
+        """Refuse, or warn, if the hub lacks the cosignatures that the context asks for."""
+        path = self.settings.path("witness_policy")
+        if path is None or self.settings.witnesses.value == "off":
+            return
+        from veen.client.verify.witnesses import read_witness_policy
+        from veen.core.tlog.errors import QuorumError
+
+        policy = read_witness_policy(path)
+        try:
+            client.run(lambda connected: connected.check_witnesses(policy))
+        except QuorumError as exc:
+            if self.settings.witnesses.value == "require":
+                raise
+            self.output.notice(
+                f"warning: the hub lacks the cosignatures that {path} asks for: {exc}", witnesses="insufficient"
+            )
+
     def _keep_keys(self, keyring: "Keyring") -> None:
         """Keep generations of keys that were found in a stream; the connected client has the lock of the identity."""
         from dataclasses import replace
@@ -358,11 +377,11 @@ class CliSession:
         self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
 
     def _rotate_if_due(self, keystore: "Keystore") -> None:
-        """Where keys are made on the way they are replaced on the way; elsewhere a person runs `veen id rotate`."""
-        from veen.client.identity.rotation import rotate_if_due
+        """A client key signs for a day, and so many messages; one that capability tokens name is left to a person."""
+        from veen.client.identity.rotation import rotate_at_bounds
 
-        if self.settings.make_keys.value and rotate_if_due(self.home, keystore, int(time.time())):
-            self.output.note("a client key signs for a day at most: this one was replaced by a new one")
+        if (reason := rotate_at_bounds(self.home, keystore, int(time.time()))) is not None:
+            self.output.note(f"the client key had reached {reason.value} and was replaced by a new one")
 
     def _beside(
         self,

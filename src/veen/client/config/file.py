@@ -18,6 +18,8 @@
     token_file = "token"
     insecure_http = false               # whether the token may go to another machine over plain http://
     passphrase_file = "dev.passphrase"  # the passphrase of the identity, for machines without a person
+    witness_policy = "hub.policy"       # k of n witnesses that must have cosigned the newest note of the hub
+    witnesses = "require"               # what if they have not: require (refuse), warn, or off
     make_keys = true                    # make a missing identity, and the keys of a stream that nobody has written to
 
 `veen.client.config.edit` changes values; `veen.client.config.projects` decides what a project file may say.
@@ -85,6 +87,12 @@ def _mode(text: str) -> str:
     return text
 
 
+def _witnesses(text: str) -> str:
+    if text not in ("require", "warn", "off"):
+        raise ValueError(f"expected require, warn or off, found {text!r}")
+    return text
+
+
 def _flag(text: str) -> bool:
     try:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
@@ -129,9 +137,11 @@ CONTEXT_KEYS: Final[Mapping[str, Check]] = {
     "token_file": _path,
     "insecure_http": _flag,
     "passphrase_file": _path,
+    "witness_policy": _path,
+    "witnesses": _witnesses,
     "make_keys": _flag,
 }
-_FILES: Final = ("ca_file", "token_file", "passphrase_file")
+_FILES: Final = ("ca_file", "token_file", "passphrase_file", "witness_policy")
 
 
 def check_value(key: str, text: str) -> Any:

@@ -34,6 +34,8 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "token_file": "VEEN_TOKEN_FILE",
     "insecure_http": "VEEN_INSECURE_HTTP",
     "passphrase_file": "VEEN_PASSPHRASE_FILE",
+    "witness_policy": "VEEN_WITNESS_POLICY",
+    "witnesses": "VEEN_WITNESSES",
     "make_keys": "VEEN_MAKE_KEYS",
     "mode": "VEEN_MODE",
     "remember_streams": "VEEN_REMEMBER_STREAMS",
@@ -47,6 +49,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "wait": 5,
     "timeout": 30,
     "insecure_http": False,
+    "witnesses": "require",
     "make_keys": False,
 }
 
@@ -73,6 +76,8 @@ class ClientSettings:
     token_file: Value
     insecure_http: Value
     passphrase_file: Value
+    witness_policy: Value  # a policy that the newest note of the hub must satisfy
+    witnesses: Value  # what to do if it does not: require, warn, off
     make_keys: Value  # whether an identity and the keys of an unused stream are made when they are missing
     mode: Value
     remember_streams: Value

@@ -24,6 +24,7 @@ __all__ = [
     "RotationReason",
     "check_bounds",
     "needs_rotation",
+    "rotate_at_bounds",
     "rotate_identity",
     "rotate_if_due",
 ]
@@ -116,3 +117,23 @@ def rotate_if_due(home: Home, keystore: Keystore, now: int, *, is_spent: bool = 
         return False
     rotate_identity(home, keystore, now)
     return True
+
+
+def rotate_at_bounds(
+    home: Home, keystore: Keystore, now: int, bounds: RotationBounds = DEFAULT_BOUNDS
+) -> RotationReason | None:
+    """Replace a client key that has reached a bound, in time or in messages of a label; why, or None if it stays.
+
+    One that capability tokens name stays: they would be lost with it (D-49). So does one under which messages wait for
+    their receipts: only a client that still uses it sends them again.
+    """
+    identity = keystore.identity
+    with StateStore.open(home, identity.name) as store:
+        reason = needs_rotation(identity, store.counts(identity.client_id), now, bounds)
+        if reason is None or store.unfinished():
+            return None
+        tokens = TokenStore(home.tokens_fs(identity.name)).all()
+        if any(entry.token.subject_pk == identity.client_id for entry in tokens):
+            return None
+        keystore.rotate(now)
+    return reason

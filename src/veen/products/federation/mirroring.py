@@ -277,7 +277,7 @@ async def _attested(target: Client, stream: str | bytes, source: str) -> dict[by
     """What this mirror has stated of a source, by label; records of other keys are not ours to believe."""
     places: dict[bytes, _Place] = {}
     async for entry in target.read(stream):
-        if entry.event is None or entry.msg.client_id != target.client_id:
+        if entry.event is None or entry.msg.client_id not in target.client_ids:
             continue
         schema = entry.event.hdr.schema
         try:
@@ -366,7 +366,7 @@ async def _copied(target: Client, stream: str | bytes, source: str) -> tuple[set
     parents: set[bytes] = set()
     gaps: set[tuple[bytes, int]] = set()
     async for entry in target.read(stream):
-        if entry.event is None or entry.msg.client_id != target.client_id:
+        if entry.event is None or entry.msg.client_id not in target.client_ids:
             continue
         if entry.event.hdr.schema == GAP_SCHEMA:
             try:
