@@ -2,8 +2,7 @@ PYTHON ?= python3
 # One process more than cores: tests wait for hubs, disks and JVMs about as long as they compute.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 FUZZ_ARGS ?=
-# A seed shuffles the tests: `make test SEED=7`. Without one they run in the order of the files: tests of commands that
-# share a hub still need it.
+# The order of the tests is drawn anew for each run, and its seed printed; `make test SEED=7` repeats an order.
 SEED ?=
 
 VENV := .venv
@@ -11,7 +10,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest
-RUN := $(PYTEST) -q --dist loadgroup --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED),-p no:randomly)
+RUN := $(PYTEST) -q --dist loadgroup --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED))
 # What the tests marked `system` run, each with the Debian package that brings it.
 PROGRAMS := systemd-analyze:systemd zsh:zsh fish:fish buildah:buildah umoci:umoci bwrap:bubblewrap \
 	chromium:chromium rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 nsenter:util-linux iptables:iptables openssl:openssl \
