@@ -265,8 +265,8 @@ def test_reconcile_and_evidence_notice_an_attachment_that_is_gone_or_damaged(tmp
         records, offline_writers = offline_side(offline, ring)
         sides = Sides(exported=exported, offline=records, online_known=True, online_writers=online_writers,
                       offline_writers=offline_writers)  # fmt: skip
-        made = reconcile(arrived_in(source, ring), sides)
-        return made.is_clean, made.data["streams"][0]
+        result = reconcile(arrived_in(source, ring), sides)
+        return result.is_clean, result.data["streams"][0]
 
     def imported():
         paths = list(bundle_paths([folder]))

@@ -76,6 +76,7 @@ def test_every_line_of_the_walk_works(site, tmp_path):
         site(line, MSG_ID=row["msg_id"])
     report = json.loads((tmp_path / "report.json").read_text())["report"]
     assert report["clean"]
+    assert (report["streams"][0]["attachments"], report["streams"][0]["missing_attachments"]) == (1, [])
     assert {each["verdict"] for each in report["invariants"].values()} == {"ok"}
 
 

@@ -114,11 +114,11 @@ def test_checkpoints_go_on_after_the_clock_of_the_admin_went_back(tmp_path):
     async def story():
         now = int(time.time())
         async with recorder_at(tmp_path) as world:
-            taken = []
+            is_taken = []
             for life, moment in enumerate((now + 30 * DAY, now, now + 10, now + DAY), start=1):
                 await run_agent(world, [lines_source(numbered(10 * life))])
-                taken.append(await take_checkpoint(world, moment) is not None)
-            assert taken == [True, True, False, True]
+                is_taken.append(await take_checkpoint(world, moment) is not None)
+            assert is_taken == [True, True, False, True]
             report = await judged(world)
             assert report.ok, report.to_json()
 

@@ -38,9 +38,10 @@ def inspect(output: Output, file: Path, trust: Path | None) -> None:
 
     with file.open("rb") as source:
         reader = BundleReader(source)
-        opened = sealed = 0
+        opened = sealed = attachments = 0
         for event in reader.events():
             opened += event.opening is not None
+            attachments += len(event.attachments)
             sealed += event.msg is not None and event.opening is None
         header, trailer = reader.header, reader.trailer
         assert trailer is not None  # noqa: S101 - `events` ends with it
@@ -63,6 +64,7 @@ def inspect(output: Output, file: Path, trust: Path | None) -> None:
             "withheld": trailer.withheld,
             "opened": opened,
             "sealed": sealed,
+            "attachments": attachments,
             "source_hub_id": header.source_hub_id.hex(),
             "source_hub_pk": f"ed25519:{header.source_hub_pk.hex()}",
             "created_at": header.created_at,
