@@ -7,13 +7,15 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.client.hubs import bodies, client_at, person, pin_of, run
+from tests.client.test_invites import NOW, invitation
 from tests.hub.test_http import certificate
 from tests.transports.natsserver import nats_server
 from tests.transports.transportworld import OTHERS, hub_by, transport_by, world_of
 
 import veen
 from veen.client.config.file import check_value, read
-from veen.client.errors import SettingsError
+from veen.client.errors import InviteDamaged, SettingsError
+from veen.client.transport.addresses import without_credentials
 
 ACROSS = pytest.mark.parametrize("kind", OTHERS)
 OPEN = ("--set", "admission.capability_gating=false", "--set", "admission.stream_scope=open")
@@ -124,3 +126,12 @@ def test_a_project_file_cannot_have_a_file_of_the_user_sent_to_a_nats_server(tmp
         read(project / "veen.toml", project=True)
     (project / "veen.toml").write_text(f'[context.x]\nhub = "{url.replace("/home/me/.ssh/", "")}"\n')
     assert read(project / "veen.toml", project=True).contexts
+
+
+def test_an_invitation_neither_tells_nor_chooses_a_file_of_credentials():
+    url = f"nats://host:4222/?hub={'0' * 16}&credentials=/home/me/nats"
+    assert without_credentials(url) == f"nats://host:4222/?hub={'0' * 16}"
+    assert without_credentials("https://hub.example/x?y=1") == "https://hub.example/x?y=1"
+    with pytest.raises(InviteDamaged, match="credentials"):
+        invitation(hub=url).check(NOW)
+    invitation(hub="https://[").check(NOW)  # no URL: said when it is used

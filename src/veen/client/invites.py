@@ -35,6 +35,7 @@ from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, Random
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Kdf
+from veen.client.transport.addresses import credentials_of
 from veen.core import cbor
 from veen.core.crypto import aead, ed25519, hkdf, hpke
 from veen.core.crypto.ed25519 import SigningKey
@@ -125,6 +126,8 @@ class Invitation(Map):
             raise InviteDamaged("it is not signed by the inviter that it names")
         if len(self.ca_pem or b"") > _MAX_CA_BYTES:
             raise InviteDamaged(f"its certificates have more than {_MAX_CA_BYTES} bytes")
+        if credentials_of(self.hub) is not None:  # somebody else must not choose a file of ours to be sent to a server
+            raise InviteDamaged("its address names a file with credentials, and files are for you to choose")
         if now > self.expires_at:
             raise InviteExpired(self.expires_at, now)
 

@@ -71,6 +71,7 @@ def invite(
     veen invite orders --code --expires 1h
     """
     from veen.client.invites import SUFFIX, Invitation, SealedInvite, new_code
+    from veen.client.transport.addresses import without_credentials
 
     if by_code == (who is not None):
         raise click.UsageError("give --for NAME, or --code")
@@ -84,7 +85,7 @@ def invite(
     seed = os.urandom(32) if card is None else None
     token = _token(session, streams, card, ttl) if write else None
     invitation = Invitation(
-        hub=address or session.hub_url,
+        hub=without_credentials(address or session.hub_url),
         pin=session.pinned.to_text(),
         hub_id=None if session.pinned.is_root else client.hub_id,
         ca_pem=_certificates(session),

@@ -2,9 +2,9 @@
 
 import re
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-__all__ = ["SCHEMES", "check_hub_url", "credentials_of"]
+__all__ = ["SCHEMES", "check_hub_url", "credentials_of", "without_credentials"]
 
 SCHEMES: Final = ("http", "https", "file", "nats", "nats+tls", "quic")
 _EXPECTED: Final = "http://…, https://…, file:///DIRECTORY, nats://HOST/?hub=HEX or quic://HOST:PORT"
@@ -40,4 +40,17 @@ def check_hub_url(text: str) -> str:
 
 def credentials_of(url: str) -> str | None:
     """The file with credentials for a NATS server that an address names."""
-    return dict(parse_qsl(urlsplit(url).query)).get("credentials")
+    try:
+        return dict(parse_qsl(urlsplit(url).query)).get("credentials")
+    except ValueError:  # no URL at all
+        return None
+
+
+def without_credentials(url: str) -> str:
+    """The address as it is told to others: a file of this machine means nothing to them."""
+    if credentials_of(url) is None:
+        return url
+    parts = urlsplit(url)
+    return parts._replace(
+        query=urlencode([pair for pair in parse_qsl(parts.query) if pair[0] != "credentials"])
+    ).geturl()

@@ -607,6 +607,7 @@ class Hub:
         access = self._read_access(new)
         tls = _tls_of(new)
         witness_policy = read_policy(new.outer.policy)
+        use_files = self._transports.prepare(new)
         sink = LogSink.open(new)
         trust_removed = self._tls is not None and tls is not None and not tls.trusts_all_of(self._tls)
         self.config = new
@@ -619,7 +620,7 @@ class Hub:
         self._authority.watch(_watched_authority(new))
         self.scrubber.rate = new.scrub.bytes_per_second
         self.log.configure(new, sink)
-        self._transports.reload(new)
+        use_files()
         self._server.reload(self._http_settings(new, self._server.settings), tls, trust_removed=trust_removed)
         self.api.reloaded()
         self._watch_disk()

@@ -1,5 +1,6 @@
 """The transports beside HTTP that a configuration asks for: started, drained and stopped together."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from veen.hub.api.operations import Api
@@ -70,18 +71,12 @@ class Transports:
         if config.quic.enabled:
             from veen.hub.transports.quic_listener import QuicListener
 
-            self._quic = QuicListener(
-                self._door(config.quic.max_calls),
-                config,
-                self._server,
-                report=lambda level, message: self._report(level, "quic", message),
-            )
+            self._quic = QuicListener(self._door(config.quic.max_calls), config, self._server)
             await self._start(self._quic)
 
-    def reload(self, config: HubConfig) -> None:
-        """Take over the certificate as it is now."""
-        if self._quic is not None:
-            self._quic.reload(config)
+    def prepare(self, config: HubConfig) -> Callable[[], None]:
+        """Read the files of a configuration; ConfigError if they cannot be used. What is returned takes them over."""
+        return (lambda: None) if self._quic is None else self._quic.prepare(config)
 
     async def _start(self, transport: _Listening) -> None:
         await transport.start()

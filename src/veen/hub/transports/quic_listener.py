@@ -29,10 +29,8 @@ _STOP_SEC: Final = 10.0
 class QuicListener:
     """One UDP port. Every field belongs to the event loop's thread."""
 
-    def __init__(
-        self, door: CallDoor, config: HubConfig, http: HttpServer, *, report: Callable[[str, str], None]
-    ) -> None:
-        self.door, self._config, self.http, self._report = door, config, http, report
+    def __init__(self, door: CallDoor, config: HubConfig, http: HttpServer) -> None:
+        self.door, self._config, self.http = door, config, http
         self.connections = Shares(config.quic.max_connections, config.listen.address_percent)
         self.draining = False
         self.calls: set[asyncio.Task[None]] = set()
@@ -75,10 +73,14 @@ class QuicListener:
         except (OSError, ValueError) as exc:
             raise ConfigError(str(tls.cert), "tls.cert", f"not usable for QUIC: {exc}", "Give PEM files.") from exc
 
-    def reload(self, config: HubConfig) -> None:
-        """Certificate and key as they are now, for connections from now on."""
-        if self._server is not None:
-            self._server._configuration = self._configured(config)
+    def prepare(self, config: HubConfig) -> Callable[[], None]:
+        """Read certificate and key; what is returned puts them in force, for connections from then on."""
+        configuration = self._configured(config)
+
+        def use() -> None:
+            self._server._configuration = configuration
+
+        return use
 
     async def drain(self) -> None:
         """Take no more calls and connections."""
