@@ -528,8 +528,8 @@ def test_an_erased_value_leaves_the_rows_of_the_state(tmp_path, keys, to):
 class Shape:
     """A state with everything that states are made of."""
 
-    by_pair: dict
-    members: frozenset
+    by_pair: dict[Any, Any]
+    members: frozenset[bytes]
     note: Free
 
 
