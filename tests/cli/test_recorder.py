@@ -149,10 +149,10 @@ def test_queries_sql_and_tables_take_a_hub_in_the_place_of_a_directory(cli, tmp_
         init(cli, hub)
         at = ("--identity", "recorder-admin", "--hub", hub.url, "--pin", hub.about["hub_pk"])
         names = ("rows_hash", "coverage_hash", "evidence_hash", "row_count", "hub_id")
-        tables = tmp_path / "tables"
+        tables, asked = tmp_path / "tables", {}
+        question = ("--scope", "record/app/web", "--field", "payload.n", "--field", "subject_id")
         for number in range(3):
             emit(cli, hub, "record/app/web", "--type", "login", "--subject", f"user-{number}", f'{{"n":{number}}}')
-            question = ("--scope", "record/app/web", "--field", "payload.n", "--field", "subject_id")
             asked = cli.json("query", "run", *question, *at)
             assert [row["payload.n"] for row in asked["rows"]] == list(range(number + 1))
             here = cli.json("query", "run", *question, "--data-dir", hub.data_dir, "--identity", "recorder-admin")

@@ -1,8 +1,10 @@
 """How a log is divided into tasks."""
 
 import pickle
+import random
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -11,11 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.receipt import Receipt
 from veen.log import slices
 from veen.log.slices import Selection, Slice, pack
-from veen.storage import layout
-from veen.storage.pinned import ChunkRef, LabelPin
+from veen.storage import frame, layout
+from veen.storage.pinned import ChunkRef, LabelPin, first_ts
 from veen.testing.memfs import MemFs
+
+KEY = SigningKey(b"\x01" * 32)
 
 
 def part(number, size):
@@ -46,11 +52,11 @@ def timed(monkeypatch, begins, **selected):
     chunks = tuple(part(number, 1).chunk for number in range(1, len(begins) + 1))
     asked = []
 
-    def first_ts(_, chunk):
+    def begin_of(_, chunk):
         asked.append(chunk.start_seq)
         return begins[chunk.start_seq - 1]
 
-    monkeypatch.setattr(slices, "first_ts", first_ts)
+    monkeypatch.setattr(slices, "first_ts", begin_of)
     label_pin = LabelPin(label=bytes(32), epoch=0, stream_id=None, chunks=chunks)
     left = [each.first for each in slices.label_slices(MemFs(), label_pin, Selection(**selected))]
     return left, asked
@@ -116,3 +122,25 @@ def test_the_benchmark_of_the_planner_runs():
     script = Path(__file__).parents[2] / "benchmarks" / "planner.py"
     done = subprocess.run([sys.executable, script, "2000"], capture_output=True, text=True, check=True)
     assert "| 2000 |" in done.stdout
+
+
+@given(st.integers(0, 5000), st.integers(1, 9), st.booleans())
+def test_a_compressed_chunk_tells_its_first_time_as_a_plain_one_does(size, level, is_cut):
+    label, rng = b"\x07" * 32, random.Random(size)
+    frames = b""
+    for seq in (1, 2):
+        receipt = Receipt.issue(
+            KEY, label=label, stream_seq=seq, leaf_hash=bytes(32), mmr_root=bytes(32), hub_ts=1_700_000_000 + seq
+        )
+        frames += frame.encode(label, seq, rng.randbytes(size), receipt.to_bytes()).to_bytes()
+    packed = zlib.compress(frames, level)
+    fs = MemFs()
+    fs.make_dir("log")
+    fs.replace("log/plain", frames)
+    fs.replace("log/packed", packed[: len(packed) // 3] if is_cut and size > 3000 else packed)
+    fs.replace("log/nonsense", b"\x78\x9c" + rng.randbytes(40))
+    ref = replace(part(1, 5).chunk, label=label, end_seq=2)
+    assert first_ts(fs, replace(ref, path="log/plain")) == 1_700_000_001
+    expected = None if is_cut and size > 3000 else 1_700_000_001
+    assert first_ts(fs, replace(ref, path="log/packed")) == expected
+    assert first_ts(fs, replace(ref, path="log/nonsense")) is None

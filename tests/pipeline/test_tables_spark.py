@@ -25,6 +25,8 @@ from veen.spark.runner import over, timed_tasks
 from veen.spark.source import EntryStream
 from veen.tables.errors import LoadFailed
 from veen.tables.log import TableLog
+from veen.tables.schema import columns_of
+from veen.tables.typed import installed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
 
@@ -128,6 +130,15 @@ def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loa
         (row["stream_seq"], str(json.loads(row["payload"])["n"]), row["receipt_id"]) for row in expected
     )
     assert tables.digest(loaded, "typed_sdr_event_v1") == tables.digest(str(tmp_path / "here"), "typed_sdr_event_v1")
+
+
+def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
+    """Also where a column has a name that SQL reserves."""
+    for name in installed():
+        frame = tables.read(spark, loaded, name)
+        assert frame.columns == [*(column.name for column in columns_of(name)), "sid", "day"]
+    queue = tables.read(spark, loaded, "typed_veen_queue_v1")
+    assert queue.where("`group` = 'workers'").count() == 0
 
 
 def test_a_selective_query_reads_few_files(spark, loaded):

@@ -297,7 +297,7 @@ def test_a_value_that_a_column_cannot_have_is_an_issue_and_stops_nothing(tmp_pat
     assert (first["issue"], second["issue"], second["unfit"]) == ("TABLE.VALUE", None, None)
     assert (first["sensor"], first["at"], first["count"]) == ("s1", None, None)
     unfit = json.loads(first["unfit"])
-    assert {name: kept["value"] for name, kept in unfit.items()} == {"at": 1 << 62, "count": 1 << 63}
+    assert {name: misfit["value"] for name, misfit in unfit.items()} == {"at": 1 << 62, "count": 1 << 63}
     assert "64 bits" in unfit["count"]["why"]
 
 
@@ -528,8 +528,8 @@ def test_an_erased_value_leaves_the_rows_of_the_state(tmp_path, keys, to):
 class Shape:
     """A state with everything that states are made of."""
 
-    by_pair: dict
-    members: frozenset
+    by_pair: dict[Any, Any]
+    members: frozenset[bytes]
     note: Free
 
 

@@ -156,8 +156,8 @@ def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_p
                 service = await QueryService.open(client, ResultStore(tmp_path / "store"), principals, settings)
                 (alice,) = principals.members
                 for number in range(3):
-                    given = descriptor(query_id=f"q-{number}", scope=[TARGET], evidence={"mode": "full"})
-                    submission = await service.submit(alice, canonical.encode(given))
+                    question = descriptor(query_id=f"q-{number}", scope=[TARGET], evidence={"mode": "full"})
+                    submission = await service.submit(alice, canonical.encode(question))
                     assert submission.digest is not None
                     assert submission.digest.hub_id == world.z2.identity.hub_id.hex()
                 await service.aclose()

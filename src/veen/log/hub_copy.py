@@ -13,7 +13,7 @@ from typing import Final
 from veen.client.session import HubSession
 from veen.core.objects.identity import HubIdentity
 from veen.fs.local import OsFs
-from veen.log.hub_link import HubLink
+from veen.log.hub_link import HubFailed, HubLink
 from veen.log.options import HubAddress
 from veen.log.pages import Item, runs
 from veen.log.remote import RemoteHub
@@ -24,6 +24,7 @@ from veen.storage.pinned import LabelPin, pin
 __all__ = ["fetch"]
 
 _CHUNK_BYTES: Final = 4 << 20  # of frames in one file of a copy
+_MAX_WITHHELD: Final = 1 << 17  # in a row: a hub that claims 2^60 entries must not be asked for all of them
 _PARTITION_BYTES: Final = 64 << 20
 
 
@@ -61,6 +62,7 @@ async def _identity(session: HubSession) -> tuple[HubIdentity, bytes, bytes | No
 def _fetch_label(fs: OsFs, link: HubLink, label_pin: LabelPin, head: int) -> None:
     """Entries behind `head`, in files of consecutive ones."""
     writer = _ChunkWriter(fs, label_pin.label)
+    withheld = 0
     for ref in label_pin.chunks:
         if ref.end_seq <= head:
             continue
@@ -68,6 +70,13 @@ def _fetch_label(fs: OsFs, link: HubLink, label_pin: LabelPin, head: int) -> Non
         for run in runs(link, part):
             for number, item in enumerate(run.items, start=run.first):
                 writer.add(number, item)
+            withheld = 0 if run.items else withheld + len(run.rows)
+            if withheld > _MAX_WITHHELD:
+                writer.flush()
+                raise HubFailed(
+                    f"{link.address.url}: of label {label_pin.label.hex()}, which has {label_pin.size} entries by its "
+                    f"own word, the hub gives none of {withheld} in a row"
+                )
     writer.flush()
 
 

@@ -86,16 +86,16 @@ def test_conditions_on_any_field_are_answered_and_recorded_in_their_one_form(tmp
         {"field": "payload.where.rack", "op": "in", "value": [2, 0, 1, 0]},
         {"field": "event_type", "op": "=", "value": "login"},
     ]
-    given = asked(query_id="q-w", filter={"where": where}, limit=5, order=[{"field": "subject_id"}])
+    question = asked(query_id="q-w", filter={"where": where}, limit=5, order=[{"field": "subject_id"}])
     hostile = asked(query_id="q-h", filter={"where": [{"field": "origin", "op": "=", "value": "' OR 1=1; --"}]})
     wrong = asked(query_id="q-x", filter={"where": [{"field": "payload.a'); DROP TABLE x", "op": "~", "value": 1}]})
 
     async def scenario():
         async with world_at(tmp_path, log) as world:
             service = await world.open()
-            submission = await service.submit(ALICE, given)
+            submission = await service.submit(ALICE, question)
             expected = api.run(
-                log, given, keys=KEYRING, result_id=submission.status.result_id, now=lambda: 1_700_000_100
+                log, question, keys=KEYRING, result_id=submission.status.result_id, now=lambda: 1_700_000_100
             )
             assert submission.digest == expected.digest
             assert list(submission.rows) == list(expected.rows())
