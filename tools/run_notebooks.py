@@ -11,7 +11,7 @@ EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 
 
 def run(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # a library without types
     with tempfile.TemporaryDirectory() as directory:
         nbclient.NotebookClient(
             notebook,
@@ -27,7 +27,8 @@ def run(path: Path) -> None:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    path.write_text(nbformat.writes(notebook, indent=1) + "\n", "utf-8")
+    text: str = nbformat.writes(notebook, indent=1)  # type: ignore[no-untyped-call]  # as above
+    path.write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":
