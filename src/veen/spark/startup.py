@@ -36,6 +36,8 @@ _FREE_BYTES: Final = 1 << 30  # an archive has 160 MB; a disk that is nearly ful
 _STALE_SECONDS: Final = 3600  # an unfinished archive is of a JVM that was killed
 _MAGIC_BYTES: Final = 4
 _TIMEOUT_SECONDS: Final = 600
+_GRACE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,12 @@ def prepare() -> ClassArchive | None:
         check=False,
         timeout=_TIMEOUT_SECONDS,
     )
-    if not archive.adopt():
+    # The JVM ends after its Python does, and writes the archive then. It has inherited the output that is captured
+    # here, so it is done by now; a system on which it has not is given a moment.
+    deadline = time.monotonic() + (_GRACE_SECONDS if done.returncode == 0 else 0)
+    while not archive.adopt() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    if not archive.is_ready:
         lines = done.stderr.strip().splitlines()
         raise SparkFailed(f"the JVM left no class-data archive: {lines[-1] if lines else 'it does not say why'}")
     return archive
@@ -152,11 +159,7 @@ def _rehearse() -> None:
     shuffled = rows.repartition(2, "id").sortWithinPartitions("id").toLocalIterator(prefetchPartitions=True)
     if sum(1 for _ in shuffled) != 2 or rows.orderBy("id").count() != 2:
         raise VeenError("Spark lost rows")
-    gateway = session.sparkContext._gateway  # PySpark has no public way to its JVM
     session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait()  # the archive is written when it ends
 
 
 if __name__ == "__main__":
