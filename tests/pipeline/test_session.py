@@ -96,17 +96,11 @@ def test_a_session_that_runs_is_used_and_neither_stopped_nor_changed(spark):
 
 
 @pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"])
-def test_spark_connect_is_refused_by_name(monkeypatch, name):
+def test_spark_connect_without_a_server_is_refused_by_name(monkeypatch, name):
     monkeypatch.setenv(name, "connect")
     with pytest.raises(ConnectUnsupported):
         spark_session()
     assert "--engine python" in ConnectUnsupported.hint
-
-
-def test_a_connect_session_is_refused_by_name():
-    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(ConnectUnsupported), using_session(remote):
-        pass
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

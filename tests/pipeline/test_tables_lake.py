@@ -134,9 +134,9 @@ def test_what_is_erased_is_removed_and_metadata_keep_no_plaintext(tmp_path, keys
     assert all(table.removed for table in done)
     for name in NAMES:
         agree(to, name)
-    kept = [*Path(to).rglob("_delta_log/*"), *Path(to, "iceberg").rglob("*.json")]
-    assert kept
-    assert not [path for path in kept if b"user:" in path.read_bytes()]
+    metadata = [*Path(to).rglob("_delta_log/*"), *Path(to, "iceberg").rglob("*.json")]
+    assert metadata
+    assert not [path for path in metadata if b"user:" in path.read_bytes()]
     table = iceberg(to, TYPED)
     field = table.schema().find_field("ts").field_id
     for snapshot in table.metadata.snapshots:

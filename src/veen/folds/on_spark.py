@@ -43,6 +43,7 @@ from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold, Write
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.rules import Record
+from veen.spark.connect import partition_count
 from veen.spark.runner import job
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def fold_frame(frame: "DataFrame", fold: AnyFold) -> tuple[Any, FoldCoverage]:
         yield from pack(part_number(), summarized(fold, entries_in(batches)))
 
     parcels = slim(frame).mapInArrow(summarize, ddl(PARCELS))
-    count = parts = frame.rdd.getNumPartitions()
+    count = parts = partition_count(frame)
     while count > _FANOUT:
         count = -(-count // _FANOUT)
         parcels = _merge_round(parcels, fold, count)
@@ -246,7 +247,7 @@ def by_key(frame: "DataFrame", fold: AnyOrdered, parts: int | None = None) -> tu
         yield from pack(number, [fold.dump(summary), coverage.to_tree()])
 
     rows = slim(frame).mapInArrow(cut, ddl(KEYED))
-    count = parts or frame.rdd.getNumPartitions()
+    count = parts or partition_count(frame)
     stepped = rows.repartition(count, "key").sortWithinPartitions(*order_of()).mapInArrow(step, ddl(PARCELS))
     parcels = collected(stepped, f"fold {fold.name}: step through {count} groups of records")
     coverage, summaries = FoldCoverage(), []

@@ -39,9 +39,9 @@ class JavaMissing(PipelineError):
 
 
 class ConnectUnsupported(PipelineError):
-    """Spark Connect gives its clients no SparkContext: no parallelism, no job descriptions, no status."""
+    """Spark Connect without a server, or for what it gives its clients no way to: it has no SparkContext."""
 
-    hint = "Use a classic session (unset SPARK_REMOTE), or `--engine python`, which needs none."
+    hint = "Name a server (SPARK_REMOTE=sc://HOST:PORT), use a classic session, or `--engine python`, which needs none."
 
 
 class ExecutorUnfit(PipelineError):

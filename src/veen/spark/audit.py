@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from veen.fs.places import open_fs
 from veen.log.columns import Column
+from veen.spark.connect import parallelism
 from veen.spark.runner import over
 from veen.spark.session import described
 from veen.spark.settings import SparkSettings
@@ -54,7 +55,7 @@ class SparkEngine:
         if size <= min(_ONE_TASK_BYTES, partition_bytes):
             return 1
         cores = int(self._session.conf.get("spark.default.parallelism", "0") or 0)
-        cores = cores or self._session.sparkContext.defaultParallelism
+        cores = cores or parallelism(self._session)
         wanted = max(2 * cores, math.ceil(size / partition_bytes))
         whole = math.ceil(wanted / cores) * cores  # parts weigh the same: no core waits for another at the end
         return max(1, min(count, whole))

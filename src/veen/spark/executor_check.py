@@ -12,7 +12,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from veen import __version__
-from veen.log.errors import ExecutorUnfit
+from veen.log.errors import ConnectUnsupported, ExecutorUnfit
+from veen.spark.connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +71,8 @@ def ask(session: "SparkSession", *, key_file: str | None = None, patience: float
 
     ExecutorUnfit if none comes: Spark itself would wait for ever.
     """
+    if is_connect(session):
+        raise ConnectUnsupported("executors are asked one by one, for which Spark Connect has no way")
     context: Any = session.sparkContext
     _await(context, patience)
     settings = {"needed": NEEDED, "key_file": key_file, "hold": _HOLD_SECONDS}

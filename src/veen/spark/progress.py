@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from veen.spark.connect import is_connect
 from veen.spark.session import doing
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ def watching(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECON
     """
     phase = ""
     done = threading.Event()
+    if is_connect(session):  # which tells nothing of stages
+        yield tell
+        return
     tracker: Any = session.sparkContext.statusTracker()
     on_cluster = not session.sparkContext.master.startswith("local")
 

@@ -13,6 +13,7 @@ from veen.log.errors import PipelineError, SparkFailed
 from veen.log.prefix import Prefix
 from veen.log.slices import Slice, divide
 from veen.log.times import TIMES, Times, survey_batches, surveyed_times, with_times
+from veen.spark.connect import parallelism
 from veen.spark.session import described
 from veen.spark.settings import SparkSettings
 
@@ -90,7 +91,7 @@ def parts_for(spark: "SparkSession", size: int) -> int:
     open_bytes = SparkSettings.of(spark).open_bytes
     if size <= min(_ONE_TASK_BYTES, open_bytes):
         return 1
-    return min(_MAX_TASKS, max(int(spark.sparkContext.defaultParallelism), size // open_bytes))
+    return min(_MAX_TASKS, max(parallelism(spark), size // open_bytes))
 
 
 def surveyed(

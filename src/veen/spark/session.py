@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -21,7 +21,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from veen.client.errors import ExtraMissing
 from veen.log.errors import ConnectUnsupported, JavaMissing, SparkFailed, SparkMissing
+from veen.spark.connect import is_connect, tag_of
 from veen.spark.startup import class_archive, start_options
 
 if TYPE_CHECKING:
@@ -145,7 +147,6 @@ def using_session(
 ) -> Iterator["SparkSession"]:
     """The session that was given or runs; or one that is stopped afterwards, because it was made for this."""
     if given is not None:
-        _refuse_connect(given)
         yield given
         return
     ours = _running() is None
@@ -167,19 +168,27 @@ def _running() -> "SparkSession | None":
     if {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & set(os.environ) or os.environ.get(
         "SPARK_API_MODE"
     ) == "connect":
-        raise ConnectUnsupported("the environment asks for Spark Connect")
+        return _connected()
     session = SparkSession.getActiveSession()
     # Of another thread's, Spark tells only by a name that is not public.
     if session is None and getattr(SparkContext, "_active_spark_context", None) is not None:
         session = SparkSession.builder.getOrCreate()
-    if session is not None:
-        _refuse_connect(session)
     return session
 
 
-def _refuse_connect(session: "SparkSession") -> None:
-    if ".connect." in type(session).__module__:
-        raise ConnectUnsupported("this session speaks Spark Connect")
+def _connected() -> "SparkSession":
+    """The session of the server that the environment names; it is the user's, and never stopped by us."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):
+        raise ConnectUnsupported("the environment asks for Spark Connect and names no server: SPARK_REMOTE=sc://HOST")
+    try:
+        return SparkSession.builder.getOrCreate()
+    except ImportError as exc:  # grpcio and its companions
+        raise ExtraMissing("connect", "Spark Connect") from exc
+    except PySparkException as exc:
+        raise SparkFailed(f"{os.environ['SPARK_REMOTE']}: {str(exc).splitlines()[0]}") from exc
 
 
 def _started(app: str, master: str | None, settings: Mapping[str, str], log_bytes: int | None) -> "SparkSession":
@@ -250,9 +259,7 @@ _lock: Final = threading.Lock()
 @contextmanager
 def described(session: "SparkSession", what: str) -> Iterator[None]:
     """Name the jobs inside for the Spark UI and for whoever shows progress."""
-    context: Any = session.sparkContext
-    before = context.getLocalProperty("spark.job.description")
-    context.setJobDescription(what)
+    undo = _name_jobs(session, what)
     with _lock:
         _doing.append(what)
     try:
@@ -261,7 +268,17 @@ def described(session: "SparkSession", what: str) -> Iterator[None]:
         with _lock:
             _doing.remove(what)
         with suppress(Exception):  # a generator that nobody finished may end after the JVM did
-            context.setJobDescription(before)
+            undo()
+
+
+def _name_jobs(session: "SparkSession", what: str) -> Callable[[], None]:
+    if is_connect(session):
+        session.addTag(tag := tag_of(what))
+        return lambda: session.removeTag(tag)
+    context: Any = session.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(what)
+    return lambda: context.setJobDescription(before)
 
 
 def doing() -> str:

@@ -36,6 +36,8 @@ _FREE_BYTES: Final = 1 << 30  # an archive has 160 MB; a disk that is nearly ful
 _STALE_SECONDS: Final = 3600  # an unfinished archive is of a JVM that was killed
 _MAGIC_BYTES: Final = 4
 _TIMEOUT_SECONDS: Final = 600
+_GRACE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,12 @@ def prepare() -> ClassArchive | None:
         check=False,
         timeout=_TIMEOUT_SECONDS,
     )
-    if not archive.adopt():
+    # The JVM ends after its Python does, and writes the archive then. It has inherited the output that is captured
+    # here, so it is done by now; a system on which it has not is given a moment.
+    deadline = time.monotonic() + (_GRACE_SECONDS if done.returncode == 0 else 0)
+    while not archive.adopt() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    if not archive.is_ready:
         lines = done.stderr.strip().splitlines()
         raise SparkFailed(f"the JVM left no class-data archive: {lines[-1] if lines else 'it does not say why'}")
     return archive
