@@ -174,9 +174,9 @@ class Page:
         issues = [event["issue"]["code"] for event in self.events("Audits.issueAdded")]
         return logged + thrown + issues
 
-    def screenshot(self, path):
-        """The whole page as a picture."""
+    def screenshot(self, path, *, height=6000, scale=1):
+        """The page as a picture, from its top to a height."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 6000), "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], height), "scale": scale}
         data = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
         Path(path).write_bytes(base64.b64decode(data))

@@ -1,4 +1,7 @@
-"""Pictures of every page of the console, light and dark: python tools/make_screenshots.py DIR [PAGE …]
+"""Pictures of every page of the console, light and dark.
+
+    python tools/make_screenshots.py DIR [PAGE …]   all pages, or some, whole, in both themes
+    python tools/make_screenshots.py --docs         those of docs/console.md, small
 
 A hub with the demo's story and a console are started (`veen demo --console`), Debian's Chromium opens each page, and
 the pictures are kept in DIR as PAGE-light.png and PAGE-dark.png. Look at them before they go into the docs.
@@ -16,6 +19,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.browser import Browser
 from tests.console.tour import pages_of, visited
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+MAX_BYTES = 120_000
+# By name: the page, dark or not, and how much of its height is shown.
+SHOWN = {
+    "overview": ("overview", False, 900),
+    "fold": ("fold", True, 1180),
+    "message": ("message", False, 900),
+    "wallet": ("wallet", False, 860),
+    "identity": ("identity", True, 700),
+    "audit": ("audit", True, 900),
+    "equivocation": ("equivocation", False, 780),
+    "capabilities": ("capabilities", True, 820),
+}
 
 
 @contextmanager
@@ -38,17 +55,37 @@ def demo():
 
 def main(out: Path, names: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    with demo() as notice, Browser.started() as browser:
-        url = notice["url"]
-        entrance = visited(browser, notice["address"])
-        pages = pages_of(entrance)
+    with tour() as (browser, url, pages):
         for name in names or pages:
             for dark in (False, True):
-                page = browser.open(url + pages[name], dark=dark, width=1100)
-                path = out / f"{name}-{'dark' if dark else 'light'}.png"
-                page.screenshot(path)
-                print(f"{path} {path.stat().st_size} bytes", *page.complaints())
+                shoot(browser, url + pages[name], out / f"{name}-{'dark' if dark else 'light'}.png", dark=dark)
+
+
+def docs() -> None:
+    with tour() as (browser, url, pages):
+        for name, (page, dark, height) in SHOWN.items():
+            path = FOLDER / f"console-{name}.png"
+            shoot(browser, url + pages[page], path, dark=dark, width=1000, height=height, scale=0.72)
+            if path.stat().st_size > MAX_BYTES:
+                sys.exit(f"{path.name} is too large for the docs")
+
+
+@contextmanager
+def tour():
+    """A browser that has shown the token, the URL of the console, and its pages."""
+    with demo() as notice, Browser.started() as browser:
+        yield browser, notice["url"], pages_of(visited(browser, notice["address"]))
+
+
+def shoot(browser, url, path, *, dark, width=1100, height=6000, scale=1):
+    page = browser.open(url, dark=dark, width=width)
+    page.screenshot(path, height=height, scale=scale)
+    print(f"{path} {path.stat().st_size} bytes", *page.complaints())
+    page.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    if sys.argv[1:] == ["--docs"]:
+        docs()
+    else:
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -80,10 +80,12 @@ async def fill(client, count=7):
 
 
 @contextlib.asynccontextmanager
-async def world_at(tmp_path, *, count=7, ring=RING, entered=True, settings=OPEN, clock=None, retry=QUICK):
+async def world_at(
+    tmp_path, *, count=7, ring=RING, entered=True, settings=OPEN, clock=None, retry=QUICK, **client_options
+):
     async with hub_at(tmp_path / "hub", settings=settings, clock=clock) as hub:
         wire = HostileHub(InProcess(hub.api))
-        more = {} if clock is None else {"clock": clock}
+        more = client_options if clock is None else {"clock": clock, **client_options}
         who = person("alice", None if clock is None else int(clock()))
         async with client_at(wire, pin_of(hub), who, tmp_path / "home", ring=ring, retry=retry, **more) as client:
             await fill(client, count)

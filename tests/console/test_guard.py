@@ -1,9 +1,10 @@
 """Who gets an answer of the console: the token, the cookie, the Host header."""
 
 import asyncio
+import re
 
 import pytest
-from tests.console.consoles import ORDERS, world_at
+from tests.console.consoles import ORDERS, filled, world_at
 
 from veen.console.guard import HEADERS, BrowserAdmission
 
@@ -110,3 +111,28 @@ def test_pages_take_no_other_method(tmp_path, method):
         assert (await world.browser.request(method, "/overview")).status_code == 405
 
     run(tmp_path, work)
+
+
+def test_behind_a_proxy_every_path_has_the_prefix(tmp_path):
+    """--root-path: links, forms, files, twins and the cookie stay below it; nothing answers beside it."""
+
+    async def work():
+        async with filled(tmp_path, root_path="/ops/veen", entered=False) as world:
+            visitor = world.browser
+            assert (await visitor.get("/overview")).status_code == 401
+            answer = await visitor.get(f"/ops/veen/?token={world.token}")
+            assert answer.status_code == 200
+            assert "path=/ops/veen;" in f"{answer.headers['set-cookie'].lower()};"
+            assert "url=/ops/veen/overview" in answer.text
+            assert (await visitor.get("/ops/veen/")).headers["location"] == "/ops/veen/overview"
+            stream = f"stream/{ORDERS.stream_id.hex()}"
+            for path in ("overview", "streams", "wallet", "verify", "query", "help", stream, f"{stream}/1/proof"):
+                page = await visitor.get(f"/ops/veen/{path}")
+                assert page.status_code == 200, path
+                for link in re.findall(r'(?:href|src|action)="([^"]*)"', page.text):
+                    assert link.startswith(("/ops/veen/", "?", "#")), (path, link)
+                assert (await visitor.get(f"/ops/veen/{path}.json")).status_code == 200, path
+            assert (await visitor.get("/ops/veen/static/console.css")).status_code == 200
+            assert (await visitor.get("/static/console.css")).status_code in (401, 404)
+
+    asyncio.run(work())

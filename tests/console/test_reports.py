@@ -3,11 +3,12 @@
 import asyncio
 import json
 import re
+import time
 
 import pytest
 from tests.cli.tree import check_line
 from tests.client.clientworld import seeded
-from tests.console.consoles import HOSTILE_TEXT, RING, SHOP, World, filled, record, world_at
+from tests.console.consoles import HOSTILE_TEXT, ORDERS, RING, SHOP, World, filled, record, world_at
 from tests.products.airgap.bridgeworld import SOURCE, crossed, send_numbers, zones
 
 from veen.cli.demo.filling import OPERATIONS
@@ -175,15 +176,14 @@ def test_a_page_reads_only_what_was_added(tmp_path):
     run(tmp_path, work)
 
 
-@pytest.mark.parametrize("name", ["wallet", "recorder", "audit", "anchors", "identity"])
-def test_a_hub_that_lies_turns_the_page_red(tmp_path, name):
+def test_a_hub_that_lies_turns_pages_red(tmp_path):
     async def work(world):
         world.wire.lies.append(Forges(1))
-        answer = await world.browser.get(f"/{name}")
-        assert answer.status_code == 502, answer.text
-        assert "Verified by nobody" in answer.text
-        if name != "recorder":
-            assert "data-failed" in (await world.browser.get("/help")).text
+        for name in ("recorder", "wallet", "audit", "anchors", "identity", "operations"):
+            answer = await world.browser.get(f"/{name}")
+            assert answer.status_code == 502, name
+            assert "Verified by nobody" in answer.text, name
+        assert "data-failed" in (await world.browser.get("/help")).text
 
     run(tmp_path, work)
 
@@ -312,3 +312,31 @@ def test_pictures_say_nothing_of_nothing_and_escape_names():
         assert "<title>" in picture
         assert "<desc>" in picture
         assert "style" not in picture
+
+
+# --- long streams --------------------------------------------------------------------------------------------------
+
+
+async def visit_of_a_long_stream(tmp_path, count):
+    """(seconds to the first byte, bytes of the page, calls to the hub) of a first visit of a stream."""
+    async with world_at(tmp_path, count=0, bounds=None) as world:  # one key signs all of them
+        for start in range(0, count, 5_000):
+            await world.client.send_many("orders", [b"%d" % n for n in range(start, min(start + 5_000, count))])
+        world.wire.calls.clear()
+        began = time.perf_counter()
+        async with world.browser.stream("GET", f"/stream/{ORDERS.stream_id.hex()}") as answer:
+            seconds = time.perf_counter() - began
+            assert answer.status_code == 200
+            page = (await answer.aread()).decode()
+        assert f">{count}</a>" in page
+        assert page.count("<rect") <= 48
+        return seconds, len(page), len(world.wire.calls)
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_the_page_of_a_stream_does_not_grow_with_the_stream(tmp_path, count):
+    """A page has its newest entries and a strip of samples; what is asked of the hub is bounded, too."""
+    seconds, size, calls = asyncio.run(visit_of_a_long_stream(tmp_path, count))
+    print(f"{count} entries: first byte after {seconds:.2f} s, {size} bytes, {calls} calls to the hub")
+    assert size < 60_000
+    assert calls < 250

@@ -45,6 +45,7 @@ async def fill_overlays(
     writer = _Writer(client)
     other = Identity.create("carol", now=now)
     await _open_wallets(writer, identity, other, now)
+    opened = int(time.time())
     await _people(writer, identity, other, now)
     await _operations(writer, identity, other, now)
     await _directory(writer, identity, url, now)
@@ -53,7 +54,7 @@ async def fill_overlays(
         await client.authorize(token)
         tokens.put(token)
     # Streams within one second are ordered by their ids, and wallets must be open before money moves (D-27).
-    await asyncio.sleep(max(now + 2 - time.time(), 0))
+    await asyncio.sleep(max(opened + 1 - time.time(), 0))
     await _pay(writer, identity, other, int(time.time()))
     await writer.send(ANCHORS, [state_root(client.hub_id, await client.checkpoint(anchored))])
 

@@ -282,7 +282,7 @@ def _value(value: Any) -> Any:
         return DigestCell(value)
     if isinstance(value, (dict, list)):
         text = compact(value)
-        return text if len(text) <= _CELL_CHARS else f"{text[:_CELL_CHARS]}…"
+        return MarkCell(text if len(text) <= _CELL_CHARS else f"{text[:_CELL_CHARS]}…", "json")
     return value
 
 
