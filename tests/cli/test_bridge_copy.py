@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.waiting import until
@@ -36,7 +37,11 @@ class Bridge:
 
     def run(self, *options, home="state", **rest):
         env = os.environ | self.cli.env | {"VEEN_HOME": str(self.root / home)}
-        return subprocess.run(self.words(*options, **rest), env=env, capture_output=True, check=False, timeout=120)
+        words = self.words(*options, **rest)
+        done = subprocess.run(words, env=env, capture_output=True, check=False, timeout=120)
+        line = ["bridge", "copy", *words[len(PROGRAM) :]]
+        shapecheck.check(line, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return done
 
     def at(self, hub):
         return ("--hub", hub.url, "--pin", hub.about["pin"])
