@@ -1,7 +1,7 @@
 """Pod templates and settings for Spark on Kubernetes, beside a universe (docs/spark-cluster.md).
 
-Spark makes its own pods; a template says what it leaves out: no privileges, the labels by which hubs let pods in, keys as
-files. Rendered and checked against the schemas; no cluster has run them.
+Spark makes its own pods; a template says what it leaves out: no privileges, the labels by which hubs let pods in, keys
+as files. Rendered and checked against the schemas; no cluster has run them.
 """
 
 from collections.abc import Mapping
@@ -56,13 +56,13 @@ def _template(
     }
     if tenant is not None:
         labels["veen.io/tenant-id"] = tenant.id
-    mounts = [
+    mounts: list[Manifest] = [
         {"mountPath": "/tmp", "name": "tmp"},  # noqa: S108 - a directory of the pod
         {"mountPath": _SCRATCH, "name": "spark-local-dir-1"},  # a name by which Spark takes it for its own scratch
     ]
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "spark-local-dir-1", "emptyDir": {}}]
     if keys_secret is not None:
-        mounts.append({"mountPath": _KEYS_DIR, "name": "veen-keys", "readOnly": True})  # type: ignore[dict-item]
+        mounts.append({"mountPath": _KEYS_DIR, "name": "veen-keys", "readOnly": True})
         volumes.append({"name": "veen-keys", "secret": {"defaultMode": 0o440, "secretName": keys_secret}})
     container = {
         "image": image,
