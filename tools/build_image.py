@@ -3,10 +3,10 @@
     python tools/build_image.py --output DIR           OCI layout DIR/veen with a tag for each program
     python tools/build_image.py --output DIR --wheel dist/veen-0.1.0-py3-none-any.whl
 
-One root file system, images that differ in their entry point: veen-hub, veen-bridge, veen-cli, veen-selftest. No shell, no package
-manager, user 10001, nothing to write but /var/lib/veen and /tmp. The same packages give the same image ids: times are
-fixed, bytecode is compiled unchecked, files are copied in one step. Needs buildah and apt-get, and root (buildah
-without root needs subordinate ids). People with an engine may use the Containerfile instead.
+One root file system, images that differ in their entry point: veen-hub, veen-bridge, veen-cli, veen-selftest. No
+shell, no package manager, user 10001, nothing to write but /var/lib/veen and /tmp. The same packages give the same
+image ids: times are fixed, bytecode is compiled unchecked, files are copied in one step. Needs buildah and apt-get,
+and root (buildah without root needs subordinate ids). People with an engine may use the Containerfile instead.
 """
 
 from __future__ import annotations

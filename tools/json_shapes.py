@@ -27,7 +27,7 @@ _MANY: Final = 60  # more names than a shape has: the names are data
 _FREE: Final = frozenset((
     "payload", "value", "record", "state", "args", "result", "settings", "row", "attributes", "metadata", "object",
     "fields", "derived", "claims", "document", "values", "policy", "summary", "data", "detail", "counters",
-    "invariants", "facts", "config", "sections", "spec", "element", "rows", "elements", "records", "items",
+    "invariants", "facts", "config", "sections", "spec", "element", "rows", "elements", "records", "items", "answer",
 ))  # fmt: skip
 # Fields whose texts always have one form; of others a form is chance.
 _EXACT: Final = frozenset((

@@ -18,7 +18,7 @@ from veen.core.catalogue import catalogue
 
 # They run until they are stopped, wait for somebody else, or take minutes: their help is shown instead.
 LASTING = {
-    *("hub start", "recorder agent", "rpc serve", "rpc call", "tail", "bridge run", "agent start"),
+    *("hub start", "recorder agent", "rpc serve", "rpc call", "tail", "bridge copy", "bridge run", "agent start"),
     *(
         "console open",
         "console serve",

@@ -149,7 +149,7 @@ def test_the_hub_of_the_image_serves_and_its_cli_makes_keys(rootfs, tmp_path):
     assert (work / "client").is_dir()
 
 
-@pytest.mark.req("OPS-01", "K8S-14")
+@pytest.mark.req("K8S-14")
 def test_the_rendered_universe_runs_with_the_image(rootfs, tmp_path):
     """The bytes of `veen kube render`, with the programs of the image: the hubs are ready, the self-tests pass."""
     if (reason := missing_for_pods()) is not None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.cli import shapecheck
 from tests.kube.kubelet import Node, Pod, Runtime, enter_network, http_status, interpreter_runtime
 from tests.waiting import until
 
@@ -349,6 +350,7 @@ class MiniCluster(Node):
     def veen(self, *words: str | Path, home: Path | None = None, code: int = 0) -> Any:
         """What a command says as JSON."""
         done = self.run_on_node(sys.executable, "-m", "veen", *words, "--json", home=home)
+        shapecheck.check([*map(str, words), "--json"], done.returncode, done.stdout, done.stderr)
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return json.loads(done.stdout or done.stderr)
 

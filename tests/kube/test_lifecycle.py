@@ -1,6 +1,7 @@
 """What the commands of a universe's later life do on disk and print, without a cluster (001 spec-4 §7, §11)."""
 
 import base64
+import json
 import stat
 
 import pytest
@@ -142,3 +143,23 @@ def test_the_report_of_a_pod_is_read_among_its_notes():
     for text in ("", "nothing here", "\n{broken"):
         with pytest.raises(ValueError, match="Expect"):
             json_in(text)
+
+
+def test_spark_gets_pod_templates_without_privileges_and_settings_that_name_them(file, tmp_path):
+    """Rendered and checked; no cluster has run them."""
+    out = tmp_path / "pods"
+    options = ("--image", "registry.example/veen-spark:1", "--keys-secret", "readers", "--out", out, "--file", file)
+    done = report("kube", "spark-pods", "acme-prod", *options)
+    templates = [yaml.safe_load((out / name).read_text()) for name in ("driver.yaml", "executor.yaml")]
+    named = [{**o, "metadata": {**o["metadata"], "name": "x", "namespace": "veen-tenant-acme-prod"}} for o in templates]
+    assert check_schemas(named) == []
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": named[1]["metadata"]}
+    job["spec"] = {"template": {"metadata": templates[1]["metadata"], "spec": templates[1]["spec"]}}
+    secrets = frozenset({("veen-tenant-acme-prod", "readers")})
+    assert check_manifests([*objects(file), *objects(file, "--secrets"), job], secrets=secrets) == []
+    assert [o["spec"]["automountServiceAccountToken"] for o in templates] == [True, False]
+    master = ("--master", "k8s://https://kube:6443", "--ship", "nothing", "--dry-run", "--json")
+    planned = veen("spark", "submit", *master, *done["arguments"], "audit", "run", "s3://bucket/hub")
+    words = json.loads(planned.stdout)["command"]
+    assert f"spark.kubernetes.driver.podTemplateFile={out}/driver.yaml" in words
+    assert "spark.kubernetes.namespace=veen-tenant-acme-prod" in words

@@ -256,7 +256,7 @@ def copies(mesh):
     return [(entry["body"], entry["parent_id"]) for entry in entries if entry["parent_id"]]
 
 
-@pytest.mark.req("K8S-11", "K8S-12", "AGB-18")
+@pytest.mark.req("K8S-11", "K8S-12")
 def test_a_bridge_copies_each_event_once_whatever_ends_it(mesh):
     mesh.send(ACME[0], "over the bridge 1")
     keys = mesh.root / "bridge"

@@ -276,7 +276,7 @@ def cli_job(
     identity: str,
     has_cap: bool = False,
 ) -> Manifest:
-    """A command at the hub of a namespace that runs once, with a keystore from a Secret (spec-4 §7.2).
+    """A command at the hub of a namespace that runs once, with a keystore from a Secret (spec-4 §7).
 
     The image has no shell to copy the keystore: it is read where it is mounted. What the client remembers is in an
     emptyDir and new with each Job, so before it sends, it reads how far its key has counted.

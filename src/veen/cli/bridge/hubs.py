@@ -1,4 +1,4 @@
-"""`veen bridge copy`, which `veen-bridge --source-url … --target-url … --streams …` runs (001 spec-4 §6.2)."""
+"""`veen bridge copy`, which `veen-bridge --source-url … --target-url … --streams …` runs (001 spec-4 §6)."""
 
 import contextlib
 import json

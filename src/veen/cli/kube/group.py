@@ -31,6 +31,7 @@ kube = LazyGroup(
         "bridge-keys": ("veen.cli.kube.lifecycle:bridge_keys", "Give a bridge its keystore and its tokens."),
         "job": ("veen.cli.kube.jobs:job", "Run a command or a self-test once, inside a cluster."),
         "rotate-keys": ("veen.cli.kube.lifecycle:rotate_keys", "Give a hub its next key."),
+        "spark-pods": ("veen.cli.kube.spark:spark_pods", "Pod templates and settings for Spark beside a hub."),
         "tenant": ("veen.cli.kube.group:tenant", "Tenants of a universe: new, list, destroy."),
         "upgrade": ("veen.cli.kube.lifecycle:upgrade", "Bring all hubs to another version, the authority first."),
     },

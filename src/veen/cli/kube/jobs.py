@@ -1,4 +1,4 @@
-"""`veen kube job`: a command or a self-test that runs once, inside a cluster (001 spec-4 §7.2, §8)."""
+"""`veen kube job`: a command or a self-test that runs once, inside a cluster (001 spec-4 §7, §8)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
