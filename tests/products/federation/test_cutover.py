@@ -279,8 +279,8 @@ def test_an_old_primary_that_comes_back_finds_the_record_and_does_not_start(tmp_
             await started(tmp_path / "r2", replicas=new.url)  # another hub is not concerned
         with pytest.raises(ReplacedError):
             await started(tmp_path / "a")  # also when the new primary cannot be asked
-        kept = ControlRecord.from_bytes((tmp_path / "a" / layout.REPLACED).read_bytes())
-        assert isinstance(kept.body, HubPromote)
+        record = ControlRecord.from_bytes((tmp_path / "a" / layout.REPLACED).read_bytes())
+        assert isinstance(record.body, HubPromote)
         await started(tmp_path / "r", replicas="http://127.0.0.1:9")  # the new one goes on
 
     run(scenario())
@@ -422,10 +422,10 @@ def test_goals_dr_cutover(tmp_path):
     with pytest.raises(LossNotAccepted) as refused:
         promote(OsFs(tmp_path / "r"), tmp_path / "a", now())
     [part] = refused.value.ranges
-    kept = {seq: (leaf, body) for seq, leaf, body in load.acknowledged if seq < part.first_seq}
+    present = {seq: (leaf, body) for seq, leaf, body in load.acknowledged if seq < part.first_seq}
     lost = [seq for seq, _, _ in load.acknowledged if seq >= part.first_seq]
-    assert sorted(kept) == list(range(1, len(kept) + 1))  # no acknowledged entry before the range is missing
-    assert len(kept) + len(lost) == len(load.acknowledged)
+    assert sorted(present) == list(range(1, len(present) + 1))  # no acknowledged entry before the range is missing
+    assert len(present) + len(lost) == len(load.acknowledged)
     promote(OsFs(tmp_path / "r"), tmp_path / "a", now(), accept_loss=True)
     assert verify_data(OsFs(tmp_path / "r")).ok
 
@@ -434,9 +434,9 @@ def test_goals_dr_cutover(tmp_path):
             async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob") as bob:
                 entries = [entry async for entry in bob.read("orders")]
                 for entry in entries:
-                    if entry.seq in kept:
-                        assert (entry.receipt.leaf_hash, entry.body) == kept[entry.seq]
-                assert len(entries) >= len(kept)
+                    if entry.seq in present:
+                        assert (entry.receipt.leaf_hash, entry.body) == present[entry.seq]
+                assert len(entries) >= len(present)
             with pytest.raises(ReplacedError):
                 await started(tmp_path / "a", replicas=hub.url)
 

@@ -500,8 +500,8 @@ def _other_root(body):
 
 def _swapped(body):
     page = StreamResponse.from_bytes(body)
-    one, two = page.items[:2]
-    return replace(page, items=(replace(one, msg=two.msg), *page.items[1:])).to_bytes()
+    first, second = page.items[:2]
+    return replace(page, items=(replace(first, msg=second.msg), *page.items[1:])).to_bytes()
 
 
 def _without_receipts(body):
