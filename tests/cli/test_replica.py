@@ -142,6 +142,10 @@ def test_an_address_that_is_none_is_a_mistake_of_usage(tmp_path):
     assert "expected HOST:PORT" in done.stderr
 
 
+def until_there_or_ended(path, process):
+    until(lambda: path.exists() or process.poll() is not None)
+
+
 def test_a_replica_that_is_killed_again_and_again_ends_with_the_same_log(tmp_path):
     """kill -9 while it copies, at three different moments; nothing is lost, nothing is there twice."""
     small = ("--set", "limits.max_checkpoint_interval=8")
@@ -153,7 +157,7 @@ def test_a_replica_that_is_killed_again_and_again_ends_with_the_same_log(tmp_pat
             process = subprocess.Popen(
                 [*program, "--hub-pk", a.about["hub_pk"]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            until(lambda moment=moment, process=process: (tmp_path / "r" / moment).exists() or process.poll())
+            until_there_or_ended(tmp_path / "r" / moment, process)
             process.kill()
             process.wait()
         a.submit(seq=41)
