@@ -16,6 +16,7 @@ from tests.waiting import until
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit
 from veen.core.objects.evidence import Equivocation
+from veen.storage import layout
 
 OTHER = w.CIPHERTEXT[:-1] + b"c"
 OPEN = (*DEV, "--port", "0", "--set", "admission.stream_scope=open", "--set", "admission.capability_gating=false")
@@ -139,3 +140,29 @@ def test_an_address_that_is_none_is_a_mistake_of_usage(tmp_path):
     done = CliRunner().invoke(cli, args)
     assert done.exit_code == Exit.USAGE
     assert "expected HOST:PORT" in done.stderr
+
+
+def until_there_or_ended(path, process):
+    until(lambda: path.exists() or process.poll() is not None)
+
+
+def test_a_replica_that_is_killed_again_and_again_ends_with_the_same_log(tmp_path):
+    """kill -9 while it copies, at three different moments; nothing is lost, nothing is there twice."""
+    small = ("--set", "limits.max_checkpoint_interval=8")
+    with running(tmp_path / "a", *OPEN, *small) as a:
+        for seq in range(1, 41):
+            a.submit(seq=seq)
+        for moment in (layout.REPLICA, layout.CONTROL, layout.LOCAL_SOCKET):
+            program = [sys.executable, "-m", "veen", "replica", "run", a.url, str(tmp_path / "r"), "--json"]
+            process = subprocess.Popen(
+                [*program, "--hub-pk", a.about["hub_pk"]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            until_there_or_ended(tmp_path / "r" / moment, process)
+            process.kill()
+            process.wait()
+        a.submit(seq=41)
+        assert follow(a, tmp_path / "r")["entries"] == 41
+        a.stop()
+    assert report("hub", "verify-data", tmp_path / "r", "--no-pin")["ok"]
+    for name in sorted(path.name for path in (tmp_path / "a" / "log").iterdir()):
+        assert (tmp_path / "r" / "log" / name).read_bytes() == (tmp_path / "a" / "log" / name).read_bytes(), name

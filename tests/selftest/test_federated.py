@@ -26,14 +26,14 @@ def env(tmp_path):
 async def two_hubs(tmp_path, lies=lambda hub: (), settings=OPEN):
     """Two hubs; what the second one answers passes through `lies`."""
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(hub_at(tmp_path / "a"))
+        hub = await stack.enter_async_context(hub_at(tmp_path / "a"))
         other = await stack.enter_async_context(hub_at(tmp_path / "b", settings=settings))
         wire = HostileHub(HttpTransport(other.url))
         stack.push_async_callback(wire.aclose)
         url = await stack.enter_async_context(serve(wire))
         wire.lies.extend(lies(other))
         yield (
-            HubAt(url=one.url, pin=pin_of(one), wait_seconds=0.0),
+            HubAt(url=hub.url, pin=pin_of(hub), wait_seconds=0.0),
             HubAt(url=url, pin=pin_of(other), wait_seconds=0.0),
         )
 

@@ -42,15 +42,15 @@ def _now() -> int:
 
 
 async def _two_hubs(world: World) -> None:
-    one, other = await world.hub(0), await world.hub(1)
+    hub, peer = await world.hub(0), await world.hub(1)
     keys = world.keys("two")
     first, second = await world.client("ann", keys), await world.client("ben", keys, hub=1)
-    expect(first.hub_id != second.hub_id, f"{one.url} and {other.url} are one hub, or have one identity")
+    expect(first.hub_id != second.hub_id, f"{hub.url} and {peer.url} are one hub, or have one identity")
     expect(
         first.label(keys.stream_id) != second.label(keys.stream_id),
         "one stream has the same label at both hubs: an entry of one could pass for an entry of the other",
     )
-    for at, pin in ((one, other.pin), (other, one.pin)):
+    for at, pin in ((hub, peer.pin), (peer, hub.pin)):
         transport = at.transport(at.token_file)
         try:
             session = HubSession(Calls(transport, NO_RETRY), pin)
@@ -134,14 +134,14 @@ async def _replay(world: World) -> None:
 async def _equivocation(world: World) -> None:
     """Two receipts of one position convict; those of two hubs, or of one entry, do not."""
     keys = world.keys("positions")
-    one = await (await world.client("ann", keys)).send(keys, b"here")
-    other = await (await world.client("ben", keys, hub=1)).send(keys, b"there")
+    here = await (await world.client("ann", keys)).send(keys, b"here")
+    there = await (await world.client("ben", keys, hub=1)).send(keys, b"there")
     hub_pk = (await world.client("eve", keys)).pin.newest.hub_pk
     peer_pk = (await world.client("eve", keys, hub=1)).pin.newest.hub_pk
     expect(hub_pk != peer_pk, "both hubs sign with one key")
-    for second, second_pk in ((other.receipt, peer_pk), (one.receipt, hub_pk)):
+    for second, second_pk in ((there.receipt, peer_pk), (here.receipt, hub_pk)):
         try:
-            Equivocation.of(one.receipt, second, one_pk=hub_pk, other_pk=second_pk)
+            Equivocation.of(here.receipt, second, one_pk=hub_pk, other_pk=second_pk)
         except VeenError:
             continue
         expect(False, "honest receipts pass for a contradiction")

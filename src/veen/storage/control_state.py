@@ -20,6 +20,7 @@ from veen.core.objects.control import (
     KeyRotate,
     LabelOpen,
     LimitsSet,
+    OuterKey,
     PolicyAuthority,
     PolicyRevocation,
     RetentionDrop,
@@ -80,6 +81,7 @@ class ControlFold:
     drops: dict[tuple[bytes, int], list[Drop]] = field(default_factory=dict)  # by label and start_seq
     policies: list[PolicyRow] = field(default_factory=list)
     anchors: dict[tuple[bytes, int], list[AnchorPublish]] = field(default_factory=dict)  # by label and upto_seq
+    outer_key: OuterKey | None = None  # of the newest record that binds one
     base_limits: Limits | None = None
 
     def __post_init__(self) -> None:
@@ -119,6 +121,8 @@ class ControlFold:
             drops.append(Drop(record.seq, body.end_seq, body.entry_hashes_root))
         elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
             self.policies.append(policy_row(record, body))
+        elif isinstance(body, OuterKey):
+            self.outer_key = body
         elif isinstance(body, AnchorPublish):
             self.anchors.setdefault((body.label, body.upto_seq), []).append(body)
         self.last = record

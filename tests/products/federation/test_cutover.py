@@ -40,6 +40,7 @@ from veen.products.federation.promotion import (
 )
 from veen.storage import layout
 from veen.storage.control_state import control_records
+from veen.storage.keys import identity as identities
 from veen.verify.directory import verify_data
 
 VEEN = (sys.executable, "-c", "from veen.cli.app import main; main()")
@@ -126,7 +127,10 @@ def test_a_planned_cutover_loses_nothing_and_proves_it(tmp_path):
     async def after():
         async with hub_at(tmp_path / "r") as hub:
             record = ControlIndex(hub.sequencer.store).newest(HubPromote.KIND)
-            assert (record.body.source, record.body.upto, record.body.complete) == ("http://127.0.0.1:9", 11, True)
+            assert record is not None
+            body = record.body
+            assert isinstance(body, HubPromote)
+            assert (body.source, body.upto, body.complete) == ("http://127.0.0.1:9", 11, True)
             await write(hub, tmp_path / "alice", 3, first=12)  # the writer goes on where it was, with its state
             async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob") as bob:
                 assert await bodies(bob) == [b"order %d" % number for number in range(1, 15)]
@@ -248,7 +252,7 @@ def test_a_promotion_that_is_cut_off_is_finished_by_the_next_one(tmp_path, monke
 
     run(before())
     with monkeypatch.context() as patched:
-        owner = promotion.identities if step == "write_key" else promotion
+        owner = identities if step == "write_key" else promotion
         patched.setattr(owner, step, cut)
         with pytest.raises(Cut):
             promote(OsFs(tmp_path / "r"), tmp_path / "a", now(), accept_loss=True)
@@ -279,8 +283,8 @@ def test_an_old_primary_that_comes_back_finds_the_record_and_does_not_start(tmp_
             await started(tmp_path / "r2", replicas=new.url)  # another hub is not concerned
         with pytest.raises(ReplacedError):
             await started(tmp_path / "a")  # also when the new primary cannot be asked
-        kept = ControlRecord.from_bytes((tmp_path / "a" / layout.REPLACED).read_bytes())
-        assert isinstance(kept.body, HubPromote)
+        record = ControlRecord.from_bytes((tmp_path / "a" / layout.REPLACED).read_bytes())
+        assert isinstance(record.body, HubPromote)
         await started(tmp_path / "r", replicas="http://127.0.0.1:9")  # the new one goes on
 
     run(scenario())
@@ -371,6 +375,7 @@ def running(tmp_path, *args):
     finally:
         process.kill()
         for stream in (process.process.stdout, process.process.stderr):
+            assert stream is not None
             stream.close()
 
 
@@ -422,10 +427,10 @@ def test_goals_dr_cutover(tmp_path):
     with pytest.raises(LossNotAccepted) as refused:
         promote(OsFs(tmp_path / "r"), tmp_path / "a", now())
     [part] = refused.value.ranges
-    kept = {seq: (leaf, body) for seq, leaf, body in load.acknowledged if seq < part.first_seq}
+    present = {seq: (leaf, body) for seq, leaf, body in load.acknowledged if seq < part.first_seq}
     lost = [seq for seq, _, _ in load.acknowledged if seq >= part.first_seq]
-    assert sorted(kept) == list(range(1, len(kept) + 1))  # no acknowledged entry before the range is missing
-    assert len(kept) + len(lost) == len(load.acknowledged)
+    assert sorted(present) == list(range(1, len(present) + 1))  # no acknowledged entry before the range is missing
+    assert len(present) + len(lost) == len(load.acknowledged)
     promote(OsFs(tmp_path / "r"), tmp_path / "a", now(), accept_loss=True)
     assert verify_data(OsFs(tmp_path / "r")).ok
 
@@ -434,9 +439,9 @@ def test_goals_dr_cutover(tmp_path):
             async with client_at(InProcess(hub.api), pin_of(hub), person("bob"), tmp_path / "bob") as bob:
                 entries = [entry async for entry in bob.read("orders")]
                 for entry in entries:
-                    if entry.seq in kept:
-                        assert (entry.receipt.leaf_hash, entry.body) == kept[entry.seq]
-                assert len(entries) >= len(kept)
+                    if entry.seq in present:
+                        assert (entry.receipt.leaf_hash, entry.body) == present[entry.seq]
+                assert len(entries) >= len(present)
             with pytest.raises(ReplacedError):
                 await started(tmp_path / "a", replicas=hub.url)
 

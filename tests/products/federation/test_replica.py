@@ -451,6 +451,7 @@ def test_a_primary_that_was_set_back_and_went_on_otherwise_is_convicted_and_noth
                     await caught_up(follower)
                 assert sum(sizes(replica).values()) == 5
                 evidence = caught.value.evidence
+                assert evidence is not None
                 evidence.verify()
                 assert len(evidence.to_bytes()) <= 512
                 replica.keep_evidence(evidence)
@@ -486,6 +487,7 @@ def _forged_author(body):
 def _forged_hub(body):
     page = StreamResponse.from_bytes(body)
     item = page.items[-1]
+    assert item.receipt is not None
     forged = replace(item, receipt=replace(item.receipt, hub_sig=bytes(64)))
     return replace(page, items=(*page.items[:-1], forged)).to_bytes()
 
@@ -493,6 +495,7 @@ def _forged_hub(body):
 def _other_root(body):
     page = StreamResponse.from_bytes(body)
     item = page.items[0]
+    assert item.receipt is not None
     return replace(
         page, items=(replace(item, receipt=replace(item.receipt, mmr_root=bytes(32))), *page.items[1:])
     ).to_bytes()
@@ -500,8 +503,8 @@ def _other_root(body):
 
 def _swapped(body):
     page = StreamResponse.from_bytes(body)
-    one, two = page.items[:2]
-    return replace(page, items=(replace(one, msg=two.msg), *page.items[1:])).to_bytes()
+    first, second = page.items[:2]
+    return replace(page, items=(replace(first, msg=second.msg), *page.items[1:])).to_bytes()
 
 
 def _without_receipts(body):

@@ -14,6 +14,7 @@ from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.pinning import bad_directory, pin_options, pinned_by
+from veen.cli.witness.args import POLICY, read_policy_file
 
 if TYPE_CHECKING:
     from veen.core.objects.identity import HubIdentity
@@ -68,6 +69,7 @@ _ENGINE: Final = log_options(
 @click.option("--root-pk", type=hex32, help="The offline key that signed the identity.")
 @pin_options
 @click.option("--chunks-only", is_flag=True, help="DATA_DIR was given nothing but chunks; authority is not checked.")
+@click.option("--policy", type=POLICY, help="Witnesses (k of n) that must have cosigned the newest published note.")
 @click.option("--since", type=_DIRECTORY, help="Go on from what an earlier audit left by --out.")
 @click.option("--out", type=_DIRECTORY, help="Leave verdict, tables and report.html in this directory.")
 @home_options
@@ -87,6 +89,7 @@ def run(
     pin: str | None,
     no_pin: bool,
     chunks_only: bool,
+    policy: Path | None,
     since: Path | None,
     out: Path | None,
 ) -> None:
@@ -101,6 +104,7 @@ def run(
     veen audit run ./hub --out ./audit-1
     veen audit run ./hub --since ./audit-1 --out ./audit-2
     veen audit run ./hub --engine python --jobs 4 --json
+    veen audit run ./hub --engine python --policy witnesses.policy
     """
     from veen.verify.audit import AuditOptions, Previous
     from veen.verify.audit import audit as judge
@@ -122,6 +126,7 @@ def run(
             root_pk=root_pk,
             pin=pinned_by(session, pin, no_pin).keys,
             chunks_only=chunks_only,
+            policy=None if policy is None else read_policy_file(policy),
         )
         earlier = Previous.read(since) if since else None
         with _engine(place.resolved(output, path), progress) as (chosen, tell):

@@ -11,6 +11,7 @@ from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.profile import PRESETS, Profile
 from veen.core.objects.trusted_root import TrustedKeys
+from veen.core.tlog.policy import WitnessPolicy
 from veen.storage.control_state import ControlFold, OpenedLabel
 
 __all__ = ["LEVELS", "AuditContext", "AuditOptionError", "AuditOptions", "Level", "known_profiles"]
@@ -47,6 +48,7 @@ class AuditOptions:
     root_pk: bytes | None = None
     pin: TrustedKeys | None = None  # keys known from elsewhere: those of the directory must follow from them
     chunks_only: bool = False  # a place that was given nothing but chunks: neither control journal nor seals
+    policy: WitnessPolicy | None = None  # of witnesses that must have cosigned the newest published note
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

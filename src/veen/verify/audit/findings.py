@@ -44,6 +44,7 @@ CODES: Final = {
     "pin": "the pinned keys do not vouch for the keys of this log: it is another hub's, or forged",
     "journal": "the write-ahead journal is broken",
     "anchor": "the local chain of anchors is broken",
+    "witness": "the witnesses of the policy do not vouch for this log",
     "history": "the log does not continue what an earlier audit has seen",
     "unverified": "could not be checked, because of damage that is told elsewhere",
     "unknown": "a file that no hub writes",

@@ -12,6 +12,7 @@ from veen.core.objects.identity import canonical_json
 from veen.fs.local import OsFs
 from veen.verify.audit.findings import CODES, LogFinding
 from veen.verify.audit.html import ReportContext, page
+from veen.verify.audit.outer import WitnessVerdict
 from veen.verify.audit.previous import COMMITMENTS_FILE, CURSORS_FILE, FINDINGS_FILE, REPORT_FILE, VERDICT_FILE
 from veen.verify.audit.run import AuditResult
 
@@ -31,6 +32,7 @@ def document(result: AuditResult) -> dict[str, Any]:
         "level": result.level,
         "hub_id": result.hub_id.hex() if result.hub_id else None,
         "counts": dict(result.counts),
+        **({} if result.witnesses is None else {"witnesses": _witnesses(result.witnesses)}),
         "labels": [
             {
                 "label": label.label.hex(),
@@ -48,6 +50,16 @@ def document(result: AuditResult) -> dict[str, Any]:
             "codes": dict(sorted(Counter(finding.code for finding in result.findings).items())),
             "first": [_finding_value(finding) for finding in _worst_first(result.findings)[:_SHOWN]],
         },
+    }
+
+
+def _witnesses(verdict: WitnessVerdict) -> dict[str, Any]:
+    return {
+        "origin": verdict.origin,
+        "leaves": verdict.size,
+        "cosigned_by": dict(sorted(verdict.cosigned.items())),
+        "entries_covered": verdict.covered,
+        "entries_behind": verdict.entries - verdict.covered,
     }
 
 
@@ -99,6 +111,9 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
     yield f"level    {summary['level']}" + (
         "" if summary["level"] == "full" else "  (not every signature was verified)"
     )
+    if (vouched := summary.get("witnesses")) is not None:
+        names = ", ".join(vouched["cosigned_by"]) or "nobody, and the policy asks for nobody"
+        yield f"witness  {vouched['entries_covered']} entries in the list cosigned by {names}"
     for label in summary["labels"]:
         root = label["mmr_root"] or "not known: see the findings"
         resumed = f", of which {label['resumed_at']} were judged by an earlier audit" if label["resumed_at"] else ""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.trusted_root import TrustedKeys
+from veen.core.tlog.policy import WitnessPolicy
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.storage import layout
@@ -31,6 +32,7 @@ from veen.verify.audit.directory import check_directory, check_ends, read_identi
 from veen.verify.audit.engine import AuditEngine, PythonEngine
 from veen.verify.audit.findings import LogFinding, ordered
 from veen.verify.audit.joining import JoinedLabel, LabelJoin
+from veen.verify.audit.outer import WitnessVerdict, check_outer
 from veen.verify.audit.peaks import ChunkFold, fold_chunk, starts_of
 from veen.verify.audit.previous import Previous
 from veen.verify.identity import pin_fault
@@ -68,6 +70,7 @@ class AuditResult:
     counts: Mapping[str, int]
     pin: TrustedKeys | None = None  # the keys that were trusted before; None: only the directory named them
     identity_given: bool = False  # whether the identity record came from elsewhere
+    witnesses: WitnessVerdict | None = None  # what the witnesses of a policy vouch for; None: not asked, or they do not
 
     @property
     def ok(self) -> bool:
@@ -140,7 +143,21 @@ class _Audit:
         self._check_gone(labels)
         joined = self._judge(context, labels, resumed)
         self._findings += check_ends(fs, context, control, labels, joined, options.labels)
-        return self._result(context, control, labels, joined, resumed)
+        result = self._result(context, control, labels, joined, resumed)
+        return result if options.policy is None else self._witnessed(result, options.policy, control, labels, joined)
+
+    def _witnessed(
+        self,
+        result: AuditResult,
+        policy: WitnessPolicy,
+        control: Control,
+        labels: Mapping[bytes, LabelPin],
+        joined: Mapping[bytes, JoinedLabel],
+    ) -> AuditResult:
+        self._progress("the list that witnesses cosigned")
+        roots = {label: (part.size, part.root) for label, part in joined.items()}
+        verdict, findings = check_outer(self._fs, policy, control.fold.outer_key, labels, roots)
+        return replace(result, witnesses=verdict, findings=ordered([*result.findings, *findings]))
 
     def _sane(self, pinned: LabelPin) -> LabelPin:
         """Without files whose names cannot be true."""
