@@ -37,7 +37,7 @@ def statuses(mesh, place):
     return mesh.cluster.status(*place, "/healthz"), mesh.cluster.status(*place, "/readyz")
 
 
-@pytest.mark.req("K8S-10", "K8S-14", "K8S-22")
+@pytest.mark.req("K8S-10", "K8S-14", "K8S-22", "AGB-18")
 def test_goals_k8s_disposable_mesh(mesh):
     """Authority and tenants from the same bytes that a cluster gets; their self-tests pass; they are ready."""
     assert mesh.applied["secrets_created"] == 6

@@ -97,3 +97,19 @@ def test_overlays_come_by_entry_points_and_a_broken_one_harms_no_other(plugins):
 def test_what_is_installed_is_looked_up_by_default():
     assert isinstance(BUILTIN.with_installed(), Registry)
     assert discover([]) == ([], [])
+
+
+@pytest.mark.req("OVL-12")
+@pytest.mark.parametrize(
+    ("kind", "schemas"),
+    [
+        ("identity", {"id.principal.v1", "id.device.v1", "id.role.v1"}),
+        ("wallet", {"wallet.open.v1", "wallet.transfer.v1", "wallet.limit.v1"}),
+        ("authorization and revocation", {"access.grant.v1", "access.revoke.v1", "veen.revocation.v1"}),
+        ("query", {"query.audit.v1"}),
+        ("products", {"sdr.event.v1", "sdr.checkpoint.v1"}),
+    ],
+)
+def test_every_class_of_overlay_that_the_specification_names_is_there(kind, schemas):
+    known_schemas = {schema.name for name in BUILTIN for schema in BUILTIN[name].schemas}
+    assert schemas <= known_schemas, f"{kind}: {schemas - known_schemas}"

@@ -405,6 +405,7 @@ class Load(threading.Thread):
             await wire.aclose()
 
 
+@pytest.mark.req("AGB-18")
 def test_goals_dr_cutover(tmp_path):
     """The primary is killed under load. The replica is promoted: what it has is what was acknowledged, from the first
     entry on; the range behind is named, and every entry that is missing lies in it. The old primary stays out."""
