@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 from tests.client.clientworld import seeded
-from tests.products.airgap.bridgeworld import SOURCE, crossed, phase, zones
+from tests.client.hubs import GATED, ISSUER
+from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, phase, zones
 from tests.products.airgap.signer import AUTHOR, KEYS, PROFILE, SmallLog, judged, packed, read
+from tests.products.airgap.test_zones import authorized
 
 from veen.client.identity.keyring import Keyring
+from veen.client.send.captokens import issue
 from veen.core.errors import OpenError, VerifyError
 from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
@@ -173,6 +176,23 @@ def test_attachments_are_stored_at_the_other_side_and_open_there(tmp_path):
             for index, plain in enumerate(FILES):
                 ciphertext = await world.reader.attachments.fetch(first.attachments[index])
                 assert first.open_attachment(index, ciphertext) == plain
+
+    asyncio.run(story())
+
+
+def test_a_gated_hub_takes_attachments_under_the_importer_s_token(tmp_path):
+    async def story():
+        async with zones(tmp_path, settings=GATED) as world:
+            await authorized(world)
+            await world.producer.send(SOURCE, b"door 7", attachments=FILES)
+            await world.exporter(with_attachments=True).export(SOURCE)
+            world.carry()
+            token = issue(ISSUER, world.importer_client.client_id, [TARGET], ttl=10**6)
+            (outcome,) = await world.importer(capability=lambda stream: token).run()
+            assert outcome.result == "imported"
+            (typed,) = await crossed(world)
+            ciphertext = await world.reader.attachments.fetch(typed.body.attachments[2])
+            assert typed.body.open_attachment(2, ciphertext) == FILES[2]
 
     asyncio.run(story())
 

@@ -17,6 +17,7 @@ from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.send.writing import Sent
 from veen.client.verify.pin import HubPin
 from veen.overlays.airgap.bodies import ImportedEvent, OfflineRecord, OnlineRecord
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
@@ -142,7 +143,10 @@ def through(tmp_path, count, per_bundle, seed, growth):
 
         async def send():
             async with await client(site, "z1", "producer", source.for_writers()) as producer:
-                await producer.send_many(SOURCE, [b"%d" % number for number in range(count)])
+                bodies = [b"%d" % number for number in range(count)]
+                for first in range(0, count, per_bundle):
+                    outcomes = await producer.send_many(SOURCE, bodies[first : first + per_bundle])
+                    assert all(isinstance(outcome, Sent) for outcome in outcomes), outcomes
 
         asyncio.run(send())
         killed = 0

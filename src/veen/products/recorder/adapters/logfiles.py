@@ -222,7 +222,8 @@ class _Content:
         if self.size is not None and self.size < place.offset:
             return False
         if self.size is None and place.offset == _ALL:
-            return place.head_bytes > 0 and _hash(self.window(0, place.head_bytes)) == place.head
+            head = self.window(0, place.head_bytes or 1)
+            return _hash(head) == place.head if place.head_bytes else not head
         if place.head_bytes and _hash(self.window(0, place.head_bytes)) != place.head:
             return False
         before = self.window(place.offset - place.last_bytes, place.last_bytes)
@@ -269,7 +270,6 @@ class LogFiles:
         self._copies: dict[FileId, FileId] = {}  # files that are copies of the present one so far
         self._compared: set[ListedFile] = set()  # recognised, and unchanged for long
         self._listed_names: dict[str, int] = {}  # of the last listing
-        self._has_new_content = False  # a file that had no bytes has some
         self._unreadable: set[FileId] = set()  # were reported
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -376,7 +376,10 @@ class LogFiles:
         steps: list[Step] = []
         try:
             rows, unknown = self._same_files(listing, contents, steps)
-            missing = [state for state in self._rows.values() if state.place.file_id not in rows]
+            filled = {
+                f.file_id for f in unknown if f.file_id in self._rows and not self._rows[f.file_id].place.head_bytes
+            }
+            missing = [state for file_id, state in self._rows.items() if file_id not in rows.keys() | filled]
             found_again: set[Place] = set()
             for at, listed in enumerate(listing):
                 if listed not in unknown:
@@ -385,7 +388,7 @@ class LogFiles:
                 found_again.update(origins)
                 if place is not None:
                     rows[listed.file_id] = FileState(place, listed.name, listed.size)
-            if (missing or unknown or self._has_new_content) and self._names() != self._listed_names:
+            if (missing or unknown) and self._names() != self._listed_names:
                 raise NamesChanged  # a copy that was made before its origin was truncated may not be listed
         finally:
             for content in contents.values():
@@ -412,7 +415,6 @@ class LogFiles:
         """The files that are what they were in the last turn, and those that are not or are new."""
         rows: dict[FileId, FileState] = {}
         unknown: set[ListedFile] = set()
-        self._has_new_content = False
         for listed in listing:
             state = self._rows.get(listed.file_id)
             if state is not None and listed in self._compared:
@@ -428,10 +430,10 @@ class LogFiles:
                 self._unreadable.add(listed.file_id)
                 continue
             if state is not None and content.continues(state.place):
-                place = state.place
-                if not place.head_bytes and listed.size:  # it was empty until now
-                    place, self._has_new_content = content.place(listed.file_id, place.offset), True
-                rows[listed.file_id] = replace(state, place=place, name=listed.name, size=listed.size)
+                if not state.place.head_bytes and content.window(0, 1):
+                    unknown.add(listed)  # it was empty until now, or its inode was given to another file
+                else:
+                    rows[listed.file_id] = replace(state, name=listed.name, size=listed.size)
             else:
                 unknown.add(listed)
         return rows, unknown
@@ -457,6 +459,8 @@ class LogFiles:
         if is_before_start:
             return content.place(file_id, _ALL if listed.is_packed else listed.size), []
         end = content.end()
+        if listed.is_packed and not end and not content.is_damaged:  # of a file that stayed empty
+            return content.place(file_id, 0), [state.place for state in missing if not state.place.head_bytes]
         if self._is_beginning(listed, end, listing, rows, contents):
             self._copies[file_id] = present.file_id
             return (content.place(file_id, end) if listed.is_settled else None), []
