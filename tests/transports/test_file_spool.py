@@ -11,7 +11,7 @@ from tests.client.hubs import run
 from tests.transports.transportworld import hub_by, message_for, transport_by
 from tests.waiting import eventually
 
-from veen.client.errors import LocalError, TimedOut, Unreachable
+from veen.client.errors import BadAnswer, LocalError, TimedOut, Unreachable
 from veen.client.transport.file import FileTransport
 from veen.core.call_frames import RequestFrame, ResponseFrame
 from veen.core.objects.envelopes import SUBMIT_PREFIX, ErrorEnvelope
@@ -200,9 +200,8 @@ def test_a_client_reads_nothing_but_a_frame_in_a_plain_file_within_bounds(tmp_pa
             lambda path: put_file(path, bytes(1 << 20), 0o600),
             lambda path: path.symlink_to("/etc/hostname"),
         ):
-            with pytest.raises(Exception, match="answer") as error:
+            with pytest.raises(BadAnswer):
                 await answered_with(put)
-            assert error.value.code == "E.NET.ANSWER"
 
     run(check())
 
@@ -231,7 +230,7 @@ def test_a_call_that_was_taken_and_not_answered_is_of_unknown_outcome(tmp_path):
         spool = tmp_path / "spool"
         for folder in ("in", "out"):
             (spool / folder).mkdir(parents=True)
-        calling = asyncio.create_task(FileTransport(spool.as_uri(), timeout=1.0).call("version"))
+        calling = asyncio.create_task(FileTransport(spool.as_uri(), timeout=3.0).call("version"))
         await eventually(lambda: list((spool / "in").glob("*.req")))
         next((spool / "in").glob("*.req")).unlink()  # a hub took it, and died
         with pytest.raises(TimedOut):

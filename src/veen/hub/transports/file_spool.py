@@ -224,11 +224,11 @@ class FileSpool:
                 await reply.stream.aclose()
                 reply = self._door.endless(_CALLER)
         data = frame_of(reply).to_bytes()
-        self._out_bytes += len(data)
         try:
             await asyncio.to_thread(self._answer, job, data)
         except OSError as exc:
             self._tell(f"{self._out}: {exc.strerror or exc}")
+        self._out_bytes += len(data)  # now, as a tidying while it was written may not have seen it
 
     def _answer(self, job: _Job, data: bytes) -> None:
         """First the response, then the end of the request: whoever is killed in between answers once more."""
