@@ -17,6 +17,8 @@ from veen.core.call_frames import RequestFrame, ResponseFrame
 from veen.core.objects.envelopes import SUBMIT_PREFIX, ErrorEnvelope
 from veen.core.objects.tooling import RotateKeyRequest
 from veen.fs.spool_files import NotPlainFile, TooLargeFile, put_file, read_plain
+from veen.hub.api.access import Role
+from veen.hub.api.reply import Reply
 from veen.hub.process.config import ConfigError
 
 
@@ -135,6 +137,36 @@ def test_responses_that_nobody_reads_and_rejected_files_are_bounded(tmp_path):
                 assert (await transport.call("healthz")).status == 200
         async with hub_by("file", None, tmp_path / "hub", spool__max_bytes="8KiB"):  # tidies when it starts
             assert len(list((spool / "rejected").iterdir())) <= 100
+
+    run(check())
+
+
+def test_no_more_large_requests_are_taken_at_a_time_than_memory_is_meant_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("veen.hub.transports.file_spool._MAX_BODY_BYTES", 1 << 20)
+
+    async def check():
+        async with hub_by("file", None, tmp_path / "hub") as hub:
+            spool, now = tmp_path / "hub-spool", time.time()
+            server, release, most = hub._transports._listening[0], asyncio.Event(), 0
+
+            async def slow(call):
+                nonlocal most
+                most = max(most, server._body_bytes)
+                await release.wait()
+                return Reply(200, b"")
+
+            hub.api.add({"submit_batch": (Role.ANY, slow)})
+            names = [name_at(now, number) for number in range(20)]
+            for name in names:
+                frame = RequestFrame("tooling/submit_batch", bytes(300_000)).to_bytes()
+                put_file(spool / "in" / f"{name}.req", frame, 0o600)
+            await eventually(lambda: most >= 1 << 20)
+            assert len(list((spool / "in").iterdir())) >= 10
+            release.set()
+            for name in names:
+                assert (await response(spool, name)).status == 200
+            assert most < 3 << 20
+            await eventually(lambda: server._body_bytes == 0)
 
     run(check())
 
