@@ -44,6 +44,7 @@ def test_a_frame_is_the_array_that_the_decisions_name(operation, body, fields):
 def test_the_head_is_known_from_each_prefix_that_holds_it_and_from_none_that_does_not(operation, body, fields):
     data = RequestFrame(operation, body, fields).to_bytes()
     head = request_head(data)
+    assert head is not None
     assert (head.operation, head.body_bytes, head.has_headers) == (operation, len(body), bool(fields))
     for size in range(head.body_start):
         assert request_head(data[:size]) is None
@@ -104,6 +105,7 @@ def test_a_request_that_is_none_is_named(data, error):
 def test_a_body_of_any_length_is_known_before_it_arrives():
     """A head that announces 2^63 bytes costs nothing: whoever asked is refused by the number."""
     head = request_head(b"\x83\x01\x61a\x5b" + (1 << 63).to_bytes(8, "big"))
+    assert head is not None
     assert head.body_bytes == 1 << 63
 
 

@@ -43,6 +43,7 @@ class NatsServer:
         return self
 
     def _is_listening(self):
+        assert self._process is not None
         assert self._process.poll() is None, (self._directory / "nats.log").read_text()
         for path in self._ports.glob("*.ports"):
             with contextlib.suppress(ValueError, KeyError):

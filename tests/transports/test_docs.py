@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
@@ -42,7 +43,7 @@ def test_the_programs_that_use_a_spool_run_as_they_stand(tmp_path):
 def test_the_program_that_submits_over_nats_runs_as_it_stands(tmp_path):
     async def check():
         async with world_of("nats", tmp_path) as world, hub_by("nats", world, tmp_path / "hub") as hub:
-            names = {}
+            names: dict[str, Any] = {}
             exec(PROGRAMS[2].replace("nats://127.0.0.1:4222", world.nats.url), names)  # noqa: S102 - our own page
             message = message_for(hub)
             receipt = await names["submit"](message.label.hex(), message.to_bytes())

@@ -30,8 +30,8 @@ __all__ = [
     "PART_HEADER",
     "BrokerFault",
     "CredentialsFault",
+    "FrameParts",
     "NatsAddress",
-    "Parts",
     "PartsFault",
     "close_link",
     "hub_id16",
@@ -127,7 +127,7 @@ def split(data: bytes, max_payload: int) -> list[tuple[bytes, dict[str, str] | N
 
 
 @dataclass(slots=True)
-class Parts:
+class FrameParts:
     """One frame as its parts arrive. PartsFault for what is out of order or too much; nothing is kept of it."""
 
     max_bytes: int

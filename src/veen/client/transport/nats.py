@@ -37,8 +37,8 @@ from veen.core.objects.envelopes import ErrorEnvelope
 from veen.net.nats_link import (
     BrokerFault,
     CredentialsFault,
+    FrameParts,
     NatsAddress,
-    Parts,
     PartsFault,
     close_link,
     open_link,
@@ -61,7 +61,7 @@ class _Waiting:
     """A call whose answer is awaited."""
 
     subject: str
-    parts: Parts
+    parts: FrameParts
     answer: asyncio.Future[bytes | None] = field(repr=False)  # None: no hub listens
 
 
@@ -129,7 +129,7 @@ class NatsTransport:
         link = await self._connected()
         word = secrets.token_hex(11)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        parts = Parts(self._max_answer + MAX_OVERHEAD_BYTES)
+        parts = FrameParts(self._max_answer + MAX_OVERHEAD_BYTES)
         self._waiting[word] = _Waiting(subject, parts, answer)
         try:
             for piece, mark in split(frame, link.max_payload):

@@ -38,6 +38,7 @@ _MODE: Final = 0o700
 _OTHERS: Final = 0o007
 _MAX_SCANNED: Final = 100_000  # names of a directory that are looked at in one turn
 _MAX_REJECTED: Final = 100  # files
+_MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of requests that are carried out, before more are taken
 _PART_SEC: Final = 600.0  # after which a file that is not written to any more will not be finished
 _BUSY_SEC: Final = 0.002  # between two looks into the directory
 _IDLE_SEC: Final = 0.1
@@ -55,6 +56,10 @@ class _Job:
     name: str
     request: RequestFrame | None
     error: ApiError | None = None
+
+    @property
+    def body_bytes(self) -> int:
+        return 0 if self.request is None else len(self.request.body)
 
 
 class FileSpool:
@@ -75,8 +80,9 @@ class FileSpool:
         self._max_age_sec, self._max_bytes, self._report, self._clock = max_age_sec, max_bytes, report, clock
         self._in, self._taken, self._out, self._rejected = (directory / name for name in _FOLDERS)
         self._mode = 0o600  # of responses
-        self._out_bytes = 0  # of responses in `out/`, at least: more since the last tidying
+        self._out_bytes = 0  # of responses in `out/`, at most: some may have been read since the last tidying
         self._calls: set[asyncio.Task[None]] = set()
+        self._body_bytes = 0  # of the requests of `_calls`
         self._scanner: asyncio.Task[None] | None = None
         self._trouble = ""  # the last one that was reported
 
@@ -125,7 +131,7 @@ class FileSpool:
             if folder.is_symlink() or not folder.is_dir():
                 raise _unusable(folder, "not a directory")
         self._mode = file_mode(self._directory)
-        self._tidy()
+        self._out_bytes = self._tidy()
 
     def _unfinished(self) -> list[_Job]:
         """What an earlier hub took and did not answer."""
@@ -146,12 +152,14 @@ class FileSpool:
     async def _scan(self) -> None:
         pause, tidied = _IDLE_SEC, asyncio.get_running_loop().time()
         while True:
-            free = self._door.max_calls - self._door.calls
+            free = self._door.max_calls - len(self._calls) if self._body_bytes < _MAX_BODY_BYTES else 0
             try:
                 batch = await asyncio.to_thread(self._take, free) if free > 0 else []
                 if asyncio.get_running_loop().time() - tidied > _TIDY_SEC or self._out_bytes > self._max_bytes:
                     tidied = asyncio.get_running_loop().time()
-                    await asyncio.to_thread(self._tidy)
+                    before = self._out_bytes
+                    left = await asyncio.to_thread(self._tidy)
+                    self._out_bytes += left - before  # what was written meanwhile may count twice, and not less
             except OSError as exc:
                 self._tell(f"{self._directory}: {exc.strerror or exc}")
                 await asyncio.sleep(_TROUBLE_SEC)
@@ -170,8 +178,9 @@ class FileSpool:
     def _take(self, limit: int) -> list[_Job]:
         """Move up to `limit` requests to `taken/`, those first whose names come first, and read them. In a thread."""
         batch: list[_Job] = []
+        size = 0
         for name in sorted(_names(self._in)):
-            if len(batch) >= limit:
+            if len(batch) >= limit or size >= _MAX_BODY_BYTES:
                 break
             path = self._in / name
             if name.startswith("."):  # being written
@@ -182,6 +191,7 @@ class FileSpool:
             with contextlib.suppress(FileNotFoundError):  # its client took it back
                 path.rename(self._taken / name)
                 batch.append(self._read(name))
+                size += batch[-1].body_bytes
         return batch
 
     def _read(self, name: str) -> _Job:
@@ -210,9 +220,15 @@ class FileSpool:
     # --- answering -------------------------------------------------------------------------------------
 
     def _begin(self, job: _Job) -> None:
+        self._body_bytes += job.body_bytes
         task = asyncio.create_task(self._serve(job))
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+
+        def ended(_: object) -> None:
+            self._calls.discard(task)
+            self._body_bytes -= job.body_bytes
+
+        task.add_done_callback(ended)
 
     async def _serve(self, job: _Job) -> None:
         reply: Reply
@@ -223,12 +239,16 @@ class FileSpool:
             if reply.stream is not None:
                 await reply.stream.aclose()
                 reply = self._door.endless(_CALLER)
+        if not self._door.take_answer(_CALLER, reply, "" if job.request is None else job.request.operation):
+            reply = self._door.unread(_CALLER)
         data = frame_of(reply).to_bytes()
-        self._out_bytes += len(data)
         try:
             await asyncio.to_thread(self._answer, job, data)
         except OSError as exc:
             self._tell(f"{self._out}: {exc.strerror or exc}")
+        finally:
+            self._door.release_answer(_CALLER, reply)
+        self._out_bytes += len(data)  # now, as a tidying while it was written may not have seen it
 
     def _answer(self, job: _Job, data: bytes) -> None:
         """First the response, then the end of the request: whoever is killed in between answers once more."""
@@ -242,15 +262,15 @@ class FileSpool:
 
     # --- bounds ----------------------------------------------------------------------------------------
 
-    def _tidy(self) -> None:
-        """Remove what is too old, and the oldest of what is too much."""
+    def _tidy(self) -> int:
+        """Remove what is too old, and the oldest of what is too much; the bytes of responses that are left."""
         now = self._clock()
         for folder in (self._in, self._out):
             for _, path, status in _files(folder):
                 if path.name.startswith(".") and now - status.st_mtime > min(_PART_SEC, self._max_age_sec):
                     _remove(path)
-        self._out_bytes = _trim(self._out, now - self._max_age_sec, self._max_bytes, _MAX_SCANNED)
         _trim(self._rejected, now - self._max_age_sec, self._max_bytes, _MAX_REJECTED)
+        return _trim(self._out, now - self._max_age_sec, self._max_bytes, _MAX_SCANNED)
 
 
 def _unusable(path: Path, what: str) -> ConfigError:

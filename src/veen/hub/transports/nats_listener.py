@@ -31,8 +31,8 @@ from veen.net.nats_link import (
     PART_HEADER,
     BrokerFault,
     CredentialsFault,
+    FrameParts,
     NatsAddress,
-    Parts,
     PartsFault,
     close_link,
     hub_id16,
@@ -86,7 +86,7 @@ class NatsListener:
         self._keeper: asyncio.Task[None] | None = None  # connects again
         self._tailer: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
-        self._assembling: dict[str, tuple[Parts, float]] = {}  # by reply subject: what came so far, and its end
+        self._assembling: dict[str, tuple[FrameParts, float]] = {}  # by reply subject: what came so far, and its end
         self._tailed: dict[bytes, int] = {}  # labels with new entries, and the first of them
         self._news = asyncio.Event()  # set while `_tailed` is not empty
         self._trouble = ""
@@ -283,7 +283,7 @@ class NatsListener:
         begun = self._assembling.pop(message.reply, None)
         if begun is None and len(self._assembling) >= _MAX_ASSEMBLING:
             raise PartsFault("too many requests in parts at once")
-        parts, end = begun or (Parts(self._door.max_request_bytes() + MAX_OVERHEAD_BYTES), now + _ASSEMBLE_SEC)
+        parts, end = begun or (FrameParts(self._door.max_request_bytes() + MAX_OVERHEAD_BYTES), now + _ASSEMBLE_SEC)
         size = len(message.data)
         if size > LARGE and not self._door.bodies.take(_CALLER.address, size):
             self._release(parts)
@@ -302,7 +302,7 @@ class NatsListener:
             self._release(parts)
         return whole
 
-    def _release(self, parts: Parts) -> None:
+    def _release(self, parts: FrameParts) -> None:
         for piece in parts.pieces:
             if len(piece) > LARGE:
                 self._door.bodies.give_back(_CALLER.address, len(piece))
