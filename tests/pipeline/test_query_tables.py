@@ -60,7 +60,7 @@ def both(path, to, asked, **options):
 # --- the same answer ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])  # many more: test_determinism.py
 def test_random_queries_have_one_answer_from_the_log_from_tables_and_from_both(tmp_path, keys, seed):
     hub = tmp_path / "hub"
     hub.mkdir()
@@ -98,7 +98,7 @@ def test_tasks_of_files_give_the_same_however_they_are_divided(tmp_path, keys):
     rng = random.Random(5)
     grow(world, 10, rng)
     path = world.done()
-    for number in range(8):
+    for number in range(4):
         asked = replace(random_query(rng, number), evidence=normalise(descriptor()).descriptor.evidence)
         prefix = plan_query(path, asked)
         plan = plan_tables(to, prefix, asked, KEYRING)
@@ -128,7 +128,7 @@ def test_what_is_newer_than_the_tables_is_read_from_the_log_and_nothing_else(tmp
 
 
 def test_a_damaged_log_has_the_same_answer_from_tables_that_were_loaded_from_it(tmp_path, keys):
-    for seed in range(3):
+    for seed in range(1):
         hub = tmp_path / f"hub{seed}"
         hub.mkdir()
         rng = random.Random(seed)
