@@ -78,9 +78,17 @@ class LogPlace:
                 size = 0
         if self.engine == "spark":
             return replace(self, log_bytes=size)
-        choice = choose_engine(size, master=self.master)
+        choice = choose_engine(size, for_spark=self._for_spark(), for_python="--jobs" if self.jobs > 1 else None)
         output.note(choice.reason)
         return replace(self, engine=choice.engine, log_bytes=size)
+
+    def _for_spark(self) -> str | None:
+        """The option that only Spark obeys, if one was given."""
+        if self.master is not None:
+            return "--master"
+        if self.plan != "auto":
+            return "--plan"
+        return None if self.partitions is None else "--partitions"
 
     def keys(self, session: CliSession) -> "KeyFile | Keyring":
         from veen.log.keys import KeyFile
