@@ -179,11 +179,23 @@ def test_the_command_lets_spark_work_and_verifies_what_it_made(tmp_path):
     cli = Cli(tmp_path / "home")
     state = tmp_path / "state"
     on_spark = cli.json(
-        "fold", "run", *places, "--overlay", "kv", "--partitions", 2, "--plan", "native", "--out", state
+        "fold",
+        "run",
+        *places,
+        "--overlay",
+        "kv",
+        "--partitions",
+        2,
+        "--plan",
+        "native",
+        "--out",
+        state,
+        "--engine",
+        "spark",
     )
     alone = cli.json("fold", "run", *places, "--overlay", "kv", "--engine", "python")
     assert (on_spark["plan"], on_spark["state_hash"]) == ("native", alone["state_hash"])
-    assert cli.json("fold", "verify", state, *places)["ok"] is True
+    assert cli.json("fold", "verify", state, *places, "--engine", "spark")["ok"] is True
     world.done()
 
 

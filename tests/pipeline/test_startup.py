@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.pipeline.auditworld import dump, log, run, tables
 from tests.pipeline.queryworld import KEYS, descriptor, filled
 
 from veen.cli.demo import spark as demo
+from veen.cli.shared.bulk import LogPlace
 from veen.log.keys import write_keys
 from veen.query import api
 from veen.query.descriptor import normalise
@@ -101,9 +104,31 @@ def test_auto_takes_one_process_for_a_small_log_and_spark_for_a_large_one(monkey
     assert choose_engine(AUTO_BYTES - 1).engine == "python"
     assert "one process, 32.0 MiB of log" in choose_engine(AUTO_BYTES - 1).reason
     assert choose_engine(AUTO_BYTES).engine == "spark"
-    assert choose_engine(0, master="spark://head:7077").engine == "spark"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert choose_engine(0).engine == "spark"
+
+
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        ({}, "python"),
+        ({"master": "spark://head:7077"}, "spark"),
+        ({"partitions": 2}, "spark"),
+        ({"plan": "native"}, "spark"),
+        ({"jobs": 4}, "python"),
+        ({"jobs": 4, "partitions": 2}, "spark"),
+    ],
+)
+def test_an_option_that_only_one_engine_obeys_decides(given, engine):
+    """It would be ignored without a word otherwise."""
+    notes: list[str] = []
+    output: Any = SimpleNamespace(note=notes.append)
+    place = LogPlace(**{"engine": "auto", "master": None, **given})
+    assert place.resolved(output, size=0).engine == engine
+    assert len(notes) == 1
+    large = LogPlace(engine="auto", master=None, jobs=4).resolved(output, size=AUTO_BYTES)
+    assert large.engine == "python"
+    assert "--jobs" in notes[-1]
 
 
 def test_auto_does_without_spark_where_there_is_none_and_says_so(monkeypatch):

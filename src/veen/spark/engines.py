@@ -30,11 +30,19 @@ def log_bytes(uri: str) -> int:
     return sum(chunk.size for chunk in pin(uri).chunks())
 
 
-def choose_engine(size: int, *, master: str | None = None) -> EngineChoice:
-    """For `size` bytes of log. A named master, or a running spark-submit, asks for Spark whatever the size."""
+def choose_engine(size: int, *, for_spark: str | None = None, for_python: str | None = None) -> EngineChoice:
+    """For `size` bytes of log.
+
+    `for_spark` and `for_python` name an option that only this engine obeys: it decides whatever the size, since an
+    option that is given must not be ignored. So does a running spark-submit.
+    """
     about = f"{size / _MIB:.1f} MiB of log"
-    if master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return EngineChoice("spark", "engine: Spark, as a master was named")
+    if for_spark is not None:
+        return EngineChoice("spark", f"engine: Spark, as {for_spark} was given")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return EngineChoice("spark", "engine: Spark, as spark-submit runs this")
+    if for_python is not None:
+        return EngineChoice("python", f"engine: python, as {for_python} was given")
     if size < AUTO_BYTES:
         return EngineChoice("python", f"engine: one process, {about}; Spark from {AUTO_BYTES // _MIB} MiB on")
     if find_spec("pyspark") is None:

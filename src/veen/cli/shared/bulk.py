@@ -85,7 +85,7 @@ class LogPlace:
                 size = 0
         if self.engine == "spark":
             return replace(self, log_bytes=size)
-        choice = choose_engine(size, master=self.master)
+        choice = choose_engine(size, for_spark=self._for_spark(), for_python="--jobs" if self.jobs > 1 else None)
         output.note(choice.reason)
         return replace(self, engine=choice.engine, log_bytes=size)
 
@@ -96,6 +96,14 @@ class LogPlace:
         if session.settings.hub.value is None:
             raise click.UsageError("Missing option '--data-dir' or '--hub'.")
         return fetched_copy(session, output, streams)
+
+    def _for_spark(self) -> str | None:
+        """The option that only Spark obeys, if one was given."""
+        if self.master is not None:
+            return "--master"
+        if self.plan != "auto":
+            return "--plan"
+        return None if self.partitions is None else "--partitions"
 
     def keys(self, session: CliSession) -> "KeyFile | Keyring":
         from veen.log.keys import KeyFile
