@@ -19,9 +19,12 @@ from veen.console.charts import GridCell, TimeBar, beads, chain, gantt, grid, la
 from veen.console.guard import BrowserAdmission
 from veen.console.pages.query import descriptor_of, sql_of
 from veen.console.views import Console, LocalFiles
+from veen.log.keys import keys_for_tasks
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
 from veen.query.descriptor import normalise
 from veen.query.recording import REQUESTS, submitted_event
+from veen.tables.loading import load
+from veen.tables.sql import run_sql
 from veen.testing.hostile import Forges
 
 REPORTS = (
@@ -104,6 +107,8 @@ def test_pages_over_overlays_say_what_folds_say(tmp_path):
 
 @pytest.mark.req("QRY-28")
 def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_path):
+    left = {}
+
     async def work(world):
         empty = await world.twin("/query.json")
         assert (empty["descriptor"], empty["verified_by"]) == (None, "nobody")
@@ -117,6 +122,7 @@ def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_pa
         again = await world.browser.get("/query.json", params={"descriptor": descriptor})
         assert again.json()["digest"]["rows_hash"] == answer["digest"]["rows_hash"]
         assert again.json()["form"]["values"]["type"] == "order"
+        left.update(ring=world.client.keyring, sql=answer["sql"])
         text = await world.page(f"/query?{asked}")
         assert "✓ this console" in text
         assert "typed_sdr_event_v1" in text
@@ -142,6 +148,10 @@ def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_pa
         assert question.query_id in await world.page("/query")
 
     run(tmp_path, work)
+    with keys_for_tasks(left["ring"]) as key_file:  # the hub is at rest: all of its log is in chunks
+        load(str(tmp_path / "hub"), str(tmp_path / "tables"), keys=key_file, engine="python")
+    rows = [json.loads(row) for row in run_sql(str(tmp_path / "tables"), left["sql"]).rows]
+    assert [row["hub_commit_seq"] for row in rows] == [3, 4, 5]
 
 
 def test_sql_quotes_what_comes_from_outside():
