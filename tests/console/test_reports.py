@@ -8,6 +8,7 @@ import time
 import pytest
 from tests.cli.tree import check_line
 from tests.client.clientworld import seeded
+from tests.client.hubs import GATED, Clock, token_for
 from tests.console.consoles import HOSTILE_TEXT, ORDERS, RING, SHOP, World, filled, record, world_at
 from tests.products.airgap.bridgeworld import SOURCE, crossed, send_numbers, zones
 
@@ -20,6 +21,7 @@ from veen.console.guard import BrowserAdmission
 from veen.console.pages.query import descriptor_of, sql_of
 from veen.console.views import Console, LocalFiles
 from veen.log.keys import keys_for_tasks
+from veen.overlays.operations import agreement
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
 from veen.query.descriptor import normalise
 from veen.query.recording import REQUESTS, submitted_event
@@ -350,3 +352,30 @@ def test_the_page_of_a_stream_does_not_grow_with_the_stream(tmp_path, count):
     print(f"{count} entries: first byte after {seconds:.2f} s, {size} bytes, {calls} calls to the hub")
     assert size < 60_000
     assert calls < 250
+
+
+def test_a_state_over_several_epochs_links_to_entries_of_their_epoch(tmp_path):
+    clock = Clock()
+
+    async def work():
+        settings = {**GATED, "admission.profiles": "rotating"}
+        async with world_at(
+            tmp_path, count=0, ring=Keyring().with_keys(ORDERS), settings=settings, clock=clock
+        ) as world:
+            await world.client.authorize(token_for(world.client.client_id))
+            epochs = []
+            for version in (1, 2):
+                draft = agreement.define(bytes(32), version, terms_hash=bytes(32), parties=[world.client.client_id])
+                await world.client.send("orders", draft.body, schema=draft.schema)
+                unknown = agreement.confirm(bytes(32), 9, world.client.client_id, "accept")
+                sent = await world.client.send("orders", unknown.body, schema=unknown.schema)
+                epochs.append((await world.client.checkpoints("orders"))[-1].epoch)
+                assert sent.seq == 2
+                clock.now += 3600
+            twin = await world.twin("/operations.json")
+            assert len(twin["agreement"]["definitions"]) == 2
+            text = await world.page("/operations")
+            for epoch in epochs:
+                assert f'/2?epoch={epoch}"' in text
+
+    asyncio.run(work())
