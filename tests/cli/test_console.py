@@ -44,6 +44,12 @@ def test_a_console_shows_the_log_while_the_terminal_goes_on(tmp_path):
         talk = Talk(tmp_path / "home", hub)
         talk.new_stream("orders")
         talk.run("send", "orders", "hello from the terminal")
+        with serving(talk, "serve", "--root-path", "/ops", "--data-dir", str(tmp_path / "hub")) as notice:
+            assert notice["url"].endswith("/ops")
+            with httpx2.Client() as browser:
+                assert browser.get(notice["address"]).status_code == 200
+                settings = browser.get(notice["url"] + "/settings.json").json()["settings"]
+                assert settings["data_dir"] == str(tmp_path / "hub")
         with serving(talk, "serve") as notice, httpx2.Client() as browser:
             assert notice["url"].startswith("http://127.0.0.1:")
             assert browser.get(notice["url"] + "/overview").status_code == 401
@@ -77,6 +83,8 @@ def test_other_addresses_need_tls(tmp_path):
         talk.new_stream("orders")
         refused = talk.run("console", "serve", "--host", "0.0.0.0", code=Exit.LOCAL)  # noqa: S104 - it is refused
         assert "E.LOCAL.PLAIN_HTTP" in refused.stderr
+        for prefix in ("ops", "/ops/", "/a b", "//x"):
+            assert "--root-path" in talk.run("console", "serve", "--root-path", prefix, code=Exit.USAGE).stderr
 
 
 @pytest.mark.parametrize("line", list(command_lines(PAGE.read_text("utf-8"))), ids=" ".join)

@@ -8,6 +8,7 @@ import time
 import pytest
 from tests.cli.tree import check_line
 from tests.client.clientworld import seeded
+from tests.client.hubs import GATED, Clock, token_for
 from tests.console.consoles import HOSTILE_TEXT, ORDERS, RING, SHOP, World, filled, record, world_at
 from tests.products.airgap.bridgeworld import SOURCE, crossed, send_numbers, zones
 
@@ -19,9 +20,13 @@ from veen.console.charts import GridCell, TimeBar, beads, chain, gantt, grid, la
 from veen.console.guard import BrowserAdmission
 from veen.console.pages.query import descriptor_of, sql_of
 from veen.console.views import Console, LocalFiles
+from veen.log.keys import keys_for_tasks
+from veen.overlays.operations import agreement
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
 from veen.query.descriptor import normalise
 from veen.query.recording import REQUESTS, submitted_event
+from veen.tables.loading import load
+from veen.tables.sql import run_sql
 from veen.testing.hostile import Forges
 
 REPORTS = (
@@ -104,6 +109,8 @@ def test_pages_over_overlays_say_what_folds_say(tmp_path):
 
 @pytest.mark.req("QRY-28")
 def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_path):
+    left = {}
+
     async def work(world):
         empty = await world.twin("/query.json")
         assert (empty["descriptor"], empty["verified_by"]) == (None, "nobody")
@@ -117,6 +124,7 @@ def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_pa
         again = await world.browser.get("/query.json", params={"descriptor": descriptor})
         assert again.json()["digest"]["rows_hash"] == answer["digest"]["rows_hash"]
         assert again.json()["form"]["values"]["type"] == "order"
+        left.update(ring=world.client.keyring, sql=answer["sql"])
         text = await world.page(f"/query?{asked}")
         assert "✓ this console" in text
         assert "typed_sdr_event_v1" in text
@@ -142,6 +150,10 @@ def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_pa
         assert question.query_id in await world.page("/query")
 
     run(tmp_path, work)
+    with keys_for_tasks(left["ring"]) as key_file:  # the hub is at rest: all of its log is in chunks
+        load(str(tmp_path / "hub"), str(tmp_path / "tables"), keys=key_file, engine="python")
+    rows = [json.loads(row) for row in run_sql(str(tmp_path / "tables"), left["sql"]).rows]
+    assert [row["hub_commit_seq"] for row in rows] == [3, 4, 5]
 
 
 def test_sql_quotes_what_comes_from_outside():
@@ -340,3 +352,30 @@ def test_the_page_of_a_stream_does_not_grow_with_the_stream(tmp_path, count):
     print(f"{count} entries: first byte after {seconds:.2f} s, {size} bytes, {calls} calls to the hub")
     assert size < 60_000
     assert calls < 250
+
+
+def test_a_state_over_several_epochs_links_to_entries_of_their_epoch(tmp_path):
+    clock = Clock()
+
+    async def work():
+        settings = {**GATED, "admission.profiles": "rotating"}
+        async with world_at(
+            tmp_path, count=0, ring=Keyring().with_keys(ORDERS), settings=settings, clock=clock
+        ) as world:
+            await world.client.authorize(token_for(world.client.client_id))
+            epochs = []
+            for version in (1, 2):
+                draft = agreement.define(bytes(32), version, terms_hash=bytes(32), parties=[world.client.client_id])
+                await world.client.send("orders", draft.body, schema=draft.schema)
+                unknown = agreement.confirm(bytes(32), 9, world.client.client_id, "accept")
+                sent = await world.client.send("orders", unknown.body, schema=unknown.schema)
+                epochs.append((await world.client.checkpoints("orders"))[-1].epoch)
+                assert sent.seq == 2
+                clock.now += 3600
+            twin = await world.twin("/operations.json")
+            assert len(twin["agreement"]["definitions"]) == 2
+            text = await world.page("/operations")
+            for epoch in epochs:
+                assert f'/2?epoch={epoch}"' in text
+
+    asyncio.run(work())

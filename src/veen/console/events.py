@@ -28,7 +28,7 @@ _SEALED: Final = bytes(32)
 
 @dataclass(slots=True)
 class StreamEvents:
-    """One stream. `is_cut`: it has more entries than are read here."""
+    """One stream. `is_cut`: it has more entries than are read here, or its first ones were pruned."""
 
     keys: StreamKeys
     events: list[Event] = field(default_factory=list)
@@ -50,9 +50,13 @@ class FoldedStreams:
     streams: tuple[StreamEvents, ...]  # that have events of the overlay
     left_out: tuple[StreamKeys, ...]  # that are too long to be folded here
 
-    def stream_at(self, label: bytes) -> StreamKeys | None:
-        """The stream of a label."""
-        return next((stream.keys for stream in self.streams if stream.events[0].label == label), None)
+    def stream_at(self, label: bytes) -> tuple[StreamKeys, int] | None:
+        """The stream of a label, and its epoch."""
+        for stream in self.streams:
+            for event in stream.events:
+                if event.label == label:
+                    return stream.keys, event.epoch
+        return None
 
     def events(self) -> Iterable[Event]:
         """In logical order."""
@@ -103,6 +107,7 @@ class EventStore:
             except HubRefused as exc:
                 if not is_not_found(exc):
                     raise
+                is_cut = exc.detail.get("reason") == "pruned"  # a state without its beginning is none
             stored.events, stored.is_cut = events, is_cut
             return stored
 
@@ -117,7 +122,9 @@ class EventStore:
             if not keys.can_read or not only(keys):
                 continue
             stream = await self.of(keys)
-            if any(event.hdr.schema in wanted for event in stream.events):
+            if stream.is_cut and not stream.events:
+                left_out.append(stream)  # nobody can tell what it had
+            elif any(event.hdr.schema in wanted for event in stream.events):
                 (left_out if stream.is_cut else matching).append(stream)
         return matching, [stream.keys for stream in left_out]
 

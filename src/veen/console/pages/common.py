@@ -16,9 +16,12 @@ def now() -> int:
 
 def entry_link(folded: FoldedStreams, label: bytes, stream_seq: int) -> LinkCell | str:
     """The page of an entry, by its place in the log."""
-    keys = folded.stream_at(label)
+    place = folded.stream_at(label)
     text = f"entry {stream_seq}"
-    return text if keys is None else LinkCell(text, f"/stream/{keys.stream_id.hex()}/{stream_seq}")
+    if place is None:
+        return text
+    keys, epoch = place
+    return LinkCell(text, f"/stream/{keys.stream_id.hex()}/{stream_seq}{f'?epoch={epoch}' if epoch else ''}")
 
 
 def basis(folded: FoldedStreams) -> list[Section]:
@@ -42,7 +45,7 @@ def basis(folded: FoldedStreams) -> list[Section]:
         sections.append(
             Section(
                 title="Left out",
-                note="These streams are too long for a page to fold; the command at the end of the page folds them.",
+                note="These streams are too long for a page to fold, or their first entries were pruned.",
                 columns=("Stream",),
                 rows=tuple((str(keys),) for keys in folded.left_out),
                 kind="bad",

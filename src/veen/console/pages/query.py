@@ -36,7 +36,8 @@ _FIELDS: Final = (
 )  # fmt: skip
 _FORM: Final = ("scope", "type", "subject", "from", "to", "where", "limit", "evidence")
 _TABLE: Final = "typed_sdr_event_v1"
-_SQL_NAMES: Final = {"hub_commit_time": "hub_ts", "hub_commit_seq": "stream_seq", "receipt_id": "msg_id"}
+_SQL_NAMES: Final = {"hub_commit_time": "hub_time", "hub_commit_seq": "stream_seq"}
+_SQL_TIMES: Final = ("hub_time", "event_time")
 
 
 async def query(console: Console, asked: Query) -> PageView:
@@ -158,12 +159,12 @@ def sql_of(descriptor: QueryDescriptor) -> str:
     """The same question over the typed table that `veen table load` makes; `veen query sql` answers it."""
     value = _json(descriptor)
     aggregate = value.get("aggregate")
-    columns = [_column(name) for name in value["projection"]]
+    columns = [_named(name) for name in value["projection"]]
     if aggregate:
-        columns = [_column(name) for name in aggregate["group_by"] or ()] + [
+        columns = [_named(name) for name in aggregate["group_by"] or ()] + [
             _metric(name) for name in aggregate["metrics"]
         ]
-    conditions = [f"stream_id IN ({', '.join(_quoted(key.hex()) for key in descriptor.stream_names)})"]
+    conditions = ["issue IS NULL", f"stream IN ({', '.join(map(_quoted, descriptor.scope))})"]
     filters = value["filter"]
     if filters["subject_id"] is not None:
         conditions.append(f"subject_id = {_quoted(filters['subject_id'])}")
@@ -171,13 +172,14 @@ def sql_of(descriptor: QueryDescriptor) -> str:
         conditions.append(f"event_type IN ({', '.join(map(_quoted, filters['event_type']))})")
     for name, operator in (("from", ">="), ("to", "<=")):
         if filters["time"][name] is not None:
-            conditions.append(f"hub_ts {operator} {_quoted(filters['time'][name])}")
+            conditions.append(f"hub_time {operator} TIMESTAMPTZ {_quoted(filters['time'][name])}")
     conditions += [_condition(item) for item in filters.get("where", ())]
     lines = [f"SELECT {', '.join(columns) or '*'}", f"FROM {_TABLE}", f"WHERE {' AND '.join(conditions)}"]
     if aggregate and aggregate["group_by"]:
         lines.append(f"GROUP BY {', '.join(_column(name) for name in aggregate['group_by'])}")
     order = [f"{_column(item['field'])} {item.get('direction', 'asc').upper()}" for item in value.get("order") or ()]
-    lines.append(f"ORDER BY {', '.join(order) if order else 'hub_ts, stream_seq'}")
+    if order or not aggregate:
+        lines.append(f"ORDER BY {', '.join(order) or 'hub_time, stream, stream_seq'}")
     if value.get("limit"):
         lines.append(f"LIMIT {value['limit']}")
     return "\n".join(lines)
@@ -189,6 +191,11 @@ def _column(name: str) -> str:
     return _SQL_NAMES.get(name, name.removesuffix(".*"))
 
 
+def _named(name: str) -> str:
+    column = _column(name)
+    return column if column == name else f'{column} AS "{name.removesuffix(".*")}"'
+
+
 def _metric(name: str) -> str:
     if name == "count":
         return "count(*)"
@@ -198,6 +205,10 @@ def _metric(name: str) -> str:
 
 def _condition(item: Mapping[str, Any]) -> str:
     column, value = _column(item["field"]), item["value"]
+    if column in _SQL_TIMES and item["op"] != "^=":
+        return f"{column} {item['op']} TIMESTAMPTZ {_quoted(value)}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        column = f"TRY_CAST({column} AS DECIMAL(38, 9))"
     if item["op"] == "in":
         return f"{column} IN ({', '.join(map(_quoted, value))})"
     if item["op"] == "^=":
@@ -207,7 +218,7 @@ def _condition(item: Mapping[str, Any]) -> str:
 
 def _quoted(value: Any) -> str:
     if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
+        return "'true'" if value else "'false'"  # as JSON has them
     return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
 
 
