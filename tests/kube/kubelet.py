@@ -423,6 +423,16 @@ class Pod(threading.Thread):
             if (pid := self._pid()) is not None:
                 os.kill(pid, number)
 
+    def handles(self, number: int) -> bool:
+        """Whether process 1 of the container runs and has a handler for a signal."""
+        if self._process is None or (pid := self._pid()) is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            status = dict(line.split(":", 1) for line in lines)
+            return bool(int(status["SigCgt"], 16) >> (number - 1) & 1)
+        return False
+
     def _pid(self) -> int | None:
         """Process 1 of the container, as this machine numbers it; None if it has ended."""
         assert self._process is not None

@@ -460,8 +460,6 @@ class Kubectl:
         form = self._options["--output"]
         if form == "name":
             return 0, f"{kind.lower()}/{name}\n", ""
-        if form.startswith("go-template"):  # the names of its data
-            return 0, "\n".join(manifest["data"]), ""
         status: dict[str, Any] = {}
         job = self._cluster.jobs.get((self._namespace, name)) if kind == "Job" else None
         if job is not None and job.succeeded is not None:

@@ -59,12 +59,14 @@ def test_a_rotation_puts_both_keys_into_a_second_secret_that_is_mounted(file):
     assert len(list((keys / "hub").glob("*.key"))) == 2
 
 
-def test_a_second_rotation_takes_the_name_of_the_first_secret_again(file):
+def test_each_rotation_has_a_secret_of_its_own_as_secrets_never_change(file):
     keys = file.parent / "keys" / "veen-system"
     assert report("kube", "rotate-keys", "authority", "--file", file)["secret"] == "veen-authority-keys-next"
     (keys / "next.pub").unlink()  # as it is when the hub has taken the key
-    assert report("kube", "rotate-keys", "authority", "--file", file)["secret"] == "veen-authority-keys"
-    assert keys_secret(hub(file, "veen-system")) == "veen-authority-keys"
+    assert report("kube", "rotate-keys", "authority", "--file", file)["secret"] == "veen-authority-keys-next-2"
+    assert keys_secret(hub(file, "veen-system")) == "veen-authority-keys-next-2"
+    (secret,) = [o for o in objects(file, "--secrets") if o["metadata"]["name"] == "veen-authority-keys-next-2"]
+    assert len(secret["data"]) == 3
 
 
 def test_a_disposable_hub_is_not_rotated_by_a_secret(file):

@@ -131,6 +131,19 @@ def test_a_durable_hub_refuses_a_blank_volume_after_its_birth(mesh):
         mesh.cluster.delete_namespace(place[0])
 
 
+def test_process_1_of_a_container_ends_when_it_is_asked_to(mesh):
+    """A self-test that waits for a hub that never comes: the kernel would ignore SIGTERM without a handler."""
+    job = next(o for o in mesh.rendered() if o["kind"] == "Job" and o["metadata"]["namespace"] == ACME[0])
+    waiting = json.loads(json.dumps(job).replace("http://veen-hub:8080", "http://127.0.0.1:9"))
+    waiting["metadata"]["name"] = "waiting"
+    mesh.cluster.apply([waiting])
+    pods = mesh.cluster.jobs[ACME[0], "waiting"].pods
+    until(lambda: pods and pods[0].handles(signal.SIGTERM))
+    mesh.cluster.delete("Job", ACME[0], "waiting")
+    pod = pods[0]
+    assert (pod.exit_code, pod.was_killed) == (128 + signal.SIGTERM, False)
+
+
 def app_pod(name, labels):
     """A program of somebody else in a tenant's namespace that asks its hub again and again until it answers."""
     code = (

@@ -100,12 +100,6 @@ class Cluster:
     def has(self, kind: str, namespace: str, name: str) -> bool:
         return bool(self._run(["get", kind, name, "--namespace", namespace, "--ignore-not-found", "--output=name"]))
 
-    def holds_key(self, namespace: str, secret: str, names: Sequence[str]) -> bool:
-        """Whether a Secret has just these entries; their values are not read."""
-        template = '--output=go-template={{range $name, $_ := .data}}{{$name}}{{"\\n"}}{{end}}'
-        answer = self._run(["get", "secret", secret, "--namespace", namespace, "--ignore-not-found", template])
-        return sorted(answer.split()) == sorted(names)
-
     def delete_namespace(self, namespace: str) -> str:
         return self._run(["delete", "namespace", namespace, "--wait=true", "--ignore-not-found"])
 

@@ -105,7 +105,8 @@ class NamespaceKeys:
             return bytes.fromhex(path.read_text("ascii"))
         key = SigningKey(secrets.token_bytes(32))
         first = keys_secret_of(tenant)
-        following = f"{first}-next" if facts.keys_secret in (None, first) else first
+        count = len(list((self.directory / "hub").glob("*.key")))  # a name of its own for each: Secrets never change
+        following = f"{first}-next" if count == 1 else f"{first}-next-{count}"
         write_private_key(self.directory / "hub", key)
         (self.directory / "hub" / _BIRTH).unlink(missing_ok=True)  # the log has begun
         self.write_facts(replace(facts, keys_secret=following))

@@ -164,9 +164,7 @@ def _rotate_in(
         and o["metadata"]["labels"]["app.kubernetes.io/component"] == "hub"
     )
     secret = next(o for o in keys.secrets(tenant) if o["metadata"]["name"] == facts[keys.namespace].keys_secret)
-    name = secret["metadata"]["name"]
-    if not cluster.holds_key(keys.namespace, name, sorted(secret["data"])):
-        cluster.delete("secret", keys.namespace, name)  # of the rotation before the last one: no pod mounts it
+    if not cluster.has("secret", keys.namespace, secret["metadata"]["name"]):
         cluster.create(to_yaml([secret]))
     cluster.apply(to_yaml([workload]))
     cluster.wait_rollout(workload, within)

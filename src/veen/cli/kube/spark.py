@@ -20,8 +20,8 @@ __all__ = ["spark_pods"]
 )
 @output_options
 def spark_pods(output: Output, hub: str, path: Path, image: str, keys_secret: str | None, out: Path) -> None:
-    """Write pod templates for Spark in the namespace of a tenant's hub, or of `authority`, and print the settings for
-    `veen spark submit`.
+    """Write pod templates for Spark in the namespace of a tenant's hub, or of `authority`, and print the settings that
+    a submission needs.
 
     The pods run without privileges and may call the hub. The service account veen-spark, which lets the driver make
     executors, is for you to create. Checked against the schemas of Kubernetes; not tried on a cluster.
