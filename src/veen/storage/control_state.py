@@ -5,7 +5,7 @@ token's bucket.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,8 @@ from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
     ControlRecord,
+    HubFence,
+    HubPromote,
     KeyRotate,
     LabelOpen,
     LimitsSet,
@@ -24,6 +26,7 @@ from veen.core.objects.control import (
     PolicyAuthority,
     PolicyRevocation,
     RetentionDrop,
+    root_of_heads,
 )
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
@@ -31,7 +34,7 @@ from veen.storage import layout
 from veen.storage.index import CapRow, PolicyRow, policy_row
 from veen.storage.state import Cap
 
-__all__ = ["Authorised", "ControlFold", "Drop", "OpenedLabel", "Spending", "control_records"]
+__all__ = ["Authorised", "ControlFold", "Drop", "OpenedLabel", "Spending", "control_records", "fence_fault"]
 
 _WINDOW: Final = 1 << 20
 _FLUSH: Final = 50_000
@@ -99,6 +102,10 @@ class ControlFold:
     def apply(self, record: ControlRecord) -> None:
         """A record on its own word, for an audit that goes on behind a break of the chain and has reported it."""
         body = record.body
+        if self.last is not None and isinstance(self.last.body, HubFence) and not isinstance(body, HubPromote):
+            raise VerifyError(
+                f"control record {record.seq}: the hub was fenced, and no promotion came before it (D-78)"
+            )
         if isinstance(body, LabelOpen):
             if body.label in self.labels:
                 raise VerifyError(f"control record {record.seq}: this label was opened before")
@@ -151,6 +158,24 @@ class ControlFold:
         """How much of a chunk was erased: 0 nothing, 1 its payloads, 2 its receipts too; optionally as of a record."""
         drops = self.drops.get((label, start_seq), ())
         return sum(upto_record is None or drop.seq <= upto_record for drop in drops)
+
+
+def fence_fault(last: ControlRecord | None, heads: Iterable[tuple[bytes, int, bytes | None]]) -> str | None:
+    """What is wrong with a log whose last control record is a hub.fence: entries behind it, or others than it counts.
+
+    `heads` are label, size and root of all labels; a root of None could not be followed. A log that has less than the
+    record counts is not judged here: a copy may be on its way.
+    """
+    if last is None or not isinstance(last.body, HubFence):
+        return None
+    present = [head for head in heads if head[1]]
+    entries = sum(size for _, size, _ in present)
+    if entries > last.body.upto:
+        return f"the hub was fenced with {last.body.upto} entries, and {entries} are here (D-78)"
+    roots = [(label, size, root) for label, size, root in present if root is not None]
+    if entries == last.body.upto and len(roots) == len(present) and root_of_heads(roots) != last.body.root:
+        return "the hub was fenced with other entries than those that are here (D-78)"
+    return None
 
 
 def control_records(

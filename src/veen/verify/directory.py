@@ -22,7 +22,7 @@ from veen.core.objects.trusted_root import TrustedKeys
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
-from veen.storage.control_state import Spending
+from veen.storage.control_state import Spending, fence_fault
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.findings import Findings, LabelSummary, Level, LogFinding
 from veen.storage.frame import Frame
@@ -130,6 +130,9 @@ class _Check:
         for placed, frame in journal.entries():
             self._journal_entry(rules, placed, frame)
         findings.settle_before()
+        heads = ((label, summary.size, summary.root) for label, summary in self.summaries.items())
+        if (fault := fence_fault(control.fold.last, heads)) is not None:
+            findings.error(layout.CONTROL, 0, "control", fault)
         rules.anchors_left()
         check_index(rules, control, journal.meta, journal.rows, clients=self.clients, retired_ts=self.retired_ts)
         check_names(fs, findings, self.summaries)

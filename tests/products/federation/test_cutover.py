@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from veen.client.transport.http import HttpTransport
 from veen.client.transport.hubapi import HubApi, metric_samples
 from veen.client.transport.inprocess import InProcess
 from veen.client.verify.pin import HubPin
-from veen.core.objects.control import ControlRecord, HubFence, HubPromote
+from veen.core.objects.control import ControlRecord, HubFence, HubPromote, StreamRegister
 from veen.core.objects.tooling import RecordResponse, VersionRequest
 from veen.fs.errors import StorageError
 from veen.fs.local import OsFs
@@ -41,6 +42,7 @@ from veen.products.federation.promotion import (
 from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
+from veen.verify.audit import audit
 from veen.verify.directory import verify_data
 
 VEEN = (sys.executable, "-c", "from veen.cli.app import main; main()")
@@ -452,3 +454,32 @@ def test_goals_dr_cutover(tmp_path):
 def entries_at(url):
     with HubApi(url) as hub:
         return metric_samples(hub.metrics())["veen_entries"]
+
+
+# --- what an auditor sees -------------------------------------------------------------------------------------
+
+
+def test_entries_and_records_behind_a_fence_are_found_by_verification_and_audit(tmp_path):
+    """A hub that was changed so that it goes on all the same."""
+
+    async def scenario():
+        async with hub_at(tmp_path / "a") as a:
+            await write(a, tmp_path / "alice", 2)
+            await fence(a)
+        assert verify_data(OsFs(tmp_path / "a")).ok
+        shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("local"))
+        async with hub_at(tmp_path / "a") as a:
+            a.sequencer.store.state.fenced = False
+            await write(a, tmp_path / "alice", 1, first=3)
+        async with hub_at(tmp_path / "b") as b:
+            b.sequencer.store.state.fenced = False
+            await b.sequencer.control(lambda _: StreamRegister(stream_id=bytes(32)))
+
+    run(scenario())
+    for name, words in (("a", "fenced with 2 entries, and 3 are here"), ("b", "no promotion came before it")):
+        report = verify_data(OsFs(tmp_path / name))
+        assert not report.ok
+        assert any(words in finding.message for finding in report.findings)
+        result = audit(str(tmp_path / name))
+        assert not result.ok
+        assert any(words in finding.message for finding in result.findings)

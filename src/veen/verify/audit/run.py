@@ -22,6 +22,7 @@ from veen.core.tlog.policy import WitnessPolicy
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.storage import layout
+from veen.storage.control_state import fence_fault
 from veen.storage.pinned import ChunkRef, LabelPin, pin
 from veen.verify.audit import findings as found_tables
 from veen.verify.audit import tables
@@ -143,6 +144,9 @@ class _Audit:
         self._check_gone(labels)
         joined = self._judge(context, labels, resumed)
         self._findings += check_ends(fs, context, control, labels, joined, options.labels)
+        heads = ((label, part.size, part.root) for label, part in joined.items())
+        if options.labels is None and (fault := fence_fault(control.last, heads)) is not None:
+            self._findings.append(LogFinding(layout.CONTROL, 0, "control", fault))
         result = self._result(context, control, labels, joined, resumed)
         return result if options.policy is None else self._witnessed(result, options.policy, control, labels, joined)
 
