@@ -35,7 +35,14 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def run(project: pytest.Pytester, mark: str) -> pytest.RunResult:
     project.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_something():\n    pass\n")
-    return project.runpytest_inprocess("-p", "no:xdist", "-p", "no:cacheprovider")
+    return run_apart(project)
+
+
+def run_apart(project: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """In a process of its own: modules that a run inside of this one loads could not be loaded again by later tests."""
+    return project.runpytest_subprocess(
+        "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:benchmark", f"-opythonpath={TOOLS}", *options
+    )
 
 
 def test_known_ids_pass(project):
@@ -71,7 +78,7 @@ def test_a_missing_inventory_stops_the_run(project):
 
 def test_a_wrong_mark_counts_even_when_deselected(project):
     project.makepyfile('import pytest\n\n@pytest.mark.req("NO-1")\ndef test_it():\n    pass\n')
-    result = project.runpytest_inprocess("-p", "no:xdist", "-p", "no:cacheprovider", "-k", "nothing")
+    result = run_apart(project, "-k", "nothing")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
