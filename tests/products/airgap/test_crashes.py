@@ -137,3 +137,18 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path, side):
             assert TARGET.startswith("import/")
 
     run(work())
+
+
+def test_a_verifier_that_outlives_its_importer_does_not_write_into_the_next_one_s_events(tmp_path):
+    """SIGKILL ends the importer, not its child: the next importer verifies while the old child still writes."""
+    from tests.products.airgap.signer import SmallLog
+
+    from veen.products.airgap.verifier import crossings, verify_apart
+
+    log, bundle, spool = SmallLog(3), tmp_path / "one.veenb", tmp_path / "spool"
+    bundle.write_bytes(log.bundle())
+    with spool.open("w+b") as orphan:
+        verify_apart(bundle, spool, log.trust(), {})
+        orphan.write(b"what the old child wrote" * 1000)
+        orphan.flush()
+        assert [crossing.position for crossing in crossings(spool)] == [0, 1, 2]

@@ -46,6 +46,7 @@ class BundleRefusal:
 def verify_apart(bundle: Path, spool: Path, trust: TrustList, chains: Chains) -> BundleVerdict | BundleRefusal:
     """Verify in a child process; the verified events stand in `spool` after a good verdict, see `crossings`."""
     request = {"trust": trust.to_json(), "chains": [_chain_to_json(key, head) for key, head in chains.items()]}
+    spool.unlink(missing_ok=True)  # the verifier of an importer that was killed may still write to that file
     with bundle.open("rb") as source, spool.open("w+b") as target:
         try:
             child = subprocess.run(  # noqa: S603 - our own interpreter and program
