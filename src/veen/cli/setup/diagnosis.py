@@ -213,5 +213,5 @@ def _class_archive_words() -> str:
     if archive is None:
         return "class-data archives are switched off"
     if archive.adopt():
-        return "with its class-data archive Spark starts in about half the time"
+        return "with its class-data archive Spark starts quicker"
     return "the next use of Spark, or veen doctor --prepare-spark, makes a class-data archive for quicker starts"

@@ -10,7 +10,7 @@ __all__ = ["doctor"]
 
 @click.command()
 @click.option("--offline", is_flag=True, help="Do not ask any hub.")
-@click.option("--prepare-spark", is_flag=True, help="First start Spark once, so that later starts take half the time.")
+@click.option("--prepare-spark", is_flag=True, help="First start Spark once, so that later starts are quicker.")
 @home_options
 def doctor(output: Output, session: CliSession, offline: bool, prepare_spark: bool) -> None:
     """Check permissions, keystores, configuration, contexts, pins and clocks; say how to mend what is wrong.
