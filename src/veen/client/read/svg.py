@@ -93,7 +93,7 @@ def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = Tru
     With `folded`, what that step of the fold adds has the class `now`, and what comes after it the class `later`;
     the step after the last join is the root.
     """
-    drawing = (_tree if picture.tree_size <= TREE_MAX else _ladder)(picture, _Drawing(folded))
+    drawing = (_tree if picture.tree_size <= TREE_MAX else _ladder)(picture, folded)
     roles = [role for role in _ROLES if any(mark.role == role for mark in drawing.marks)]
     reach = [_MARGIN if mark.side == 0 else _MARGIN + 60 if mark.side > 0 else 16 for mark in drawing.marks]
     verdict = _verdict(picture, signed_by)
@@ -130,8 +130,9 @@ def _verdict(picture: Picture, signed_by: str | None) -> str:
     return f"\u2713 verified: {picture.hashes} {plural} from the message to root {short(picture.root)}{signature}"
 
 
-def _tree(picture: Picture, drawing: _Drawing) -> _Drawing:
+def _tree(picture: Picture, folded: int | None = None) -> _Drawing:
     """What the proof names stands side by side, as the entries lie; what was computed stands above its children."""
+    drawing = _Drawing(folded)
     siblings = [step.sibling for step in picture.steps]
     named = [picture.leaf, *siblings, *(peak for peak in picture.peaks if peak != picture.own_peak)]
     columns = {node: number for number, node in enumerate(sorted(named))}
@@ -162,8 +163,9 @@ def _tree(picture: Picture, drawing: _Drawing) -> _Drawing:
     return drawing
 
 
-def _ladder(picture: Picture, drawing: _Drawing) -> _Drawing:
+def _ladder(picture: Picture, folded: int | None = None) -> _Drawing:
     """The way is one upright line with siblings left and right of it; the other peaks stand in a row beside its end."""
+    drawing = _Drawing(folded)
     bottom = _MARGIN + (len(picture.steps) + 1) * _STEP_Y
     spine = _MARGIN + 2.2 * _STEP_X
     own = drawing.add(_Mark(spine, bottom, "leaf", picture.leaf.span, picture.leaf.hash, 1))
