@@ -301,6 +301,8 @@ class Pod(threading.Thread):
         (self.container,) = spec["containers"]
         self.labels: Mapping[str, str] = metadata.get("labels", {})
         self.log_path = node.root / "logs" / f"{namespace}.{name}.log"
+        for path in (self.log_path, self.log_path.with_suffix(".init.log")):
+            path.unlink(missing_ok=True)  # of an earlier pod of the same name
         self._node, self._volumes = node, Volumes(node.root / "pods" / namespace / name, node.root / "pvc" / namespace)
         self._deleted = threading.Event()
         # Written by the thread of the pod alone, read by others.

@@ -304,8 +304,10 @@ class MiniCluster(Node):
             for (place, name), address in self._addresses.items():
                 names = [f"{name}.{place}.svc.cluster.local", f"{name}.{place}.svc", f"{name}.{place}"]
                 lines.append(" ".join([address, *names, *([name] if place == namespace else [])]))
-            self.hosts_file(namespace).write_text("\n".join(lines) + "\n")
-            self.hosts_file(namespace).chmod(0o644)
+            text, path = "\n".join(lines) + "\n", self.hosts_file(namespace)
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+                path.chmod(0o644)
 
     def status(self, namespace: str, name: str, path: str) -> int | None:
         """The answer of a hub to the node, past its Service."""

@@ -41,6 +41,8 @@ def statuses(mesh, place):
 def test_goals_k8s_disposable_mesh(mesh):
     """Authority and tenants from the same bytes that a cluster gets; their self-tests pass; they are ready."""
     assert mesh.applied["secrets_created"] == 6
+    mesh.wait_ready()
+    mesh.kube("apply", *CONTEXT)  # the self-tests again: other tests may have ended a hub under the first ones
     for namespace, name in SELFTESTS.items():
         job = mesh.cluster.wait_job(namespace, name)
         assert job.succeeded, job.output()
@@ -66,7 +68,9 @@ def test_containers_run_without_privileges_and_secrets_are_for_their_group(mesh)
     )
     pod = mesh.cluster.pod(*ACME)
     done = pod.execute(["python3", "-c", code])
-    assert json.loads(done.stdout) == [10001, 10001, ["0o440"], 0, "1", []], done.stderr
+    user, group, modes, capabilities, no_new_privileges, writable = json.loads(done.stdout)
+    assert (user, group, capabilities, no_new_privileges, writable) == (10001, 10001, 0, "1", []), done.stderr
+    assert set(modes) == {"0o440"}
 
 
 @pytest.mark.req("K8S-19")
