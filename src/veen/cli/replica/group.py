@@ -152,7 +152,12 @@ def status(output: Output, directory: Path) -> None:
     fs = existing(directory)
     mark = read_mark(fs)
     if mark is None:
-        raise Fail("E.REPLICA.DIRECTORY", f"{directory}: not a replica", "it follows nobody", "veen replica run …")
+        raise Fail(
+            "E.REPLICA.DIRECTORY",
+            f"{directory}: not a replica",
+            "it follows nobody",
+            "veen replica run SOURCE_URL DIR --hub-pk KEY",
+        )
     holder = holder_of(fs)
     data: dict[str, Any] = {"source": mark.source, "pin": mark.pin, "running": holder is not None}
     if holder is None or holder.url is None:
