@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.client.clientworld import HubLog, seeded
+from tests.client.builders import HubLog, seeded
 from tests.products.airgap.signer import AUTHOR, BRIDGE, EXPORTER, KEYS, PROFILE, SCHEMA, START, STREAM
 
 from veen.core.labels import stream_id_of

@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.products.airgap import test_reconciling
-from tests.products.airgap.bridgeworld import SOURCE, phase, send_numbers
+from tests.products.airgap.zones import SOURCE, phase, send_numbers
 
 from veen.log.keys import write_keys
 from veen.products.airgap.on_spark import arrived_on_spark

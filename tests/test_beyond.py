@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, READER, LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, READER, LiveHub
 
 import make_spec
 import make_vectors

@@ -11,7 +11,7 @@ from pathlib import Path
 import cbor2
 import pytest
 from tests.damage import flipped
-from tests.evidenceworld import NEW, OLD, STRANGER, World, alterations, body_bounds, resealed
+from tests.evidence_builders import NEW, OLD, STRANGER, World, alterations, body_bounds, resealed
 
 import veen_verify
 from veen.core.objects.msg import Msg

@@ -10,7 +10,7 @@ import sys
 from urllib.parse import urlsplit
 
 from tests.cli import shapecheck
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 
 from veen.core.objects.envelopes import SubmitResponse
 from veen.core.objects.receipt import Receipt

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.authority import Authority, serving
 from tests.cli.hubprocess import running
-from tests.cli.overlayworld import Person
+from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
 
 from veen.cli.shared.output import Exit

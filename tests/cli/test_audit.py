@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from tests.pipeline.auditworld import chunks, dump, log
+from tests.pipeline.audit_builders import chunks, dump, log
 from tests.pipeline.test_audit_equivocation import branches
 
 from veen.cli.app import cli

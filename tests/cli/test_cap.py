@@ -1,7 +1,7 @@
 """`veen cap`: from the issuer's key to a message that a gated hub admits."""
 
 import pytest
-from tests.cli import world
+from tests.cli import objects as world
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.cli.talk import Talk

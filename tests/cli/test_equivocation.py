@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli import world
+from tests.cli import objects as world
 from tests.cli.homes import OTHER, Cli
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk

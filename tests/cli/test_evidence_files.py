@@ -6,7 +6,7 @@ import pytest
 from tests.browser import Browser
 from tests.cli.homes import Cli
 from tests.cli.test_receipt import flip
-from tests.evidenceworld import OLD, STRANGER, World, resealed
+from tests.evidence_builders import OLD, STRANGER, World, resealed
 
 from veen.cli.shared.output import Exit
 

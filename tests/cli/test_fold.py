@@ -4,10 +4,10 @@ import random
 
 import pytest
 from tests.cli.homes import Cli
-from tests.cli.overlayworld import world as overlay_world
+from tests.cli.overlay_people import world as overlay_world
 from tests.cli.talk import DEV
-from tests.pipeline.foldworld import WRITERS, real_log, send
-from tests.pipeline.queryworld import KEYS, STREAMS
+from tests.pipeline.fold_builders import WRITERS, real_log, send
+from tests.pipeline.query_builders import KEYS, STREAMS
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli import world as world_of_objects
+from tests.cli import objects as world_of_objects
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.cli.liar import ESCAPES, GREETINGS, HEAVY, QUICK, SLOW, STEERING, Liar, answer, refuses

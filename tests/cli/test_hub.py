@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.hubprocess import DEV, report, running, veen
 from tests.damage import flipped
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit

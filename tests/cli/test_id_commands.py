@@ -1,7 +1,7 @@
 """The identity overlay on the command line, against a real hub: who is who, who may act for whom."""
 
 import pytest
-from tests.cli.overlayworld import world
+from tests.cli.overlay_people import world
 
 from veen.cli.shared.output import Exit
 

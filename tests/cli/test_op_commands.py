@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
-from tests.cli.overlayworld import Person
+from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
 
 from veen.cli.shared.output import Exit

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli.overlayworld import world
+from tests.cli.overlay_people import world
 
 from veen.cli.shared.output import Exit
 from veen.overlays.crdt import OrSetFold

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 from tests.cli.hubprocess import running
-from tests.cli.overlayworld import Person, world
+from tests.cli.overlay_people import Person, world
 from tests.cli.talk import DEV
 
 from veen.cli.shared.output import Exit

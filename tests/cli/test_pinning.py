@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.cli.homes import OTHER, PIN, Cli
-from tests.pipeline.auditworld import dump, log, run
+from tests.pipeline.audit_builders import dump, log, run
 from tests.pipeline.test_audit_equivocation import branches
 from tests.storage.driver import HUB
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.cli.hubprocess import running
-from tests.cli.overlayworld import Person
+from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
 from tests.waiting import until
 

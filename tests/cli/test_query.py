@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 from tests.cli.homes import Cli
-from tests.pipeline.queryworld import KEYS, STREAMS, Recorder, filled
+from tests.pipeline.query_builders import KEYS, STREAMS, Recorder, filled
 
 from veen import tables
 from veen.cli.bulk.where import condition_of

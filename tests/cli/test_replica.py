@@ -10,7 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from tests.cli.hubprocess import DEV, report, running, veen
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import until
 
 from veen.cli.app import cli

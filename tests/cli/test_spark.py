@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.cli.terminal import in_terminal
-from tests.pipeline.auditworld import chunks, dump, log
+from tests.pipeline.audit_builders import chunks, dump, log
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit

@@ -2,8 +2,8 @@
 
 import pytest
 from tests.cli.homes import Cli
-from tests.pipeline.queryworld import KEYS, STREAMS, Recorder
-from tests.pipeline.tableworld import erase, made
+from tests.pipeline.query_builders import KEYS, STREAMS, Recorder
+from tests.pipeline.table_builders import erase, made
 
 from veen import tables
 from veen.cli.shared.output import Exit

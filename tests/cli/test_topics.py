@@ -6,7 +6,7 @@ import re
 import pytest
 from tests.cli.homes import PIN, Cli
 from tests.cli.hubprocess import running
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 
 from veen.cli.setup.topics import TOPICS
 from veen.cli.shared.output import Exit

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tests.cli import world
+from tests.cli import objects as world
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.homes import Cli
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 from veen.cli.shared.output import Exit
 from veen.core.catalogue import catalogue

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.cli.hubprocess import running
-from tests.cli.overlayworld import Person, world
+from tests.cli.overlay_people import Person, world
 
 from veen.cli.shared.output import Exit
 

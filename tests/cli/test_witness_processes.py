@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.hubprocess import DEV, report, running, veen
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import until
 
 from veen.core.objects.evidence import Equivocation

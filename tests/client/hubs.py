@@ -5,7 +5,7 @@ import contextlib
 import shutil
 import time
 
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 
 from veen.client.client import Client
 from veen.client.home import Home

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import NOW, HubLog, identity, process, seeded
+from tests.client.builders import NOW, HubLog, identity, process, seeded
 
 from veen.client.errors import LocalError, TokenExpired, TokenMissing
 from veen.client.home import Home

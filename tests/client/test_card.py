@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.clientworld import identity
+from tests.client.builders import identity
 
 from veen.client.errors import CardInvalid, KeyTextInvalid
 from veen.client.identity import bech32

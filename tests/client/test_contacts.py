@@ -1,7 +1,7 @@
 """Contacts: one name, one identity, and the client keys that it was seen with."""
 
 import pytest
-from tests.client.clientworld import NOW, identity, seeded
+from tests.client.builders import NOW, identity, seeded
 
 from veen.client.errors import CardInvalid, ContactExists, ContactUnknown, LocalError, NameInvalid
 from veen.client.home import Home

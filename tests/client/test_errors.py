@@ -4,7 +4,7 @@ import inspect
 import pickle
 
 import pytest
-from tests.client.clientworld import HubLog, identity, message
+from tests.client.builders import HubLog, identity, message
 
 from veen.client import errors
 from veen.client.errors import (

@@ -13,7 +13,7 @@ import pytest
 from tests.browser import Browser
 from tests.core import strict_cbor
 from tests.core.test_evidence_file import SMALL, fault
-from tests.evidenceworld import HOSTILE, NEW, OLD, STRANGER, World, alterations, body_bounds, pinned, resealed
+from tests.evidence_builders import HOSTILE, NEW, OLD, STRANGER, World, alterations, body_bounds, pinned, resealed
 
 from veen.client import evidence_page
 from veen.client.evidence_page import page

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import NOW, identity, seeded
+from tests.client.builders import NOW, identity, seeded
 from tests.client.hubs import all_of, client_at, hub_at, person, pin_of, run
 
 from veen.client.errors import GenerationRefused, NotOwner, NotReader

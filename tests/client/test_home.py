@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.client.clientworld import killed, line, process
+from tests.client.builders import killed, line, process
 
 from veen.client.errors import IdentityInUse, IdentityMissing, LocalError, NameInvalid
 from veen.client.home import Home, PrivateFs

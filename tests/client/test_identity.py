@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.clientworld import NOW, HubLog, identity, message, seeded
+from tests.client.builders import NOW, HubLog, identity, message, seeded
 
 from veen.client.errors import NameInvalid
 from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey, Identity, check_name

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.clientworld import CHEAP, NOW, identity, seeded
+from tests.client.builders import CHEAP, NOW, identity, seeded
 
 from veen.client.errors import (
     InviteConflict,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 
 from veen.client.errors import KeyTextInvalid, NoReaderKey, UnknownStream
 from veen.client.identity import bech32

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.clientworld import CHEAP, NOW, PASSPHRASE, identity, killed, line, process, seeded
+from tests.client.builders import CHEAP, NOW, PASSPHRASE, identity, killed, line, process, seeded
 
 from veen.client.errors import (
     IdentityExists,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from tests.cli import world
-from tests.client.clientworld import seeded
+from tests.cli import objects as world
+from tests.client.builders import seeded
 from tests.client.hubs import ORDERS, all_of, connected, run
 
 from veen.client.identity.identity import Identity

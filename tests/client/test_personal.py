@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import IMPATIENT, all_of, client_at, hub_at, person, pin_of, run
 
 from veen.client.errors import PrekeyMissing, Unreachable

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.clientworld import CHEAP, NOW, PASSPHRASE, PROFILE_ID, HubLog, message, seeded
+from tests.client.builders import CHEAP, NOW, PASSPHRASE, PROFILE_ID, HubLog, message, seeded
 from tests.damage import flipped
 
 from veen.client.errors import IdentityExists, IdentityInUse, LocalError, PortableSetInvalid, WrongPassphrase

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import NOW, identity, seeded
+from tests.client.builders import NOW, identity, seeded
 
 from veen.client.errors import CardInvalid, PrekeyExpired
 from veen.client.identity.prekey import (

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.clientworld import message, seeded
+from tests.client.builders import message, seeded
 from tests.client.hubs import (
     GATED,
     OPEN,

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import OPEN, RING, Clock, bodies, client_at, copy_of, hub_at, person, run
 
 from veen.client.errors import ForeignKey, HubIdChanged, NotPinned, OlderHub, RetiredKey, Rewound

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.clientworld import NOW, PROFILE_ID, HubLog, identity, message
+from tests.client.builders import NOW, PROFILE_ID, HubLog, identity, message
 
 from veen.client.errors import IdentityInUse, LocalError, RotationDue
 from veen.client.home import Home

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.clientworld import NOW, PROFILE_ID, HubLog, identity, killed, line, message, process, seeded
+from tests.client.builders import NOW, PROFILE_ID, HubLog, identity, killed, line, message, process, seeded
 
 from veen.client.errors import IdentityInUse, LocalError, StateDamaged
 from veen.client.home import Home
@@ -415,7 +415,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.client.clientworld import message
+from tests.client.builders import message
 from tests.client.test_state import KEY, LABEL, fresh
 from veen.client.home import Home
 from veen.client.state import StateStore

@@ -7,7 +7,7 @@ import time
 
 import httpx2
 import uvicorn
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import OPEN, QUICK, client_at, hub_at, person, pin_of
 
 from veen.cli.demo.filling import fill_overlays

@@ -7,10 +7,10 @@ import time
 
 import pytest
 from tests.cli.tree import check_line
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import GATED, Clock, token_for
 from tests.console.consoles import HOSTILE_TEXT, ORDERS, RING, SHOP, World, filled, record, world_at
-from tests.products.airgap.bridgeworld import SOURCE, crossed, send_numbers, zones
+from tests.products.airgap.zones import SOURCE, crossed, send_numbers, zones
 
 from veen.cli.demo.filling import OPERATIONS
 from veen.client.identity.keyring import Keyring, StreamKeys

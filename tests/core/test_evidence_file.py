@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.core.twokeys import seal_for_both
-from tests.evidenceworld import (
+from tests.evidence_builders import (
     ALICE,
     HOSTILE,
     NEW,

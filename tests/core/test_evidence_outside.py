@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.evidenceworld import World, pinned
+from tests.evidence_builders import World, pinned
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.evidence_check import check_evidence

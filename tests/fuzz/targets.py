@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import cbor2
 from tests.core import strict_cbor
 from tests.fuzz import seeds
-from tests.vesn import vesnworld
+from tests.vesn import log_builders as vesn_logs
 
 from veen import core
 from veen.core import cbor, labels
@@ -399,9 +399,9 @@ def check_evidence(data: bytes) -> None:
 # --- VESN -----------------------------------------------------------------------------------------------------
 
 VESN_KINDS: Final[tuple[type[Wire], ...]] = (*VESN_RECORDS, VesnKeystore, VesnProof)
-_VESN_FILES: Final = vesnworld.small_set()
+_VESN_FILES: Final = vesn_logs.small_set()
 _VESN_NAMES: Final = sorted(_VESN_FILES)
-_VESN_LINES: Final = vesnworld.lines((3,))
+_VESN_LINES: Final = vesn_logs.lines((3,))
 _VESN_ENTRIES: Final = [(entry.receipt, entry.msg) for entry in map(StreamEntry.from_line, _VESN_LINES)]
 
 
@@ -411,7 +411,7 @@ def check_vesn_set(data: bytes) -> None:
     The first byte chooses the file.
     """
     name = _VESN_NAMES[data[0] % len(_VESN_NAMES)] if data else "receipts.cborl"
-    report = verify_set(MemorySource({**_VESN_FILES, name: data[1:]}), vesnworld.TRUST)
+    report = verify_set(MemorySource({**_VESN_FILES, name: data[1:]}), vesn_logs.TRUST)
     require(report.verdict != "verified" or _is_genuine(name, data[1:]), f"an altered {name} verifies")
     json.dumps(report.to_json())
 
@@ -427,7 +427,7 @@ def _is_genuine(name: str, data: bytes) -> bool:
     if name == "cap_tokens.cborl":
         tokens = [VesnToken.from_bytes(raw) for raw in cbor.sequence(data)]
         return all(
-            replace(vesnworld.TOKEN, sig_chain=vesnworld.TOKEN.sig_chain[: len(token.sig_chain)]) == token
+            replace(vesn_logs.TOKEN, sig_chain=vesn_logs.TOKEN.sig_chain[: len(token.sig_chain)]) == token
             for token in tokens
         )
     return bool(data == _VESN_FILES[name])
@@ -439,7 +439,7 @@ def check_vesn_line(data: bytes) -> None:
     if isinstance(entry, VeenError):
         return
     require(StreamEntry.from_line(entry.to_line()) == entry, "an entry reads back differently")
-    if verify_stream([data], vesnworld.TRUST).verdict == "verified":
+    if verify_stream([data], vesn_logs.TRUST).verdict == "verified":
         require((entry.receipt, entry.msg) in _VESN_ENTRIES, "a made-up entry verifies")
 
 
@@ -497,12 +497,12 @@ TARGETS: Final[dict[str, Target]] = {
         _target("range-proof.verify", check_range, _steered((6, 8, 0), RangeProof), head=3),
         _target("cap-token.verify", check_token, seeds.bytes_seeds(CapToken)),
         _target("equivocation.verify", check_evidence, seeds.bytes_seeds(Equivocation)),
-        *(_target(f"vesn-{_slug(kind)}.bytes", from_bytes_of(kind), vesnworld.samples(kind)) for kind in VESN_KINDS),
+        *(_target(f"vesn-{_slug(kind)}.bytes", from_bytes_of(kind), vesn_logs.samples(kind)) for kind in VESN_KINDS),
         *(
             _target(
                 f"vesn-{_slug(kind)}.json",
                 from_json_of(kind),
-                [json.dumps(kind.from_bytes(data).to_json()).encode() for data in vesnworld.samples(kind)],
+                [json.dumps(kind.from_bytes(data).to_json()).encode() for data in vesn_logs.samples(kind)],
             )
             for kind in VESN_KINDS
         ),

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.hub.apiworld import ADMIN, READER, LiveHub
+from tests.hub.servers import ADMIN, READER, LiveHub
 
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest
 from veen.core.objects.tooling import HealthResponse, StreamRegisterRequest, VersionRequest

@@ -7,7 +7,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 
 from veen.core.errors import CapabilityError, MalformedError, Refusal
 from veen.core.hashing import H

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_admission import admit, judge, why
 
 from veen.core.errors import Refusal

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, LiveHub
 from tests.hub.test_tooling import ADMIN_HEADER, FORMS, error, message, submit
 
 from veen.core.objects.control import AnchorPublish

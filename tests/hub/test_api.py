@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import cbor2
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, READER, VERSION, LiveHub, detail_of
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, READER, VERSION, LiveHub, detail_of
 
 from veen.core.labels import label_of
 from veen.core.limits import Limits

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_policies import ALICE, push, refusal
 from tests.hub.test_policies import clock as clock
 from tests.hub.test_policies import enforcing as enforcing

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub
 
 from veen.core.limits import Limits
 from veen.core.objects.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest

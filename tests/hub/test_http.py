@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, detail_of, post, split_answers
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, detail_of, post, split_answers
 from tests.waiting import until
 
 from veen.core.limits import Limits

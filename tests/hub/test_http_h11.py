@@ -11,7 +11,7 @@ import random
 
 import h11
 import pytest
-from tests.hub.apiworld import LiveHub
+from tests.hub.servers import LiveHub
 from tests.hub.test_knownheads import FakeTransport
 
 from veen.hub.api.reply import Reply

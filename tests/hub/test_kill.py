@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.hubprocess import HubProcess
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import until
 
 from veen.core.crypto.ed25519 import SigningKey

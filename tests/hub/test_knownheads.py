@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub
 
 from veen.core.objects.envelopes import SUBMIT_PREFIX
 from veen.hub.http.connection import Connection

@@ -6,7 +6,7 @@ import socket
 import ssl
 
 import pytest
-from tests.hub.apiworld import LiveHub
+from tests.hub.servers import LiveHub
 from tests.hub.test_http import certificate, over_tls, trusting
 from tests.waiting import until
 

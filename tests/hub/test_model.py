@@ -9,7 +9,7 @@ import random
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 
 from veen.core.labels import label_of
 from veen.core.limits import Limits

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.damage import flipped
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey

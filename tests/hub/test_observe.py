@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
 from tests.client.hubs import GATED, Clock, client_at, hub_at, person, pin_of, run, token_for
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import eventually
 
 from veen.client.transport.inprocess import InProcess

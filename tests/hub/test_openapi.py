@@ -8,8 +8,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from jsonschema_rs import Draft202012Validator
 from schemathesis.checks import CHECKS
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, LiveHub
 
 from veen.core.objects.envelopes import StreamRequest, SubmitRequest
 from veen.hub.admission.policy import Auth1, Kex1

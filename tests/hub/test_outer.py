@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_runtime import get, run, running, submit
 from tests.products.witness.test_witness import Served, saying
 from tests.waiting import eventually

@@ -1,8 +1,8 @@
 """More than the hub can take: who is turned away costs little, and who was let in is served (D-58)."""
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, post, split_answers
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, post, split_answers
 from tests.hub.test_knownheads import FakeTransport
 from tests.waiting import eventually
 

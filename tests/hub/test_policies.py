@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, LiveHub, detail_of
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, LiveHub, detail_of
 from tests.hub.test_tooling import ADMIN_HEADER, FORMS, error, message, submit
 
 from veen.core.hashing import H

@@ -8,8 +8,8 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, detail_of
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, detail_of
 
 from veen.core.errors import FormatError, VerifyError
 from veen.core.hashing import H, Ht, u64be

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
-from tests.hub.apiworld import READER, LiveHub, detail_of
+from tests.hub import builders as w
+from tests.hub.servers import READER, LiveHub, detail_of
 
 from veen.client.transport.calls import Calls, Retry
 from veen.client.transport.http import HttpTransport

@@ -9,8 +9,8 @@ import time
 from functools import partial
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, post, split_answers
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, post, split_answers
 from tests.waiting import eventually, until
 
 from veen.core.limits import Limits

@@ -10,7 +10,7 @@ import ssl
 from urllib.parse import urlsplit
 
 import pytest
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_http import certificate, trusting
 
 from veen.core.labels import stream_id_of

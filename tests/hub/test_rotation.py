@@ -10,7 +10,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_runtime import assert_whole, fs_of, running, submit
 from tests.storage.oracle import assert_clean
 from tests.waiting import DEADLINE_SEC

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from tests.damage import flipped
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import DEADLINE_SEC, eventually
 
 from veen.core.crypto.ed25519 import SigningKey

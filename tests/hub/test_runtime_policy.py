@@ -1,7 +1,7 @@
 """Policy views and anchors in a whole hub, from its configuration to its data directory."""
 
 import pytest
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_runtime import assert_whole, configured, fs_of, get, run, running, submit
 from tests.waiting import eventually
 

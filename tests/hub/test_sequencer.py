@@ -7,7 +7,7 @@ import threading
 from typing import NamedTuple
 
 import pytest
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import DEADLINE_SEC, eventually
 
 from veen import native

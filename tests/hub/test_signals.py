@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.hubprocess import HubProcess
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub
 from tests.waiting import until
 
 from veen import native

@@ -1,8 +1,8 @@
 """Requests of web pages: a hub that a browser can reach takes no orders from other people's pages."""
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub
 
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.hub.http.server import HttpSettings

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, post, split_answers
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, post, split_answers
 
 from veen.core.objects.envelopes import SubmitRequest
 from veen.hub.http.connection import Connection

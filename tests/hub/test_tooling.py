@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import cbor2
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, READER, VERSION, LiveHub, detail_of
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, READER, VERSION, LiveHub, detail_of
 from tests.waiting import DEADLINE_SEC
 
 from veen.core import cbor

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, post
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, post
 from tests.hub.test_knownheads import record_feeds
 from tests.hub.test_overload import RARELY, Transport, statuses
 from tests.waiting import eventually

@@ -7,8 +7,8 @@ import socket
 import tracemalloc
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import LiveHub, post, split_answers
+from tests.hub import builders as w
+from tests.hub.servers import LiveHub, post, split_answers
 from tests.hub.test_knownheads import FakeTransport
 from tests.waiting import eventually
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.damage import flipped
-from tests.hub import hubworld
+from tests.hub import builders
 from tests.native.signatures import TORSION, Claim, claims
 
 from veen.core.crypto.ed25519 import SigningKey
@@ -21,7 +21,7 @@ from veen.hub.admission.decide import Refuse, check_structure
 from veen.storage.frame import pack
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-PROFILES = frozenset({hubworld.BULK.profile_id()})
+PROFILES = frozenset({builders.BULK.profile_id()})
 SIZES = (DEFAULT_LIMITS.max_msg_bytes, DEFAULT_LIMITS.max_hdr_bytes, DEFAULT_LIMITS.max_body_bytes)
 
 
@@ -123,10 +123,10 @@ def test_messages_are_judged_as_python_judges_them(native, seed):
     rng = random.Random(seed)
     raws = []
     for _ in range(800):
-        raw = hubworld.msg(
+        raw = builders.msg(
             seq=rng.choice([1, 23, 24, 255, 256, 65_536, 2**32]),
             ack=rng.choice([0, 24, 70_000]),
-            token=rng.choice([hubworld.TOKEN, None]),
+            token=rng.choice([builders.TOKEN, None]),
             ciphertext=bytes(40) + bytes(rng.choice([0, 1, 24, 255, 256, 70_000 if rng.random() < 0.05 else 300])),
         ).to_bytes()
         raws.append(damaged(rng, raw))
@@ -165,7 +165,7 @@ def test_entries_are_sealed_with_the_bytes_of_python(native):
 
 
 def test_rules_hold_for_what_is_submitted_after_them(native):
-    raw = hubworld.msg().to_bytes()
+    raw = builders.msg().to_bytes()
     pool = native.Pool(1, sorted(PROFILES), SIZES)
     assert pool.submit(raw)
     pool.set_rules([], SIZES)

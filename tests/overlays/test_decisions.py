@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import cbor2
 import pytest
-from tests.overlays.idworld import ACME, ACME_ID, ALICE, ALICE_APP, APP, BOB_APP, DH, PHONE, SHOP, IdLog
-from tests.overlays.walletworld import ANN, BOB, BRIDGE, CAT, DAN, DAY, OWNERS, World, opened, xfer
+from tests.overlays.id_builders import ACME, ACME_ID, ALICE, ALICE_APP, APP, BOB_APP, DH, PHONE, SHOP, IdLog
+from tests.overlays.wallet_reference import ANN, BOB, BRIDGE, CAT, DAN, DAY, OWNERS, World, opened, xfer
 
 from veen.core.hashing import H
 from veen.overlays import crdt, crud, kv, queue

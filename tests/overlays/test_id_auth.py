@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.overlays.idworld import (
+from tests.overlays.id_builders import (
     ACME,
     ACME_ID,
     ALICE,

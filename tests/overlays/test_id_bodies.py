@@ -6,7 +6,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.overlays.idworld import ACME_ID, ALICE, ALICE_APP, APP, DH, PHONE
+from tests.overlays.id_builders import ACME_ID, ALICE, ALICE_APP, APP, DH, PHONE
 
 from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Issue, Typed, decode

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.damage import flipped
-from tests.overlays.idworld import (
+from tests.overlays.id_builders import (
     ACME_ID,
     ALICE,
     ALICE_APP,

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.overlays.idworld import ACME_ID, ALICE, ALICE_APP, APP, BOB, BOB_APP, SHOP, IdLog
+from tests.overlays.id_builders import ACME_ID, ALICE, ALICE_APP, APP, BOB, BOB_APP, SHOP, IdLog
 
 from veen.core.errors import FormatError, MalformedError
 from veen.core.hashing import H

@@ -3,7 +3,7 @@
 from hashlib import sha256
 
 import pytest
-from tests.overlays.idworld import ALICE, BOB
+from tests.overlays.id_builders import ALICE, BOB
 
 from veen.core.errors import FieldSizeError
 from veen.overlays.id import bodies, ids

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.idworld import APP, BRIDGE, DH, SHOP, IdLog, key
+from tests.overlays.id_builders import APP, BRIDGE, DH, SHOP, IdLog, key
 
 from veen.core.hashing import H
 from veen.overlays.framework.dedup import Mirrors

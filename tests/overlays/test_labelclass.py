@@ -1,7 +1,7 @@
 """veen.label.class.v1 and veen.meta.schema.v1: hints about labels, and a registry of schemas (001 spec-2 §6, §7)."""
 
 import pytest
-from tests.overlays.operationworld import ALICE, BOB, ID, MAIN, OTHER_ID, codes, view
+from tests.overlays.operation_builders import ALICE, BOB, ID, MAIN, OTHER_ID, codes, view
 
 from veen.core import cbor
 from veen.core.errors import FormatError

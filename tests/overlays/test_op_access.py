@@ -1,7 +1,7 @@
 """access.grant.v1 and access.revoke.v1: who may grant what, and the tokens that follow (001 spec-3 §3)."""
 
 import pytest
-from tests.overlays.operationworld import (
+from tests.overlays.operation_builders import (
     ALICE,
     BANK,
     BOB,

@@ -1,7 +1,7 @@
 """agreement.definition.v1 and agreement.confirmation.v1: which version is active, at any position (001 spec-3 §5)."""
 
 import pytest
-from tests.overlays.operationworld import ALICE, BANK, BOB, CAROL, ID, MAIN, OTHER_ID, SIDE, chain_to, codes, view
+from tests.overlays.operation_builders import ALICE, BANK, BOB, CAROL, ID, MAIN, OTHER_ID, SIDE, chain_to, codes, view
 
 from veen.core.errors import FormatError
 from veen.overlays.framework.runner import Runner

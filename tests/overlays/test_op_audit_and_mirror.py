@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from tests.cli import world
-from tests.overlays.operationworld import ALICE, BOB, ID, MAIN, OTHER_ID, SIDE, codes, view
+from tests.cli import objects as world
+from tests.overlays.operation_builders import ALICE, BOB, ID, MAIN, OTHER_ID, SIDE, codes, view
 
 from veen.core import cbor
 from veen.core.errors import FormatError, VeenError

@@ -4,7 +4,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from tests.overlays.operationworld import (
+from tests.overlays.operation_builders import (
     ALICE,
     BANK,
     BOB,

@@ -3,7 +3,20 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.operationworld import ALICE, BANK, BOB, CAROL, ID, MAIN, SIDE, account, chain_to, codes, op_id, view
+from tests.overlays.operation_builders import (
+    ALICE,
+    BANK,
+    BOB,
+    CAROL,
+    ID,
+    MAIN,
+    SIDE,
+    account,
+    chain_to,
+    codes,
+    op_id,
+    view,
+)
 from tests.overlays.test_operations_laws import paid_with_issuers, write_paid
 
 from veen.core.errors import FormatError

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.overlays.operationworld import ALICE, BOB, ID, MAIN, OTHER_ID, SIDE, codes, view
+from tests.overlays.operation_builders import ALICE, BOB, ID, MAIN, OTHER_ID, SIDE, codes, view
 
 from veen.core.errors import FormatError
 from veen.core.hashing import Ht, u32be, u64be

@@ -1,7 +1,7 @@
 """recovery.*: guardians, thresholds, and what an execution must rest on (001 spec-3 §8, D-140)."""
 
 import pytest
-from tests.overlays.operationworld import ALICE, BOB, CAROL, ID, MALLORY, OTHER_ID, codes, op_id, view
+from tests.overlays.operation_builders import ALICE, BOB, CAROL, ID, MALLORY, OTHER_ID, codes, op_id, view
 
 from veen.core.errors import FormatError
 from veen.core.hashing import H

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.operationworld import ALICE, BANK, BOB, MAIN, ROOT, SIDE, account, cap, refs
+from tests.overlays.operation_builders import ALICE, BANK, BOB, MAIN, ROOT, SIDE, account, cap, refs
 
 from veen.core.hashing import H
 from veen.overlays.framework.body import Draft

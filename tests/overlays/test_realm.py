@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import cbor2
 import pytest
-from tests.client.clientworld import CHEAP
+from tests.client.builders import CHEAP
 from tests.client.hubs import client_at, hub_at, person, pin_of, run
 
 from veen.client.home import Home

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANN, ANY_TIME, BOB, CAT, World, opened, xfer
+from tests.overlays.wallet_reference import ANN, ANY_TIME, BOB, CAT, World, opened, xfer
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.overlays.framework.decode import Typed

@@ -4,7 +4,7 @@ from hashlib import sha256
 
 import cbor2
 import pytest
-from tests.overlays.walletworld import ANN, BOB, OWNERS, REALM, World, opened, xfer
+from tests.overlays.wallet_reference import ANN, BOB, OWNERS, REALM, World, opened, xfer
 
 from veen.core.catalogue import catalogue
 from veen.core.errors import FieldSizeError, FormatError

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANN, ANY_TIME, BOB, BRIDGE, REALM, World, opened, worlds, xfer
+from tests.overlays.wallet_reference import ANN, ANY_TIME, BOB, BRIDGE, REALM, World, opened, worlds, xfer
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.crypto.x25519 import public_key

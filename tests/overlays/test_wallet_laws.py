@@ -6,7 +6,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANY_TIME, BRIDGE, STATE0, Reference, World, drafts_of_wallets, worlds
+from tests.overlays.wallet_reference import ANY_TIME, BRIDGE, STATE0, Reference, World, drafts_of_wallets, worlds
 
 from veen.core.hashing import H
 from veen.overlays.framework.decode import Violation

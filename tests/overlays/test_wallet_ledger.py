@@ -3,7 +3,20 @@
 from dataclasses import replace
 
 import pytest
-from tests.overlays.walletworld import ANN, ANY_TIME, BOB, BRIDGE, CAT, DAN, DAY, OWNERS, REALM, World, opened, xfer
+from tests.overlays.wallet_reference import (
+    ANN,
+    ANY_TIME,
+    BOB,
+    BRIDGE,
+    CAT,
+    DAN,
+    DAY,
+    OWNERS,
+    REALM,
+    World,
+    opened,
+    xfer,
+)
 
 from veen.core.hashing import H
 from veen.overlays.framework.body import Draft

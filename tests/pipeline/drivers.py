@@ -10,9 +10,9 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from tests.pipeline.auditworld import dump, log, run, tables
+from tests.pipeline.audit_builders import dump, log, run, tables
 from tests.pipeline.cluster import ancestors
-from tests.pipeline.queryworld import KEYS, STREAMS, Recorder, descriptor, filled
+from tests.pipeline.query_builders import KEYS, STREAMS, Recorder, descriptor, filled
 from tests.pipeline.randomlogs import damaged
 
 from veen import folds

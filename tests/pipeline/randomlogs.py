@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass
 from hashlib import sha256
 
-from tests.pipeline.auditworld import dump
-from tests.pipeline.queryworld import KEYS as RECORDER_KEYS
-from tests.pipeline.queryworld import ORIGINS, SUBJECTS, TYPES, Recorder, payload
+from tests.pipeline.audit_builders import dump
+from tests.pipeline.query_builders import KEYS as RECORDER_KEYS
+from tests.pipeline.query_builders import ORIGINS, SUBJECTS, TYPES, Recorder, payload
 from tests.storage.driver import START
 
 from veen.client.identity.keyring import Keyring, StreamKeys

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.pipeline.auditworld import (
+from tests.pipeline.audit_builders import (
     Liar,
     ShuffledEngine,
     SlowEngine,
@@ -27,8 +27,8 @@ from tests.pipeline.auditworld import (
     tables,
 )
 from tests.pipeline.randomlogs import damaged
+from tests.storage.builders import LABELS, LIMITS
 from tests.storage.driver import START, TOKENS
-from tests.storage.world import LABELS, LIMITS
 from tests.verify.damages import (
     OTHER_STREAM,
     SHORT,

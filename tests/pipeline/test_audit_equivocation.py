@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.pipeline.auditworld import Liar, chunks, dump, grow, log, reframed, run, signed
+from tests.pipeline.audit_builders import Liar, chunks, dump, grow, log, reframed, run, signed
+from tests.storage.builders import LABELS, LIMITS, copy_of
 from tests.storage.driver import HUB
-from tests.storage.world import LABELS, LIMITS, copy_of
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.control import LimitsSet

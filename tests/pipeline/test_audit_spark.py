@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.pipeline.auditworld import ShuffledEngine, dump, log, run, tables
+from tests.pipeline.audit_builders import ShuffledEngine, dump, log, run, tables
 from tests.pipeline.randomlogs import damaged
 
 from veen.spark.audit import SparkEngine

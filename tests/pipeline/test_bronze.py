@@ -4,7 +4,7 @@ import random
 
 import pyarrow as pa
 import pytest
-from tests.storage.world import LABELS, World, fill
+from tests.storage.builders import LABELS, World, fill
 
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt

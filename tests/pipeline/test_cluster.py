@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.pipeline.auditworld import run
+from tests.pipeline.audit_builders import run
 from tests.pipeline.cluster import CONFS, ROOT, WORKERS, drive, running_cluster
 from tests.pipeline.drivers import KILLS, hooked, in_one_process, prepare
 

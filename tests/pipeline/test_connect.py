@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from tests.pipeline.cluster import free_port
 from tests.pipeline.connectdriver import answers
-from tests.pipeline.queryworld import KEYS, STREAMS, filled
+from tests.pipeline.query_builders import KEYS, STREAMS, filled
 from tests.waiting import until
 
 from veen.client.errors import ExtraMissing

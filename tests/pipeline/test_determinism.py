@@ -9,7 +9,7 @@ import random
 import re
 
 import pytest
-from tests.pipeline.auditworld import ShuffledEngine, SlowEngine, run, tables
+from tests.pipeline.audit_builders import ShuffledEngine, SlowEngine, run, tables
 from tests.pipeline.randomlogs import KEYRING, KEYS, random_log
 from tests.pipeline.test_query_cuts import CUTS, Cut, answer, random_query
 from tests.pipeline.test_query_tables import CutTables

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 from tests.damage import flipped
-from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
-from tests.pipeline.tableworld import LABELS, copy_of, erase, made, spoil
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, Recorder
+from tests.pipeline.table_builders import LABELS, copy_of, erase, made, spoil
 
 from veen import tables
 from veen.client.identity.keyring import Keyring

@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.overlays.walletworld import ANY_TIME, OWNERS, WALLETS, worlds
-from tests.overlays.walletworld import BRIDGE as WALLET_BRIDGE
-from tests.pipeline.foldworld import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
+from tests.overlays.wallet_reference import ANY_TIME, OWNERS, WALLETS, worlds
+from tests.overlays.wallet_reference import BRIDGE as WALLET_BRIDGE
+from tests.pipeline.fold_builders import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
 
 from veen import folds as api
 from veen.core import cbor
@@ -195,7 +195,7 @@ def test_seeded_histories_of_many_payments_settle_alike_in_1_2_7_and_64_windows(
 
 
 def test_where_nothing_is_refused_nothing_is_replayed_although_the_wallets_open_in_the_same_windows():
-    from tests.overlays.walletworld import ANN, BOB, World, opened, xfer
+    from tests.overlays.wallet_reference import ANN, BOB, World, opened, xfer
 
     from veen.overlays.wallet import drafts
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.foldworld import KEYRING, real_log
+from tests.pipeline.fold_builders import KEYRING, real_log
 
 from veen.folds import fold_named
 from veen.folds.planning import plan_of

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.damage import flipped
-from tests.pipeline.foldworld import KEYRING, WRITERS, real_log, send
-from tests.pipeline.queryworld import STREAMS
-from tests.pipeline.tableworld import erase
+from tests.pipeline.fold_builders import KEYRING, WRITERS, real_log, send
+from tests.pipeline.query_builders import STREAMS
+from tests.pipeline.table_builders import erase
 
 from veen import folds
 from veen.client.identity.keyring import Keyring, StreamKeys

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 from tests.cli.homes import Cli
-from tests.overlays.walletworld import OWNERS
-from tests.pipeline.foldworld import (
+from tests.overlays.wallet_reference import OWNERS
+from tests.pipeline.fold_builders import (
     BY_BRIDGE,
     FOLDS,
     KEYRING,

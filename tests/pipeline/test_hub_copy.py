@@ -1,7 +1,7 @@
 """Copies of a running hub: the entries of its directory, fetched once, whatever the hub makes up."""
 
 import pytest
-from tests.pipeline.hubworld import ORDERS, hub_with_entries, write
+from tests.pipeline.hub_builders import ORDERS, hub_with_entries, write
 from tests.pipeline.test_remote import LIES, listening, place_of
 
 from veen.core.errors import VeenError

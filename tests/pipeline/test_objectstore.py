@@ -8,8 +8,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 from pyarrow import fs
-from tests.pipeline.auditworld import chunks, dump, log, run, tables
-from tests.pipeline.queryworld import KEYRING, descriptor, filled
+from tests.pipeline.audit_builders import chunks, dump, log, run, tables
+from tests.pipeline.query_builders import KEYRING, descriptor, filled
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit

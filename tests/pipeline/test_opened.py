@@ -6,7 +6,7 @@ import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, filled
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, filled
 
 from veen import tables
 from veen.core import cbor

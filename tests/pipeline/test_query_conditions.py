@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from tests.pipeline.queryworld import KEYRING, STREAMS, SUBJECTS, TYPES, Recorder, descriptor
+from tests.pipeline.query_builders import KEYRING, STREAMS, SUBJECTS, TYPES, Recorder, descriptor
 from tests.storage.driver import START
 
 from veen.core.labels import stream_id_of

@@ -4,7 +4,7 @@ import pickle
 import random
 
 import pytest
-from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
 from tests.storage.driver import START
 
 from veen.log.errors import OptionError

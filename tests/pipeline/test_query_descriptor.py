@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pipeline.queryworld import descriptor
+from tests.pipeline.query_builders import descriptor
 
 from veen.core.catalogue import catalogue
 from veen.query import canonical

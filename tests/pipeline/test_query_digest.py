@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pipeline.queryworld import descriptor
+from tests.pipeline.query_builders import descriptor
 
 from veen.core.hashing import Ht, u64be
 from veen.query import canonical

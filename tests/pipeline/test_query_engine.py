@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cli.tree import check_line, command_lines
 from tests.damage import flipped
-from tests.pipeline.queryworld import (
+from tests.pipeline.query_builders import (
     KEYRING,
     KEYS,
     ORIGINS,
@@ -24,8 +24,8 @@ from tests.pipeline.queryworld import (
     descriptor,
     filled,
 )
+from tests.storage.builders import HUB_ID
 from tests.storage.driver import START
-from tests.storage.world import HUB_ID
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.errors import VeenError
@@ -493,7 +493,7 @@ def test_the_reference_engine_does_not_load_spark(log):
     """Nothing of pyspark, and so no Java: a person without either can verify a result."""
     script = (
         "import sys\n"
-        "from tests.pipeline.queryworld import KEYRING, descriptor\n"
+        "from tests.pipeline.query_builders import KEYRING, descriptor\n"
         "from veen.query import api\n"
         f"assert api.run({str(log.path)!r}, descriptor(), keys=KEYRING).digest.row_count\n"
         "assert not [name for name in sys.modules if name.startswith('pyspark')]\n"

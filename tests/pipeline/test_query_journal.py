@@ -1,7 +1,7 @@
 """The newest entries of a running hub: those that only its journal has are part of an answer, and stay so."""
 
 import pytest
-from tests.pipeline.queryworld import KEYRING, STREAMS, Recorder, descriptor
+from tests.pipeline.query_builders import KEYRING, STREAMS, Recorder, descriptor
 
 from veen.query import api
 from veen.storage.pinned import pin

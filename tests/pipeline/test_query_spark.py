@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from tests.pipeline.queryworld import KEYRING, KEYS, descriptor, filled
-from tests.pipeline.tableworld import grow
+from tests.pipeline.query_builders import KEYRING, KEYS, descriptor, filled
+from tests.pipeline.table_builders import grow
 from tests.pipeline.test_query_cuts import answer, random_query
 
 from veen import tables

@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from tests.pipeline.queryworld import CLIENTS_PUBLIC, KEYRING, STREAMS, Recorder, descriptor, filled
+from tests.pipeline.query_builders import CLIENTS_PUBLIC, KEYRING, STREAMS, Recorder, descriptor, filled
 
 from veen.client.identity.keyring import StreamKeys
 from veen.query import api, canonical

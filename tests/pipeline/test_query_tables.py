@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.damage import flipped
-from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
-from tests.pipeline.tableworld import DAY, erase, grow, spoil
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
+from tests.pipeline.table_builders import DAY, erase, grow, spoil
 from tests.pipeline.test_query_cuts import Collected, Cut, random_query
 from tests.storage.driver import START
 

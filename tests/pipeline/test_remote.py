@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.cli.hubprocess import running
 from tests.client.hubs import bodies, connected, pin_of
-from tests.pipeline.hubworld import TRADES, hub_with_entries, restarted, settings, write
+from tests.pipeline.hub_builders import TRADES, hub_with_entries, restarted, settings, write
 
 from veen.client.transport.base import Answer
 from veen.core.crypto.ed25519 import SigningKey

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.interrupts import interruptible
-from tests.pipeline.queryworld import KEYRING
+from tests.pipeline.query_builders import KEYRING
 
 from veen.log.keys import KeyFile, keys_for_tasks
 from veen.log.scratch import secret_file
@@ -17,7 +17,7 @@ from veen.log.scratch import secret_file
 # A job that says where its keys are and then works until it is told to end.
 JOB = """
 import os, sys, time
-from tests.pipeline.queryworld import KEYRING
+from tests.pipeline.query_builders import KEYRING
 from veen.log import scratch
 from veen.log.keys import keys_for_tasks
 if sys.argv[1] == "directory":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.pipeline.auditworld import dump, log, run, tables
+from tests.pipeline.audit_builders import dump, log, run, tables
 
 from veen.log.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
 from veen.spark.audit import SparkEngine

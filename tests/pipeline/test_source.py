@@ -4,8 +4,8 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from tests.storage.builders import LABELS, World, fill
 from tests.storage.driver import STREAMS
-from tests.storage.world import LABELS, World, fill
 
 from veen.core.objects.checkpoint import Checkpoint
 from veen.fs.local import OsFs

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tests.pipeline.auditworld import dump, log
+from tests.pipeline.audit_builders import dump, log
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.tree import check_line
-from tests.pipeline.auditworld import chunks, dump, log
+from tests.pipeline.audit_builders import chunks, dump, log
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "spark"

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.pipeline.auditworld import dump, log, run, tables
-from tests.pipeline.queryworld import KEYS, descriptor, filled
+from tests.pipeline.audit_builders import dump, log, run, tables
+from tests.pipeline.query_builders import KEYS, descriptor, filled
 
 from veen.cli.demo import spark as demo
 from veen.cli.shared.bulk import LogPlace

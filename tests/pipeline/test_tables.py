@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs as arrow_fs
-from tests.pipeline.queryworld import KEYRING, KEYS, STREAMS, Recorder
-from tests.pipeline.tableworld import DAY, LABELS, copy_of, erase, grow, made, spoil
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, Recorder
+from tests.pipeline.table_builders import DAY, LABELS, copy_of, erase, grow, made, spoil
 
 from veen import folds, tables
 from veen.core.labels import stream_id_of

@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
-from tests.pipeline.queryworld import KEYS, Recorder
-from tests.pipeline.tableworld import copy_of, erase
+from tests.pipeline.query_builders import KEYS, Recorder
+from tests.pipeline.table_builders import copy_of, erase
 from tests.pipeline.test_objectstore import store as store
 
 from veen import tables

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.hubprocess import running
 from tests.client.hubs import QUICK, person, token_for
-from tests.pipeline.hubworld import ORDERS, RING, TRADES, settings
+from tests.pipeline.hub_builders import ORDERS, RING, TRADES, settings
 
 from veen import folds, tables
 from veen.client.client import Client

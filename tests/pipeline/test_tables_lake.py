@@ -10,8 +10,8 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.pipeline.queryworld import KEYS, filled
-from tests.pipeline.tableworld import erase, made
+from tests.pipeline.query_builders import KEYS, filled
+from tests.pipeline.table_builders import erase, made
 
 from veen import tables
 from veen.client.errors import ExtraMissing

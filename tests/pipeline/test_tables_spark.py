@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.pipeline.queryworld import KEYS, STREAMS, Recorder
-from tests.pipeline.tableworld import DAY, erase, grow, made
+from tests.pipeline.query_builders import KEYS, STREAMS, Recorder
+from tests.pipeline.table_builders import DAY, erase, grow, made
 
 from veen import folds, tables
 from veen.core.labels import stream_id_of

@@ -5,7 +5,7 @@ import datetime as dt
 import shutil
 
 import pytest
-from tests.pipeline.queryworld import KEYS, Recorder
+from tests.pipeline.query_builders import KEYS, Recorder
 
 from veen import tables
 from veen.log.keys import write_keys

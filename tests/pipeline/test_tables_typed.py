@@ -12,8 +12,8 @@ from typing import Any, ClassVar, cast
 
 import duckdb
 import pytest
-from tests.pipeline.queryworld import CLIENTS_PUBLIC, KEYS, STREAMS, Recorder
-from tests.pipeline.tableworld import DAY, erase, grow, made
+from tests.pipeline.query_builders import CLIENTS_PUBLIC, KEYS, STREAMS, Recorder
+from tests.pipeline.table_builders import DAY, erase, grow, made
 
 from veen import tables
 from veen.core.labels import stream_id_of

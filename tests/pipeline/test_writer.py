@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 from tests.cli.hubprocess import running
 from tests.client.hubs import QUICK, person
-from tests.pipeline.hubworld import ORDERS, RING, identity_at, register, restarted, settings
+from tests.pipeline.hub_builders import ORDERS, RING, identity_at, register, restarted, settings
 
 from veen.client.client import Client
 from veen.client.home import Home

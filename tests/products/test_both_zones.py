@@ -6,8 +6,8 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.client.hubs import client_at, person, pin_of, run
-from tests.pipeline.queryworld import descriptor
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, zones
+from tests.pipeline.query_builders import descriptor
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, zones
 from tests.products.queryservice.services import RING, table
 
 from veen.client.identity.keyring import Keyring

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.damage import flipped
-from tests.storage.world import LABELS, World, copy_of, fill
+from tests.storage.builders import LABELS, World, copy_of, fill
 
 from veen.core.hashing import H
 from veen.core.objects.control import AnchorPublish

@@ -11,9 +11,9 @@ import random
 from functools import cache
 
 import pytest
+from tests.storage.builders import LIMITS, World, copy_of, fill
 from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import QUERIES, rows
-from tests.storage.world import LIMITS, World, copy_of, fill
 
 from veen.core.limits import Limits
 from veen.core.objects.control import LimitsSet, StreamRegister

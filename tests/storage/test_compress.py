@@ -4,9 +4,9 @@ import random
 import zlib
 
 import pytest
+from tests.storage.builders import LABELS, World, copy_of, fill
 from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import rows, without_derived
-from tests.storage.world import LABELS, World, copy_of, fill
 
 from veen.core.limits import Limits
 from veen.fs.errors import CorruptError

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 
 from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS

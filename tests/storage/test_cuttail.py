@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 from tests.damage import flipped
+from tests.storage.builders import World, copy_of, fill
 from tests.storage.oracle import assert_clean
-from tests.storage.world import World, copy_of, fill
 
 from veen.storage import layout
 from veen.storage.journal import GroupError

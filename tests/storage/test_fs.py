@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from tests.storage.world import LABELS, World, fill
+from tests.storage.builders import LABELS, World, fill
 
 from veen.client.home import PrivateFs
 from veen.core.errors import VerifyError

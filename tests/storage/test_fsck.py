@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from tests.damage import flipped
-from tests.pipeline.auditworld import resigned, signed
+from tests.pipeline.audit_builders import resigned, signed
 from tests.storage import driver
+from tests.storage.builders import LABELS, LIMITS, World, copy_of, fill, small
 from tests.storage.oracle import DRIVER_IDENTITY, assert_clean
-from tests.storage.world import LABELS, LIMITS, World, copy_of, fill, small
 from tests.verify import damages
 
 from veen.core import cbor

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 from tests.damage import flipped
+from tests.storage.builders import LABELS, World, copy_of
 from tests.storage.driver import CLIENTS, TOKENS
-from tests.storage.world import LABELS, World, copy_of
 
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt

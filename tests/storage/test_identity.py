@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from tests.storage.builders import LABELS, World, copy_of, fill, small
 from tests.storage.driver import START
 from tests.storage.oracle import assert_clean
-from tests.storage.world import LABELS, World, copy_of, fill, small
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.checkpoint import Checkpoint

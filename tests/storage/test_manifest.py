@@ -1,8 +1,8 @@
 """The manifest tells what is missing without a look into any segment."""
 
 import pytest
+from tests.storage.builders import World
 from tests.storage.test_scrub import filled, one_round
-from tests.storage.world import World
 
 from veen.storage import layout
 from veen.storage.index import Index

@@ -3,8 +3,8 @@
 import random
 
 import pytest
+from tests.storage.builders import World, small
 from tests.storage.oracle import assert_clean
-from tests.storage.world import World, small
 
 from veen.core.hashing import H
 from veen.fs.errors import StorageError

@@ -4,9 +4,9 @@ import random
 
 import pytest
 from tests.storage import driver
+from tests.storage.builders import World, copy_of, fill, small
 from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import rows, without_derived
-from tests.storage.world import World, copy_of, fill, small
 
 from veen.core.objects.control import PolicyRevocation
 from veen.core.objects.msg import Msg

@@ -5,10 +5,10 @@ import random
 
 import pytest
 from tests.storage import driver
+from tests.storage.builders import LABELS, LIMITS, World, copy_of, fill, small
 from tests.storage.crashes import reference, truth
 from tests.storage.driver import STREAMS
 from tests.storage.oracle import assert_clean
-from tests.storage.world import LABELS, LIMITS, World, copy_of, fill, small
 
 from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint

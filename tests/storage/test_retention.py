@@ -4,10 +4,10 @@ import random
 
 import pytest
 from tests.damage import flipped
+from tests.storage.builders import LABELS, LIMITS, World, copy_of, fill
 from tests.storage.driver import START
 from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import rows, without_derived
-from tests.storage.world import LABELS, LIMITS, World, copy_of, fill
 
 from veen.core.errors import MalformedError
 from veen.core.objects.control import RetentionDrop

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
+from tests.storage.builders import World, copy_of, fill
 from tests.storage.test_compress import compress
 from tests.storage.test_retention import ALL, FAR, chunk_files
-from tests.storage.world import World, copy_of, fill
 
 from veen.core.limits import Limits
 from veen.fs.local import OsFs

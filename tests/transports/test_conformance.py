@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from tests.client.hubs import Clock, run
-from tests.transports.transportworld import (
+from tests.transports.builders import (
     ADMIN,
     ENDLESS,
     KINDS,

@@ -11,8 +11,8 @@ from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.cli.tree import check_line, command_lines
 from tests.client.hubs import run
+from tests.transports.builders import hub_by, message_for, world_of
 from tests.transports.test_end_to_end import OPEN, QUIET
-from tests.transports.transportworld import hub_by, message_for, world_of
 
 from veen.core.objects.receipt import Receipt
 from veen.hub.process.config import SETTINGS

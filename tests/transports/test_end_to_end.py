@@ -9,8 +9,8 @@ from tests.cli.hubprocess import running
 from tests.client.hubs import bodies, client_at, person, pin_of, run
 from tests.client.test_invites import invitation
 from tests.hub.test_http import certificate
+from tests.transports.builders import OTHERS, hub_by, transport_by, world_of
 from tests.transports.natsserver import nats_server
-from tests.transports.transportworld import OTHERS, hub_by, transport_by, world_of
 
 import veen
 from veen.client.config.file import check_value, read

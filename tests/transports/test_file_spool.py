@@ -8,7 +8,7 @@ import time
 
 import pytest
 from tests.client.hubs import run
-from tests.transports.transportworld import hub_by, message_for, transport_by
+from tests.transports.builders import hub_by, message_for, transport_by
 from tests.waiting import eventually
 
 from veen.client.errors import BadAnswer, LocalError, TimedOut, Unreachable

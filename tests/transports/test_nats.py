@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.hubs import run
 from tests.hub.test_http import certificate
+from tests.transports.builders import hub_by, message_for, transport_by, url_of, world_of
 from tests.transports.natsserver import NatsServer, nats_server
-from tests.transports.transportworld import hub_by, message_for, transport_by, url_of, world_of
 from tests.waiting import eventually
 
 from veen.client.errors import BrokerRefused, CertificateUnverified, HubRefused, InsecureHttp, LocalError, Unreachable

@@ -12,8 +12,8 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from tests.client.hubs import run
 from tests.hub.test_http import certificate
+from tests.transports.builders import hub_by, message_for, transport_by, url_of, world_of
 from tests.transports.test_conformance import tails_of
-from tests.transports.transportworld import hub_by, message_for, transport_by, url_of, world_of
 from tests.waiting import eventually
 
 from veen.client.errors import CertificateUnverified, ExtraMissing, LocalError, Unreachable

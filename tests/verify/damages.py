@@ -9,9 +9,9 @@ from functools import cache, partial
 from typing import Any
 
 from tests.damage import flipped
-from tests.pipeline.auditworld import SEALED, Liar, grow, log, reframed_bytes, resigned, signed
+from tests.pipeline.audit_builders import SEALED, Liar, grow, log, reframed_bytes, resigned, signed
+from tests.storage.builders import LABELS, LIMITS, World, copy_of
 from tests.storage.driver import CLIENTS, HUB, ISSUER, START, STREAMS, TOKENS
-from tests.storage.world import LABELS, LIMITS, World, copy_of
 
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey

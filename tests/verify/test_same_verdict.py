@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.pipeline.auditworld import SlowEngine, dump, run
-from tests.storage.world import LABELS
+from tests.pipeline.audit_builders import SlowEngine, dump, run
+from tests.storage.builders import LABELS
 from tests.verify.damages import DAMAGES, HONEST
 
 from veen.verify.directory import verify_data

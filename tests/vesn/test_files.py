@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 from veen.client.errors import LocalError
 from veen.vesn import files as rim

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 from veen.vesn.errors import Refusal, Refused, Violation
 from veen.vesn.ledger import Bucket, Ledger

@@ -5,7 +5,7 @@ from base64 import urlsafe_b64encode
 from dataclasses import replace
 
 import pytest
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 from veen.core.errors import FormatError
 from veen.vesn.errors import Problem

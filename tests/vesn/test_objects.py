@@ -7,7 +7,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, MalformedError

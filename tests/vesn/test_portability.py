@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 import vesn_verify
 from veen.core.crypto.ed25519 import SigningKey

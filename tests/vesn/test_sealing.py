@@ -4,7 +4,7 @@ import hmac
 from dataclasses import replace
 
 import pytest
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 from veen.core.errors import OpenError
 from veen.core.hashing import H

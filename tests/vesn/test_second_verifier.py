@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.vesn import vesnworld as w
+from tests.vesn import log_builders as w
 
 import vesn_verify
 from veen.vesn.archive import export_set

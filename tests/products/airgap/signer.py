@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 from typing import Any
 
-from tests.client.clientworld import HubLog, seeded
+from tests.client.builders import HubLog, seeded
 
 from veen.client.identity.keyring import StreamKeys
 from veen.core import cbor

@@ -4,10 +4,10 @@ import contextlib
 import json
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import OPEN, hub_at, person, pin_of, run
-from tests.products.airgap.bridgeworld import phase, send_numbers
 from tests.products.airgap.test_reconciling import arrived, bring, filled, sides_of
+from tests.products.airgap.zones import phase, send_numbers
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import GATED, ISSUER
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, phase, zones
 from tests.products.airgap.signer import AUTHOR, KEYS, PROFILE, SmallLog, judged, packed, read
 from tests.products.airgap.test_zones import authorized
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, phase, zones
 
 from veen.client.identity.keyring import Keyring
 from veen.client.send.captokens import issue

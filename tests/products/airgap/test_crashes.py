@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from tests.client.hubs import client_at, person, pin_of, run
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, send_numbers, zones
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, send_numbers, zones
 
 from veen.client.identity.keyring import Keyring
 from veen.client.transport.inprocess import InProcess

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from tests.client.hubs import run
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, send_numbers, zones
 from tests.products.airgap.signer import SmallLog
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, send_numbers, zones
 
 from veen.client.errors import NoReaderKey
 from veen.overlays.airgap.bodies import (

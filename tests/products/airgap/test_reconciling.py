@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, phase, send_numbers
 from tests.products.airgap.signer import read
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, phase, send_numbers
 
 from veen.client.errors import UnknownStream
 from veen.client.identity.keyring import Keyring

@@ -1,8 +1,8 @@
 """Reconciliation on Spark gives the bytes of one process, for any number of tasks (AGB-12)."""
 
 import pytest
-from tests.products.airgap.bridgeworld import SOURCE, crossed, phase, send_numbers
 from tests.products.airgap.test_reconciling import keyring_of, sides_of, write_import
+from tests.products.airgap.zones import SOURCE, crossed, phase, send_numbers
 
 from veen.log.keys import write_keys
 from veen.products.airgap.on_spark import arrived_on_spark

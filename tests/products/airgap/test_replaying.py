@@ -1,7 +1,7 @@
 """A query of Z1, executed again in Z2 over imported events: the same digests (QRY-28, D-110)."""
 
 import pytest
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, phase
+from tests.products.airgap.zones import SOURCE, TARGET, phase
 
 from veen.client.identity.keyring import Keyring
 from veen.overlays.recorder import events as sdr

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.client.hubs import GATED, ISSUER, run
-from tests.products.airgap.bridgeworld import SOURCE, TARGET, crossed, send_numbers, zones
 from tests.products.airgap.signer import SmallLog
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, send_numbers, zones
 
 from veen.client.errors import HubRefused
 from veen.client.send.captokens import issue

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import ORDERS, QUICK, client_at, hub_at, person, pin_of, run
 
 from veen.client.errors import Divergence, Unreachable

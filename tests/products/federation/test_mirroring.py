@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import ORDERS, QUICK, client_at, copy_of, hub_at, person, pin_of, run
 
 from veen.client.errors import Divergence

@@ -8,7 +8,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import (
     GATED,
     IMPATIENT,

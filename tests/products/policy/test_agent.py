@@ -5,8 +5,8 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from tests.hub import hubworld as w
-from tests.hub.apiworld import ADMIN, LiveHub
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, LiveHub
 from tests.hub.test_policies import AUTH1, ELSEWHERE
 from tests.hub.test_tooling import message
 from tests.waiting import eventually

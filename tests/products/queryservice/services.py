@@ -6,9 +6,9 @@ import threading
 from hashlib import sha256
 
 import uvicorn
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import client_at, hub_at, person, pin_of
-from tests.pipeline.queryworld import KEYRING, STREAMS, filled
+from tests.pipeline.query_builders import KEYRING, STREAMS, filled
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.transport.inprocess import InProcess

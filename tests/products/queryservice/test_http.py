@@ -7,7 +7,7 @@ import httpx2
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from tests.pipeline.queryworld import STREAMS, descriptor
+from tests.pipeline.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import TOKENS, log_at, served
 
 from veen.products.queryservice.openapi import document, document_bytes

@@ -1,7 +1,7 @@
 """Services that lie: the client, or the log, finds out (issue: omitted, reordered, changed, narrowed, old)."""
 
 import pytest
-from tests.pipeline.queryworld import KEYRING, STREAMS, descriptor, filled
+from tests.pipeline.query_builders import KEYRING, STREAMS, descriptor, filled
 from tests.products.queryservice.services import TOKENS, log_at, served
 
 from veen import query

@@ -1,7 +1,7 @@
 """Who may ask a query service: the file, tokens, scopes (QRY-20)."""
 
 import pytest
-from tests.pipeline.queryworld import STREAMS, descriptor
+from tests.pipeline.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import ALICE, BOB, CAROL, DORA, PRINCIPALS, TOKENS, table
 
 from veen.products.queryservice.principals import Principals, PrincipalsInvalid

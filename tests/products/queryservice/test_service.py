@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 from tests.client.hubs import run
-from tests.pipeline.queryworld import KEYRING, STREAMS, descriptor
+from tests.pipeline.query_builders import KEYRING, STREAMS, descriptor
 from tests.products.queryservice.services import ALICE, BOB, CAROL, log_at, world_at
 
 from veen.client.errors import Unreachable

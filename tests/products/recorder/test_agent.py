@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from tests.client.hubs import Clock, run
-from tests.products.recorder.agentworld import (
+from tests.products.recorder.agents import (
     FAST,
     Boundary,
     KilledSpool,
@@ -20,7 +20,7 @@ from tests.products.recorder.agentworld import (
     spool_of,
     until_killed,
 )
-from tests.products.recorder.recorderworld import ADMIN, DISCLOSURE, recorder_at
+from tests.products.recorder.recorders import ADMIN, DISCLOSURE, recorder_at
 from tests.products.recorder.test_evidence import judged
 from tests.waiting import eventually
 

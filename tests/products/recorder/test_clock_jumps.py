@@ -5,8 +5,8 @@ import time
 
 import pytest
 from tests.client.hubs import Clock, run
-from tests.products.recorder.agentworld import lines_source, numbered, numbers, run_agent, spool_of
-from tests.products.recorder.recorderworld import ADMIN, recorder_at
+from tests.products.recorder.agents import lines_source, numbered, numbers, run_agent, spool_of
+from tests.products.recorder.recorders import ADMIN, recorder_at
 from tests.products.recorder.test_evidence import judged
 from tests.waiting import eventually
 

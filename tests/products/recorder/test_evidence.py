@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.agentworld import FAST, lines_source, numbered, run_agent
-from tests.products.recorder.recorderworld import ADMIN, recorder_at
+from tests.products.recorder.agents import FAST, lines_source, numbered, run_agent
+from tests.products.recorder.recorders import ADMIN, recorder_at
 
 from veen.core.labels import stream_id_of
 from veen.overlays.recorder import events as sdr

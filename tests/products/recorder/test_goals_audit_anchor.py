@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.agentworld import lines_source, numbered, run_agent
-from tests.products.recorder.recorderworld import ADMIN, recorder_at
+from tests.products.recorder.agents import lines_source, numbered, run_agent
+from tests.products.recorder.recorders import ADMIN, recorder_at
 from tests.products.recorder.test_evidence import checkpointed, judged
 
 from veen.core.objects.control import AnchorPublish

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.sourceworld import Taken, running
+from tests.products.recorder.sources import Taken, running
 from tests.waiting import eventually
 
 from veen.client.errors import LocalError

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from tests.client.hubs import run
-from tests.products.recorder.agentworld import FAST, connector, spool_of
-from tests.products.recorder.recorderworld import recorder_at
-from tests.products.recorder.sourceworld import Taken
-from tests.products.recorder.sourceworld import running as listening
+from tests.products.recorder.agents import FAST, connector, spool_of
+from tests.products.recorder.recorders import recorder_at
+from tests.products.recorder.sources import Taken
+from tests.products.recorder.sources import running as listening
 from tests.products.recorder.test_agent import own_events
 from tests.products.recorder.test_evidence import judged
 from tests.products.recorder.test_http_sources import JSON, sent

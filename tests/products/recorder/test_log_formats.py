@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.agentworld import recorded, run_agent
-from tests.products.recorder.recorderworld import ADMIN, recorder_at
+from tests.products.recorder.agents import recorded, run_agent
+from tests.products.recorder.recorders import ADMIN, recorder_at
 
 from veen import tables
 from veen.core.labels import stream_id_of

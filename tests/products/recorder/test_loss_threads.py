@@ -10,8 +10,8 @@ import random
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.agentworld import FAST, WEB, connector, numbers, recorded, spool_of
-from tests.products.recorder.recorderworld import ADMIN, recorder_at
+from tests.products.recorder.agents import FAST, WEB, connector, numbers, recorded, spool_of
+from tests.products.recorder.recorders import ADMIN, recorder_at
 from tests.products.recorder.test_agent import Gated, own_events
 from tests.products.recorder.test_http_sources import JSON, sent
 from tests.waiting import eventually

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.recorderworld import ADMIN, DISCLOSURE, STREAMS, recorder_at
+from tests.products.recorder.recorders import ADMIN, DISCLOSURE, STREAMS, recorder_at
 
 from veen.client.errors import HubRefused, NoReaderKey, TokenMissing, UnknownStream
 from veen.core.labels import stream_id_of

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.agentworld import lines_source, numbered, numbers, run_agent
-from tests.products.recorder.recorderworld import recorder_at
+from tests.products.recorder.agents import lines_source, numbered, numbers, run_agent
+from tests.products.recorder.recorders import recorder_at
 
 from veen.client.transport.inprocess import InProcess
 from veen.products.recorder import agent as agents

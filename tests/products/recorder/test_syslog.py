@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.hubs import run
-from tests.products.recorder.sourceworld import Taken, running
+from tests.products.recorder.sources import Taken, running
 from tests.waiting import eventually
 
 from veen.client.errors import LocalError

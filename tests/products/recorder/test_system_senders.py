@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.sourceworld import Taken, running
+from tests.products.recorder.sources import Taken, running
 from tests.waiting import eventually
 
 from veen.products.recorder.adapters.journald import JournaldSource, record_of_entry

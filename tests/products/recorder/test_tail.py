@@ -6,7 +6,7 @@ import random
 
 import pytest
 from tests.client.hubs import run
-from tests.products.recorder.sourceworld import Taken
+from tests.products.recorder.sources import Taken
 
 from veen.products.recorder.adapters.tail import TailSource
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.client.clientworld import seeded
+from tests.client.builders import seeded
 from tests.client.hubs import OPEN, client_at, hub_at, person, pin_of
 
 from veen.client.client import Client

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from tests.overlays.walletworld import WALLETS, opened
-from tests.pipeline.queryworld import KEYRING, STREAMS, Recorder
+from tests.overlays.wallet_reference import WALLETS, opened
+from tests.pipeline.query_builders import KEYRING, STREAMS, Recorder
 
 from veen.core.hashing import H, Ht
 from veen.core.tree.mmr import Mmr

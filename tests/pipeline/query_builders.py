@@ -4,8 +4,8 @@ import random
 from hashlib import sha256
 from typing import Any
 
+from tests.storage.builders import HUB_ID, World
 from tests.storage.driver import CLIENTS
-from tests.storage.world import HUB_ID, World
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.labels import label_of, routing_key_of, stream_id_of

@@ -5,7 +5,7 @@ import contextlib
 import io
 import json
 
-from tests.products.recorder.recorderworld import ADMIN
+from tests.products.recorder.recorders import ADMIN
 
 from veen.client.home import PrivateFs
 from veen.client.transport.inprocess import InProcess

@@ -4,8 +4,8 @@ import pickle
 import random
 from dataclasses import replace
 
+from tests.storage.builders import LABELS, LIMITS, World
 from tests.storage.driver import CLIENTS, HUB, STREAMS, TOKENS
-from tests.storage.world import LABELS, LIMITS, World
 
 from veen.core.objects.control import CapAuthorize, LabelOpen, LimitsSet
 from veen.core.objects.msg import Msg

@@ -4,8 +4,8 @@ import random
 import shutil
 from hashlib import sha256
 
-from tests.pipeline.queryworld import STREAMS, Recorder
-from tests.storage.world import HUB_ID
+from tests.pipeline.query_builders import STREAMS, Recorder
+from tests.storage.builders import HUB_ID
 
 from veen.client.identity.keyring import StreamKeys
 from veen.core.labels import label_of, routing_key_of, stream_id_of

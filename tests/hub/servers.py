@@ -7,7 +7,7 @@ import socket
 import threading
 from dataclasses import dataclass, field
 
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.waiting import DEADLINE_SEC
 
 from veen.core.labels import hub_id_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.client.hubs import Clock
-from tests.hub import hubworld as w
+from tests.hub import builders as w
 from tests.hub.test_http import certificate
 from tests.transports.natsserver import NatsServer, nats_server
 
