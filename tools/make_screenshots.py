@@ -12,8 +12,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -36,7 +38,7 @@ SHOWN = {
 
 
 @contextmanager
-def demo():
+def demo() -> Iterator[Any]:
     """The notice of a console that runs: its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "veen", "demo", "--console", "--json"],
@@ -46,6 +48,7 @@ def demo():
         env={**os.environ, "BROWSER": "true"},
     )
     try:
+        assert process.stderr is not None  # noqa: S101 - it is a pipe
         yield json.loads(process.stderr.readline())
     finally:
         process.send_signal(signal.SIGINT)
@@ -71,13 +74,15 @@ def docs() -> None:
 
 
 @contextmanager
-def tour():
+def tour() -> Iterator[tuple[Any, str, Any]]:
     """A browser that has shown the token, the URL of the console, and its pages."""
     with demo() as notice, Browser.started() as browser:
         yield browser, notice["url"], pages_of(visited(browser, notice["address"]))
 
 
-def shoot(browser, url, path, *, dark, width=1100, height=6000, scale=1):
+def shoot(
+    browser: Any, url: str, path: Path, *, dark: bool, width: int = 1100, height: int = 6000, scale: float = 1
+) -> None:
     page = browser.open(url, dark=dark, width=width)
     page.screenshot(path, height=height, scale=scale)
     print(f"{path} {path.stat().st_size} bytes", *page.complaints())

@@ -49,6 +49,7 @@ class World:
         self.hub, self.wire, self.client, self.console = hub, wire, client, console
         self.admission, self.app = admission, app
         self.token = admission.token
+        self.loop: asyncio.AbstractEventLoop | None = None  # of a console that is served in a thread
         self.browser = self.visitor()
 
     def visitor(self, base="http://127.0.0.1:8448"):
@@ -56,6 +57,7 @@ class World:
 
     def do(self, work):
         """Something for the loop of a console that is served in a thread."""
+        assert self.loop is not None
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
     async def enter(self):

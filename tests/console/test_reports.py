@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from tests.cli.tree import check_line
@@ -109,7 +110,7 @@ def test_pages_over_overlays_say_what_folds_say(tmp_path):
 
 @pytest.mark.req("QRY-28")
 def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_path):
-    left = {}
+    left: dict[str, Any] = {}
 
     async def work(world):
         empty = await world.twin("/query.json")

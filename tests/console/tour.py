@@ -1,5 +1,7 @@
 """The pages of a console over the demo's hub, for tests and for the pictures of the docs."""
 
+from typing import Any
+
 from tests.waiting import until
 
 PLAIN = (
@@ -8,21 +10,21 @@ PLAIN = (
 )  # fmt: skip
 
 
-def visited(browser, address):
+def visited(browser: Any, address: str) -> Any:
     """A tab that has shown the token and is on the overview."""
     page = browser.open(address)
     until(lambda: _arrived(page))
     return page
 
 
-def _arrived(page):
+def _arrived(page: Any) -> bool:
     try:
         return page.evaluate("document.readyState === 'complete' && location.pathname.endsWith('/overview')")
     except AssertionError:  # it is on its way
         return False
 
 
-def pages_of(page):
+def pages_of(page: Any) -> Any:
     """Paths by name; streams by what the console says."""
     answer = page.evaluate("fetch('streams.json').then((answer) => answer.json())")
     ids = {row["stream"]: row["stream_id"] for row in answer["streams"]}

@@ -219,8 +219,8 @@ def test_an_event_crosses_without_attachments_that_cannot(tmp_path, monkeypatch,
             await world.producer.send(SOURCE, b"door 7", attachments=FILES)
             await world.producer.send(SOURCE, b"door 8", attachments=[b"small"])
             if why == "erased":
-                async for entry in world.exporter_client.read(SOURCE, to_seq=1):
-                    coid = entry.attachments[2].coid
+                (entry,) = [entry async for entry in world.exporter_client.read(SOURCE, to_seq=1)]
+                coid = entry.attachments[2].coid
                 (tmp_path / "z1" / layout.attachment(coid)).unlink()
             else:
                 monkeypatch.setattr(exporting, "MAX_ATTACHED_BYTES", 1000)
@@ -242,7 +242,8 @@ def test_an_import_that_is_killed_between_attachments_and_events_is_resumed_once
                 await world.producer.send(SOURCE, b"door %d" % number, attachments=[b"file %d" % number])
             await world.exporter(with_attachments=True).export(SOURCE)
             world.carry()
-            put, done = world.importer_client.attachments.put, []
+            put = world.importer_client.attachments.put
+            done: list[bytes] = []
 
             async def dying(ciphertext, auth_ref=None, **options):
                 if len(done) == 2:

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from tests.cli.homes import Cli
@@ -60,10 +61,11 @@ def test_a_program_that_ends_without_closing_the_handler_has_sent_everything(wor
 def test_a_handler_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypatch):
     for name in ("VEEN_HUB", "VEEN_PIN", "VEEN_IDENTITY", "VEEN_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
-    before = len(logging._handlerList)
+    handlers: Any = getattr(logging, "_handlerList")  # noqa: B009 - what logging.shutdown will close
+    before = len(handlers)
     with pytest.raises(LocalError, match="needs identity, url and pin"):
         RecorderHandler(WEB, home=Home.at(tmp_path))
-    assert len(logging._handlerList) == before
+    assert len(handlers) == before
 
 
 def test_log_calls_become_events(world):

@@ -29,7 +29,7 @@ class CountingWire:
 
 async def calls_for(path, count):
     """The calls of one life of an agent that records so many lines."""
-    calls = Counter()
+    calls: Counter[str] = Counter()
     async with recorder_at(path) as world:
         wire = lambda: CountingWire(InProcess(world.hub.api), calls)  # noqa: E731 - a transport for each connection
         await run_agent(world, [lines_source(numbered(count))], wire=wire)

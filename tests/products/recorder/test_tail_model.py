@@ -12,6 +12,7 @@ import lzma
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -285,7 +286,7 @@ def check_losing(schedule):
         assert agent.lines == [line for line in writer.lines if line not in writer.invisible], schedule
 
 
-TWICE = (["append", "rename", "append", "rename", "append"], [], None, True)
+TWICE: Any = (["append", "rename", "append", "rename", "append"], [], None, True)
 
 
 @given(rounds(RENAMING))
@@ -325,7 +326,7 @@ def test_what_is_rotated_and_deleted_is_named_by_file_and_offset():
     assert agent.lines == ["line 0", "line 1", "line 2"]  # the deleted file was still open
     (reason,) = agent.losses
     assert "app.log: file deleted between two looks, lines behind byte 14" in reason
-    restarted = [([], [], None, True), (["append", "rename", "delete all"], [], None, True)]
+    restarted: Any = [([], [], None, True), (["append", "rename", "delete all"], [], None, True)]
     _, agent = play(restarted, begins_with_line=True)
     assert agent.lines == ["line 0", "line 2"]
     (reason,) = agent.losses
@@ -355,7 +356,7 @@ def test_names_of_rotated_files(tmp_path, suffix):
     agent.turn()
     agent.end()
     writer.append(1)
-    pack = {".xz": lzma.compress, ".bz2": bz2.compress}.get(suffix[-3:], {".bz2": bz2.compress}.get(suffix[-4:]))
+    pack: Any = {"xz": lzma.compress, "bz2": bz2.compress}.get(suffix.rpartition(".")[2])
     data = writer.path.read_bytes()
     rotated = tmp_path / f"app.log{suffix}"
     if pack:
