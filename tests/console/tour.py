@@ -17,7 +17,7 @@ def visited(browser: Any, address: str) -> Any:
     return page
 
 
-def _arrived(page: Any) -> bool:
+def _arrived(page: Any) -> Any:
     try:
         return page.evaluate("document.readyState === 'complete' && location.pathname.endsWith('/overview')")
     except AssertionError:  # it is on its way
