@@ -276,7 +276,8 @@ def layers(
     if not columns:
         return ""
     room = _WIDTH / len(columns)
-    wide, tall = min(room - 46, 190), 34
+    wide, tall = min(room - 30, 190), 34
+    most = int((wide - 12) / 7.2)  # characters that fit
     places: dict[str, tuple[float, float]] = {}
     parts = []
     for number, (name, nodes) in enumerate(columns):
@@ -289,7 +290,7 @@ def layers(
                 f'<rect class="box {kind}" x="{left:g}" y="{top:g}" width="{wide:g}" height="{tall}" rx="6">'
                 f"<title>{escape(safe(key))}</title></rect>"
             )
-            parts.append(_text(words if len(words) <= 22 else f"{words[:21]}…", left + 8, top + 21))
+            parts.append(_text(words if len(words) <= most else f"{words[: most - 1]}…", left + 8, top + 21))
     lines = []
     for source, words, target in edges:
         if source in places and target in places and places[source][0] != places[target][0]:
