@@ -19,6 +19,7 @@ import click
 
 import veen.api.evidence
 from veen.cli.app import cli
+from veen.cli.examples import epilog_of
 from veen.core.catalogue import catalogue
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -47,6 +48,7 @@ def help_of(words: tuple[str, ...], command: click.Command) -> str:
     own = copy.copy(command)
     own.params = [param for param in command.params if not set(param.opts) & set(COMMON)]
     own.add_help_option = False
+    own.epilog = own.epilog or epilog_of(" ".join(words))
     context = click.Context(own, info_name=" ".join(("veen", *words)), terminal_width=WIDTH, max_content_width=WIDTH)
     return "\n".join(line.rstrip() for line in own.get_help(context).splitlines()).strip()
 

@@ -13,7 +13,7 @@ from veen.core.hashing import H
 from veen.core.objects.captoken import CapToken
 from veen.overlays.operations.common import account_id_of
 
-STREAMS = ("shop", "access", "contracts", "models", "recovery", "audit", "side")
+STREAMS = ("shop", "market", "access", "contracts", "models", "recovery", "audit", "side")
 
 
 class Issuer(Person):
@@ -56,24 +56,26 @@ def account(person):
 def test_payments_count_or_say_by_which_code_they_do_not(people, policy):
     alice, bob = people
     path = policy(issuing=[alice.client_id], default_currency="EUR")
-    paid = alice.json("op", "paid", "pay", "shop", "issue", bob.card, 100, "--policy", path, "--ttl-seconds", "10m")
+    paid = alice.json("op", "paid", "pay", "market", "issue", bob.card, 100, "--policy", path, "--ttl-seconds", "10m")
     assert paid["counted"]
-    bob.json("op", "paid", "pay", "shop", "translate", alice.card, 30, "--policy", path, "--operation-args", '{"n":1}')
-    poor = bob.json("op", "paid", "pay", "shop", "x", alice.card, 71, "--policy", path, code=Exit.POLICY)
+    bob.json(
+        "op", "paid", "pay", "market", "translate", alice.card, 30, "--policy", path, "--operation-args", '{"n":1}'
+    )
+    poor = bob.json("op", "paid", "pay", "market", "x", alice.card, 71, "--policy", path, code=Exit.POLICY)
     assert poor["code"] == "PAID.FUNDS"
     theft = bob.json(
-        *("op", "paid", "pay", "shop", "x", bob.card, 1, "--payer-account", alice.card, "--policy", path),
+        *("op", "paid", "pay", "market", "x", bob.card, 1, "--payer-account", alice.card, "--policy", path),
         code=Exit.POLICY,
     )
     assert theft["code"] == "PAID.RIGHTS"
-    listed = alice.json("op", "paid", "list", "shop", "--policy", path)
+    listed = alice.json("op", "paid", "list", "market", "--policy", path)
     balances = {balance_row["account"]: balance_row["balance"] for balance_row in listed["balances"]}
     assert balances == {account(alice): -70, account(bob): 70}
     assert listed["sums"] == {"EUR": 0}
     assert paid["operation_id"] in listed["operations"]
-    before = alice.json("op", "paid", "list", "shop", "--policy", path, "--as-of", paid["seq"])
+    before = alice.json("op", "paid", "list", "market", "--policy", path, "--as-of", paid["seq"])
     assert len(before["operations"]) == 1
-    assert "EUR" in alice.run("op", "paid", "list", "shop", "--policy", path).stdout
+    assert "EUR" in alice.run("op", "paid", "list", "market", "--policy", path).stdout
 
 
 @pytest.mark.req("PAID-04", "OPC-04")

@@ -68,6 +68,7 @@ def test_every_step_on_two_workers_gives_the_results_of_one_process(cluster, pre
     confs = event_log(tmp_path / "events") | {  # and a process of an executor dies in each step
         "spark.executorEnv.PYTHONPATH": f"{faults}:{ROOT}",
         "spark.executorEnv.VEEN_TEST_FAULTS": str(faults),
+        "spark.veen.openBytes": "4096",  # a log so small would be the work of one task
     }
     result = drive(cluster.url, DRIVER, prepared, faults, "all", confs=confs)
     assert result["found"] == expected

@@ -29,6 +29,7 @@ from veen.core.objects.tooling import (
     CheckpointRangeRequest,
     ClientCursorRequest,
     ConsistencyRequest,
+    FeedRequest,
     InspectRequest,
     LabelRequest,
     PolicyRequest,
@@ -206,7 +207,11 @@ def script(hub, now):
         ("version", b""),
         ("tooling/version", b""),
         ("metrics", b""),
+        ("tooling/feed", FeedRequest(control_bytes=0, wait_sec=0).to_bytes()),
+        ("tooling/feed", FeedRequest(control_bytes=10**9, wait_sec=0).to_bytes()),
+        ("tooling/promotion", nothing),
         ("tooling/rotate_key", RotateKeyRequest(overlap_sec=3600).to_bytes()),
+        ("tooling/fence", nothing),  # the last that changes anything: nothing is admitted from then on
         ("x" * 2_040, b""),  # the longest name that a frame can hold
     ]
     # Of rights: nobody's token, an administrator's, and a header that is no token.
@@ -220,5 +225,5 @@ def script(hub, now):
     ]
 
 
-LOOSE = ("metrics", "tooling/rotate_key", "healthz")
+LOOSE = ("metrics", "tooling/rotate_key", "tooling/feed", "tooling/fence", "healthz")
 ENDLESS = "events"  # the operation without an end, which not every transport carries

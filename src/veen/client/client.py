@@ -100,7 +100,7 @@ class Client:
         self._session = HubSession(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
-        self._queues: dict[tuple[bytes, bytes | None], SendQueue] = {}  # by stream_id and auth_ref
+        self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity.client_id)
@@ -325,8 +325,8 @@ class Client:
         raise outcome
 
     def _queue_of(self, stream: Stream, auth_ref: bytes | None) -> SendQueue:
-        """Calls for one stream at a time share their round trips."""
-        key = (self._labels.keys(stream)[0].stream_id, auth_ref)
+        """Calls for one stream at a time share their round trips; a stream with keys that were given is another one."""
+        key = (stream, auth_ref)
         queue = self._queues.get(key)
         if queue is None:
             idle = [other for other, queue in self._queues.items() if not queue.is_busy]

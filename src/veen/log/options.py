@@ -121,8 +121,9 @@ class Options:
         options = _lowered(given, KNOWN)
         if not options:
             raise OptionError(
-                "Spark gives a Python source no option of CREATE TABLE … USING veen, so such a table cannot be read: "
-                "use CREATE TEMPORARY VIEW … USING veen OPTIONS (path '…'), or spark.read.format('veen').load(PATH)"
+                "give the data directory: spark.read.format('veen').load(PATH), or in SQL CREATE TEMPORARY VIEW … "
+                "USING veen OPTIONS (path '…'). Spark gives a Python source no option of CREATE TABLE … USING veen, "
+                "so such a table cannot be read"
             )
         if ("path" in options) == ("hub" in options):
             raise OptionError("give the data directory, .load(PATH), or a hub, .option('hub', URL), and not both")

@@ -154,7 +154,7 @@ def _rehearse() -> None:
     """What every command of ours does with Spark: a task for each part, a shuffle, a sort, rows to the driver."""
     from veen.spark.session import spark_session
 
-    session = spark_session("veen prepares Spark", log_bytes=0, register=False)
+    session = spark_session("preparation", log_bytes=0, register=False)
     rows = session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long")
     shuffled = rows.repartition(2, "id").sortWithinPartitions("id").toLocalIterator(prefetchPartitions=True)
     if sum(1 for _ in shuffled) != 2 or rows.orderBy("id").count() != 2:

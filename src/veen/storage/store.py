@@ -159,7 +159,7 @@ class Store:
         capacity = capacity or Capacity()
         self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
         self._cache = FileCache(fs)
-        self._disk = fs.whole(("", *layout.DIRECTORIES))
+        self._disk = fs.whole(("", layout.LOG, layout.NODES, layout.OFFSETS))
         self._index = Index(fs)
         self._presence, self._keys_before = Presence(0), (0, 0)  # labels, clients
         self.state = LogState(

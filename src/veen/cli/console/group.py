@@ -44,7 +44,7 @@ _LISTENING: Final = several(
     click.option(
         "--data-dir", type=_DIR, help="The data directory of the hub, or a copy: queries are answered from it."
     ),
-    click.option("--audit", "audits", type=_DIR, multiple=True, help="What `veen audit run --out` left. Repeatable."),
+    click.option("--audit", "audits", type=_DIR, multiple=True, help="What an audit left by --out. Repeatable."),
     click.option("--root-path", default="", help="Behind a proxy: the prefix of all paths, such as /veen."),
 )
 

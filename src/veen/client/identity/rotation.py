@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Self
 
-from veen.client.errors import LocalError, RotationDue
+from veen.client.errors import LocalError, RotationDue, StateDamaged
 from veen.client.home import Home
 from veen.client.identity.identity import Identity
 from veen.client.identity.keystore import Keystore
@@ -129,7 +129,10 @@ def rotate_at_bounds(
     """
     identity = keystore.identity
     with StateStore.open(home, identity.name) as store:
-        reason = needs_rotation(identity, store.counts(identity.client_id), now, bounds)
+        try:
+            reason = needs_rotation(identity, store.counts(identity.client_id), now, bounds)
+        except StateDamaged:  # the command says it, or mends it
+            return None
         if reason is None or store.unfinished():
             return None
         tokens = TokenStore(home.tokens_fs(identity.name)).all()

@@ -3,21 +3,24 @@
 What a dev context needs is made here as well: an identity whose passphrase is random and lies in a file (decision 151).
 """
 
+import contextlib
 import os
 import re
 import secrets
+import tempfile
 import time
 from pathlib import Path
 from typing import Final
 
 from veen.client import agent
-from veen.client.errors import IdentityExists, SettingsError, WrongPassphrase
+from veen.client.errors import IdentityExists, IdentityInUse, SettingsError, WrongPassphrase
 from veen.client.home import Home, PrivateFs, read_secret
 from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity
 
 __all__ = ["make_identity", "make_passphrase_file", "open_without_asking", "read_passphrase"]
 
 _MAX_PASSPHRASE_BYTES: Final = 4096
+_OTHERS_SECONDS: Final = 30  # for another process to make an identity
 _RANDOM_PREFIX: Final = "veen-random-"
 _RANDOM_TEXT: Final = re.compile(rf"{_RANDOM_PREFIX}[0-9a-f]{{64}}")
 _RANDOM_KDF: Final = Kdf(memory_kib=Kdf.MIN_MEMORY_KIB, passes=1)  # 256 random bits need no stretching
@@ -63,26 +66,33 @@ def read_passphrase(path: Path) -> str:
 
 def make_passphrase_file(path: Path) -> None:
     """A random passphrase in a file for its owner alone; one that exists stays."""
-    if not path.exists():
-        PrivateFs(path.parent).make_dir("")
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            return
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{_RANDOM_PREFIX}{secrets.token_hex(32)}\n")
-            file.flush()
-            os.fsync(file.fileno())
+    if path.exists():
+        return
+    PrivateFs(path.parent).make_dir("")
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-") as file:  # 0600
+        file.write(f"{_RANDOM_PREFIX}{secrets.token_hex(32)}\n")
+        file.flush()
+        os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first; a half-written file is never there
+            os.link(file.name, path)
 
 
 def make_identity(home: Home, name: str, passphrase_file: Path) -> Keystore:
     """An identity whose passphrase is the one in the file, which is made if it is missing."""
     make_passphrase_file(passphrase_file)
     passphrase = read_passphrase(passphrase_file)
-    try:
-        return create_identity(home, name, passphrase, now=int(time.time()), kdf=_kdf_for(passphrase))
-    except IdentityExists:  # another process was first
-        return open_identity(home, name, passphrase)
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    while True:
+        try:
+            return create_identity(home, name, passphrase, now=int(time.time()), kdf=_kdf_for(passphrase))
+        except IdentityExists:  # another process was first
+            return open_identity(home, name, passphrase)
+        except IdentityInUse:  # another process makes it now, or has made it and uses it
+            if home.has_identity(name):
+                return open_identity(home, name, passphrase)
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _kdf_for(passphrase: str) -> Kdf:

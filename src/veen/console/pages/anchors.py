@@ -78,7 +78,7 @@ async def anchors(console: Console, query: Query) -> PageView:
         Section(
             title="Witnesses",
             note="Witness signatures are counted as the hub served them. The keys of witnesses are not configured "
-            "here, so nobody verified them: veen checkpoint list and veen witness do.",
+            "here, so nobody verified them: `veen checkpoint list STREAM` and `veen witness` do.",
         ),
         *(basis(folded) if folded.streams else []),
     ]

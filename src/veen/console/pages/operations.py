@@ -30,7 +30,7 @@ async def operations(console: Console, query: Query) -> PageView:
         if not rows and not folded.issues:
             continue
         if not streams:
-            command = f"veen op {name} list {stream_word(folded.streams[0].keys)}"
+            command = " ".join(("veen", "op", name, "list", stream_word(folded.streams[0].keys)))
         for stream in folded.streams:
             streams[stream.keys.stream_id] = folded
         sections.append(Section(title=name.capitalize(), note=noun.about, columns=tuple(columns), rows=tuple(rows)))
