@@ -13,7 +13,7 @@ from veen.testing.memfs import Crash, Fault, MemFs
 
 pytestmark = pytest.mark.long
 
-CUTS = 2_000
+CUTS = 1_000
 SLOW_CUTS = 100_000
 BLOCKS = 8
 

@@ -152,6 +152,7 @@ async def _connected(
 ) -> "Client":
     from veen.client.client import Client
     from veen.client.home import Home
+    from veen.client.transport.calls import Retry
 
     client = await Client.connect(
         options[f"{side}_url"],
@@ -160,6 +161,7 @@ async def _connected(
         keyring=keystore.secrets.keyring,
         home=Home.at(_home().state / side),
         insecure_http=True,  # inside a cluster; between clusters give https URLs
+        retry=Retry(seconds=5),  # then it is said, and tried again with the next pass
     )
     stack.push_async_callback(client.aclose)
     return client

@@ -26,7 +26,7 @@ from typing import Final
 from veen.client.errors import BadAnswer, HubRefused, NetworkError, NotPinned
 from veen.client.session import HubSession
 from veen.client.transport.base import Transport
-from veen.client.transport.calls import NO_RETRY, Calls, is_not_found, is_transient
+from veen.client.transport.calls import NO_RETRY, Calls, Retry, is_not_found, is_transient
 from veen.client.transport.hubapi import label_pages
 from veen.client.verify.pin import HubPin
 from veen.core import cbor
@@ -79,6 +79,7 @@ from veen.storage.store import Store
 __all__ = ["ReplicaFollower", "ReplicaGap", "ReplicaInconsistent", "open_replica", "prepare_replica"]
 
 _WAIT_SECONDS: Final = 5  # for which the primary may hold an answer back while nothing changes
+_FIRST_SECONDS: Final = 5.0  # for which a new replica tries to reach its primary
 _PAUSE_SECONDS: Final = 1.0  # between attempts while the primary cannot be reached
 _LATE_SECONDS: Final = 5.0  # an answer that comes later than this behind its time is one that does not come
 _BATCH_ITEMS: Final = 512
@@ -124,7 +125,7 @@ async def open_replica(directory: Path, source: str, pin: str | None, transport:
         pin = pin or (None if mark is None else mark.pin)
         if pin is None:
             raise NotPinned("a new replica needs the key of the hub that it follows: --hub-pk ed25519:HEX")
-        session = HubSession(Calls(transport), HubPin.parse(pin))
+        session = HubSession(Calls(transport, Retry(seconds=_FIRST_SECONDS)), HubPin.parse(pin))
         await session.open()
         await prepare_replica(fs, source, pin, session)
     return pin
