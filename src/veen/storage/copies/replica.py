@@ -83,7 +83,10 @@ def begin_replica(fs: Fs, mark: ReplicaMark, identity: HubIdentity, sig: bytes, 
                 )
             write_mark(fs, mark)
         return
-    names = [name for name in fs.list("") if name not in (layout.LOCK, layout.REPLICA, *layout.DIRECTORIES)]
+    own = {layout.LOCK, layout.REPLICA, *layout.DIRECTORIES}
+    if read_mark(fs) is not None:  # a beginning that was cut off
+        own |= {layout.KEY_MAP, layout.ROOT, layout.IDENTITY_SIG}
+    names = [name for name in fs.list("") if name.removesuffix(".tmp") not in own]
     if names:
         raise StorageError(f"the directory is not empty: it holds {names[0]}")
     write_mark(fs, mark)
