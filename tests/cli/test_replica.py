@@ -146,6 +146,7 @@ def until_there_or_ended(path, process):
     until(lambda: path.exists() or process.poll() is not None)
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_killed_again_and_again_ends_with_the_same_log(tmp_path):
     """kill -9 while it copies, at three different moments; nothing is lost, nothing is there twice."""
     small = ("--set", "limits.max_checkpoint_interval=8")

@@ -7,6 +7,7 @@ import pytest
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.identity import HubIdentity
 from veen.fs.errors import StorageError
+from veen.fs.local import OsFs
 from veen.storage import layout
 from veen.storage.copies.replica import ReplicaMark, begin_replica, read_mark
 from veen.storage.keys import identity as identities
@@ -34,6 +35,16 @@ def test_a_beginning_that_is_cut_off_anywhere_is_finished_by_the_next_run():
             assert fs.files() == whole.files(), (at, kind)
             assert read_mark(fs) == MARK
             assert identities.read_identity(fs).hub_id == IDENTITY.hub_id
+
+
+@pytest.mark.parametrize("name", [layout.IDENTITY, layout.IDENTITY_SIG, layout.KEY_MAP, layout.ROOT])
+def test_what_a_killed_process_left_of_a_file_is_no_obstacle(tmp_path, name):
+    fs = OsFs(tmp_path)
+    begin(fs)
+    (tmp_path / name).rename(tmp_path / f"{name}.tmp")
+    (tmp_path / layout.IDENTITY).unlink(missing_ok=True)
+    begin(fs)
+    assert identities.read_identity(fs).hub_id == IDENTITY.hub_id
 
 
 def test_a_directory_with_something_else_in_it_is_refused():

@@ -85,7 +85,7 @@ def begin_replica(fs: Fs, mark: ReplicaMark, identity: HubIdentity, sig: bytes, 
         return
     own = {layout.LOCK, layout.REPLICA, *layout.DIRECTORIES}
     if read_mark(fs) is not None:  # a beginning that was cut off
-        own |= {layout.KEY_MAP, layout.ROOT, layout.IDENTITY_SIG}
+        own |= {layout.KEY_MAP, layout.ROOT, layout.IDENTITY_SIG, layout.IDENTITY}
     names = [name for name in fs.list("") if name.removesuffix(".tmp") not in own]
     if names:
         raise StorageError(f"the directory is not empty: it holds {names[0]}")
