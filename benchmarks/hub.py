@@ -135,16 +135,10 @@ async def in_process(
 
 
 @contextlib.contextmanager
-def running_hub(root: Path, *settings: str) -> Iterator[tuple[int, bytes]]:
-    """A hub process as users start it; yields its port and its key."""
+def hub_process(root: Path, *settings: str) -> Iterator[dict[str, Any]]:
+    """A hub process as users start it; yields what it says of itself."""
     command = [sys.executable, "-m", "veen", "hub", "start", "--data-dir", str(root), "--port", "0", "--json"]
-    for setting in (
-        f"admission.trusted_issuers={load.ISSUER.public.hex()}",
-        "limits.max_cap_rate_per_sec=1000000",
-        "limits.max_cap_rate_burst=1000000",
-        "log.level=warning",
-        *settings,
-    ):
+    for setting in ("log.level=warning", *settings):
         command += ["--set", setting]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -155,11 +149,19 @@ def running_hub(root: Path, *settings: str) -> Iterator[tuple[int, bytes]]:
             if not line:
                 raise RuntimeError(f"the hub did not start: {text}")
             text += line
-        about = json.loads(text)
-        yield int(about["url"].rsplit(":", 1)[1]), bytes.fromhex(about["hub_pk"].removeprefix("ed25519:"))
+        yield json.loads(text)
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def running_hub(root: Path, *settings: str) -> Iterator[tuple[int, bytes]]:
+    """A hub that takes the messages of the load generator; yields its port and its key."""
+    trusted = f"admission.trusted_issuers={load.ISSUER.public.hex()}"
+    rates = ("limits.max_cap_rate_per_sec=1000000", "limits.max_cap_rate_burst=1000000")
+    with hub_process(root, trusted, *rates, *settings) as about:
+        yield int(about["url"].rsplit(":", 1)[1]), bytes.fromhex(about["hub_pk"].removeprefix("ed25519:"))
 
 
 def authorize(port: int, clients: int) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import datetime
 import ipaddress
-import json
 import os
 import shutil
 import socket
@@ -28,6 +27,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks import report
+from benchmarks.hub import hub_process
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -68,29 +68,10 @@ class Hub:
 
 @contextlib.contextmanager
 def running(root: Path, *settings: str, ca_file: Path | None = None) -> Iterator[Hub]:
-    command = [sys.executable, "-m", "veen", "hub", "start", "--data-dir", str(root), "--port", "0", "--json"]
-    for setting in (
-        "admission.capability_gating=false",
-        "admission.stream_scope=open",
-        "log.level=warning",
-        *settings,
-    ):
-        command += ["--set", setting]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        text = ""
-        while not text.rstrip().endswith("}"):
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"the hub did not start: {text}")
-            text += line
-        about = json.loads(text)
+    open_to_all = ("admission.capability_gating=false", "admission.stream_scope=open")
+    with hub_process(root, *open_to_all, *settings) as about:
         urls = [about["url"], *about["transports"]]
         yield Hub(bytes.fromhex(about["hub_id"]), {url.partition(":")[0]: url for url in urls}, ca_file)
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ def run(
             spark=spark,
             now=now,
             tables=tables,
-            told=reports.append,
+            on_plan=reports.append,
         )
 
     reports: list[PlanReport] = []
@@ -193,18 +193,18 @@ def answer_into(
     spark: "SparkSession | None" = None,
     now: Callable[[], int] = lambda: int(time.time()),
     tables: str | TableStore | None = None,
-    told: Callable[[PlanReport], None] = lambda report: None,
+    on_plan: Callable[[PlanReport], None] = lambda report: None,
 ) -> QueryOutcome:
     """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise.
 
-    `told` is given the plan, before the first row.
+    `on_plan` is called with the plan, before the first row.
     """
     prefix = plan_query(data_dir, descriptor, identity=identity)
     if tables is None:
-        told(log_plan(prefix))
+        on_plan(log_plan(prefix))
         return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
     plan = plan_tables(tables, prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
-    told(plan.report if isinstance(plan, TablePlan) else plan)
+    on_plan(plan.report if isinstance(plan, TablePlan) else plan)
     table_plan = plan if isinstance(plan, TablePlan) else None
     return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, table_plan)
 

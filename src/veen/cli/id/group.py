@@ -68,7 +68,7 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
 
     \b
     veen keygen --name alice
-    veen keygen --out /work/client --passphrase-file /run/secrets/passphrase
+    veen keygen --out ./client --passphrase-file /run/secrets/passphrase
     """
     from veen.client.home import Home
     from veen.client.identity.identity import check_name

@@ -15,10 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from veen.client.errors import BadAnswer, LocalError, TimedOut, Unreachable
 from veen.client.transport.base import NO_HEADERS, Answer
+from veen.client.transport.framed import answer_of, request_bytes
 from veen.client.transport.http import CALL_SECONDS, read_token
 from veen.core import cbor
-from veen.core.call_frames import MAX_OVERHEAD_BYTES, RequestFrame, ResponseFrame
-from veen.core.errors import FormatError
+from veen.core.call_frames import MAX_OVERHEAD_BYTES
 from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
 
 __all__ = ["FileTransport", "spool_of"]
@@ -66,8 +66,7 @@ class FileTransport:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
         limit = self._timeout if timeout is None else timeout
-        every = {**self._headers, **{name.lower(): value for name, value in headers.items()}}
-        frame = RequestFrame(operation, body, every).to_bytes()
+        frame = request_bytes(operation, body, self._headers, headers)
         # Two calls of the same bytes are two calls: random bytes tell them apart.
         name = f"{int(self._clock() * 1000):013d}-{sha256(frame + os.urandom(16)).hexdigest()[:32]}"
         request = self._directory / "in" / f"{name}.req"
@@ -82,11 +81,7 @@ class FileTransport:
         except BaseException:
             _take_back(request)
             raise
-        try:
-            response = ResponseFrame.from_bytes(data)
-        except FormatError as exc:
-            raise BadAnswer(f"{self.url}: the answer is not a frame: {exc}") from exc
-        return Answer(response.status, response.body, response.headers)
+        return answer_of(self.url, data)
 
     async def _put(self, request: Path, frame: bytes) -> None:
         putting = asyncio.get_running_loop().run_in_executor(

@@ -29,10 +29,11 @@ from veen.client.errors import (
 )
 from veen.client.transport.addresses import credentials_of
 from veen.client.transport.base import CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
+from veen.client.transport.framed import answer_of, request_bytes
 from veen.client.transport.http import CALL_SECONDS, is_loopback, read_token, tls_of
 from veen.core import cbor
-from veen.core.call_frames import MAX_OVERHEAD_BYTES, RequestFrame, ResponseFrame
-from veen.core.errors import ApiCode, FormatError
+from veen.core.call_frames import MAX_OVERHEAD_BYTES
+from veen.core.errors import ApiCode
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.net.nats_link import (
     BrokerFault,
@@ -110,8 +111,8 @@ class NatsTransport:
     ) -> Answer:
         limit = self._timeout if timeout is None else timeout
         own = {name: headers[name] for name in _OWN if name in headers}
-        others = {name.lower(): value for name, value in headers.items() if name not in own}
-        frame = RequestFrame(operation, body, {**self._headers, **others}).to_bytes()
+        others = {name: value for name, value in headers.items() if name not in own}
+        frame = request_bytes(operation, body, self._headers, others)
         try:
             async with asyncio.timeout(limit):
                 data = await self._ask(subject_of(self._hub, operation), frame, own)
@@ -119,11 +120,7 @@ class NatsTransport:
             raise TimedOut(f"{self.url}: no answer to {operation} within {limit:g} s") from exc
         if data is None:
             return _no_hub()
-        try:
-            response = ResponseFrame.from_bytes(data)
-        except FormatError as exc:
-            raise BadAnswer(f"{self.url}: the answer is not a frame: {exc}") from exc
-        return Answer(response.status, response.body, response.headers)
+        return answer_of(self.url, data)
 
     async def _ask(self, subject: str, frame: bytes, own: dict[str, str]) -> bytes | None:
         link = await self._connected()

@@ -22,10 +22,10 @@ from veen.client.errors import (
     Unreachable,
 )
 from veen.client.transport.base import NO_HEADERS, Answer
+from veen.client.transport.framed import answer_of, request_bytes
 from veen.client.transport.http import CALL_SECONDS, read_token
 from veen.core import cbor
-from veen.core.call_frames import MAX_OVERHEAD_BYTES, RequestFrame, ResponseFrame
-from veen.core.errors import FormatError
+from veen.core.call_frames import MAX_OVERHEAD_BYTES
 from veen.net.quic_link import client_configuration
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ class QuicTransport:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
         limit = self._timeout if timeout is None else timeout
-        frame = self._frame(operation, body, headers)
+        frame = request_bytes(operation, body, self._headers, headers)
         try:
             async with asyncio.timeout(limit):
                 link = await self._connected()
                 data = await link.ask(frame, self._max_answer + MAX_OVERHEAD_BYTES)
         except TimeoutError as exc:
             raise TimedOut(f"{self.url}: no answer to {operation} within {limit:g} s") from exc
-        return self._answer(data)
+        return answer_of(self.url, data)
 
     async def stream(self, operation: str, *, headers: Mapping[str, str] = NO_HEADERS) -> AsyncIterator[bytes]:
         """The pieces of an answer without an end (`tooling/events`), as they come; leave the loop to end it.
@@ -91,24 +91,13 @@ class QuicTransport:
         BadAnswer with the hub's error if it answers with one.
         """
         link = await self._connected()
-        pieces = link.follow(self._frame(operation, b"", headers), self._max_answer)
+        pieces = link.follow(request_bytes(operation, b"", self._headers, headers), self._max_answer)
         async with contextlib.aclosing(pieces):
-            head = self._answer(await anext(pieces))
+            head = answer_of(self.url, await anext(pieces))
             if not head.ok:
                 raise BadAnswer(f"{self.url}: {operation}: status {head.status}")
             async for piece in pieces:
                 yield piece
-
-    def _frame(self, operation: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        every = {**self._headers, **{name.lower(): value for name, value in headers.items()}}
-        return RequestFrame(operation, body, every).to_bytes()
-
-    def _answer(self, data: bytes) -> Answer:
-        try:
-            response = ResponseFrame.from_bytes(data)
-        except FormatError as exc:
-            raise BadAnswer(f"{self.url}: the answer is not a frame: {exc}") from exc
-        return Answer(response.status, response.body, response.headers)
 
     async def _connected(self) -> "QuicLink":
         async with self._opening:

@@ -184,7 +184,7 @@ class RecorderHandler(logging.Handler):
             event = record_of_log(record, host=self._host, position=f"{os.getpid()}:{self._began}:{self._count}")
             data = to_bytes(shaped(event, adapter=self.kind, source=self.id))
             self._put(SpoolItem(self._stream_id, data, self.id, event.position))
-        except Exception:
+        except Exception:  # a handler must not raise into the program that logs; logging.raiseExceptions decides
             self.handleError(record)
 
     def _put(self, pending: SpoolItem) -> None:
