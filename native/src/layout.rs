@@ -94,6 +94,32 @@ struct Parsed<'a> {
     sig: [u8; 64],
 }
 
+/// Where the MSG that begins at `start` ends, if it has the outline of one and is whole.
+pub fn end_of(data: &[u8], start: usize) -> Option<usize> {
+    let mut reader = Reader { data, pos: start };
+    reader.expect(&[0x8a, 0x01, 0x58, 0x20])?;
+    reader.bytes(32)?;
+    for _ in 0..2 {
+        reader.expect(&BSTR32)?;
+        reader.bytes(32)?;
+    }
+    reader.uint(0)?;
+    reader.uint(0)?;
+    if reader.data.get(reader.pos) == Some(&0xf6) {
+        reader.pos += 1;
+    } else {
+        reader.expect(&BSTR32)?;
+        reader.bytes(32)?;
+    }
+    reader.expect(&BSTR32)?;
+    reader.bytes(32)?;
+    let length = usize::try_from(reader.uint(0x40)?).ok()?;
+    reader.bytes(length)?;
+    reader.expect(&BSTR64)?;
+    reader.bytes(64)?;
+    Some(reader.pos)
+}
+
 fn parse(raw: &[u8]) -> Option<Parsed<'_>> {
     let mut reader = Reader { data: raw, pos: 0 };
     reader.expect(&[0x8a, 0x01, 0x58, 0x20])?;

@@ -3,16 +3,22 @@
 //! Verdicts come back in the order of submission, whichever worker was faster. A byte on a socket pair tells the event
 //! loop that the next verdict is there; one byte stands for all that came since the last `take`.
 //!
-//! All hand-offs are under one mutex, which is held for a few pushes and pops and never while hashing or signing. The
+//! The ordering thread never waits for a worker to leave a lock when it hands over work, as a worker may lose its core
+//! while it holds one: jobs go through channels, whose sending side has no lock, and a group counts its entries in an
+//! atomic. Verdicts are under a mutex, which is held for a few pushes and pops and never while hashing or signing. The
 //! flag `woken` is set by whoever makes the next verdict available and cleared by `take`, both under that mutex, so no
-//! verdict can be left behind without a byte on its way.
+//! verdict can be left behind without a byte on its way. How sleeping workers are woken is said at `Queue`.
 
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Write},
     os::unix::net::UnixStream,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        mpsc::{Receiver, Sender, channel},
+    },
     thread::{Builder, JoinHandle},
 };
 
@@ -23,7 +29,7 @@ use crate::{
 
 pub type Verdict = Result<Msg, Fault>;
 
-const BATCH: usize = 8; // messages a worker takes at once: few hand-offs, short turns
+const BATCH: usize = 8; // jobs of one kind that a worker takes at once: few hand-offs, short turns
 
 /// A worker panicked: a defect of this crate. Nothing that it worked on counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,37 +51,63 @@ struct SealJob<B> {
 
 enum Work<B> {
     Check(Vec<CheckJob<B>>),
-    Seal(SealJob<B>),
+    Seal(Vec<SealJob<B>>),
 }
 
-struct State<B> {
-    checks: VecDeque<CheckJob<B>>,       // submitted, not taken by a worker
-    seals: VecDeque<SealJob<B>>,         // served first: their group waits for nothing else
-    verdicts: VecDeque<Option<Verdict>>, // of tickets first, first + 1, …; None while a worker has it
+/// Work for the workers, from one thread.
+///
+/// A worker that finds nothing counts itself in `sleeping`, then looks at `jobs` once more, then waits; whoever queues
+/// counts the job in `jobs`, then looks at `sleeping`. Both are sequentially consistent, so one of the two sees the
+/// other: no job is left to workers that all sleep. `sleeping` changes under `calls` alone, so it is exact: whoever
+/// wakes a worker takes it off `sleeping` and adds a call, and the worker that wakes uses the call up. Whoever queues
+/// takes that mutex only if a worker sleeps.
+struct Queue<B> {
+    checks: Mutex<Receiver<CheckJob<B>>>,
+    seals: Mutex<Receiver<SealJob<B>>>, // served first: their group waits for nothing else
+    waiting_checks: AtomicUsize,        // counted before they are sent, until they are received
+    waiting_seals: AtomicUsize,         // the same
+    jobs: AtomicUsize,                  // the same of both kinds
+    sleeping: AtomicUsize,
+    closing: AtomicBool,
+    calls: Mutex<usize>, // workers that were called and have not woken yet
+    work: Condvar,       // there is a call, or the end
+}
+
+struct Senders<B> {
+    checks: Sender<CheckJob<B>>,
+    seals: Sender<SealJob<B>>,
+}
+
+#[derive(Default)]
+struct State {
+    verdicts: VecDeque<Option<Verdict>>, // of tickets first, first + 1, …; None, or not there yet, while on its way
     first: u64,                          // ticket of verdicts[0]
-    next: u64,                           // ticket of the next submission
     woken: bool,                         // a byte is on its way to the event loop
     broken: bool,
-    closing: bool,
 }
 
 struct Shared<B> {
-    state: Mutex<State<B>>,
-    work: Condvar, // there is something to do, or the end
+    queue: Queue<B>,
+    state: Mutex<State>,
     wake: UnixStream,
     workers: usize,
 }
 
 /// The entries that one sync makes durable; parts keep the order in which they were added.
+///
+/// One thread adds parts, and none is added any more once somebody waits: then `count` is final.
+#[derive(Default)]
 pub struct Group {
+    count: AtomicUsize, // parts that were added
     parts: Mutex<Parts>,
     complete: Condvar,
 }
 
 #[derive(Default)]
 struct Parts {
-    items: Vec<Option<Part>>,
-    pending: usize,
+    items: Vec<Option<Part>>, // by index, as far as they are there
+    filled: usize,
+    awaited: bool, // somebody waits
     broken: bool,
 }
 
@@ -99,32 +131,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Default for Group {
-    fn default() -> Self {
-        Self { parts: Mutex::new(Parts::default()), complete: Condvar::new() }
-    }
-}
-
 impl Group {
     pub fn add_record(&self, data: Vec<u8>) {
-        lock(&self.parts).items.push(Some(Part::Record(data)));
+        let index = self.reserve();
+        self.fill([(index, Some(Part::Record(data)))].into_iter());
     }
 
     fn reserve(&self) -> usize {
-        let mut parts = lock(&self.parts);
-        parts.items.push(None);
-        parts.pending += 1;
-        parts.items.len() - 1
+        self.count.fetch_add(1, SeqCst)
     }
 
-    fn fill(&self, index: usize, sealed: Option<Sealed>) {
+    /// Put parts in their places; None: it could not be made.
+    fn fill(&self, made: impl Iterator<Item = (usize, Option<Part>)>) {
         let mut parts = lock(&self.parts);
-        parts.pending -= 1;
-        match sealed {
-            Some(sealed) => parts.items[index] = Some(Part::Entry(sealed)),
-            None => parts.broken = true,
+        for (index, part) in made {
+            if parts.items.len() <= index {
+                parts.items.resize_with(index + 1, || None);
+            }
+            parts.broken |= part.is_none();
+            parts.items[index] = part;
+            parts.filled += 1;
         }
-        if parts.pending == 0 {
+        if parts.awaited && parts.filled == self.count.load(SeqCst) {
             self.complete.notify_all();
         }
     }
@@ -132,7 +160,8 @@ impl Group {
     /// Wait until every entry is sealed, then hand the parts to `take`.
     pub fn wait<R>(&self, take: impl FnOnce(&mut dyn Iterator<Item = &Part>) -> R) -> Result<R, Broken> {
         let mut parts = lock(&self.parts);
-        while parts.pending > 0 {
+        parts.awaited = true;
+        while parts.filled < self.count.load(SeqCst) {
             parts = self.complete.wait(parts).unwrap_or_else(PoisonError::into_inner);
         }
         if parts.broken { Err(Broken) } else { Ok(take(&mut parts.items.iter().flatten())) }
@@ -141,7 +170,9 @@ impl Group {
 
 pub struct Pool<B: AsRef<[u8]> + Send + 'static> {
     shared: Arc<Shared<B>>,
+    senders: Senders<B>,
     rules: Mutex<Arc<Rules>>,
+    next: AtomicU64, // ticket of the next submission
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -151,18 +182,21 @@ impl<B: AsRef<[u8]> + Send + 'static> Pool<B> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
-        let state = State {
-            checks: VecDeque::new(),
-            seals: VecDeque::new(),
-            verdicts: VecDeque::new(),
-            first: 0,
-            next: 0,
-            woken: false,
-            broken: false,
-            closing: false,
+        let (checks, checks_out) = channel();
+        let (seals, seals_out) = channel();
+        let queue = Queue {
+            checks: Mutex::new(checks_out),
+            seals: Mutex::new(seals_out),
+            waiting_checks: AtomicUsize::new(0),
+            waiting_seals: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
+            sleeping: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            calls: Mutex::new(0),
+            work: Condvar::new(),
         };
         let workers = workers.max(1);
-        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), wake, workers });
+        let shared = Arc::new(Shared { queue, state: Mutex::default(), wake, workers });
         let mut threads = Vec::new();
         for number in 0..workers {
             let shared = Arc::clone(&shared);
@@ -173,7 +207,14 @@ impl<B: AsRef<[u8]> + Send + 'static> Pool<B> {
             })?;
             threads.push(thread);
         }
-        Ok((Self { shared, rules: Mutex::new(Arc::new(rules)), threads: Mutex::new(threads) }, woken))
+        let pool = Self {
+            shared,
+            senders: Senders { checks, seals },
+            rules: Mutex::new(Arc::new(rules)),
+            next: AtomicU64::new(0),
+            threads: Mutex::new(threads),
+        };
+        Ok((pool, woken))
     }
 
     /// Messages that are submitted from now on are held to these rules.
@@ -187,13 +228,9 @@ impl<B: AsRef<[u8]> + Send + 'static> Pool<B> {
         if !fits(raw.as_ref(), &rules) {
             return false;
         }
-        let mut state = lock(&self.shared.state);
-        let ticket = state.next;
-        state.next += 1;
-        state.verdicts.push_back(None);
-        state.checks.push_back(CheckJob { ticket, raw, rules });
-        drop(state);
-        self.shared.work.notify_one();
+        let ticket = self.next.fetch_add(1, SeqCst);
+        self.shared.queue.waiting_checks.fetch_add(1, SeqCst);
+        self.shared.queue.add(|| self.senders.checks.send(CheckJob { ticket, raw, rules }).is_ok());
         true
     }
 
@@ -213,19 +250,18 @@ impl<B: AsRef<[u8]> + Send + 'static> Pool<B> {
     pub fn seal(&self, group: &Arc<Group>, key: Arc<SigningKey>, raw: B, place: Place) {
         let index = group.reserve();
         let job = SealJob { key, raw, place, group: Arc::clone(group), index };
-        lock(&self.shared.state).seals.push_back(job);
-        self.shared.work.notify_one();
+        self.shared.queue.waiting_seals.fetch_add(1, SeqCst);
+        self.shared.queue.add(|| self.senders.seals.send(job).is_ok());
     }
 
     /// Submissions without a verdict yet, and verdicts not taken yet.
     pub fn outstanding(&self) -> usize {
-        lock(&self.shared.state).verdicts.len()
+        usize::try_from(self.next.load(SeqCst) - lock(&self.shared.state).first).unwrap_or(usize::MAX)
     }
 
     /// Finish what was begun and end the threads. Further submissions would never be answered.
     pub fn close(&self) {
-        lock(&self.shared.state).closing = true;
-        self.shared.work.notify_all();
+        self.shared.queue.close();
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
@@ -238,18 +274,104 @@ impl<B: AsRef<[u8]> + Send + 'static> Drop for Pool<B> {
     }
 }
 
+/// None if sealing panicked, or the entry is too large to be one.
+fn sealed_part<B: AsRef<[u8]>>(job: &SealJob<B>) -> Option<Part> {
+    catch_unwind(AssertUnwindSafe(|| seal(&job.key, job.raw.as_ref(), &job.place))).ok().flatten().map(Part::Entry)
+}
+
+impl<B> Queue<B> {
+    /// Count a job, send it, and wake a worker if one sleeps.
+    fn add(&self, send: impl FnOnce() -> bool) {
+        self.jobs.fetch_add(1, SeqCst);
+        let sent = send();
+        debug_assert!(sent, "the receivers live as long as the pool");
+        if self.sleeping.load(SeqCst) == 0 {
+            return;
+        }
+        let mut calls = lock(&self.calls);
+        if self.sleeping.load(SeqCst) > 0 {
+            self.sleeping.fetch_sub(1, SeqCst);
+            *calls += 1;
+            drop(calls);
+            self.work.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        self.closing.store(true, SeqCst);
+        drop(lock(&self.calls)); // a worker that has looked at `closing` waits by now
+        self.work.notify_all();
+    }
+
+    /// The next work, or None at the end, when nothing is left.
+    fn next(&self, workers: usize) -> Option<Work<B>> {
+        loop {
+            if let Some(work) = self.receive(workers) {
+                return Some(work);
+            }
+            if !self.sleep() {
+                return None;
+            }
+        }
+    }
+
+    /// Wait for a call; false at the end, when nothing is left. Returns at once if there are jobs.
+    fn sleep(&self) -> bool {
+        let mut calls = lock(&self.calls);
+        self.sleeping.fetch_add(1, SeqCst);
+        if self.jobs.load(SeqCst) > 0 {
+            self.sleeping.fetch_sub(1, SeqCst);
+            drop(calls);
+            std::thread::yield_now(); // a job was counted and is being sent
+            return true;
+        }
+        while *calls == 0 && !self.closing.load(SeqCst) {
+            calls = self.work.wait(calls).unwrap_or_else(PoisonError::into_inner);
+        }
+        if *calls > 0 {
+            *calls -= 1;
+            return true;
+        }
+        self.sleeping.fetch_sub(1, SeqCst);
+        self.jobs.load(SeqCst) > 0
+    }
+
+    fn receive(&self, workers: usize) -> Option<Work<B>> {
+        let seals = self.share(&self.seals, &self.waiting_seals, workers);
+        if !seals.is_empty() {
+            return Some(Work::Seal(seals));
+        }
+        let checks = self.share(&self.checks, &self.waiting_checks, workers);
+        (!checks.is_empty()).then_some(Work::Check(checks))
+    }
+
+    /// One worker's share of what waits.
+    fn share<T>(&self, receiver: &Mutex<Receiver<T>>, waiting: &AtomicUsize, workers: usize) -> Vec<T> {
+        let share = waiting.load(SeqCst).div_ceil(workers).min(BATCH);
+        if share == 0 {
+            return Vec::new();
+        }
+        let jobs: Vec<_> = lock(receiver).try_iter().take(share).collect();
+        waiting.fetch_sub(jobs.len(), SeqCst);
+        self.jobs.fetch_sub(jobs.len(), SeqCst);
+        jobs
+    }
+}
+
 impl<B: AsRef<[u8]> + Send + 'static> Shared<B> {
     fn serve(&self) {
         let mut keys = KeyCache::default();
-        while let Some(work) = self.next() {
+        while let Some(work) = self.queue.next(self.workers) {
             match work {
-                Work::Seal(job) => {
-                    let SealJob { key, raw, place, group, index } = job;
-                    let sealed = catch_unwind(AssertUnwindSafe(|| seal(&key, raw.as_ref(), &place))).ok().flatten();
-                    if sealed.is_none() {
+                Work::Seal(jobs) => {
+                    let sealed: Vec<_> = jobs.iter().map(sealed_part).collect();
+                    if sealed.iter().any(Option::is_none) {
                         self.report(|state| state.broken = true);
                     }
-                    group.fill(index, sealed);
+                    let mut parts = sealed.into_iter();
+                    for run in jobs.chunk_by(|job, next| Arc::ptr_eq(&job.group, &next.group)) {
+                        run[0].group.fill(run.iter().map(|job| job.index).zip(parts.by_ref()));
+                    }
                 }
                 Work::Check(jobs) => {
                     let verdicts = catch_unwind(AssertUnwindSafe(|| {
@@ -259,6 +381,9 @@ impl<B: AsRef<[u8]> + Send + 'static> Shared<B> {
                         Ok(verdicts) => {
                             for (job, verdict) in jobs.iter().zip(verdicts) {
                                 let at = usize::try_from(job.ticket - state.first).unwrap_or(usize::MAX);
+                                if state.verdicts.len() <= at {
+                                    state.verdicts.resize_with(at + 1, || None);
+                                }
                                 state.verdicts[at] = Some(verdict);
                             }
                         }
@@ -269,25 +394,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Shared<B> {
         }
     }
 
-    fn next(&self) -> Option<Work<B>> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(job) = state.seals.pop_front() {
-                return Some(Work::Seal(job));
-            }
-            if !state.checks.is_empty() {
-                let share = state.checks.len().div_ceil(self.workers).min(BATCH);
-                return Some(Work::Check(state.checks.drain(..share).collect()));
-            }
-            if state.closing {
-                return None;
-            }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     /// Change the state and wake the event loop if it has something to take.
-    fn report(&self, change: impl FnOnce(&mut State<B>)) {
+    fn report(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
         let ready = state.broken || matches!(state.verdicts.front(), Some(Some(_)));
@@ -346,6 +454,15 @@ mod tests {
             assert_eq!(collect(&pool, &mut stream, 50_000), 50_000);
         });
         assert_eq!(pool.outstanding(), 0);
+        for _ in 0..60_000 {
+            // Every worker sleeps in the end and is counted: none is forgotten, none counted twice.
+            if pool.shared.queue.sleeping.load(SeqCst) == 4 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(pool.shared.queue.sleeping.load(SeqCst), 4);
+        assert_eq!((pool.shared.queue.jobs.load(SeqCst), *lock(&pool.shared.queue.calls)), (0, 0));
     }
 
     #[test]

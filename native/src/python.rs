@@ -12,7 +12,7 @@ use pyo3::{
 
 use crate::{
     ed25519,
-    layout::{Fault, Place, Rules},
+    layout::{Fault, Place, Rules, end_of},
     pool::{self, Broken, Part},
 };
 
@@ -56,6 +56,20 @@ fn verify_many<'py>(py: Python<'py>, jobs: PyBackedBytes) -> PyResult<Bound<'py,
         verdicts
     });
     Ok(PyBytes::new(py, &verdicts))
+}
+
+/// The messages of a CBOR sequence from `start` on, `most` at most, and where the next item begins: the end, or what
+/// does not have the outline of a MSG.
+#[pyfunction]
+fn split<'py>(py: Python<'py>, data: &[u8], start: usize, most: usize) -> PyResult<(Bound<'py, PyList>, usize)> {
+    let list = PyList::empty(py);
+    let mut pos = start;
+    while list.len() < most {
+        let Some(end) = end_of(data, pos) else { break };
+        list.append(PyBytes::new(py, &data[pos..end]))?;
+        pos = end;
+    }
+    Ok((list, pos))
 }
 
 /// A secret key that signs; it never leaves this object.
@@ -266,6 +280,7 @@ fn veen_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(verify, module)?)?;
     module.add_function(wrap_pyfunction!(verify_many, module)?)?;
+    module.add_function(wrap_pyfunction!(split, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_class::<Signer>()?;
     module.add_class::<CheckedMsg>()?;

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 VARIABLE: Final = "VEEN_NATIVE"
-VERSION: Final = "0.2.0"  # native/Cargo.toml; another one may have other functions
+VERSION: Final = "0.3.0"  # native/Cargo.toml; another one may have other functions
 
 
 class Checked(Protocol):
@@ -88,6 +88,10 @@ class Module(Protocol):
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> bool: ...
     def verify_many(self, jobs: bytes, /) -> bytes: ...
+    def split(self, data: bytes, start: int, most: int, /) -> tuple[list[bytes], int]:
+        """Messages of a CBOR sequence, and where the first item begins that has not the outline of one."""
+        ...
+
     def Signer(self, seed: bytes, /) -> NativeSigner: ...  # noqa: N802 - a class of the module
     def Group(self) -> SealedGroup: ...  # noqa: N802
     def Pool(self, workers: int, profiles: Sequence[bytes], sizes: Sizes, nice: int = 0) -> Pool: ...  # noqa: N802

@@ -17,16 +17,6 @@ from typing import Final, Self
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, MalformedError, VersionError
 
-__all__ = [
-    "MAX_HEADERS_BYTES",
-    "MAX_HEAD_BYTES",
-    "MAX_OVERHEAD_BYTES",
-    "RequestFrame",
-    "RequestHead",
-    "ResponseFrame",
-    "request_head",
-]
-
 _VERSION: Final = 1
 _WHAT_REQUEST: Final = "request frame"
 _WHAT_RESPONSE: Final = "response frame"

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from veen.core.errors import RETIRED_CODES, ApiCode, Refusal
 
-__all__ = ["BLAMES", "ErrorRow", "catalogue", "details_of", "row_of"]
-
 BLAMES: Final = ("you", "producer", "hub", "network", "this machine", "bug")
 
 

@@ -14,25 +14,6 @@ import cbor2
 
 from veen.core.errors import FieldSizeError, MalformedError
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_ITEM_BYTES",
-    "MAX_MAP_ENTRIES",
-    "U64_MAX",
-    "Item",
-    "bstr_head",
-    "check",
-    "decode",
-    "encode",
-    "encode_sorted",
-    "is_sorted",
-    "item_end",
-    "sequence",
-    "sort_keys",
-    "uint",
-    "uint_at",
-]
-
 # One decoded item: int, bytes, str, bool, None, list of items, dict of items. Any, because a recursive alias
 # would make every caller cast; `wire.Fields` narrows each value as it is read.
 Item = Any
@@ -67,6 +48,11 @@ _NO_TAGS: Final = _NoTags()
 def encode(item: Item) -> bytes:
     """The one encoding of `item`; map keys keep the order in which the caller put them."""
     check(item, "item")
+    return cbor2.dumps(item)
+
+
+def encode_unchecked(item: Item) -> bytes:
+    """As `encode`, of an item that was checked before: hot paths encode what they have read."""
     return cbor2.dumps(item)
 
 
@@ -155,10 +141,13 @@ def sort_keys(item: Item) -> Item:
 def is_sorted(item: Item) -> bool:
     """Whether every map in `item` has its keys in the order that `encode_sorted` gives them."""
     if type(item) is dict:
-        keys = [cbor2.dumps(key) for key in item]
-        return keys == sorted(keys) and all(is_sorted(value) for value in item.values())
+        if len(item) > 1:
+            keys = [cbor2.dumps(key) for key in item]
+            if keys != sorted(keys):
+                return False
+        return all(map(is_sorted, item.values()))
     if type(item) is list:
-        return all(is_sorted(element) for element in item)
+        return all(map(is_sorted, item))
     return True
 
 

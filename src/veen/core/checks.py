@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from veen.core.errors import EvidenceError, SignatureError, VeenError, VerifyError
+from veen.core.errors import EvidenceError, SignatureError, StatedError, VerifyError
 from veen.core.objects import envelopes
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
@@ -22,22 +22,13 @@ from veen.core.sealing.ciphertext import Parts
 from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof
 from veen.core.wire import Wire
 
-__all__ = ["Given", "MissingInput", "check"]
-
 W = TypeVar("W", bound=Wire)
 
 
-class MissingInput(VeenError):
+class MissingInput(StatedError):
     """The object may be good or bad: something needed to tell was not given."""
 
     hint = "Give what is missing and verify again."
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return self.what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

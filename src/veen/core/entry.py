@@ -10,44 +10,6 @@ from typing import Final
 
 from veen.core.hashing import tag_prefix, u64be
 
-__all__ = [
-    "FRAME",
-    "FRAME_BYTES",
-    "FRAME_HASH_AT",
-    "FRAME_HEAD",
-    "FRAME_LABEL_AT",
-    "FRAME_LENGTHS",
-    "FRAME_LENGTHS_AT",
-    "FRAME_SEQ_AT",
-    "FRAME_VERSION",
-    "HASH_BYTES",
-    "HASH_HEAD",
-    "HASH_ITEM",
-    "HEAD_BYTES",
-    "MAX_RECEIPT_BYTES",
-    "MSG_ARRAY",
-    "MSG_CLIENT_AT",
-    "MSG_FIXED",
-    "MSG_HEAD",
-    "MSG_LABEL_AT",
-    "MSG_PROFILE_AT",
-    "MSG_SEQ_AT",
-    "MSG_SIGNED_TAG",
-    "NULL_HEAD",
-    "RECEIPT_ARRAY",
-    "RECEIPT_HEAD",
-    "RECEIPT_LABEL_AT",
-    "RECEIPT_SEQ_AT",
-    "RECEIPT_SIGNED_TAG",
-    "SIG_BYTES",
-    "SIG_HEAD",
-    "SIG_TAIL",
-    "VER_HEAD",
-    "claimed_client",
-    "entry_hash_of",
-    "leaf_hash_of",
-]
-
 HASH_BYTES: Final = 32
 SIG_BYTES: Final = 64
 HASH_HEAD: Final = b"\x58\x20"
@@ -85,18 +47,18 @@ RECEIPT_LABEL_AT: Final = len(RECEIPT_HEAD)
 RECEIPT_SEQ_AT: Final = RECEIPT_LABEL_AT + HASH_BYTES
 RECEIPT_SIGNED_TAG: Final = tag_prefix("veen/sig") + b"\x86"  # before the six items that `hub_sig` signs
 
-_ENTRY_TAG: Final = b"veen/entry"  # H, not Ht: entry_hash has no 0x00 separator (spec §4.8.1, D-68)
-_LEAF_TAG: Final = tag_prefix("veen/leaf")
+ENTRY_TAG: Final = b"veen/entry"  # H, not Ht: entry_hash has no 0x00 separator (spec §4.8.1, D-68)
+LEAF_TAG: Final = tag_prefix("veen/leaf")  # before label, profile_id, ct_hash, client_id and client_seq (u64)
 
 
 def entry_hash_of(msg: bytes, receipt: bytes = b"") -> bytes:
     """entry_hash of a MSG and its RECEIPT, or of both in one piece."""
-    return sha256(_ENTRY_TAG + msg + receipt).digest()
+    return sha256(ENTRY_TAG + msg + receipt).digest()
 
 
 def leaf_hash_of(*, label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
     """leaf_hash, which is also msg_id (spec §2)."""
-    return sha256(b"".join((_LEAF_TAG, label, profile_id, ct_hash, client_id, u64be(client_seq)))).digest()
+    return sha256(b"".join((LEAF_TAG, label, profile_id, ct_hash, client_id, u64be(client_seq)))).digest()
 
 
 def claimed_client(raw: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Every way the protocol says no: exceptions, error codes and the admission table (spec §8.2, §10.6).
+"""The errors of the protocol: exceptions, error codes and the admission table (spec §8.2, §10.6).
 
 Errors carry data and survive pickling (`args` mirror `__init__`); the words are derived from the data. What a person is
 told about a code (meaning, exit status, what to do) stands in `errors.toml`, which `veen.core.catalogue` reads.
@@ -10,30 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 if TYPE_CHECKING:
     from veen.core.catalogue import ErrorRow
-
-__all__ = [
-    "RETIRED_CODES",
-    "AmbiguousError",
-    "ApiCode",
-    "CapabilityError",
-    "EvidenceError",
-    "FieldSizeError",
-    "FormatError",
-    "InvalidKeyError",
-    "LimitError",
-    "MalformedError",
-    "OpenError",
-    "PaddingError",
-    "ProofError",
-    "Refusal",
-    "Refused",
-    "SignatureError",
-    "Stage",
-    "StatedError",
-    "VeenError",
-    "VerifyError",
-    "VersionError",
-]
 
 
 class _HintOfCode:
@@ -54,6 +30,11 @@ class VeenError(Exception):
     code: str = "E.LOCAL"
     # A class sets a hint only if it shares its code with other errors, and knows better than their row what to do.
     hint: ClassVar[str] = cast("str", _HintOfCode())
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
 
     @property
     def row(self) -> "ErrorRow":
@@ -81,10 +62,8 @@ class StatedError(VeenError):
         return self.what
 
 
-class FormatError(VeenError):
+class FormatError(VeenError, code="E.FORMAT"):
     """The bytes are not the one canonical encoding of the object they claim to be (I10)."""
-
-    code = "E.FORMAT"
 
 
 class MalformedError(FormatError):
@@ -129,10 +108,8 @@ class PaddingError(FormatError):
         return "ciphertext: padding holds a non-zero byte"
 
 
-class LimitError(VeenError):
+class LimitError(VeenError, code="E.SIZE"):
     """A value exceeds the limit registry (spec §14)."""
-
-    code = "E.SIZE"
 
     def __init__(self, name: str, actual: int, maximum: int) -> None:
         super().__init__(name, actual, maximum)
@@ -142,30 +119,12 @@ class LimitError(VeenError):
         return f"{self.name}: {self.actual} is above the maximum of {self.maximum}"
 
 
-class InvalidKeyError(VeenError):
+class InvalidKeyError(StatedError, code="E.LOCAL.KEY"):
     """Key material that no honest party produces: wrong length, or a low-order point."""
 
-    code = "E.LOCAL.KEY"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return self.what
-
-
-class VerifyError(VeenError):
+class VerifyError(StatedError, code="E.VERIFY"):
     """Evidence is bad: what was claimed does not hold."""
-
-    code = "E.VERIFY"
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return self.what
 
 
 class SignatureError(VerifyError):
@@ -184,10 +143,8 @@ class EvidenceError(VerifyError):
     """An equivocation report does not prove what it claims."""
 
 
-class OpenError(VeenError):
+class OpenError(VeenError, code="E.LOCAL.OPEN"):
     """A ciphertext cannot be opened. Deliberately says no more: a wrong key and altered bytes look the same."""
-
-    code = "E.LOCAL.OPEN"
 
     def __str__(self) -> str:
         return "cannot be opened: wrong key, or bytes altered"
@@ -212,7 +169,7 @@ class Stage(Enum):
 
 
 class Refusal(Enum):
-    """Every way admission says no, in the order the checks run (spec §8.2, decisions §7).
+    """The reasons for which admission refuses a message, in the order of the checks (spec §8.2, decisions §7).
 
     The order of the members is normative: the first check that fails decides the answer.
     """
@@ -248,10 +205,8 @@ class Refusal(Enum):
         self.detail_enum, self.stage, self.code, self.http_status = detail_enum, stage, code, http_status
 
 
-class Refused(VeenError):
+class Refused(VeenError, code="E.BAD_REQUEST"):
     """The hub will not admit this message; `refusal` is the whole reason."""
-
-    code = "E.BAD_REQUEST"
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)

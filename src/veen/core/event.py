@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from veen.core.objects.payload_hdr import PayloadHdr
 
-__all__ = ["Event", "Order"]
-
 Order = tuple[int, bytes, int, int, bytes]
 
 

@@ -38,8 +38,6 @@ from veen.core.tlog.receipt import CoseReceipt
 from veen.core.tree.mmr import Mmr
 from veen.core.tree.proof import ConsistencyProof, RangeProof
 
-__all__ = ["CheckedEntry", "CheckedLog", "EvidenceReport", "check_evidence"]
-
 A = TypeVar("A")
 _CHECKED_KINDS: Final = ("tlog-proof", "cose-receipt")
 T = TypeVar("T")
@@ -165,7 +163,7 @@ class EvidenceReport:
 def check_evidence(
     evidence: EvidenceFile, trusted: TrustedKeys | None, policy: WitnessPolicy | None = None
 ) -> EvidenceReport:
-    """All checks. EvidenceFault at the first that fails; without `trusted` the keys in the file are believed.
+    """All checks. EvidenceFault at the first that fails; without `trusted` the keys in the file are trusted.
 
     With a `policy` each log of the file must have a CHECKPOINT that is listed in a log of the policy, under a note that
     satisfies it, and receipts of that log must verify.

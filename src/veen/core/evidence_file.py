@@ -32,23 +32,6 @@ from veen.core.wire import (
     reference,
 )
 
-__all__ = [
-    "MAGIC",
-    "MAX_CHECKPOINTS",
-    "MAX_ENTRIES",
-    "MAX_FILE_BYTES",
-    "MAX_LOGS",
-    "OUTSIDE_KINDS",
-    "EntryEvidence",
-    "EvidenceFault",
-    "EvidenceFile",
-    "LogEvidence",
-    "OutsideProof",
-    "Plaintext",
-    "RunEvidence",
-    "is_evidence",
-]
-
 MAGIC: Final = b"\x84\x6dveen-evidence"  # an array of four items, of which the first is this text
 VERSION: Final = 1
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
@@ -67,10 +50,8 @@ _SHORTEST: Final = len(MAGIC) + 1 + 1 + len(HASH_HEAD) + 32
 _MAX_ITEMS: Final = 8 * MAX_ENTRIES  # an entry of its own run is seven items
 
 
-class EvidenceFault(VerifyError):
+class EvidenceFault(VerifyError, code="E.EVIDENCE"):
     """A file is no evidence, or does not prove what it claims; `code` says which of the two, and where."""
-
-    code = "E.EVIDENCE"
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -84,10 +65,9 @@ def is_evidence(data: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Plaintext(Wire):
+class Plaintext(Wire, kind="evidence plaintext"):
     """What the exporter says that an entry holds. Nothing in the file proves it."""
 
-    KIND: ClassVar[str] = "evidence plaintext"
     FORM: ClassVar[Form] = "array"
 
     payload_hdr: bytes
@@ -111,10 +91,9 @@ Content = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class EntryEvidence(Wire):
+class EntryEvidence(Wire, kind="evidence entry"):
     """One entry: the bytes of its MSG and RECEIPT, and perhaps its opening or plaintext."""
 
-    KIND: ClassVar[str] = "evidence entry"
     FORM: ClassVar[Form] = "array"
 
     msg: bytes
@@ -123,10 +102,9 @@ class EntryEvidence(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RunEvidence(Wire):
+class RunEvidence(Wire, kind="evidence run"):
     """Entries without a gap between them, and the range_proof that leads to the first checkpoint of the log."""
 
-    KIND: ClassVar[str] = "evidence run"
     FORM: ClassVar[Form] = "map"
 
     proof: bytes
@@ -134,10 +112,9 @@ class RunEvidence(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LogEvidence(Wire):
+class LogEvidence(Wire, kind="evidence log"):
     """What the file says about one label: the stream in one epoch."""
 
-    KIND: ClassVar[str] = "evidence log"
     FORM: ClassVar[Form] = "map"
 
     label: Bytes32
@@ -152,10 +129,9 @@ class LogEvidence(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideProof(Wire):
+class OutsideProof(Wire, kind="outside proof"):
     """A proof by somebody else than the hub, about the checkpoint whose bytes have this SHA-256."""
 
-    KIND: ClassVar[str] = "outside proof"
     FORM: ClassVar[Form] = "array"
 
     kind: Annotated[str, Choice(*OUTSIDE_KINDS)]
@@ -164,10 +140,9 @@ class OutsideProof(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class EvidenceFile(Wire):
+class EvidenceFile(Wire, kind="evidence body"):
     """The body of a file, nothing of it verified yet. `from_bytes` and `to_bytes` are the body without its frame."""
 
-    KIND: ClassVar[str] = "evidence body"
     FORM: ClassVar[Form] = "map"
 
     identity: bytes  # hub-identity.json

@@ -3,8 +3,6 @@
 No release of ours is on a registry, where anybody could own the name.
 """
 
-__all__ = ["install_hint"]
-
 
 def install_hint(extra: str) -> str:
     """The sentence that every text about a missing extra ends with."""

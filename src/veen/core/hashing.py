@@ -2,8 +2,6 @@
 
 from hashlib import sha256
 
-__all__ = ["H", "Ht", "tag_prefix", "trunc_24", "u32be", "u64be"]
-
 
 def H(data: bytes) -> bytes:  # noqa: N802 - the spec's own name
     """SHA-256."""

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from veen.core.wire import Wire
 
-__all__ = ["field_html", "of_wire", "shown", "table"]
-
 _MAX_ELEMENTS: Final = 16
 _MAX_CHARS: Final = 200
 _STYLE: Final = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"

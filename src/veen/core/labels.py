@@ -6,8 +6,6 @@ from typing import Final
 from veen.core.errors import InvalidKeyError, MalformedError
 from veen.core.hashing import H, Ht, u64be
 
-__all__ = ["epoch_at", "epoch_window", "hub_id_of", "label_of", "routing_key_of", "stream_id_of"]
-
 _HEX_ID: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 

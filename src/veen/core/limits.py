@@ -9,8 +9,6 @@ from typing import Any, Final, Self
 
 from veen.core.errors import LimitError, MalformedError
 
-__all__ = ["DEFAULT_LIMITS", "MAX_CAP_CHAIN", "MAX_CAP_STREAMS", "MAX_PROOF_PATH", "MAX_WITNESSES", "Limits"]
-
 # Bounds of single objects that no deployment configures (spec §14, D-37, D-49).
 MAX_PROOF_PATH: Final = 64
 MAX_CAP_CHAIN: Final = 8

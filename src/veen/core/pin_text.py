@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-__all__ = ["PinnedKey"]
-
 _ROOT: Final = "root:"
 _PREFIX: Final = "ed25519:"
 _DIGITS: Final = re.compile(r"[0-9A-Fa-f]{64}")

@@ -20,8 +20,6 @@ from veen.core.objects.policies import (
     Revocation,
 )
 
-__all__ = ["PolicyView"]
-
 _Span = tuple[int, int]  # [from, until)
 _Given = tuple[int, Authority]  # from when on it counts here
 _SWEEP_AT_LEAST: Final = 1_024

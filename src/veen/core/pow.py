@@ -13,17 +13,14 @@ from veen.core.errors import MalformedError, VerifyError
 from veen.core.hashing import H, tag_prefix, u64be
 from veen.core.wire import Form, Uint, Wire
 
-__all__ = ["MAX_DIFFICULTY", "PowCookie", "solve"]
-
 MAX_DIFFICULTY: Final = 255  # uint8
 _TAG: Final = tag_prefix("veen/pow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowCookie(Wire):
+class PowCookie(Wire, kind="veen.pow.cookie.v1"):
     """`nonce` makes Ht("veen/pow", challenge ‖ u64be(nonce)) begin with `difficulty` zero bits."""
 
-    KIND: ClassVar[str] = "veen.pow.cookie.v1"
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = 128
 

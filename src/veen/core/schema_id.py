@@ -9,8 +9,6 @@ from typing import Final
 
 from veen.core.hashing import H
 
-__all__ = ["OPERATIONS", "schema_id"]
-
 # The profiles of 001 spec-3, §2 to §10.
 OPERATIONS: Final = frozenset(
     {

@@ -3,12 +3,13 @@
 The dataclass fields of an object are its wire fields, in the order of the spec; their annotations say what each may
 hold. CBOR, JSON, the OpenAPI document and the pages of docs/ that list fields are derived from them:
 
-    class Receipt(Wire):
+    class Receipt(Wire, kind="RECEIPT"):          # the spec's name, for people
         ver: ClassVar[Version] = 1                # a constant is a class variable
         label: Bytes32                            # a byte string of 32 bytes; `bytes` has any length
         stream_seq: Uint                          # `Integer` may be negative
         note: str | None = None                   # optional; `bool` is true or false
         peaks: Annotated[tuple[Bytes32, ...], Length(0, 64)]
+        coids: Annotated[tuple[Bytes32, ...], Length(1, 8), LEFT_OUT_EMPTY] = ()   # () is written as no field
         mode: Annotated[str, Choice("full", "light")]
         inner: Allow                              # another wire object
         body: Anything                            # free-form; also PlainMap and TextMap
@@ -44,35 +45,6 @@ from typing import (
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, MalformedError, VersionError
-
-__all__ = [
-    "LOCAL",
-    "NULL",
-    "VERSION",
-    "Anything",
-    "Bytes32",
-    "Bytes64",
-    "Choice",
-    "Fields",
-    "Fixed",
-    "Form",
-    "Integer",
-    "Json",
-    "Length",
-    "Map",
-    "Name",
-    "Part",
-    "PlainMap",
-    "Schema",
-    "Size",
-    "TextMap",
-    "Uint",
-    "Version",
-    "Wire",
-    "WireField",
-    "WireType",
-    "reference",
-]
 
 VERSION: Final = 1
 
@@ -366,6 +338,7 @@ class Name:
 
 
 LOCAL: Final = Name("")  # a dataclass field that is not on the wire
+LEFT_OUT_EMPTY: Final = object()  # a list of which the field is left out when it has no element
 
 
 def _hex(size: int | None) -> Schema:
@@ -424,6 +397,7 @@ class WireField(NamedTuple):
     type: WireType
     optional: bool = False
     constant: bool = False
+    absent: object = None  # the value of an optional field that is left out
 
 
 class _Functions(NamedTuple):
@@ -456,6 +430,8 @@ def _field(cls: "type[Wire]", attribute: str, hint: Any) -> WireField | None:
     if kind is _FIXED:
         value = getattr(cls, attribute)
         kind = WireType(_constant, (value,), f'"{value}"', {"const": value})
+    if LEFT_OUT_EMPTY in marks:
+        return WireField(attribute, name, kind, optional=True, absent=())
     return WireField(attribute, name, kind, optional, constant)
 
 
@@ -515,7 +491,7 @@ def _generate(cls: "type[Wire]") -> _Functions:
         args = "".join(f", args{number}[{at}]" for at in range(len(field.type.args)))
         value = f"read{number}(f, {field.name!r}{args})"
         if field.optional:
-            value = f"None if f.{'trimmed' if field is last else 'absent'}({field.name!r}) else {value}"
+            value = f"{field.absent} if f.{'trimmed' if field is last else 'absent'}({field.name!r}) else {value}"
         read.append(value if field.constant else f"value{number} = {value}")
         if not field.constant:
             arguments.append(f"{field.attribute}=value{number}")
@@ -523,6 +499,8 @@ def _generate(cls: "type[Wire]") -> _Functions:
         if field.type.write is not None:
             names[f"write{number}"] = field.type.write if field.optional else _null_if_none
             stored = f"write{number}({stored})"
+        if field.absent is not None:
+            stored = f"{stored} or None"
         write.append(f"{field.name!r}: {stored}")
     read.append(f"self = cls({', '.join(arguments)})")
     if cls._check is not Wire._check:
@@ -546,12 +524,17 @@ class Wire:
 
     __slots__ = ()
 
-    KIND: ClassVar[str]  # the spec's name, for people
+    KIND: ClassVar[str]  # the spec's name, for people: `kind` where a class is declared
     FORM: ClassVar[Form]
     MAX_BYTES: ClassVar[int] = cbor.MAX_ITEM_BYTES
     # Judged before a large input is decoded: a byte of CBOR can become 64 bytes of memory. No object has as many;
     # the largest, a page of 1000 entries, has some 30,000.
     MAX_ITEMS: ClassVar[int] = 1 << 20
+
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
+        super().__init_subclass__()
+        if kind is not None:  # a dataclass with slots is made twice, the second time without `kind`
+            cls.KIND = kind
 
     @classmethod
     def wire_fields(cls) -> tuple[WireField, ...]:
@@ -584,6 +567,10 @@ class Wire:
         data = cbor.encode(tree)
         self.from_tree(tree)
         return data
+
+    def to_bytes_unchecked(self) -> bytes:
+        """The same bytes, of an object that was read from the wire: nothing of it is checked again."""
+        return cbor.encode_unchecked(self.to_tree())
 
     @classmethod
     def from_tree(cls, tree: cbor.Item) -> Self:

@@ -1,3 +1,1 @@
 """The door to files: a directory of this machine, or a place that Arrow can reach; descriptors, and private files."""
-
-__all__: list[str] = []

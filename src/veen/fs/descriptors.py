@@ -13,19 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-__all__ = [
-    "SPARES",
-    "Spares",
-    "is_short",
-    "is_shortage",
-    "limit",
-    "max_connections",
-    "max_open_files",
-    "patiently",
-    "raise_limit",
-    "with_spares",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -6,31 +6,16 @@ from typing import Final
 
 from veen.core.errors import StatedError, VerifyError
 
-__all__ = [
-    "CorruptError",
-    "LinkError",
-    "LockedError",
-    "NoSpaceError",
-    "PlaceMissing",
-    "StorageError",
-    "UnsyncedError",
-    "is_disk_full",
-]
-
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
-class StorageError(StatedError):
+class StorageError(StatedError, code="E.STORAGE"):
     """The disk does not do what it must; nothing was acknowledged that is not durable."""
 
-    code = "E.STORAGE"
 
-
-class LockedError(StorageError):
+class LockedError(StorageError, code="E.LOCKED"):
     """Another process writes to this data directory."""
-
-    code = "E.LOCKED"
 
     def __init__(self, directory: str, holder: str) -> None:
         super(StatedError, self).__init__(directory, holder)
@@ -40,10 +25,8 @@ class LockedError(StorageError):
         return f"{self.directory}: in use by another hub ({self.holder or 'unknown process'})"
 
 
-class LinkError(StorageError):
+class LinkError(StorageError, code="E.STORAGE.LINK"):
     """A symbolic link lies where a data directory has a file or a directory; nothing was done through it."""
-
-    code = "E.STORAGE.LINK"
 
     def __init__(self, path: str) -> None:
         super(StatedError, self).__init__(path)
@@ -76,7 +59,7 @@ class CorruptError(VerifyError):
     hint = "Keep the directory as evidence and restore from a replica; `veen hub verify-data DIR` checks all of it."
 
     def __init__(self, path: str, offset: int, what: str) -> None:
-        super(VerifyError, self).__init__(path, offset, what)
+        super(StatedError, self).__init__(path, offset, what)
         self.path, self.offset, self.what = path, offset, what
 
     def __str__(self) -> str:

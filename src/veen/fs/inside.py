@@ -13,8 +13,6 @@ from typing import Any, Final
 from veen.fs.errors import StorageError
 from veen.fs.local import File, Fs, OsFs
 
-__all__ = ["FileRefused", "check_inside", "check_name", "check_size", "open_inside", "read_inside", "read_path"]
-
 _MAX_NAME_BYTES: Final = 1_024
 
 

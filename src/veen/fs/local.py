@@ -28,8 +28,6 @@ from veen.fs.descriptors import SPARES, is_short, with_spares
 from veen.fs.errors import LinkError, LockedError, StorageError
 from veen.fs.secret_files import mode_of
 
-__all__ = ["File", "Fs", "OsFs", "WholeDisk", "open_mounted"]
-
 
 class File(Protocol):
     """One open file. Writes go to explicit offsets, so a retried write changes nothing."""
@@ -264,6 +262,28 @@ class OsFs:
             return sorted(with_spares(os.listdir, listed))  # names only, and there may be many
         finally:
             os.close(listed)
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """The sizes of its regular files by name, for about the price of a listing."""
+        try:
+            fd = self._walk(self._parts(directory))
+        except FileNotFoundError:
+            return {}
+        sizes: dict[str, int] = {}
+        try:
+            listed = _open_fd(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+        try:
+            with with_spares(os.scandir, listed) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            sizes[entry.name] = status.st_size
+        finally:
+            os.close(listed)
+        return sizes
 
     def make_dir(self, directory: str) -> None:
         """Make a directory and those above it; durable when it returns."""

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 from veen.fs.errors import PlaceMissing, StorageError
 from veen.fs.local import File, Fs, OsFs
 
-__all__ = ["ArrowFs", "absolute", "connected", "open_fs", "open_place"]
-
 
 def open_fs(uri: str) -> Fs:
     """The directory at `uri`, a path or a URL."""

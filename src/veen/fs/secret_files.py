@@ -5,8 +5,6 @@ import stat
 from pathlib import Path
 from typing import Final
 
-__all__ = ["exposed_mode", "mode_of"]
-
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 

@@ -9,8 +9,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["NotPlainFile", "TooLargeFile", "file_mode", "put_file", "read_plain"]
-
 _PRIVATE, _GROUP = 0o600, 0o660
 
 

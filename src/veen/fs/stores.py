@@ -17,8 +17,6 @@ from veen.fs.inside import check_inside, check_name, check_size, read_inside
 from veen.fs.local import OsFs
 from veen.fs.places import connected
 
-__all__ = ["MAX_STORED_BYTES", "ArrowStore", "LocalStore", "Stored", "TableStore", "open_store"]
-
 MAX_STORED_BYTES: Final = 4 << 30
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["short_path"]
-
 _MAX_ADDRESS_BYTES: Final = 100  # 108 on Linux, 104 elsewhere
 
 

@@ -3,5 +3,3 @@
 `universe` reads universe.toml, `objects` and `render` make sorted YAML of it without looking at a cluster, `rules` and
 `schemas` check manifests whoever wrote them, `secrets` makes keys, `cluster` runs kubectl, `spark` makes pod templates.
 """
-
-__all__: list[str] = []

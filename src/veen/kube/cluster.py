@@ -12,8 +12,6 @@ from veen.core.errors import StatedError
 from veen.kube.objects import Manifest
 from veen.kube.render import to_yaml
 
-__all__ = ["Cluster", "ClusterFailed", "HubStatus", "json_in"]
-
 _TIMEOUT_SEC: Final = 300
 _SPARE_SEC: Final = 30  # kubectl ends by its own timeout first, and says what it waited for
 _ASK_SEC: Final = 1.0

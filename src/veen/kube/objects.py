@@ -12,20 +12,6 @@ import yaml
 
 from veen.kube.universe import Bridge, Tenant, Universe
 
-__all__ = [
-    "AUTHORITY_NAMESPACE",
-    "OPERATOR",
-    "PORT",
-    "USER_ID",
-    "HubFacts",
-    "Manifest",
-    "all_objects",
-    "cli_job",
-    "hub_url",
-    "keys_secret_of",
-    "namespace_of",
-]
-
 Manifest = dict[str, Any]
 
 AUTHORITY_NAMESPACE: Final = "veen-system"
@@ -519,12 +505,28 @@ def _container(
         "imagePullPolicy": "IfNotPresent",
         "name": name,
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
         "volumeMounts": [{"mountPath": "/tmp", "name": "tmp"}],  # noqa: S108 - a directory of the pod
+    }
+
+
+def container_security() -> Manifest:
+    """What the Pod Security level `restricted` demands of a container, and a root that is only read."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def pod_security() -> Manifest:
+    """What the level `restricted` demands of a pod."""
+    return {
+        "fsGroup": USER_ID,
+        "runAsGroup": USER_ID,
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
@@ -532,14 +534,7 @@ def _pod(container: Manifest) -> Manifest:
     return {
         "automountServiceAccountToken": False,
         "containers": [container],
-        "securityContext": {
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "runAsGroup": USER_ID,
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security() | {"fsGroupChangePolicy": "OnRootMismatch"},
         "serviceAccountName": "veen",
     }
 

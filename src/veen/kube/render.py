@@ -8,8 +8,6 @@ import yaml
 from veen.kube.objects import HubFacts, Manifest, all_objects, namespace_of
 from veen.kube.universe import Universe
 
-__all__ = ["kustomization", "manifests", "to_yaml"]
-
 # kubectl applies in the order of the file: what others need comes first.
 _ORDER: Final = (
     "Namespace", "ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ServiceAccount",

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from veen.kube.objects import AUTHORITY_NAMESPACE, Manifest
 
-__all__ = ["RULES", "ManifestFault", "check_manifests", "mounted_secrets"]
-
 _TENANT: Final = re.compile(r"veen-tenant-[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABELLED: Final = frozenset({"Pod", "Deployment", "StatefulSet", "Job", "CronJob", "Service"})
 _WORKLOADS: Final = frozenset({"Deployment", "StatefulSet", "Job", "CronJob"})

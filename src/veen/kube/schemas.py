@@ -8,8 +8,6 @@ from veen.core.extras import install_hint
 from veen.kube.objects import Manifest
 from veen.kube.rules import ManifestFault
 
-__all__ = ["VERSIONS", "ValidatorMissing", "check_schemas"]
-
 VERSIONS: Final = ("1.31", "1.34", "1.37")
 
 

@@ -22,8 +22,6 @@ from veen.kube.objects import HubFacts, Manifest, keys_secret_of, namespace_of
 from veen.kube.universe import Tenant, Universe
 from veen.storage.keys.directory import write_birth, write_private_key
 
-__all__ = ["KeysExist", "KeysMissing", "NamespaceKeys", "RotationRefused", "facts_of_universe", "make_keys"]
-
 _FACTS: Final = "facts.json"
 _ISSUER: Final = "issuer.key"
 _NEXT: Final = "next.pub"  # of a rotation that is not finished

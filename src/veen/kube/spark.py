@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from veen.kube.objects import USER_ID, Manifest, namespace_of
+from veen.kube.objects import Manifest, container_security, namespace_of, pod_security
 from veen.kube.universe import Tenant, Universe
-
-__all__ = ["SparkPods", "spark_pods"]
 
 _CONTAINER: Final = "spark"
 _KEYS_DIR: Final = "/etc/veen"
@@ -67,11 +65,7 @@ def _template(
     container = {
         "image": image,
         "name": _CONTAINER,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
         "volumeMounts": mounts,
     }
     return {
@@ -81,13 +75,7 @@ def _template(
         "spec": {
             "automountServiceAccountToken": is_driver,  # the driver asks the API server for executors
             "containers": [container],
-            "securityContext": {
-                "fsGroup": USER_ID,
-                "runAsGroup": USER_ID,
-                "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(),
             "volumes": volumes,
         },
     }

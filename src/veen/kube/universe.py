@@ -9,8 +9,6 @@ from typing import Any, Final, TypeVar
 
 from veen.core.errors import StatedError
 
-__all__ = ["AuthorityHub", "Bridge", "Tenant", "Universe", "UniverseError", "parse_universe"]
-
 T = TypeVar("T")
 
 _DNS: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -1,3 +1,1 @@
 """What hub and client share of transports whose libraries are extras: NATS, QUIC."""
-
-__all__: list[str] = []

@@ -25,21 +25,6 @@ from veen.fs.secret_files import mode_of
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
 
-__all__ = [
-    "MARGIN_BYTES",
-    "PART_HEADER",
-    "BrokerFault",
-    "CredentialsFault",
-    "FrameParts",
-    "NatsAddress",
-    "PartsFault",
-    "close_link",
-    "hub_id16",
-    "open_link",
-    "split",
-    "subject_of",
-]
-
 PART_HEADER: Final = "VEEN-Part"
 MARGIN_BYTES: Final = 4 * 1024  # of the server's max_payload, for a frame and headers around the largest MSG
 _MAX_PARTS: Final = 256

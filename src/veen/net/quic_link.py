@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
-__all__ = ["ALPN", "CANCELLED", "IDLE_SEC", "client_configuration", "server_configuration"]
-
 ALPN: Final = "veen/1"
 IDLE_SEC: Final = 30.0
 CANCELLED: Final = 1  # the application's code of a stream that its client gave up, or that the hub will not read

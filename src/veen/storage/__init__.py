@@ -1,3 +1,1 @@
 """The storage engine: the only code that knows files (spec §4.8, DESIGN §4)."""
-
-__all__: list[str] = []

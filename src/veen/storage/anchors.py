@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, Self
 
-from veen.core.errors import VeenError
+from veen.core.errors import StatedError
 from veen.core.hashing import Ht, u64be
 from veen.fs.errors import CorruptError
 from veen.fs.local import File, Fs
 from veen.storage import layout
-
-__all__ = ["MAX_REF_BYTES", "NONCE_BYTES", "AnchorBackend", "AnchorError", "AnchorFile", "check_anchors"]
 
 NONCE_BYTES: Final = 16
 MAX_REF_BYTES: Final = 4_096  # of an anchor_ref, whatever the backend
@@ -26,17 +24,10 @@ _ENTRY_BYTES: Final = 8 + 32 + 32 + 8 + 8 + NONCE_BYTES + 32
 _GENESIS: Final = bytes(32)
 
 
-class AnchorError(VeenError):
+class AnchorError(StatedError):
     """A backend did not take an anchor. The log goes on without it."""
 
     hint = "Look at the backend, then anchor again; nothing in the log depends on it."
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return self.what
 
 
 class AnchorBackend(Protocol):

@@ -12,8 +12,6 @@ from veen.fs.descriptors import is_shortage, max_open_files
 from veen.fs.errors import CorruptError
 from veen.fs.local import File, Fs
 
-__all__ = ["AppendFile", "FileCache", "PieceCache"]
-
 _FLUSH_BYTES: Final = 64 * 1024
 _KEPT: Final = 32_768
 

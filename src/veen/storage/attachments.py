@@ -6,6 +6,9 @@ back, as their name says what they must be. A file is written whole or not at al
 Beside the files, `attachments.db` notes for each its size, who pays for it, and which entries it belongs to: what quota
 and retention need. A file comes before its row and goes before its row, so a crash leaves a file without a row, which
 is kept and counted for nobody until it is put again, or a row without a file, which the next sweep removes.
+
+Each change of a row gets the next number, so that a replica asks only for what changed behind one. The number up to
+which it has copied lies in its own records.
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from veen.core.errors import VerifyError
@@ -22,10 +26,8 @@ from veen.fs.local import Fs
 from veen.storage import layout
 from veen.storage.index import Index
 
-__all__ = ["AttachmentFiles", "EntryRef", "QuotaError", "copy_records", "erase_attachments", "erased_in"]
-
 _MIN_FREE_BYTES: Final = 256 * 1024 * 1024
-_MAX_REFS: Final = 16  # entries of one attachment that are told apart; with more it is never erased
+MAX_ENTRY_REFS: Final = 16  # entries of one attachment that are told apart; with more it is never erased
 _BATCH: Final = 256  # references that one transaction of a sweep removes
 _VERSION: Final = 1
 _SCHEMA: Final = """
@@ -36,7 +38,12 @@ CREATE TABLE IF NOT EXISTS refs (
     label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL, coid BLOB NOT NULL,
     PRIMARY KEY (label, client_id, client_seq, coid)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS refs_by_coid ON refs (coid);
+CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY AUTOINCREMENT, coid BLOB NOT NULL UNIQUE);
+INSERT INTO changes (coid) SELECT coid FROM stored WHERE coid NOT IN (SELECT coid FROM changes) ORDER BY coid;
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO about VALUES ('instance', randomblob(32));
 """
+_NO_INSTANCE: Final = bytes(32)  # of a directory without records
 
 
 class EntryRef(NamedTuple):
@@ -45,6 +52,26 @@ class EntryRef(NamedTuple):
     label: bytes
     client_id: bytes
     client_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentRecord:
+    """What is noted of one attachment."""
+
+    coid: bytes
+    size: int
+    owner: bytes  # empty: nobody
+    pinned: bool  # never erased
+    entries: tuple[EntryRef, ...]  # that it belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedAttachments:
+    """A part of the changes of a directory, in their order."""
+
+    instance: bytes  # of the numbers: records that were begun anew count from 1 again
+    records: tuple[tuple[int, AttachmentRecord], ...]  # by the number of the change
+    last: int  # the number of the newest change ever; 0: there was none
 
 
 class QuotaError(StorageError):
@@ -160,15 +187,75 @@ class AttachmentFiles:
         return int(row[0]) if row else 0
 
     def _note(self, db: sqlite3.Connection, coid: bytes, size: int, owner: bytes, entry: EntryRef | None) -> None:
+        changes = db.total_changes
+        self._note_stored(db, coid, size, owner)
+        count = self._row("SELECT count(*) FROM refs WHERE coid = ?", coid)[0]
+        if entry is None or count >= MAX_ENTRY_REFS:
+            self._pin(db, coid)
+        else:
+            db.execute("INSERT OR IGNORE INTO refs VALUES (?, ?, ?, ?)", (*entry, coid))
+        if db.total_changes != changes:
+            db.execute("INSERT OR REPLACE INTO changes (coid) VALUES (?)", (coid,))
+
+    def _note_stored(self, db: sqlite3.Connection, coid: bytes, size: int, owner: bytes) -> None:
         if self._row("SELECT 1 FROM stored WHERE coid = ?", coid) is None:
             db.execute("INSERT INTO stored VALUES (?, ?, ?, 0)", (coid, size, owner))
             db.execute("INSERT OR IGNORE INTO used VALUES (?, 0)", (owner,))
             db.execute("UPDATE used SET bytes = bytes + ? WHERE owner = ?", (size, owner))
-        count = self._row("SELECT count(*) FROM refs WHERE coid = ?", coid)[0]
-        if entry is None or count >= _MAX_REFS:
-            db.execute("UPDATE stored SET pinned = 1 WHERE coid = ?", (coid,))
-        else:
-            db.execute("INSERT OR IGNORE INTO refs VALUES (?, ?, ?, ?)", (*entry, coid))
+
+    def _pin(self, db: sqlite3.Connection, coid: bytes) -> None:
+        db.execute("UPDATE stored SET pinned = 1 WHERE coid = ? AND pinned = 0", (coid,))
+
+    # --- copies -----------------------------------------------------------------------------------------
+
+    def changed(self, instance: bytes | None, after: int, limit: int) -> ChangedAttachments:
+        """What changed behind a number of this instance, oldest first; from the beginning for another instance."""
+        with self._lock:
+            if not self._has_records():
+                return ChangedAttachments(_NO_INSTANCE, (), 0)
+            own = bytes(self._row("SELECT value FROM about WHERE name = 'instance'")[0])
+            last = int(self._row("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")[0])
+            start = after if instance == own and after <= last else 0
+            query = (
+                "SELECT number, coid, size, owner, pinned FROM changes JOIN stored USING (coid)"
+                " WHERE number > ? ORDER BY number LIMIT ?"
+            )
+            records = []
+            for number, coid, size, owner, pinned in self._rows(query, start, limit):
+                refs = self._rows("SELECT label, client_id, client_seq FROM refs WHERE coid = ?", coid)
+                entries = tuple(EntryRef(bytes(label), bytes(client), seq) for label, client, seq in refs)
+                records.append((int(number), AttachmentRecord(bytes(coid), size, bytes(owner), bool(pinned), entries)))
+        return ChangedAttachments(own, tuple(records), last)
+
+    def has(self, coid: bytes) -> bool:
+        return self._fs.exists(layout.attachment(coid))
+
+    def copied_upto(self) -> tuple[bytes | None, int]:
+        """Of which records, and up to which change, this directory is a copy; None and 0 if it is none."""
+        with self._lock:
+            row = self._row("SELECT value FROM about WHERE name = 'copied'") if self._has_records() else None
+        return (bytes(row[0][:32]), int.from_bytes(row[0][32:], "big")) if row else (None, 0)
+
+    def keep_copy(self, record: AttachmentRecord, data: bytes | None) -> None:
+        """Keep what another directory has of an attachment; durable when it returns. No data: the bytes are here."""
+        if data is not None:
+            if len(data) != record.size or H(data) != record.coid:
+                raise VerifyError("the attachment is not what its name says")
+            self._write(record.coid, data)
+        with self._lock, self._transaction() as db:
+            changes = db.total_changes
+            self._note_stored(db, record.coid, record.size, record.owner)
+            rows = [(*entry, record.coid) for entry in record.entries[:MAX_ENTRY_REFS]]
+            db.executemany("INSERT OR IGNORE INTO refs VALUES (?, ?, ?, ?)", rows)
+            if record.pinned:
+                self._pin(db, record.coid)
+            if db.total_changes != changes:
+                db.execute("INSERT OR REPLACE INTO changes (coid) VALUES (?)", (record.coid,))
+
+    def note_copied(self, instance: bytes, upto: int) -> None:
+        """Everything up to this change of that instance is here."""
+        with self._lock, self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO about VALUES ('copied', ?)", (instance + upto.to_bytes(8, "big"),))
 
     def sweep(self, is_erased: Callable[[EntryRef], bool]) -> int:
         """Erase the attachments that belong to erased entries and to no other; how many.
@@ -218,6 +305,7 @@ class AttachmentFiles:
             return False
         self._fs.remove(layout.attachment(coid))
         db.execute("DELETE FROM stored WHERE coid = ?", (coid,))
+        db.execute("DELETE FROM changes WHERE coid = ?", (coid,))
         db.execute("UPDATE used SET bytes = bytes - ? WHERE owner = ?", (row[0], row[1]))
         db.execute("DELETE FROM used WHERE owner = ? AND bytes <= 0", (row[1],))
         return True
@@ -307,3 +395,6 @@ def copy_records(source: Fs, target: Fs) -> None:
             contextlib.closing(target.database(layout.ATTACHMENT_RECORDS)) as copy,
         ):
             records.backup(copy)
+            # The copy counts its changes by itself from here on.
+            if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is not None:
+                copy.execute("UPDATE about SET value = randomblob(32) WHERE name = 'instance'")

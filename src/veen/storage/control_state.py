@@ -34,8 +34,6 @@ from veen.storage import layout
 from veen.storage.index import CapRow, PolicyRow, policy_row
 from veen.storage.state import Cap
 
-__all__ = ["Authorised", "ControlFold", "Drop", "OpenedLabel", "Spending", "control_records", "fence_fault"]
-
 _WINDOW: Final = 1 << 20
 _FLUSH: Final = 50_000
 

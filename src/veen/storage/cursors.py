@@ -15,8 +15,6 @@ from weakref import WeakValueDictionary
 
 from veen.core.lru import Lru
 
-__all__ = ["Capacity", "CursorCache", "KeyFilter", "Presence"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

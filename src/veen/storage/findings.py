@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Code", "Findings", "LabelSummary", "Level", "LogFinding", "Severity"]
-
 Level = Literal["full", "structure"]
 Severity = Literal["error", "warning"]
 Code = Literal[

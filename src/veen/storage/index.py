@@ -28,22 +28,6 @@ from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
 
-__all__ = [
-    "META",
-    "TABLES",
-    "CapRow",
-    "ChunkRow",
-    "ClientRow",
-    "Index",
-    "IndexSnapshot",
-    "LabelRow",
-    "PolicyRow",
-    "RecordRow",
-    "WriterRow",
-    "policy_row",
-    "record_row",
-]
-
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS labels (
@@ -166,7 +150,7 @@ class WriterRow:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """A policy record of the control journal; from `until` on it says nothing any more."""
+    """A policy record of the control journal; it has no effect from `until` on."""
 
     seq: int
     kind: str

@@ -19,28 +19,13 @@ from struct import Struct
 from typing import Final
 
 from veen.core import cbor
-from veen.core.errors import FormatError, VerifyError
+from veen.core.errors import FormatError, StatedError
 from veen.core.hashing import tag_prefix
 from veen.core.objects.control import ControlRecord
 from veen.fs.errors import CorruptError, NoSpaceError, StorageError, is_disk_full
 from veen.fs.local import File, Fs
 from veen.storage import frame, layout
 from veen.storage.frame import Frame
-
-__all__ = [
-    "GroupError",
-    "Journal",
-    "Placed",
-    "Record",
-    "Segment",
-    "close_segments",
-    "holds_group_head",
-    "open_segments",
-    "readable_records",
-    "replay",
-    "segments",
-    "walk",
-]
 
 Record = Frame | ControlRecord
 
@@ -74,9 +59,9 @@ class GroupError(CorruptError):
     )
 
     def __init__(self, path: str, offset: int, what: str, end: int | None = None) -> None:
-        super(VerifyError, self).__init__(path, offset, what, end)
+        super(StatedError, self).__init__(path, offset, what, end)
         self.path, self.offset, self.what = path, offset, what
-        self.end = end  # where the group ends, if its head can be believed
+        self.end = end  # where the group ends, if its head is valid
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,21 +19,6 @@ from veen.storage.append_file import AppendFile, FileCache
 from veen.storage.index import ChunkRow, LabelRow
 from veen.storage.state import Admitted
 
-__all__ = [
-    "HASH_BYTES",
-    "LOCATION_BYTES",
-    "LabelFiles",
-    "LabelHead",
-    "Location",
-    "SealForecast",
-    "Sealer",
-    "index_entry",
-    "map_head",
-    "map_head_bytes",
-    "split_hashes",
-    "summary_bytes",
-]
-
 _LOCATION: Final = Struct(">QII")  # start_seq of the chunk, offset in it, length of the frame
 LOCATION_BYTES: Final = _LOCATION.size
 HASH_BYTES: Final = 32

@@ -11,8 +11,6 @@ from veen.storage import layout
 from veen.storage.findings import LogFinding
 from veen.storage.index import Index
 
-__all__ = ["check_manifest"]
-
 
 def check_manifest(index: Index) -> Iterator[LogFinding]:
     """Ranges that no chunk holds, or that two hold, up to where each label's active chunk begins."""

@@ -31,8 +31,6 @@ from veen.storage import layout
 from veen.storage.keys.identity import KeyExposedError
 from veen.storage.scan import read_file
 
-__all__ = ["MissingOuterKeyError", "OuterLogFiles", "outer_signing_key", "read_outer_key"]
-
 _OFFSET_BYTES: Final = 8
 _SCAN: Final = 1024  # leaves that are indexed in one transaction
 _SCHEMA: Final = """
@@ -43,10 +41,8 @@ CREATE TABLE IF NOT EXISTS checkpoints (
 """
 
 
-class MissingOuterKeyError(StorageError):
+class MissingOuterKeyError(StorageError, code="E.STORAGE.OUTER_KEY"):
     """An outer log without its signing key; another key would be another log for every witness."""
-
-    code = "E.STORAGE.OUTER_KEY"
 
 
 def outer_signing_key(fs: Fs, *, new_log: bool, draw: Callable[[int], bytes] = os.urandom) -> SigningKey:
@@ -56,9 +52,13 @@ def outer_signing_key(fs: Fs, *, new_log: bool, draw: Callable[[int], bytes] = o
     if not new_log:
         raise MissingOuterKeyError(f"{layout.OUTER_KEY}: the private key of the outer log is missing")
     key = SigningKey(draw(SEED_BYTES))
+    write_outer_key(fs, key)
+    return key
+
+
+def write_outer_key(fs: Fs, key: SigningKey) -> None:
     fs.make_dir(layout.KEYS)
     fs.replace(layout.OUTER_KEY, f"{key.seed.hex()}\n".encode(), private=True)
-    return key
 
 
 def read_outer_key(fs: Fs) -> SigningKey:
@@ -236,8 +236,22 @@ class OuterLogFiles:
         self._fs.replace(layout.OUTER_PUBLISHED, note.to_bytes())
         self.published = note
 
+    def take_over(self, note: Note) -> None:
+        """A note that another copy of this log published, over exactly what was appended; durable when it returns."""
+        checkpoint = LogCheckpoint.parse(note.text)
+        if checkpoint != LogCheckpoint(self.vkey.name, self.size, self._cursor.root()):
+            raise StorageError("the note is of another list than the one that is here")
+        if self.vkey not in verified_signatures(note, (self.vkey,)):
+            raise StorageError("the note is not signed by the key of the outer log")
+        if checkpoint != self.head:
+            signed = Note(note.text, tuple(line for line in note.signatures if line.is_by(self.vkey)))
+            self._fs.replace(layout.OUTER_SIGNED, signed.to_bytes())
+            self.signed, self.head = signed, checkpoint
+        if self.published is None or self.published != note:
+            self.publish(note)
+
     def keep_refusal(self, request: bytes) -> str:
-        """A request that a witness refused as a fork: evidence for the operator. The path of the file."""
+        """A request that a witness refused as a fork, or notes of one: evidence for the operator. Its path."""
         path = layout.outer_refusal(H(request))
         if not self._fs.exists(path):
             self._fs.replace(path, request)

@@ -21,7 +21,7 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.control import ControlRecord, LabelOpen
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
-from veen.fs.local import File, Fs
+from veen.fs.local import File, Fs, OsFs
 from veen.fs.places import open_place
 from veen.storage import frame, layout
 from veen.storage import journal as write_ahead
@@ -31,13 +31,13 @@ from veen.storage.keys import identity
 from veen.storage.reader import inflate, is_compressed
 from veen.storage.scan import inventory, read_file
 
-__all__ = ["ChunkRef", "Kind", "LabelPin", "Pinned", "first_ts", "pin", "read_chunk"]
-
 # journal: they are in `data`; missing: no file has the entries; hub: they are asked for by HTTP
 Kind = Literal["sealed", "active", "receipts", "heads", "journal", "missing", "hub"]
 _LOOKS: Final = 3  # at a journal whose oldest segment goes away meanwhile
 _MAX_JOURNAL_BYTES: Final = 32 << 20  # of frames that are held and travel: later ones belong to the next pin
 _PACKED_BYTES: Final = 16 << 10  # of a compressed chunk, read at a time to learn its first entry
+_FEW_FILES: Final = 64  # whose sizes are asked for one by one
+_WITH_ENTRIES: Final = frozenset(("chunk", "receipts", "heads", "active"))  # how names of such files begin
 _RANKS: Final = {"sealed": 0, "receipts": 1, "heads": 2}  # a chunk that is there twice is read from its fullest form
 
 
@@ -114,10 +114,11 @@ class LabelPin:
     stream_id: bytes | None
     chunks: tuple[ChunkRef, ...]  # in order
     gaps: tuple[tuple[int, int], ...] = ()  # entries that no file has, although later ones are there
+    left_out: int = 0  # the last position in files that were left out, all of which were read before
 
     @property
     def size(self) -> int:
-        return self.chunks[-1].end_seq if self.chunks else 0
+        return self.chunks[-1].end_seq if self.chunks else self.left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,23 +138,66 @@ class Pinned:
         return {label: label_pin.size for label, label_pin in self.labels.items()}
 
 
-def pin(uri: str, labels: Collection[bytes] | None = None, *, journal: bool = False) -> Pinned:
-    """The directory at `uri` as it is now, or only some of its labels; `journal`: with what only the journal has."""
+def pin(
+    uri: str,
+    labels: Collection[bytes] | None = None,
+    *,
+    journal: bool = False,
+    after: Mapping[bytes, int] | None = None,
+) -> Pinned:
+    """The directory at `uri` as it is now, or only some of its labels; `journal`: with what only the journal has.
+
+    `after` says how far labels were read before: files that end there or earlier are left out, for the price of their
+    names. A stream that looks every second must not look at all files of a long log each time.
+    """
     fs = open_place(uri)
     check_finished(fs, uri)
     opened, newest = _opened(fs, journal)
     label_pins: dict[bytes, LabelPin] = {}
-    files = inventory(fs)
-    for label in files.keys() | newest.keys():
+    files, left_out = _listed(fs, labels, after or {})
+    is_long = sum(map(len, files.values())) > _FEW_FILES
+    sizes = fs.sizes(layout.LOG) if is_long and isinstance(fs, OsFs) else {}
+    for label in files.keys() | newest.keys() | left_out.keys():
         listed = files.pop(label, [])  # of a million chunks the names are not kept twice
         if labels is None or label in labels:
-            label_pin = _pin_label(fs, label, listed, opened.get(label))
+            label_pin = _pin_label(fs, label, listed, opened.get(label), left_out.get(label, 0), sizes)
             label_pins[label] = _with_newest(label_pin, newest.get(label, ()))
     try:
         who = identity.read_identity(fs, key_map=False)
     except VeenError:
         who = None  # the audit says what is wrong with it
     return Pinned(uri=uri, identity=who, labels=label_pins)
+
+
+def _listed(
+    fs: Fs, labels: Collection[bytes] | None, after: Mapping[bytes, int]
+) -> tuple[dict[bytes, list[layout.LogFile]], dict[bytes, int]]:
+    """The files with entries of each label, and where those end that were left out. Most names are not parsed.
+
+    A label of which only other files are left, such as checkpoints, is listed without any.
+    """
+    wanted = None if labels is None else {label.hex() for label in labels}
+    bounds = {label.hex(): f"{seq:020d}" for label, seq in after.items()}
+    files: dict[bytes, list[layout.LogFile]] = {}
+    left_out: dict[bytes, int] = {}
+    labels_seen: set[str] = set()
+    for name in fs.list(layout.LOG):
+        kind, _, rest = name.partition("-")
+        label_text = rest[:64]
+        if wanted is not None and label_text not in wanted:
+            continue
+        if kind not in _WITH_ENTRIES or name.endswith(".summary"):
+            if label_text not in labels_seen and (file := layout.log_file(name)):
+                labels_seen.add(label_text)
+                files.setdefault(file.label, [])
+            continue
+        bound, end = bounds.get(label_text), rest[86:106]  # names have a fixed width
+        if bound is not None and len(end) == len(bound) and end.isdecimal() and end <= bound:
+            label = bytes.fromhex(label_text)
+            left_out[label] = max(left_out.get(label, 0), int(end))
+        elif file := layout.log_file(name):
+            files.setdefault(file.label, []).append(file)
+    return files, left_out
 
 
 def _opened(fs: Fs, frames: bool) -> tuple[dict[bytes, LabelOpen], dict[bytes, list[Frame]]]:
@@ -217,7 +261,14 @@ def _with_newest(label_pin: LabelPin, frames: Iterable[Frame]) -> LabelPin:
     return replace(label_pin, chunks=(*label_pin.chunks, ref))
 
 
-def _pin_label(fs: Fs, label: bytes, files: Iterable[layout.LogFile], opened: LabelOpen | None) -> LabelPin:
+def _pin_label(
+    fs: Fs,
+    label: bytes,
+    files: Iterable[layout.LogFile],
+    opened: LabelOpen | None,
+    left_out: int,
+    sizes: Mapping[str, int],
+) -> LabelPin:
     epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
     best: dict[int, ChunkRef] = {}
     active: list[layout.LogFile] = []
@@ -235,7 +286,7 @@ def _pin_label(fs: Fs, label: bytes, files: Iterable[layout.LogFile], opened: La
             end_seq=file.end_seq,
             path=file.path,
             kind=kinds[file.kind],
-            size=_size(fs, file.path),
+            size=size if (size := sizes.get(file.path.rpartition("/")[2])) is not None else _size(fs, file.path),
         )
         other = best.get(file.start_seq)
         if other is None or _RANKS[ref.kind] < _RANKS[other.kind]:
@@ -245,7 +296,7 @@ def _pin_label(fs: Fs, label: bytes, files: Iterable[layout.LogFile], opened: La
         if (growing := _pin_active(fs, label, file, epoch, stream_id)) is not None:
             chunks.append(growing)
     chunks.sort(key=lambda ref: ref.start_seq)
-    expected, gaps, joined = 1, [], []
+    expected, gaps, joined = left_out + 1, [], []
     for ref in chunks:
         if ref.start_seq < expected:
             continue  # sealed between two looks: the active file under its old name
@@ -253,7 +304,9 @@ def _pin_label(fs: Fs, label: bytes, files: Iterable[layout.LogFile], opened: La
             gaps.append((expected, ref.start_seq - 1))
         joined.append(ref)
         expected = ref.end_seq + 1
-    return LabelPin(label=label, epoch=epoch, stream_id=stream_id, chunks=tuple(joined), gaps=tuple(gaps))
+    return LabelPin(
+        label=label, epoch=epoch, stream_id=stream_id, chunks=tuple(joined), gaps=tuple(gaps), left_out=left_out
+    )
 
 
 def _pin_active(fs: Fs, label: bytes, file: layout.LogFile, epoch: int, stream_id: bytes | None) -> ChunkRef | None:

@@ -26,8 +26,6 @@ from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow
 from veen.storage.label_files import LabelFiles, Location
 
-__all__ = ["EntryReader", "Packed", "PrunedError", "inflate", "is_compressed"]
-
 _ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so a compressed chunk is told by its first byte
 _UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also if it is larger
 

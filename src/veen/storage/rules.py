@@ -13,8 +13,6 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.storage.findings import Severity
 
-__all__ = ["OTHER_LABEL", "ROOT_FAULT", "EntryFault", "client_seq_fault", "contradictions", "prev_ack_fault"]
-
 OTHER_LABEL: Final = "it belongs to another label"
 ROOT_FAULT: Final = "mmr_root is not the root after this entry (I3)"
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 from veen.storage import layout
 
-__all__ = ["LabelRun", "run_path", "runs_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class LabelRun:

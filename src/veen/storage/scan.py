@@ -25,8 +25,6 @@ from veen.storage.index import ChunkRow, ClientRow, LabelRow
 from veen.storage.label_files import Location, index_entry, summary_bytes
 from veen.storage.rules import OTHER_LABEL, ROOT_FAULT, client_seq_fault, contradictions, prev_ack_fault
 
-__all__ = ["LabelFold", "ScannedEntry", "Seal", "chunk_frames", "chunk_items", "item_of", "read_file"]
-
 _WINDOW: Final = 1 << 20
 _ZLIB_FIRST: Final = 0x78
 

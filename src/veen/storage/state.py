@@ -17,8 +17,6 @@ from veen.core.policy_state import PolicyView
 from veen.core.tree.mmr import Mmr
 from veen.storage.cursors import Capacity, CursorCache
 
-__all__ = ["Admitted", "Cap", "ClientCursor", "Label", "LogState"]
-
 
 @dataclass(slots=True)
 class ClientCursor:

@@ -63,8 +63,6 @@ from veen.storage.label_files import LabelFiles, LabelHead, Sealer, split_hashes
 from veen.storage.reader import EntryReader
 from veen.storage.state import Admitted, Cap, ClientCursor, Label, LogState
 
-__all__ = ["Group", "Retirement", "Store"]
-
 # A journal segment retires when it holds this much for each label it touches, within these bounds. Retiring syncs some
 # files of each label, so many labels want large segments; small ones keep the work of a retirement, and what a restart
 # reads, short.

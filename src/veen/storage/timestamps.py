@@ -22,8 +22,6 @@ from veen.storage.anchors import MAX_REF_BYTES, AnchorError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-__all__ = ["TimestampAuthority", "TimestampTrust", "post_timestamp_query"]
-
 _MAX_ANSWER: Final = 64 * 1024
 _SECONDS: Final = 10.0
 _TIME_STAMPING: Final = "1.3.6.1.5.5.7.3.8"
@@ -33,7 +31,7 @@ Post = Callable[[str, bytes], bytes]
 
 
 class TimestampTrust:
-    """The certificates that a verifier believes: self-signed ones are roots, the others lead to them.
+    """The certificates that a verifier trusts: self-signed ones are roots, the others lead to them.
 
     One that may only stamp times is that of the authority, for tokens that do not carry it.
     """

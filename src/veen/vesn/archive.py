@@ -24,16 +24,13 @@ from veen.vesn.files import MAX_SET_BYTES, DirectorySource
 from veen.vesn.logcheck import Trust
 from veen.vesn.portability import ATTACHMENTS, FILES, Report, is_attachment, verify_set
 
-__all__ = ["REPORT", "SET", "ArchiveExists", "Imported", "SetRefused", "export_set", "import_set"]
-
 SET: Final = "set"
 REPORT: Final = "report.json"
 
 
-class ArchiveExists(LocalError):
+class ArchiveExists(LocalError, code="E.LOCAL.EXISTS"):
     """Something else is under the name of the archive already."""
 
-    code = "E.LOCAL.EXISTS"
     hint = "Choose another directory; an archive is never overwritten."
 
     def __str__(self) -> str:

@@ -7,9 +7,7 @@ data and survive pickling; none of them holds a key or a plaintext.
 from dataclasses import dataclass
 from enum import Enum
 
-from veen.core.errors import VerifyError
-
-__all__ = ["Finding", "Problem", "Refusal", "Refused", "Violation"]
+from veen.core.errors import StatedError, VerifyError
 
 
 class Problem(Enum):
@@ -54,10 +52,10 @@ class Finding:
 
 
 class Violation(VerifyError):
-    """A rule of VESN does not hold for the object at hand."""
+    """An object breaks a rule of VESN."""
 
     def __init__(self, problem: Problem, what: str) -> None:
-        super(VerifyError, self).__init__(problem, what)
+        super(StatedError, self).__init__(problem, what)
         self.problem, self.what, self.code = problem, what, problem.value
 
     def at(self, where: str) -> Finding:
@@ -83,7 +81,7 @@ class Refused(VerifyError):
     hint = "Correct what the code names and submit the message again."
 
     def __init__(self, refusal: Refusal, detail: str) -> None:
-        super(VerifyError, self).__init__(refusal, detail)
+        super(StatedError, self).__init__(refusal, detail)
         self.refusal, self.detail = refusal, detail
 
     def __str__(self) -> str:

@@ -17,8 +17,6 @@ from veen.vesn.portability import (
     sequence_of,
 )
 
-__all__ = ["MAX_FILE_BYTES", "MAX_LINES_BYTES", "MAX_SET_BYTES", "DirectorySource", "Spool", "lines_of"]
-
 MAX_FILE_BYTES: Final = 8 * 1024**3
 MAX_SET_BYTES: Final = 64 * 1024**3
 MAX_LINES_BYTES: Final = 16 * 1024**3

@@ -6,23 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from veen.core.errors import FormatError, MalformedError
+from veen.vesn import portability
 from veen.vesn.errors import Violation
 from veen.vesn.objects import RECORDS, Receipt, Record
-from veen.vesn.portability import (
-    CHECKPOINTS,
-    FILES,
-    PAYLOADS,
-    RECEIPTS,
-    SMALL_FILE_BYTES,
-    TOKENS,
-    Source,
-    is_attachment,
-)
 from veen.vesn.sealing import Keystore
 
-__all__ = ["Summary", "record_of", "records_of", "summary_of"]
-
-_SEQUENCES: Final = (RECEIPTS, PAYLOADS, CHECKPOINTS, TOKENS)
+_SEQUENCES: Final = (portability.RECEIPTS, portability.PAYLOADS, portability.CHECKPOINTS, portability.TOKENS)
 _MAX_PROBLEMS: Final = 20
 _MAX_LOGS: Final = 1_000
 
@@ -61,28 +50,28 @@ def record_of(raw: bytes) -> Record:
     raise MalformedError("not a record of VESN", "record")
 
 
-def records_of(source: Source, name: str) -> Iterator[Record]:
+def records_of(source: portability.Source, name: str) -> Iterator[Record]:
     """Every record of a file."""
     for raw in source.items(name):
         yield record_of(raw)
 
 
-def summary_of(source: Source) -> Summary:
+def summary_of(source: portability.Source) -> Summary:
     summary, ranges = Summary(), dict[bytes, list[int]]()
     for name in source.names():
         kinds: Counter[str] = Counter()
         size = 0
         try:
             size = source.digest(name).size
-            if is_attachment(name):
+            if portability.is_attachment(name):
                 kinds["attachment"] += 1
             elif name in _SEQUENCES:
                 for record in records_of(source, name):
                     kinds[record.KIND] += 1
                     if isinstance(record, Receipt):
                         _count(ranges, record)
-            elif name in FILES:
-                kinds[record_of(source.read(name, SMALL_FILE_BYTES)).KIND] += 1
+            elif name in portability.FILES:
+                kinds[record_of(source.read(name, portability.SMALL_FILE_BYTES)).KIND] += 1
         except (FormatError, Violation) as exc:
             if len(summary.problems) < _MAX_PROBLEMS:
                 summary.problems.append(f"{name[:100]!a}: {exc}")

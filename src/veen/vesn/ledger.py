@@ -13,8 +13,6 @@ from veen.vesn.errors import Problem, Refusal, Refused, Violation
 from veen.vesn.merkle import Tree
 from veen.vesn.objects import DEFAULT_PROFILE, CapToken, Checkpoint, Msg, Rate, Receipt
 
-__all__ = ["Bucket", "Ledger"]
-
 
 @dataclass(slots=True)
 class Bucket:

@@ -20,8 +20,6 @@ from veen.vesn.merkle import MmrProof
 from veen.vesn.objects import MAX_MSG_BYTES, Msg, Receipt
 from veen.vesn.portability import MAX_RECORDS, Report
 
-__all__ = ["MAX_LINE_BYTES", "StreamEntry", "verify_stream"]
-
 MAX_LINE_BYTES: Final = 2 * MAX_MSG_BYTES + 64 * 1024
 _MAX_DEPTH: Final = 4  # a step of a path in a proof is the deepest object
 _SIZES: Final = {

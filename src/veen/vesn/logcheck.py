@@ -26,20 +26,6 @@ from veen.vesn.objects import (
 )
 from veen.vesn.sealing import ROTATE_AFTER
 
-__all__ = [
-    "MAX_FINDINGS",
-    "SUPPORTED",
-    "Findings",
-    "Log",
-    "LogCheck",
-    "TooManyFindings",
-    "Trust",
-    "check_entry",
-    "check_message",
-    "check_payload",
-    "equivocation_of",
-]
-
 MAX_FINDINGS: Final = 100  # a set with more is not read to its end
 MAX_LABELS: Final = 65_536
 MAX_CLIENTS: Final = 262_144
@@ -86,7 +72,7 @@ class Findings:
 
 
 def check_message(receipt: Receipt, msg: Msg, *, profiles: Mapping[bytes, Profile], observed: int) -> None:
-    """Raise Violation unless the message is that of the receipt (I2), supported (I4), and honest about I6.
+    """Raise Violation unless the message is that of the receipt (I2), supported (I4), and within prev_ack (I6).
 
     `msg.verify` has checked I1 and the signature. `observed` is the last stream_seq before this entry.
     """
@@ -268,7 +254,7 @@ class LogCheck:
         return True
 
     def begin_at(self, receipt: Receipt) -> None:
-        """Take the label of `receipt` as one whose entries before it are not at hand: I3 is then not checked."""
+        """Take the label of `receipt` as one whose entries before it are not available: I3 is then not checked."""
         if receipt.stream_seq > 1:
             if len(self.logs) >= MAX_LABELS:
                 raise Violation(Problem.LIMIT, f"more than {MAX_LABELS} labels")

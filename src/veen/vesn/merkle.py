@@ -11,12 +11,10 @@ from typing import Annotated, ClassVar, Final
 
 from veen.core.errors import MalformedError
 from veen.core.hashing import Ht
-from veen.core.tree.mmr import Mmr, Tags, node_position, peak_nodes, root_of
+from veen.core.tree.mmr import Mmr, MmrTree, Tags, peak_nodes, root_of
 from veen.core.wire import Bytes32, Length, Uint, Version
 from veen.vesn.errors import Problem, Violation
 from veen.vesn.objects import Record
-
-__all__ = ["MMR_TAGS", "MmrProof", "Step", "Tree", "att_root_of", "new_mmr", "prove"]
 
 MMR_TAGS: Final = Tags(node="vesn/mmr-node", root="vesn/mmr-root", hash_single_peak=True)
 _ATT_TAGS: Final = Tags(node="vesn/att-node", root="vesn/att-root", hash_single_peak=True)
@@ -38,33 +36,16 @@ def att_root_of(coids: Sequence[bytes]) -> bytes:
     return tree.root() if coids else Ht("vesn/att-root", b"")
 
 
-class Tree:
+class Tree(MmrTree):
     """A tree with all of its nodes in memory, from which proofs are made."""
 
     def __init__(self) -> None:
-        self._mmr = new_mmr()
-        self._nodes: list[bytes] = []
-
-    @property
-    def size(self) -> int:
-        return self._mmr.size
-
-    def append(self, leaf: bytes) -> None:
-        self._nodes.extend(self._mmr.append(leaf))
-
-    def node_at(self, height: int, index: int) -> bytes:
-        return self._nodes[node_position(height, index)]
-
-    def root(self, size: int | None = None) -> bytes:
-        peaks = [self.node_at(*node) for node in peak_nodes(self.size if size is None else size)]
-        return root_of(peaks, MMR_TAGS)
+        super().__init__(tags=MMR_TAGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Record):
+class Step(Record, kind="VESN path step"):
     """A sibling on the way up. `dir` 0: the sibling is on the left; 1: on the right (002 §8)."""
-
-    KIND: ClassVar[str] = "VESN path step"
 
     dir: Uint
     sib: Bytes32
@@ -75,10 +56,8 @@ class Step(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MmrProof(Record):
+class MmrProof(Record, kind="VESN mmr_proof"):
     """mmr_proof (002 §8): `path` leads from the leaf to its peak, `peaks_after` are the other peaks (as D-32)."""
-
-    KIND: ClassVar[str] = "VESN mmr_proof"
 
     ver: ClassVar[Version] = 1
     path: Annotated[tuple[Step, ...], Length(0, _MAX_PATH)]

@@ -18,14 +18,10 @@ from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
 from veen.core.errors import FormatError, MalformedError
 from veen.core.objects.captoken import CapToken
-from veen.core.schema_id import schema_id
-from veen.core.wire import Anything, Bytes32, Form, Uint, Wire
+from veen.overlays.operations.mirror import MIRROR, FederationMirror
 from veen.vesn.errors import Violation
 from veen.vesn.objects import Receipt
 
-__all__ = ["MIRROR_SCHEMA", "MirrorRecord", "Mirrored", "mirror", "source_identifier"]
-
-MIRROR_SCHEMA: Final = schema_id("federation.mirror.v1")
 _METADATA_KEY: Final = "vesn_receipt"
 _BATCH: Final = 64
 
@@ -36,21 +32,10 @@ def source_identifier(hub_pk: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorRecord(Wire):
-    """The body of a federation.mirror.v1 message (spec-3 §10)."""
+class MirrorRecord(FederationMirror):
+    """The statement about an entry of a VESN log (spec-3 §10), with its RECEIPT."""
 
-    KIND: ClassVar[str] = "federation.mirror.v1"
-    FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = 64 * 1024
-
-    source_hub_identifier: str
-    source_label: Bytes32
-    source_stream_seq: Uint
-    source_leaf_hash: Bytes32
-    source_receipt_root: Bytes32
-    target_label: Bytes32
-    mirror_time: Uint | None = None
-    metadata: Anything | None = None
 
     @classmethod
     def of(cls, receipt: Receipt, *, hub_pk: bytes, target_label: bytes, now: int) -> Self:
@@ -87,7 +72,7 @@ class Mirrored:
 
     sent: int = 0
     existed: int = 0
-    unreadable: int = 0  # entries of the target stream that no key at hand opens
+    unreadable: int = 0  # entries of the target stream that no available key opens
     first_seq: int | None = None  # of the records that this run sent, in the target stream
     last_seq: int | None = None
     _runs: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # by source label: all from … to … are there
@@ -143,7 +128,7 @@ async def mirror(
 
 def _draft(receipt: Receipt, hub_pk: bytes, target_label: bytes, now: int) -> Draft:
     record = MirrorRecord.of(receipt, hub_pk=hub_pk, target_label=target_label, now=now)
-    return Draft(body=record.to_bytes(), schema=MIRROR_SCHEMA, parent=receipt.leaf_hash)
+    return Draft(body=record.to_bytes(), schema=MIRROR.id, parent=receipt.leaf_hash)
 
 
 def _counted(done: Mirrored, receipt: Receipt) -> bool:
@@ -161,7 +146,7 @@ async def _mirrored(client: Client, stream: str | bytes, hub_pks: Sequence[bytes
         if entry.event is None:
             done.unreadable += 1
             continue
-        if entry.event.hdr.schema != MIRROR_SCHEMA:
+        if entry.event.hdr.schema != MIRROR.id:
             continue
         try:
             record = MirrorRecord.from_bytes(entry.body)

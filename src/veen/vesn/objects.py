@@ -16,32 +16,6 @@ from veen.core.hashing import H, Ht, u64be
 from veen.core.wire import Bytes32, Bytes64, Form, Length, Uint, Version, Wire
 from veen.vesn.errors import Problem, Refused, Violation
 
-__all__ = [
-    "DEFAULT_PROFILE",
-    "MAX_CAP_LINKS",
-    "MAX_CAP_STREAMS",
-    "MAX_MSG_BYTES",
-    "MAX_WITNESSES",
-    "RECORDS",
-    "Allow",
-    "CapToken",
-    "Checkpoint",
-    "Equivocation",
-    "ErrorReply",
-    "IdentityCard",
-    "Msg",
-    "Pair",
-    "PayloadHdr",
-    "Profile",
-    "Rate",
-    "Receipt",
-    "Record",
-    "RoutingSecret",
-    "SyncState",
-    "label_of",
-    "leaf_hash_of",
-]
-
 # 002 names no sizes. These are above every legal record of the portability set and bound what is read.
 MAX_MSG_BYTES: Final = 1024 * 1024 + 1024
 MAX_WITNESSES: Final = 64
@@ -77,10 +51,8 @@ class Record(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile(Record):
+class Profile(Record, kind="VESN profile"):
     """Algorithms and parameters (002 §2). Only the parameters may differ from the default."""
-
-    KIND: ClassVar[str] = "VESN profile"
 
     dh: str = "x25519"
     kdf: str = "hkdf-sha256"
@@ -112,10 +84,9 @@ def leaf_hash_of(ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Msg(Record):
+class Msg(Record, kind="VESN MSG"):
     """MSG, the envelope that the hub sees (002 §5.1). It has no auth_ref."""
 
-    KIND: ClassVar[str] = "VESN MSG"
     MAX_BYTES: ClassVar[int] = MAX_MSG_BYTES
 
     sig: Bytes64
@@ -164,10 +135,9 @@ class Msg(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair(Record):
+class Pair(Record, kind="VESN payload"):
     """A payload as 002 §15 words it: "ciphertext and ct_hash", without the rest of its MSG (decision 86)."""
 
-    KIND: ClassVar[str] = "VESN payload"
     MAX_BYTES: ClassVar[int] = MAX_MSG_BYTES
 
     ct_hash: Bytes32
@@ -179,10 +149,8 @@ class Pair(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt(Record):
+class Receipt(Record, kind="VESN RECEIPT"):
     """RECEIPT: one message at one position of the stream, under one root (002 §5.2)."""
-
-    KIND: ClassVar[str] = "VESN RECEIPT"
 
     ver: ClassVar[Version] = 1
     label: Bytes32
@@ -209,10 +177,8 @@ class Receipt(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint(Record):
+class Checkpoint(Record, kind="VESN CHECKPOINT"):
     """CHECKPOINT: the root at an epoch boundary (002 §5.3). hub_sig and witness_sigs cover the same bytes."""
-
-    KIND: ClassVar[str] = "VESN CHECKPOINT"
 
     ver: ClassVar[Version] = 1
     epoch: Uint
@@ -259,10 +225,8 @@ class Checkpoint(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadHdr(Record):
+class PayloadHdr(Record, kind="VESN payload_hdr"):
     """payload_hdr, sealed inside the ciphertext (002 §6)."""
-
-    KIND: ClassVar[str] = "VESN payload_hdr"
 
     schema: Bytes32
     cap_ref: Bytes32 | None = None
@@ -272,20 +236,16 @@ class PayloadHdr(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate(Record):
+class Rate(Record, kind="VESN rate"):
     """A token bucket (002 §11)."""
-
-    KIND: ClassVar[str] = "VESN rate"
 
     burst: Uint
     per_sec: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allow(Record):
+class Allow(Record, kind="VESN allow"):
     """What a token allows (002 §11)."""
-
-    KIND: ClassVar[str] = "VESN allow"
 
     ttl: Uint  # seconds after the first use of the token (decision 87)
     rate: Rate | None = None
@@ -293,10 +253,8 @@ class Allow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapToken(Record):
+class CapToken(Record, kind="VESN cap_token"):
     """cap_token (002 §11). Each link of sig_chain is the issuer's signature over the grant and the link before it."""
-
-    KIND: ClassVar[str] = "VESN cap_token"
 
     ver: ClassVar[Version] = 1
     allow: Allow
@@ -342,20 +300,16 @@ class CapToken(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncState(Record):
+class SyncState(Record, kind="VESN sync_state"):
     """sync_state: the last receipt that the owner of a set had (002 §15)."""
-
-    KIND: ClassVar[str] = "VESN sync_state"
 
     last_mmr_root: Bytes32
     last_stream_seq: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RoutingSecret(Record):
+class RoutingSecret(Record, kind="VESN routing_secret"):
     """routing_secret of one stream: with it labels can be recomputed (002 §4, §15; decision 85)."""
-
-    KIND: ClassVar[str] = "VESN routing_secret"
 
     stream_id: Bytes32
     routing_key: Bytes32
@@ -365,10 +319,8 @@ class RoutingSecret(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityCard(Record):
+class IdentityCard(Record, kind="VESN identity_card"):
     """identity_card: the public long-term keys, signed by id_sign (002 §3, §15; decision 85)."""
-
-    KIND: ClassVar[str] = "VESN identity_card"
 
     sig: Bytes64
     ver: ClassVar[Version] = 1
@@ -386,10 +338,8 @@ class IdentityCard(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReply(Record):
+class ErrorReply(Record, kind="VESN error"):
     """The answer of a hub that refuses: {code, detail?} (002 §13)."""
-
-    KIND: ClassVar[str] = "VESN error"
 
     code: str
     detail: str | None = None
@@ -400,10 +350,8 @@ class ErrorReply(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equivocation(Record):
+class Equivocation(Record, kind="VESN equivocation"):
     """Two receipts of one hub for one position that differ: portable evidence (002 §14, §16)."""
-
-    KIND: ClassVar[str] = "VESN equivocation"
 
     ver: ClassVar[Version] = 1
     first: Receipt  # the receipt with the smaller bytes, so that equal evidence has equal bytes

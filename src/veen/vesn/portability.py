@@ -40,32 +40,6 @@ from veen.vesn.objects import (
 )
 from veen.vesn.sealing import Keystore
 
-__all__ = [
-    "ATTACHMENTS",
-    "CHECKPOINTS",
-    "FILES",
-    "IDENTITY_CARD",
-    "KEYSTORE",
-    "MAX_ATTACHMENTS",
-    "MAX_RECORDS",
-    "PAYLOADS",
-    "RECEIPTS",
-    "ROUTING_SECRET",
-    "SMALL_FILE_BYTES",
-    "SYNC_STATE",
-    "TOKENS",
-    "FileSum",
-    "MemorySource",
-    "Report",
-    "Source",
-    "Verdict",
-    "conflicts",
-    "encode_set",
-    "is_attachment",
-    "sequence_of",
-    "verify_set",
-]
-
 IDENTITY_CARD: Final = "identity_card"
 KEYSTORE: Final = "keystore.enc"
 ROUTING_SECRET: Final = "routing_secret"  # noqa: S105 - the name of a file

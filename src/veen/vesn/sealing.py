@@ -19,21 +19,6 @@ from veen.core.wire import Bytes32, Bytes64, Size, Version
 from veen.vesn.errors import Problem, Violation
 from veen.vesn.objects import Msg, PayloadHdr, Record
 
-__all__ = [
-    "ROTATE_AFTER",
-    "DirectionKeys",
-    "Keystore",
-    "Opened",
-    "Secrets",
-    "direction_keys",
-    "next_rk",
-    "open_attachment",
-    "open_payload",
-    "rotation_due",
-    "seal_attachments",
-    "seal_payload",
-]
-
 ROTATE_AFTER: Final = 256  # M of 002 §3
 _PREFIX: Final = Struct(">32sII")  # enc, hdr_len, body_len
 _MAX_HDR: Final = 16 * 1024
@@ -152,10 +137,8 @@ _SCRYPT_MEMORY: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Secrets(Record):
+class Secrets(Record, kind="VESN secrets"):
     """What keystore.enc encrypts."""
-
-    KIND: ClassVar[str] = "VESN secrets"
 
     id_dh_sk: Bytes32
     id_sign_sk: Bytes32
@@ -166,10 +149,8 @@ class Secrets(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keystore(Record):
+class Keystore(Record, kind="VESN keystore"):
     """keystore.enc: scrypt and XChaCha20-Poly1305; signed by id_sign, so damage shows without the passphrase."""
-
-    KIND: ClassVar[str] = "VESN keystore"
 
     sig: Bytes64
     ver: ClassVar[Version] = 1

@@ -1,3 +1,1 @@
 """Primitives: Ed25519, X25519, HKDF, HPKE, AEAD."""
-
-__all__: list[str] = []

@@ -17,8 +17,6 @@ from nacl.exceptions import TypeError as ParameterError  # what PyNaCl raises fo
 
 from veen.core.errors import InvalidKeyError, OpenError
 
-__all__ = ["CHACHA_NONCE_BYTES", "KEY_BYTES", "NONCE_BYTES", "TAG_BYTES", "chacha_open", "chacha_seal", "open_", "seal"]
-
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 24
 CHACHA_NONCE_BYTES: Final = 12

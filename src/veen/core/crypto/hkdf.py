@@ -3,8 +3,6 @@
 from hmac import digest
 from typing import Final
 
-__all__ = ["HASH_BYTES", "MAX_BYTES", "expand", "extract", "hkdf"]
-
 HASH_BYTES: Final = 32
 MAX_BYTES: Final = 255 * HASH_BYTES  # the block counter is one byte (RFC 5869 §2.3)
 

@@ -13,18 +13,6 @@ from veen.core.crypto.aead import CHACHA_NONCE_BYTES, KEY_BYTES, chacha_open, ch
 from veen.core.crypto.hkdf import HASH_BYTES, MAX_BYTES, expand, extract
 from veen.core.errors import InvalidKeyError, OpenError
 
-__all__ = [
-    "ENC_BYTES",
-    "IKM_BYTES",
-    "Context",
-    "derive_key_pair",
-    "receiver_of_secret",
-    "receiver_secret",
-    "setup_receiver",
-    "setup_sender",
-]
-
-ENC_BYTES: Final = 32
 IKM_BYTES: Final = 32
 
 # LabeledExtract and LabeledExpand (RFC 9180 §4) put a version, a suite and a label before their input. All of that is

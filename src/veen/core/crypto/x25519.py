@@ -7,8 +7,6 @@ from nacl.exceptions import CryptoError
 
 from veen.core.errors import InvalidKeyError
 
-__all__ = ["KEY_BYTES", "exchange", "public_key"]
-
 KEY_BYTES: Final = 32
 
 

@@ -14,8 +14,6 @@ from veen.core.errors import MalformedError, SignatureError
 from veen.core.hashing import Ht, u64be
 from veen.core.objects.identity import canonical_json, read_canonical_json
 
-__all__ = ["BIRTH_SECONDS", "BirthCertificate"]
-
 BIRTH_SECONDS: Final = 24 * 3600
 _WHAT: Final = "birth certificate"
 _MAX_BYTES: Final = 1024

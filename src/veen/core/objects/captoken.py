@@ -8,7 +8,7 @@ issuer, which renews the token under a new auth_ref (D-44). v0.0.1 knows no dele
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Final, Self
 
 from veen.core import cbor
 from veen.core.crypto import ed25519
@@ -17,26 +17,20 @@ from veen.core.hashing import H, Ht
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS, Limits
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Uint
 
-__all__ = ["Allow", "CapToken", "Rate"]
-
 _FIRST_PREV_SIG: Final = bytes(64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate(Part):
+class Rate(Part, kind="rate"):
     """A token bucket: `per_sec` refilled each second of hub_ts, up to `burst`."""
-
-    KIND: ClassVar[str] = "rate"
 
     per_sec: Uint
     burst: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allow(Part):
+class Allow(Part, kind="allow"):
     """What a token allows: these streams, for `ttl` seconds after first use, at this rate."""
-
-    KIND: ClassVar[str] = "allow"
 
     stream_ids: Annotated[tuple[Bytes32, ...], Length(1, MAX_CAP_STREAMS)]  # ascending, no duplicates
     ttl: Uint
@@ -54,10 +48,8 @@ class Allow(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapToken(Map):
+class CapToken(Map, kind="cap_token"):
     """The subject may write, says the issuer. Hubs hold tokens by `auth_ref`."""
-
-    KIND: ClassVar[str] = "cap_token"
 
     issuer_pk: Bytes32
     subject_pk: Bytes32

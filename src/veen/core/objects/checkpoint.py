@@ -12,14 +12,11 @@ from veen.core.labels import label_of
 from veen.core.limits import MAX_WITNESSES
 from veen.core.wire import Bytes32, Bytes64, Form, Length, Uint, Version, Wire
 
-__all__ = ["Checkpoint"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint(Wire):
+class Checkpoint(Wire, kind="CHECKPOINT"):
     """The prefix 1 … upto_seq of `label_curr` has the root `mmr_root`."""
 
-    KIND: ClassVar[str] = "CHECKPOINT"
     FORM: ClassVar[Form] = "array"
 
     ver: ClassVar[Version] = 1

@@ -52,10 +52,8 @@ _GENESIS: Final = bytes(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapAuthorize(Part):
+class CapAuthorize(Part, kind="cap.authorize"):
     """A token was accepted; the hub_ts of its first such record is its issued_at (D-47)."""
-
-    KIND: ClassVar[str] = "cap.authorize"
 
     auth_ref: Bytes32
     token_hash: Bytes32
@@ -75,23 +73,19 @@ class CapAuthorize(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRegister(Part):
+class StreamRegister(Part, kind="stream.register"):
     """A stream whose labels the hub resolves although no token names it (D-23)."""
-
-    KIND: ClassVar[str] = "stream.register"
 
     stream_id: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelOpen(Part):
+class LabelOpen(Part, kind="label.open"):
     """The first entry of a label follows: which stream and epoch it is, as far as the hub knows (D-23).
 
     With it, checkpoints can be checked from the data directory alone (spec §4.4.1). A hub with open stream scope
     does not know the stream.
     """
-
-    KIND: ClassVar[str] = "label.open"
 
     label: Bytes32
     epoch: Uint
@@ -99,19 +93,15 @@ class LabelOpen(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSet(Part):
+class LimitsSet(Part, kind="limits.set"):
     """The limit registry from here on; each label follows with its next chunk (D-75)."""
-
-    KIND: ClassVar[str] = "limits.set"
 
     limits: PlainMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRotate(Part):
+class KeyRotate(Part, kind="key.rotate"):
     """A hub key joins the active set (spec §8.4)."""
-
-    KIND: ClassVar[str] = "key.rotate"
 
     hub_pk: Bytes32
     valid_from: Uint
@@ -120,10 +110,8 @@ class KeyRotate(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionDrop(Part):
+class RetentionDrop(Part, kind="retention.drop"):
     """The payloads of a sealed chunk were erased; receipts and proofs stay (D-74)."""
-
-    KIND: ClassVar[str] = "retention.drop"
 
     label: Bytes32
     start_seq: Uint
@@ -132,10 +120,8 @@ class RetentionDrop(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorPublish(Part):
+class AnchorPublish(Part, kind="anchor.publish"):
     """A checkpoint's root was anchored outside (D-104)."""
-
-    KIND: ClassVar[str] = "anchor.publish"
 
     label: Bytes32
     upto_seq: Uint
@@ -145,31 +131,25 @@ class AnchorPublish(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OuterKey(Part):
+class OuterKey(Part, kind="outer.key"):
     """The key of the hub's outer log: whoever pinned the hub key learns from it which notes count (D-172)."""
-
-    KIND: ClassVar[str] = "outer.key"
 
     origin: str
     vkey: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubFence(Part):
+class HubFence(Part, kind="hub.fence"):
     """The hub admits nothing any more: no entry follows this record, until a hub.promote says who goes on (D-78)."""
-
-    KIND: ClassVar[str] = "hub.fence"
 
     upto: Uint  # entries of all labels
     root: Bytes32  # of the heads of all labels (`root_of_heads`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubPromote(Part):
+class HubPromote(Part, kind="hub.promote"):
     """A replica goes on as the primary, with what it had then (D-78). Whoever signs for this identity and does not have
     this record in its journal was replaced."""
-
-    KIND: ClassVar[str] = "hub.promote"
 
     source: str  # the address of the primary that the replica followed
     upto: Uint  # entries of all labels
@@ -203,10 +183,9 @@ BODIES: Final[dict[str, type[Wire]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRecord(Wire):
+class ControlRecord(Wire, kind="control record"):
     """One link of the journal: `prev_hash` is the hash of the record before, zeros for the first."""
 
-    KIND: ClassVar[str] = "control record"
     FORM: ClassVar[Form] = "array"
 
     ver: ClassVar[Version] = 1

@@ -1,7 +1,7 @@
 """Requests and responses of the data plane (spec §10.4, §10.6): the same for every transport."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from veen.core import cbor
 from veen.core.errors import ApiCode, MalformedError, Refusal
@@ -11,32 +11,13 @@ from veen.core.objects.receipt import Receipt
 from veen.core.tree.proof import MmrProof
 from veen.core.wire import Bytes32, Length, Map, Part, PlainMap, Uint
 
-__all__ = [
-    "MAX_PAGE_ITEMS",
-    "SUBMIT_PREFIX",
-    "CheckpointRequest",
-    "CheckpointResponse",
-    "ErrorEnvelope",
-    "ProofRequest",
-    "ProofResponse",
-    "ReceiptRequest",
-    "ReceiptResponse",
-    "StreamItem",
-    "StreamRequest",
-    "StreamResponse",
-    "SubmitRequest",
-    "SubmitResponse",
-]
-
 MAX_PAGE_ITEMS: Final = 1_000  # D-63
 SUBMIT_PREFIX: Final = b"\xa2\x01\x01\x02"  # {1: 1, 2: …: the four envelope bytes before a MSG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitRequest(Map):
+class SubmitRequest(Map, kind="submit request"):
     """Ask for a MSG to be admitted."""
-
-    KIND: ClassVar[str] = "submit request"
 
     msg: Msg
 
@@ -61,20 +42,16 @@ class SubmitRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitResponse(Map):
+class SubmitResponse(Map, kind="submit response"):
     """The receipt of the message."""
-
-    KIND: ClassVar[str] = "submit response"
 
     receipt: Receipt
     server_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRequest(Map):
+class StreamRequest(Map, kind="stream request"):
     """Read a range. Bounds are inclusive; `cursor` overrides `from_seq` (spec §10.5)."""
-
-    KIND: ClassVar[str] = "stream request"
 
     label: Bytes32
     from_seq: Uint
@@ -86,10 +63,8 @@ class StreamRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamItem(Part):
+class StreamItem(Part, kind="stream item"):
     """One entry of a page."""
-
-    KIND: ClassVar[str] = "stream item"
 
     stream_seq: Uint
     msg: Msg
@@ -97,10 +72,8 @@ class StreamItem(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamResponse(Map):
+class StreamResponse(Map, kind="stream response"):
     """One page. `mmr_proof` is for the last item of the page, under the root of its receipt."""
-
-    KIND: ClassVar[str] = "stream response"
 
     label: Bytes32
     from_seq: Uint
@@ -120,61 +93,47 @@ class _SeqRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiptRequest(_SeqRequest):
+class ReceiptRequest(_SeqRequest, kind="receipt request"):
     """Asks for the RECEIPT of an entry."""
 
-    KIND: ClassVar[str] = "receipt request"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiptResponse(SubmitResponse):
+class ReceiptResponse(SubmitResponse, kind="receipt response"):
     """The same shape as the answer to a submit."""
 
-    KIND: ClassVar[str] = "receipt response"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProofRequest(_SeqRequest):
+class ProofRequest(_SeqRequest, kind="proof request"):
     """Asks for the inclusion proof of an entry under its own root."""
 
-    KIND: ClassVar[str] = "proof request"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProofResponse(Map):
+class ProofResponse(Map, kind="proof response"):
     """The inclusion proof."""
-
-    KIND: ClassVar[str] = "proof response"
 
     mmr_proof: MmrProof
     server_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRequest(Map):
+class CheckpointRequest(Map, kind="checkpoint request"):
     """Asks for a checkpoint of a prefix."""
-
-    KIND: ClassVar[str] = "checkpoint request"
 
     label: Bytes32
     upto_seq: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointResponse(Map):
+class CheckpointResponse(Map, kind="checkpoint response"):
     """A signed checkpoint."""
-
-    KIND: ClassVar[str] = "checkpoint response"
 
     checkpoint: Checkpoint
     server_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorEnvelope(Map):
+class ErrorEnvelope(Map, kind="error"):
     """Every refusal over the wire (spec §10.6). `message` is for people and never compared (D-57)."""
-
-    KIND: ClassVar[str] = "error"
 
     code: str
     message: str

@@ -1,18 +1,16 @@
-"""Portable proof that a hub told two stories (spec §4.3, §4.4; RCPT-07).
+"""Portable proof that a hub signed two statements that contradict each other (spec §4.3, §4.4; RCPT-07).
 
 A hub that signs two different leaves or roots for one position of one label has equivocated: whoever holds
 both statements and the hub's key can convince anyone, offline. Two receipts fit into 512 bytes.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from veen.core.errors import EvidenceError, MalformedError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.core.wire import Bytes32, Fields, Length, Map, WireType, reference
-
-__all__ = ["Equivocation", "Statement"]
 
 
 def _read_statement(f: Fields, name: str) -> Receipt | Checkpoint:
@@ -39,14 +37,12 @@ Statement = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equivocation(Map):
+class Equivocation(Map, kind="equivocation"):
     """Two signed statements about one position that cannot both be true.
 
     One form only: the statements stand in the order of their bytes, so equal evidence has equal bytes. The
     keys are given per statement, as a hub may have rotated its key in between; one key serves both if equal.
     """
-
-    KIND: ClassVar[str] = "equivocation"
 
     hub_pks: Annotated[tuple[Bytes32, ...], Length(1, 2)]  # one key, or one for each statement
     first: Statement

@@ -18,17 +18,6 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.receipt import Receipt
 
-__all__ = [
-    "ANCHORINGS",
-    "Anchoring",
-    "HubIdentity",
-    "HubKey",
-    "IdentityError",
-    "canonical_json",
-    "key_id_of",
-    "read_canonical_json",
-]
-
 Anchoring = Literal["data-directory", "fingerprint", "certificate"]
 ANCHORINGS: Final[tuple[Anchoring, ...]] = ("data-directory", "fingerprint", "certificate")  # spec §8.4
 

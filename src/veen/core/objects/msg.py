@@ -31,8 +31,6 @@ from veen.core.errors import SignatureError, VerifyError
 from veen.core.hashing import H
 from veen.core.wire import Bytes32, Bytes64, Form, Uint, Version, Wire
 
-__all__ = ["Msg", "all_verify", "end_of"]
-
 # How long an integer is by its first byte, 0 where none begins; the least value that needs that length; how struct
 # reads it.
 _WIDTHS: Final = bytes([1] * 24 + [2, 3, 5, 9] + [0] * 228)
@@ -48,10 +46,9 @@ _LAYOUTS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Msg(Wire):
+class Msg(Wire, kind="MSG"):
     """All a hub ever sees of a message."""
 
-    KIND: ClassVar[str] = "MSG"
     FORM: ClassVar[Form] = "array"
     MAX_ITEMS: ClassVar[int] = 16  # it has 11, the array included; a million tiny ones would take a second
 

@@ -1,18 +1,13 @@
 """payload_hdr, the encrypted header that types a message (spec §4.5)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from veen.core.wire import Bytes32, Part, Uint
 
-__all__ = ["PayloadHdr"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadHdr(Part):
+class PayloadHdr(Part, kind="payload_hdr"):
     """Seen by readers only; no field of it may influence admission."""
-
-    KIND: ClassVar[str] = "payload_hdr"
 
     schema: Bytes32
     parent_id: Bytes32 | None = None

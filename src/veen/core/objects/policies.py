@@ -6,24 +6,10 @@ in the stream: what a hub stores is never plaintext of a payload.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from veen.core.hashing import Ht
 from veen.core.wire import Bytes32, Choice, Length, Part, Uint
-
-__all__ = [
-    "AUTHORITY_POLICIES",
-    "FOREVER",
-    "MAX_POLICY_ITEMS",
-    "MULTI_PRIMARY",
-    "REVOCATION_KINDS",
-    "SINGLE_PRIMARY",
-    "Authority",
-    "PolicyAuthority",
-    "PolicyRevocation",
-    "Revocation",
-    "realm_id_of",
-]
 
 REVOCATION_KINDS: Final = ("client-id", "auth-ref", "cap-token")
 SINGLE_PRIMARY: Final = "single-primary"
@@ -40,10 +26,8 @@ def realm_id_of(name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revocation(Part):
+class Revocation(Part, kind="revocation"):
     """`target` is a client_id, an auth_ref, or H(cap_token bytes); revoked in [ts, ts + ttl), or from ts on (§4.3)."""
-
-    KIND: ClassVar[str] = "revocation"
 
     kind: Annotated[str, Choice(*REVOCATION_KINDS)]
     target: Bytes32  # of a cap-token also H of a link signature (D-173)
@@ -57,10 +41,8 @@ class Revocation(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authority(Part):
+class Authority(Part, kind="authority"):
     """Which hub is the primary of a stream in [ts, ts + ttl) (§2.2)."""
-
-    KIND: ClassVar[str] = "authority"
 
     realm_id: Bytes32
     stream_id: Bytes32
@@ -76,10 +58,8 @@ class Authority(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRevocation(Part):
+class PolicyRevocation(Part, kind="policy.revocation"):
     """Revocations the hub did not know before; they count from the second after this record on (D-51, D-60)."""
-
-    KIND: ClassVar[str] = "policy.revocation"
 
     revocations: Annotated[tuple[Revocation, ...], Length(1, MAX_POLICY_ITEMS)]
 
@@ -89,10 +69,8 @@ class PolicyRevocation(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyAuthority(Part):
+class PolicyAuthority(Part, kind="policy.authority"):
     """Authority records the hub did not know before; they count from the second after this record on (FED1)."""
-
-    KIND: ClassVar[str] = "policy.authority"
 
     authorities: Annotated[tuple[Authority, ...], Length(1, MAX_POLICY_ITEMS)]
 

@@ -5,7 +5,7 @@ to it any more; its secret half stays with the identity and opens what was seale
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 from veen.core import cbor
 from veen.core.crypto import ed25519
@@ -13,14 +13,10 @@ from veen.core.errors import SignatureError
 from veen.core.hashing import Ht
 from veen.core.wire import Bytes32, Bytes64, Map, Uint
 
-__all__ = ["Prekey"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prekey(Map):
+class Prekey(Map, kind="prekey"):
     """`id_sign_pk` may be reached under `prekey_pk` until `expires_at`, says `id_sign_pk`."""
-
-    KIND: ClassVar[str] = "prekey"
 
     id_sign_pk: Bytes32
     prekey_pk: Bytes32

@@ -7,17 +7,13 @@ from veen.core import cbor
 from veen.core.hashing import Ht
 from veen.core.wire import Fixed, Part, Uint
 
-__all__ = ["PRESETS", "Profile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile(Part):
+class Profile(Part, kind="profile"):
     """v0.0.1 knows one cipher suite; profiles differ in label rotation and padding only.
 
     Neither field has a default: the spec wants both chosen, never implied.
     """
-
-    KIND: ClassVar[str] = "profile"
 
     aead: ClassVar[Fixed] = "xchacha20poly1305"
     kdf: ClassVar[Fixed] = "hkdf-sha256"

@@ -22,14 +22,11 @@ from veen.core.entry import (
 from veen.core.errors import SignatureError
 from veen.core.wire import Bytes32, Bytes64, Form, Uint, Version, Wire
 
-__all__ = ["Receipt", "signed_bytes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt(Wire):
+class Receipt(Wire, kind="RECEIPT"):
     """One message, at one position of one label, under one root."""
 
-    KIND: ClassVar[str] = "RECEIPT"
     FORM: ClassVar[Form] = "array"
 
     ver: ClassVar[Version] = 1

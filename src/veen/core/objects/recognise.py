@@ -11,22 +11,10 @@ from typing import Final
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, MalformedError
+from veen.core.objects import envelopes
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.envelopes import (
-    CheckpointRequest,
-    CheckpointResponse,
-    ErrorEnvelope,
-    ProofRequest,
-    ProofResponse,
-    ReceiptRequest,
-    ReceiptResponse,
-    StreamRequest,
-    StreamResponse,
-    SubmitRequest,
-    SubmitResponse,
-)
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
@@ -35,8 +23,6 @@ from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof
 from veen.core.wire import Wire
-
-__all__ = ["KINDS", "Recognised", "parse_json", "parse_json_parts", "recognise"]
 
 KINDS: Final[tuple[type[Wire], ...]] = (
     Msg,
@@ -51,17 +37,17 @@ KINDS: Final[tuple[type[Wire], ...]] = (
     Equivocation,
     Profile,
     PayloadHdr,
-    SubmitRequest,
-    SubmitResponse,
-    StreamRequest,
-    StreamResponse,
-    ReceiptRequest,
-    ReceiptResponse,
-    ProofRequest,
-    ProofResponse,
-    CheckpointRequest,
-    CheckpointResponse,
-    ErrorEnvelope,
+    envelopes.SubmitRequest,
+    envelopes.SubmitResponse,
+    envelopes.StreamRequest,
+    envelopes.StreamResponse,
+    envelopes.ReceiptRequest,
+    envelopes.ReceiptResponse,
+    envelopes.ProofRequest,
+    envelopes.ProofResponse,
+    envelopes.CheckpointRequest,
+    envelopes.CheckpointResponse,
+    envelopes.ErrorEnvelope,
 )
 
 

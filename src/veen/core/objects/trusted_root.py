@@ -16,8 +16,6 @@ from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, key_id_of
 from veen.core.pin_text import PinnedKey
 
-__all__ = ["TrustedKeys"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedKeys:

@@ -1,3 +1,1 @@
 """Ciphertext of messages and attachments."""
-
-__all__: list[str] = []

@@ -13,16 +13,13 @@ from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.wire import Bytes32, Form, Length, Uint, Wire
 
-__all__ = ["ATTACHED_SCHEMA", "Attached", "Attachment"]
-
 ATTACHED_SCHEMA: Final = H(b"veen.attached.v1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment(Wire):
+class Attachment(Wire, kind="attachment"):
     """One declared attachment; `size` is that of the plaintext."""
 
-    KIND: ClassVar[str] = "attachment"
     FORM: ClassVar[Form] = "body"
 
     coid: Bytes32
@@ -32,10 +29,9 @@ class Attachment(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attached(Wire):
+class Attached(Wire, kind="veen.attached.v1"):
     """A body together with the list of its attachments, by index from 0 (D-14)."""
 
-    KIND: ClassVar[str] = "veen.attached.v1"
     FORM: ClassVar[Form] = "body"
 
     body: bytes

@@ -11,8 +11,6 @@ from veen.core.limits import Limits
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.tree.mmr import Mmr, Tags
 
-__all__ = ["EMPTY_ATT_ROOT", "SealedAttachments", "att_root_of", "open_attachments", "open_one", "seal_attachments"]
-
 _TAGS: Final = Tags(node="veen/att-node", root="veen/att-root", hash_single_peak=True)  # D-13
 EMPTY_ATT_ROOT: Final = Ht("veen/att-root", b"")
 

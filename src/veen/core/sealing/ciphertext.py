@@ -31,20 +31,6 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.sealing.attachments import SealedAttachments, open_attachments, open_one, seal_attachments
 
-__all__ = [
-    "OPENING_BYTES",
-    "Binding",
-    "Opened",
-    "Parts",
-    "Sealed",
-    "open_attachment",
-    "open_msg",
-    "open_with_one",
-    "open_with_opening",
-    "opening_of",
-    "seal",
-]
-
 TAG_BYTES: Final = 16
 OPENING_BYTES: Final = 32
 _PREFIX: Final = Struct(">32xII")  # enc, hdr_len, body_len

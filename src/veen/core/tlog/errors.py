@@ -2,54 +2,30 @@
 
 from veen.core.errors import StatedError, VerifyError
 
-__all__ = [
-    "NoteError",
-    "NoteSignatureError",
-    "QuorumError",
-    "TlogError",
-    "TlogProofError",
-    "TlogReceiptError",
-    "WitnessPolicyError",
-]
 
-
-class TlogError(VerifyError):
+class TlogError(VerifyError, code="E.TLOG"):
     """Base of what is wrong with something of a transparency log."""
 
-    code = "E.TLOG"
 
-
-class NoteError(TlogError):
+class NoteError(TlogError, code="E.TLOG.NOTE"):
     """The bytes are no signed note, vkey, checkpoint, leaf or request."""
 
-    code = "E.TLOG.NOTE"
 
-
-class NoteSignatureError(TlogError):
+class NoteSignatureError(TlogError, code="E.TLOG.SIGNATURE"):
     """A signature line of a known key does not verify, or the key that must have signed did not."""
 
-    code = "E.TLOG.SIGNATURE"
 
-
-class TlogProofError(TlogError):
+class TlogProofError(TlogError, code="E.TLOG.PROOF"):
     """An inclusion or consistency proof of an RFC 6962 tree does not hold."""
 
-    code = "E.TLOG.PROOF"
 
-
-class WitnessPolicyError(StatedError):
+class WitnessPolicyError(StatedError, code="E.TLOG.POLICY"):
     """A policy file that cannot be used: a file of this machine, and no evidence."""
 
-    code = "E.TLOG.POLICY"
 
-
-class QuorumError(TlogError):
+class QuorumError(TlogError, code="E.TLOG.QUORUM"):
     """A note is signed, but by fewer witnesses than the policy demands, or of a log that the policy does not list."""
 
-    code = "E.TLOG.QUORUM"
 
-
-class TlogReceiptError(TlogError):
+class TlogReceiptError(TlogError, code="E.TLOG.RECEIPT"):
     """A COSE receipt that proves nothing."""
-
-    code = "E.TLOG.RECEIPT"

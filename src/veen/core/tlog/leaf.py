@@ -12,8 +12,6 @@ from veen.core.errors import FormatError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.tlog.errors import NoteError
 
-__all__ = ["CHECKPOINT_LEAF", "CONTROL_LEAF", "IDENTITY_LEAF", "MAX_LEAF_BYTES", "OuterLeaf"]
-
 IDENTITY_LEAF: Final = 0
 CHECKPOINT_LEAF: Final = 1
 CONTROL_LEAF: Final = 2

@@ -20,24 +20,6 @@ from veen.core.hashing import u64be
 from veen.core.tlog.errors import NoteError, NoteSignatureError
 from veen.core.tlog.tree import HASH_BYTES
 
-__all__ = [
-    "COSIGNATURE",
-    "ED25519",
-    "MAX_NOTE_BYTES",
-    "LogCheckpoint",
-    "Note",
-    "NoteSignature",
-    "VerifierKey",
-    "check_name",
-    "cosign",
-    "decode_base64",
-    "encode_base64",
-    "origin_hash",
-    "parse_number",
-    "sign_note",
-    "verified_signatures",
-]
-
 ED25519: Final = 0x01  # a signature over the text of a note
 COSIGNATURE: Final = 0x04  # a signature over the time and the text
 _SUPPORTED: Final = (ED25519, COSIGNATURE)

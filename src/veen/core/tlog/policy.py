@@ -1,4 +1,4 @@
-"""Whom to believe about a log, in the language of c2sp.org/tlog-policy: logs, witnesses, groups of k of n, one quorum.
+"""Which cosignatures suffice, in the format of c2sp.org/tlog-policy: logs, witnesses, groups of k of n, one quorum.
 
 log VKEY [URL]
 witness NAME VKEY [URL]
@@ -12,8 +12,6 @@ from typing import Final, Self
 
 from veen.core.tlog.errors import NoteError, QuorumError, WitnessPolicyError
 from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, VerifierKey, verified_signatures
-
-__all__ = ["CosignedCheckpoint", "PolicyGroup", "PolicyKey", "WitnessPolicy"]
 
 _MAX_BYTES: Final = 1 << 20
 _MAX_LINES: Final = 10_000

@@ -18,8 +18,6 @@ from veen.core.tlog.note import (
 )
 from veen.core.tlog.tree import HASH_BYTES, MAX_PATH, check_inclusion, leaf_hash
 
-__all__ = ["MAX_REQUEST_BYTES", "AddCheckpoint", "TlogProof"]
-
 _HEADER: Final = "c2sp.org/tlog-proof@v1"
 MAX_REQUEST_BYTES: Final = MAX_NOTE_BYTES + 8 * 1024
 _MAX_EXTRA_BYTES: Final = 16 * 1024

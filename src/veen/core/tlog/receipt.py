@@ -19,8 +19,6 @@ from veen.core.tlog.errors import TlogError, TlogReceiptError
 from veen.core.tlog.note import LogCheckpoint, VerifierKey
 from veen.core.tlog.tree import HASH_BYTES, MAX_PATH, check_inclusion, leaf_hash
 
-__all__ = ["CoseReceipt"]
-
 _TAG_18: Final = 0xD2
 _MAX_BYTES: Final = 16 * 1024
 ALG_ED25519: Final = -19

@@ -11,22 +11,6 @@ from typing import Final
 from veen.core.tlog.errors import TlogProofError
 from veen.core.tree.mmr import peak_nodes
 
-__all__ = [
-    "EMPTY_ROOT",
-    "HASH_BYTES",
-    "NodeAt",
-    "TlogTree",
-    "TreeCursor",
-    "check_consistency",
-    "check_inclusion",
-    "leaf_hash",
-    "node_hash",
-    "prove_consistency",
-    "prove_inclusion",
-    "root_at",
-    "root_of_inclusion",
-]
-
 NodeAt = Callable[[int, int], bytes]  # the hash of the perfect subtree of a height and an index
 
 HASH_BYTES: Final = 32
@@ -80,7 +64,7 @@ def prove_inclusion(node_at: NodeAt, pos: int, size: int) -> tuple[bytes, ...]:
 
 
 def prove_consistency(node_at: NodeAt, old: int, new: int) -> tuple[bytes, ...]:
-    """That the tree of `old` leaves is a prefix of that of `new` (RFC 6962 §2.1.2); empty for equal sizes and for 0."""
+    """Proof that the first `old` leaves are a prefix of `new` (RFC 6962 §2.1.2); empty for equal sizes and for 0."""
     if not 0 <= old <= new:
         raise TlogProofError(f"a log cannot shrink from {old} to {new} leaves")
     if old in (0, new):

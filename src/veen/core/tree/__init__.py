@@ -1,3 +1,1 @@
 """The Merkle Mountain Range and its proofs."""
-
-__all__: list[str] = []

@@ -17,21 +17,6 @@ from typing import Final, Self
 from veen.core.errors import ProofError
 from veen.core.hashing import tag_prefix
 
-__all__ = [
-    "LABEL_TAGS",
-    "Mmr",
-    "MmrTree",
-    "NodeAt",
-    "Span",
-    "Tags",
-    "are_hashes",
-    "node_count",
-    "node_position",
-    "peak_nodes",
-    "root_of",
-    "span_nodes",
-]
-
 NodeAt = Callable[[int, int], bytes]  # (height, index) -> hash
 
 
@@ -220,10 +205,10 @@ class _SpanBuilder:
 class MmrTree:
     """A tree that keeps every node in memory: for small logs, tests and as the model of the node store."""
 
-    __slots__ = ("_mmr", "_nodes")
+    __slots__ = ("_mmr", "_nodes", "_tags")
 
-    def __init__(self, leaves: Iterable[bytes] = ()) -> None:
-        self._mmr = Mmr()
+    def __init__(self, leaves: Iterable[bytes] = (), *, tags: Tags = LABEL_TAGS) -> None:
+        self._mmr, self._tags = Mmr(tags=tags), tags
         self._nodes: list[bytes] = []
         for leaf in leaves:
             self.append(leaf)
@@ -244,4 +229,4 @@ class MmrTree:
         return tuple(self.node_at(height, index) for height, index in peak_nodes(size))
 
     def root(self, size: int | None = None) -> bytes:
-        return root_of(self.peaks(size))
+        return root_of(self.peaks(size), self._tags)

@@ -14,32 +14,20 @@ reordered, extended or shortened and still pass.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from veen.core.errors import ProofError
 from veen.core.limits import MAX_PROOF_PATH
 from veen.core.tree.mmr import LABEL_TAGS, NodeAt, Span, are_hashes, peak_nodes, root_of, span_nodes
 from veen.core.wire import Bytes32, Length, Map, Part, Uint
 
-__all__ = [
-    "ConsistencyProof",
-    "MmrProof",
-    "PathStep",
-    "RangeProof",
-    "prove_consistency",
-    "prove_inclusion",
-    "prove_range",
-]
-
 _MAX_PEAKS = 64
 _MAX_SPAN_NODES = 128  # a run of leaves rises to its highest subtree and falls again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathStep(Part):
+class PathStep(Part, kind="path step"):
     """One sibling on the way up. `dir` 0: our node is the left one; 1: it is the right one (D-31)."""
-
-    KIND: ClassVar[str] = "path step"
 
     dir: Uint
     sib: Bytes32
@@ -50,10 +38,8 @@ _set_dir, _set_sib = (PathStep.__dict__[name].__set__ for name in ("dir", "sib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MmrProof(Map):
+class MmrProof(Map, kind="mmr_proof"):
     """mmr_proof: `path` leads from the leaf to its peak, `peaks_after` are all other peaks (D-32)."""
-
-    KIND: ClassVar[str] = "mmr_proof"
 
     leaf_hash: Bytes32
     path: Annotated[tuple[PathStep, ...], Length(0, MAX_PROOF_PATH)]
@@ -122,14 +108,12 @@ def _peak_height(pos: int, size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsistencyProof(Map):
+class ConsistencyProof(Map, kind="consistency_proof"):
     """The tree of `from_size` leaves is a prefix of the tree of `to_size` leaves.
 
     `peaks` are those of the smaller tree by increasing height; `added` are the maximal aligned subtrees of
     the leaves in between, from left to right. The first fold to the old root; both together to the new one.
     """
-
-    KIND: ClassVar[str] = "consistency_proof"
 
     from_size: Uint
     to_size: Uint
@@ -163,14 +147,12 @@ def prove_consistency(node_at: NodeAt, from_size: int, to_size: int) -> Consiste
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeProof(Map):
+class RangeProof(Map, kind="range_proof"):
     """The leaves `first_seq` … `last_seq` stand at these places of a tree of `tree_size` leaves.
 
     `before` are the peaks of the leaves before the range, by increasing height; `after` are the maximal
     aligned subtrees of the leaves after it, from left to right.
     """
-
-    KIND: ClassVar[str] = "range_proof"
 
     first_seq: Uint
     last_seq: Uint

@@ -1,3 +1,1 @@
 """Whether a message is admitted: the ranked rules and the views that they ask."""
-
-__all__: list[str] = []

@@ -15,8 +15,6 @@ from veen.core.objects.control import (
 from veen.storage.index import RecordRow
 from veen.storage.store import Store
 
-__all__ = ["ControlIndex"]
-
 
 class ControlIndex:
     """First records by auth_ref and by stream_id, as later ones never count (D-47); all others that are asked for."""

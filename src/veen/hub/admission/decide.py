@@ -33,8 +33,6 @@ from veen.hub.admission.resolver import Resolver
 from veen.native import Checked
 from veen.storage.state import Cap, Label, LogState
 
-__all__ = ["Accept", "Refuse", "check_revocation", "check_structure", "check_token", "decide", "located"]
-
 # (label, row of the client, client_seq) -> (stream_seq, leaf_hash) of an accepted message, if it is in the log
 FindEntry = Callable[[Label, int, int], tuple[int, bytes] | None]
 

@@ -8,8 +8,6 @@ from veen.core.errors import MalformedError
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.profile import PRESETS, Profile
 
-__all__ = ["Auth1", "Kex1", "Policy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auth1:

@@ -6,8 +6,6 @@ from veen.core.errors import VeenError
 from veen.core.hashing import u64be
 from veen.core.pow import PowCookie
 
-__all__ = ["HEADER", "Payments", "batch_difficulty", "check_pow"]
-
 HEADER: Final = "VEEN-PoW"  # hex of CBOR {challenge, nonce, difficulty}
 _REMEMBERED: Final = 65_536  # cookies at least; about 100 bytes each, twice as many at most
 

@@ -4,8 +4,6 @@ import secrets
 from itertools import count
 from typing import Final
 
-__all__ = ["next_request_id"]
-
 _RUN: Final = secrets.token_hex(4)  # of this process, so that ids of two runs of a hub differ
 _NUMBERS: Final = count(1)
 

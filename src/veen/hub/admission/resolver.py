@@ -13,8 +13,6 @@ from veen.core.labels import epoch_at, epoch_window, label_of
 from veen.core.lru import Lru
 from veen.core.objects.captoken import CapToken
 
-__all__ = ["Resolver"]
-
 _MAX_WINDOW = 16
 _TOKEN_LABELS: Final = 65_536  # of tokens that were used lately; a token may name 1,024 streams
 

@@ -17,8 +17,6 @@ from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.operations import Api, Handler
 from veen.hub.api.reply import JSON, Reply
 
-__all__ = ["About"]
-
 API_VERSION: Final = "v1"
 METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 

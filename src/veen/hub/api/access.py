@@ -15,8 +15,6 @@ from hashlib import sha256
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final, Self
 
-__all__ = ["ANYBODY", "Access", "Denied", "Principal", "Role", "network_of"]
-
 
 class Role(Enum):
     """What an operation asks of its caller."""

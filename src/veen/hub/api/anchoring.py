@@ -24,8 +24,6 @@ from veen.hub.process.housekeeping import in_thread
 from veen.storage.anchors import MAX_REF_BYTES, NONCE_BYTES, AnchorError
 from veen.storage.label_files import LabelFiles
 
-__all__ = ["Anchoring"]
-
 _MAX_BACKEND_CHARS: Final = 64
 _PAGE: Final = 100  # each has a checkpoint, which is signed for the answer
 _TURN: Final = 16

@@ -14,7 +14,14 @@ from typing import Any, Final
 from veen.core.errors import ApiCode, FormatError, Refusal, SignatureError
 from veen.core.hashing import H
 from veen.core.limits import Limits
-from veen.core.objects.tooling import AttachmentGrant, OkResponse
+from veen.core.objects.tooling import (
+    AttachedEntry,
+    AttachmentGrant,
+    AttachmentsRequest,
+    AttachmentsResponse,
+    OkResponse,
+    StoredAttachment,
+)
 from veen.hub.admission.decide import Refuse, check_revocation
 from veen.hub.api.access import Role
 from veen.hub.api.calls import AttachmentStore, Call, bad_request, not_found
@@ -26,12 +33,11 @@ from veen.hub.sequencer.sequencer import NotPrimary
 from veen.storage.attachments import EntryRef, QuotaError
 from veen.storage.state import Cap
 
-__all__ = ["GRANT_HEADER", "OCTETS", "TAG_BYTES", "AttachmentOperations", "Buckets"]
-
 GRANT_HEADER: Final = "VEEN-Cap"  # hex of CBOR AttachmentGrant
 OCTETS: Final = "application/octet-stream"
 TAG_BYTES: Final = 16  # a ciphertext is longer than its plaintext by the tag (D-16)
 _MAX_SEQ: Final = 2**63 - 1  # of what an index can hold
+_LISTED: Final = 256  # attachments in one answer
 _MAX_BUCKETS: Final = 4_096  # more, and those that are full again are let go
 _ENTRY: Final = ("label", "client_id", "client_seq")
 
@@ -79,7 +85,11 @@ class AttachmentOperations:
         self._buckets = Buckets()
 
     def operations(self) -> dict[str, tuple[Role, Handler]]:
-        return {"attachment_get": (Role.READ, self._get), "attachment_put": (Role.ANY, self._put)}
+        return {
+            "attachment_get": (Role.READ, self._get),
+            "attachment_put": (Role.ANY, self._put),
+            "attachments": (Role.READ, self._list),
+        }
 
     def _store(self) -> AttachmentStore:
         if self._services.attachments is None:
@@ -92,6 +102,28 @@ class AttachmentOperations:
         if data is None:
             raise not_found("no attachment has this coid")
         return Reply(200, data, OCTETS)
+
+    async def _list(self, call: Call) -> Reply:
+        """Which attachments came or changed, for a replica: the log does not name them."""
+        request, store = self._context.read(call, AttachmentsRequest), self._store()
+        if request.after > _MAX_SEQ:
+            raise bad_request("no change has such a number", "after", max_allowed=_MAX_SEQ, actual=request.after)
+        part = await asyncio.get_running_loop().run_in_executor(
+            None, store.changed, request.instance, request.after, _LISTED
+        )
+        attachments = tuple(
+            StoredAttachment(
+                number=number,
+                coid=record.coid,
+                size=record.size,
+                owner=record.owner,
+                pinned=record.pinned,
+                entries=tuple(AttachedEntry(**entry._asdict()) for entry in record.entries),
+            )
+            for number, record in part.records
+        )
+        answer = AttachmentsResponse(instance=part.instance, last=part.last, attachments=attachments)
+        return self._api.replies.ok(answer, call.answer)
 
     async def _put(self, call: Call) -> Reply:
         if (role := self._services.sequencer.not_primary) is not None:

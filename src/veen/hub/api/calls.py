@@ -29,22 +29,10 @@ from veen.hub.process.observe import Observer
 from veen.hub.sequencer.sequencer import Sequencer
 from veen.hub.sequencer.writer_priority import WriterPriority
 from veen.storage.anchors import AnchorBackend
-from veen.storage.attachments import EntryRef
+from veen.storage.attachments import ChangedAttachments, EntryRef
 from veen.storage.keys.identity import MissingKeyError
 from veen.storage.label_files import LabelFiles, LabelHead
 from veen.storage.store import Store
-
-__all__ = [
-    "ApiContext",
-    "AttachmentStore",
-    "Call",
-    "HubKeyInfo",
-    "IdentitySource",
-    "Services",
-    "bad_request",
-    "is_other_version",
-    "not_found",
-]
 
 W = TypeVar("W", bound=Wire)
 
@@ -88,6 +76,7 @@ class AttachmentStore(Protocol):
     def put(
         self, coid: bytes, data: bytes, *, owner: bytes = ..., max_bytes: int = ..., entry: EntryRef | None = ...
     ) -> bool: ...
+    def changed(self, instance: bytes | None, after: int, limit: int) -> ChangedAttachments: ...
 
 
 class Services(Protocol):

@@ -7,8 +7,6 @@ from typing import Final
 from veen.hub.api.calls import ApiContext
 from veen.storage.label_files import LabelFiles, LabelHead
 
-__all__ = ["LabelOrder"]
-
 _PAGE: Final = 64  # labels that are looked up before the event loop may do something else
 
 

@@ -34,6 +34,8 @@ from veen.core.objects.tooling import (
     AnchorRequest,
     AnchorResponse,
     AnchorsResponse,
+    AttachmentsRequest,
+    AttachmentsResponse,
     AuthorizeResponse,
     CapStatusRequest,
     CapStatusResponse,
@@ -66,8 +68,6 @@ from veen.core.objects.tooling import (
     VersionResponse,
 )
 from veen.core.wire import Schema, Size, Uint, Wire, reference
-
-__all__ = ["document", "document_bytes"]
 
 _UNDESCRIBED: Final = (Profile, ControlRecord, Equivocation)  # their names say what they are
 
@@ -115,6 +115,7 @@ _POSTS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], type[Wire] | l
     "/v1/proof": ("The inclusion proof of one entry", ProofRequest, ProofResponse),
     "/v1/checkpoint": ("A signed CHECKPOINT of a prefix", CheckpointRequest, CheckpointResponse),
     "/tooling/anchor": ("Anchor a checkpoint (administrators)", AnchorRequest, AnchorResponse),
+    "/tooling/attachments": ("Which attachments came, for replicas", AttachmentsRequest, AttachmentsResponse),
     "/tooling/authorize": ("Make a capability known", CapToken, AuthorizeResponse),
     "/tooling/cap_status": ("What the hub holds about a capability", CapStatusRequest, CapStatusResponse),
     "/tooling/checkpoint_latest": ("The checkpoint of a whole label", LabelRequest, CheckpointResponse),

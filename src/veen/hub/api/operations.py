@@ -34,8 +34,6 @@ from veen.hub.api.submits import Submits
 from veen.hub.sequencer.sequencer import NotPrimary, Overloaded, Stopped
 from veen.storage.reader import PrunedError
 
-__all__ = ["Api", "Handler"]
-
 Handler = Callable[[Call], Awaitable[Reply]]
 
 _log: Final = logging.getLogger(__name__)

@@ -10,10 +10,12 @@
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.control import ControlRecord
 from veen.core.tlog.leaf import OuterLeaf
-from veen.core.tlog.note import LogCheckpoint
+from veen.core.tlog.note import LogCheckpoint, VerifierKey
 from veen.core.tlog.proof import TlogProof
 from veen.core.tlog.receipt import CoseReceipt
 from veen.hub.api.access import Role
@@ -22,10 +24,7 @@ from veen.hub.api.operations import Api, Handler
 from veen.hub.api.query import uint_field
 from veen.hub.api.reply import CBOR, Reply
 from veen.hub.process.housekeeping import in_thread
-from veen.hub.process.outer import OuterLog
 from veen.storage.outer import OuterLogFiles
-
-__all__ = ["OuterOperations"]
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _BYTES: Final = "application/octet-stream"
@@ -35,10 +34,21 @@ _TILE: Final = re.compile(r"tile/(entries|[0-9]{1,2})/((?:x[0-9]{3}/)*[0-9]{3})(
 _PLACE: Final = re.compile(r"(proof|receipt)/([0-9a-f]{64})/([1-9][0-9]{0,18})")
 
 
+class ServedOuter(Protocol):
+    """An outer log that readers may be served from: the hub's own, or a replica's copy."""
+
+    @property
+    def files(self) -> OuterLogFiles: ...
+    @property
+    def vkey(self) -> VerifierKey: ...
+    def record(self) -> ControlRecord | None: ...
+    def sign_receipt_key(self) -> SigningKey: ...
+
+
 class OuterOperations:
     """`outer`, by GET; `of` gives the outer log, or None where the hub has none."""
 
-    def __init__(self, api: Api, of: Callable[[], OuterLog | None]) -> None:
+    def __init__(self, api: Api, of: Callable[[], ServedOuter | None]) -> None:
         self._api, self._context, self._of = api, api.context, of
 
     def operations(self) -> dict[str, tuple[Role, Handler]]:
@@ -65,7 +75,7 @@ class OuterOperations:
             return await self._place(call, outer, place[1], bytes.fromhex(place[2]), int(place[3]))
         raise not_found("no such path")
 
-    async def _place(self, call: Call, outer: OuterLog, kind: str, label: bytes, seq: int) -> Reply:
+    async def _place(self, call: Call, outer: ServedOuter, kind: str, label: bytes, seq: int) -> Reply:
         pos, note = await in_thread(outer.files.checkpoint_leaf, label, seq), outer.files.published
         checkpoint = None if note is None else LogCheckpoint.parse(note.text)
         if pos is None or note is None or checkpoint is None or pos >= checkpoint.size:

@@ -23,8 +23,6 @@ from veen.storage.frame import Frame
 from veen.storage.label_files import LabelFiles
 from veen.storage.reader import PrunedError
 
-__all__ = ["MAX_PAGE_BYTES", "Page", "encode_item", "encode_page", "open_page", "page_bounds"]
-
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # D-63
 _SLICE_BYTES: Final = 128 * 1024
 _SLICE_ITEMS: Final = 64

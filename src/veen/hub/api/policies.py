@@ -18,8 +18,6 @@ from veen.hub.api.operations import Api, Handler
 from veen.hub.api.query import uint_field
 from veen.hub.api.reply import ApiError, Reply
 
-__all__ = ["Policies"]
-
 _MAX_ITEMS: Final = 16_384  # of CBOR: as many revocations and authorities as may be
 _PAGE_BYTES: Final = 256 * 1024
 

@@ -5,8 +5,6 @@ from typing import Final
 
 from veen.hub.api.calls import bad_request
 
-__all__ = ["flag_field", "hex_field", "uint_field"]
-
 _FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
 _U64_DIGITS: Final = 20
 

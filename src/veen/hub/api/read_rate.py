@@ -14,8 +14,6 @@ from typing import Final
 from veen.core.errors import ApiCode
 from veen.hub.api.reply import ApiError, Reply
 
-__all__ = ["ReadRateLimiter"]
-
 _AHEAD_SEC: Final = 1.0  # that a reader may be
 _LEAST_BYTES: Final = 1024  # that any answer counts as: a small one is work, too
 _SWEEP: Final = 1024  # readers, until those who owe nothing are looked for

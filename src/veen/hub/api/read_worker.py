@@ -23,8 +23,6 @@ from veen.hub.api.reply import ApiError
 from veen.hub.sequencer.writer_priority import WriterPriority
 from veen.storage.reader import Packed, Unpacked
 
-__all__ = ["ReadWorker"]
-
 A = TypeVar("A")
 T = TypeVar("T")
 

@@ -10,8 +10,6 @@ from veen.core.lru import Lru
 from veen.core.tree.proof import MmrProof, prove_inclusion
 from veen.storage.label_files import LabelFiles
 
-__all__ = ["RecentProofs"]
-
 _CAPACITY: Final = 2_048
 
 

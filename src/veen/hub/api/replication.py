@@ -21,8 +21,6 @@ from veen.hub.api.operations import Api, Handler
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.api.tooling import label_info
 
-__all__ = ["Replication"]
-
 _MAX_CHANGED: Final = 65_536  # labels whose last commit is remembered
 _CONTROL_BYTES: Final = 256 * 1024  # of the control journal in one answer
 _MAX_WAITING: Final = 64  # replicas

@@ -13,20 +13,6 @@ from veen.core.wire import Json, Wire
 from veen.hub.admission.decide import Refuse
 from veen.hub.admission.request_id import next_request_id
 
-__all__ = [
-    "CBOR",
-    "CBOR_SEQ",
-    "CLOCK_STEP",
-    "JSON",
-    "RETRY_SECONDS",
-    "ApiError",
-    "Failure",
-    "Form",
-    "Replies",
-    "Reply",
-    "dump_json",
-]
-
 Form = Literal["cbor", "json"]
 
 CBOR: Final = "application/cbor"

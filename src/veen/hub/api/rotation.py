@@ -22,8 +22,6 @@ from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
 
-__all__ = ["LEAD_SECONDS", "Rotation", "check_rotations", "rotate_at_rest"]
-
 # Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
 LEAD_SECONDS: Final = 10
 _READ_AGAIN: Final = 2

@@ -14,8 +14,6 @@ from veen.hub.api.calls import not_found
 from veen.hub.api.pages import MAX_PAGE_BYTES
 from veen.hub.api.reply import ApiError, Form
 
-__all__ = ["SUBMIT", "SUBMIT_BATCH", "Route", "find_route", "methods_of"]
-
 _SMALL: Final = 64 * 1024
 _TOKEN: Final = 128 * 1024  # a token of 1,024 streams, in JSON
 _SUBMIT_ENVELOPE: Final = 4
@@ -73,8 +71,9 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/tooling/events": {"GET": Route("events", answer="json", large=True)},
     "/tooling/openapi.json": {"GET": Route("openapi", answer="json")},
     **{
-        f"/tooling/{name}": {"POST": Route(name, large=name in ("checkpoint_range", "feed", "tail"))}
+        f"/tooling/{name}": {"POST": Route(name, large=name in ("attachments", "checkpoint_range", "feed", "tail"))}
         for name in (
+            "attachments",
             "cap_status",
             "checkpoint_latest",
             "checkpoint_range",

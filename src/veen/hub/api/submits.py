@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from veen import native
 from veen.core import cbor
 from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, claimed_client
 from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
@@ -24,8 +25,6 @@ from veen.hub.api.access import ANYBODY, Principal
 from veen.hub.api.calls import ApiContext, Call, Services, is_other_version
 from veen.hub.api.reply import ApiError, Form, Replies, Reply, dump_json
 from veen.hub.sequencer.sequencer import Done, Outcome, Overloaded, Stopped
-
-__all__ = ["Submits"]
 
 T = TypeVar("T")
 
@@ -325,17 +324,23 @@ async def _parse(read: Callable[[], T], body: bytes) -> T:
 
 def _batch_items(call: Call) -> list[bytes | Refuse]:
     if call.form == "cbor":
-        return list(islice(_messages(call.body), MAX_BATCH_ITEMS + 1))
+        return list(islice(_messages(call.body, MAX_BATCH_ITEMS + 1), MAX_BATCH_ITEMS + 1))
     tree = parse_json_parts(call.body)
     if type(tree) is not list:
         raise FieldSizeError("messages", "an array", 0)
     return list(_json_items(tree[: MAX_BATCH_ITEMS + 1]))
 
 
-def _messages(data: bytes) -> Iterator[bytes]:
-    """The items of a CBOR sequence, most of which are messages."""
+def _messages(data: bytes, most: int) -> Iterator[bytes]:
+    """The items of a CBOR sequence, most of which are messages; `most` are asked for."""
     start = 0
+    module = native.LOADED.module
     while start < len(data):
+        if module is not None:
+            messages, start = module.split(data, start, most)
+            yield from messages
+            if start >= len(data):
+                return
         end = end_of(data, start) or cbor.item_end(data, start, what="batch", max_items=_MAX_ITEMS)
         yield data[start:end]
         start = end

@@ -14,8 +14,6 @@ from veen.hub.api.pages import Page, encode_item, encode_page, open_page, page_b
 from veen.hub.api.query import hex_field, uint_field
 from veen.hub.api.reply import ApiError, Reply, dump_json
 
-__all__ = ["EVENT_STREAM", "Tails"]
-
 EVENT_STREAM: Final = "text/event-stream"
 _HEARTBEAT_SEC: Final = 15.0
 _MAX_WAITING: Final = 4_096

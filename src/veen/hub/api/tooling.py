@@ -56,8 +56,6 @@ from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
 from veen.storage.state import Cap
 
-__all__ = ["Tooling", "label_info"]
-
 _TURN: Final = 8  # signatures or proofs made before the event loop may do something else
 
 

@@ -1,3 +1,1 @@
 """HTTP/1.1 over TCP and TLS: listener, connection, bounds against strangers."""
-
-__all__: list[str] = []

@@ -33,8 +33,6 @@ from veen.hub.http.states import InputEvent, InputState, OutputEvent, OutputStat
 from veen.hub.http.tls import expiry_of, names_of
 from veen.hub.sequencer.sequencer import Outcome
 
-__all__ = ["Connection"]
-
 _MAX_DUE: Final = 64  # requests of one connection that are not answered yet
 _PIECE_BYTES: Final = 4 * 1024  # of input that is parsed before the number of due requests is looked at again
 _BODY_BYTES: Final = 64 * 1024  # instead, within a body of known length

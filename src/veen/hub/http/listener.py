@@ -16,8 +16,6 @@ from typing import Final
 from veen.hub.http.shares import ConnectionSlot
 from veen.hub.http.tls import Tls
 
-__all__ = ["Listener"]
-
 _log: Final = logging.getLogger(__name__)
 
 _PAUSE_SEC: Final = 1.0  # when the process has no more files for sockets

@@ -19,8 +19,6 @@ from veen.hub.api.routes import SUBMIT, Route, allowed, find_route
 from veen.hub.http.shares import LARGE
 from veen.hub.http.states import InputEvent, InputState, after_input
 
-__all__ = ["Reader", "Request", "Sink", "plain_body_bytes", "split_head"]
-
 _log: Final = logging.getLogger(__name__)
 _MAX_HEADER_BYTES: Final = 16 * 1024
 _MAX_URL: Final = 16 * 1024

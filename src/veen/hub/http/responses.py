@@ -6,8 +6,6 @@ from typing import Final
 
 from veen.hub.api.reply import Reply
 
-__all__ = ["CONTINUE", "LAST_CHUNK", "chunk", "date_line", "head_of"]
-
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}

@@ -22,8 +22,6 @@ from veen.hub.http.tls import Tls, check_plain
 if TYPE_CHECKING:
     from veen.hub.http.connection import Connection
 
-__all__ = ["HttpServer", "HttpSettings"]
-
 _MAX_HEAD_BYTES: Final = 1024
 _LEAST_SHARE: Final = 2 * cbor.MAX_ITEM_BYTES  # of bytes: any one request and any one answer fit
 _POW: Final = b"veen-pow"  # belongs to one body, as "expect" does

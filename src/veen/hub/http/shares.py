@@ -6,8 +6,6 @@ served. Addresses are those of `access.network_of`: an IPv4 address, or the /64 
 
 from typing import Final
 
-__all__ = ["LARGE", "ConnectionMemory", "ConnectionSlot", "ConnectionSlots", "Shares"]
-
 LARGE: Final = 64 * 1024  # bytes of one body or answer from which on it counts against what all may hold
 _MAX_TURNED_AWAY: Final = 64  # connections that wait for their client to read why it was turned away
 

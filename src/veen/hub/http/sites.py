@@ -16,8 +16,6 @@ from veen.core.errors import ApiCode
 from veen.hub.api.reply import ApiError
 from veen.hub.process.settings import is_loopback
 
-__all__ = ["check_site"]
-
 _SAFE: Final = frozenset((b"GET", b"HEAD", b"OPTIONS"))  # they change nothing, and the page cannot read the answer
 _OWN: Final = frozenset((b"same-origin", b"none"))  # none: typed into the address bar
 

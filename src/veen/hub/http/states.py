@@ -13,19 +13,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-__all__ = [
-    "INPUT_TABLE",
-    "OUTPUT_TABLE",
-    "IllegalEventError",
-    "InputEvent",
-    "InputState",
-    "OutputEvent",
-    "OutputState",
-    "after_input",
-    "after_output",
-    "is_legal",
-]
-
 
 class InputState(Enum):
     """What the hub reads from a client."""

@@ -9,8 +9,6 @@ from veen.core.errors import VeenError
 from veen.fs.secret_files import mode_of
 from veen.hub.process.settings import is_loopback
 
-__all__ = ["ExposedKeyError", "PlainHttpError", "Tls", "TlsError", "check_plain", "expiry_of", "names_of"]
-
 # TLS 1.3 has no other suites. For 1.2: forward secrecy and AEAD, nothing else.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----[A-Za-z0-9+/=\s]+-----END \1-----")

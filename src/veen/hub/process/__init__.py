@@ -1,3 +1,1 @@
 """The hub as a process: configuration, startup, runtime, housekeeping, logs and metrics."""
-
-__all__: list[str] = []

@@ -5,8 +5,6 @@ from veen.hub.process.config import Anchor, ConfigError
 from veen.storage.anchors import AnchorBackend, AnchorError, AnchorFile
 from veen.storage.timestamps import TimestampAuthority, TimestampTrust
 
-__all__ = ["anchor_backend"]
-
 
 def anchor_backend(config: Anchor, fs: Fs) -> AnchorBackend:
     """ConfigError where the backend cannot be used; whether it answers is seen when it is asked."""

@@ -17,8 +17,6 @@ from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys
 from veen.storage.store import Group, Store
 
-__all__ = ["AtRest", "at_rest"]
-
 
 class AtRest:
     """The store of a stopped hub and the keys to sign for it."""

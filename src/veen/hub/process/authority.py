@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["AuthorityWatch"]
-
 _EVERY_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 1.0  # after a question without an answer: hubs of a universe start together
 _TIMEOUT_SECONDS: Final = 3.0

@@ -44,16 +44,12 @@ from veen.hub.process.settings import (
 )
 from veen.net.nats_link import NatsAddress
 
-__all__ = ["SETTINGS", "ConfigError", "HubConfig", "Reload", "Setting", "load", "read_token_file"]
-
 _MIN_TOKEN_CHARS: Final = 16
 _MAX_FILE_BYTES: Final = 1 << 20
 
 
-class ConfigError(VeenError):
+class ConfigError(VeenError, code="E.CONFIG"):
     """A hub cannot start from this configuration: where it says what, what is wrong, and what to do."""
-
-    code = "E.CONFIG"
 
     def __init__(self, source: str, key: str, what: str, remedy: str = "") -> None:
         super().__init__(source, key, what, remedy)
@@ -650,7 +646,12 @@ def _build(layers: _Layers) -> HubConfig:
                 "Lower it; spec §14 is the ceiling.",
             ) from exc
     if arguments.get("data_dir") is None:
-        raise ConfigError("", "data_dir", "is required", "Give --data-dir DIR, VEEN_DATA_DIR or data_dir in the file.")
+        raise ConfigError(
+            "",
+            "data_dir",
+            "is required",
+            "Give --data-dir DIR, VEEN_DATA_DIR or data_dir in the file; for a hub to try: veen hub start --dev.",
+        )
     return HubConfig(**arguments, origins=dict(layers.origins))
 
 

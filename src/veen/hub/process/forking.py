@@ -30,8 +30,6 @@ from veen.storage.keys.identity import HubKeys
 from veen.storage.maintenance.rebuild import rebuild_index
 from veen.verify.directory import Report, verify_data
 
-__all__ = ["fork", "verify_all"]
-
 
 def fork(
     source: OsFs,

@@ -24,8 +24,6 @@ from veen.storage.maintenance.compress import compress_chunk, is_compressed
 from veen.storage.maintenance.retention import Erasure, Periods, RetentionPolicy, plan, prepare
 from veen.storage.maintenance.scrub import Scrubber, ScrubState
 
-__all__ = ["Housekeeping"]
-
 _EVERY_SECONDS: Final = 60.0
 
 T = TypeVar("T")
@@ -58,8 +56,10 @@ class Housekeeping:
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                await self.erase(retention())
-                if retention().payloads:
+                follows = self._sequencer.not_primary == "replica"  # then entries go when the primary says so
+                if not follows:
+                    await self.erase(retention())
+                if follows or retention().payloads:
                     await self.erase_attachments()
                 await self.compress()
             except CorruptError as exc:

@@ -23,8 +23,6 @@ from veen.hub.http.connection import Connection
 from veen.hub.http.server import HttpServer
 from veen.storage import layout
 
-__all__ = ["LocalSocket"]
-
 _BACKLOG: Final = 16
 _DIRECTORY_MODE: Final = 0o700
 _SOCKET_MODE: Final = 0o600

@@ -25,19 +25,6 @@ from veen.hub.api.reply import Failure
 from veen.hub.process.config import ConfigError, HubConfig
 from veen.storage.state import Admitted
 
-__all__ = [
-    "LEVELS",
-    "MAX_PER_CALLER",
-    "MAX_PER_KIND",
-    "MAX_REFUSED",
-    "WINDOW_SEC",
-    "EventLog",
-    "LineBudget",
-    "LogSink",
-    "RefusalNote",
-    "Submit",
-]
-
 LEVELS: Final = ("debug", "info", "warning", "error")
 _WAIT_S: Final = 0.1
 _BATCH: Final = 256  # lines formatted in one go; the interpreter lock is free between batches

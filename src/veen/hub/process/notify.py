@@ -5,8 +5,6 @@ import socket
 import time
 from collections.abc import Mapping
 
-__all__ = ["Notifier"]
-
 
 class Notifier:
     """Says nothing where no service manager listens."""

@@ -35,8 +35,6 @@ from veen.hub.sequencer.sequencer import Overloaded, Sequencer, Stopped
 from veen.storage.label_files import LabelHead
 from veen.storage.outer import MissingOuterKeyError, OuterLogFiles, outer_signing_key
 
-__all__ = ["OuterLog", "read_policy"]
-
 _REFRESH_SECONDS: Final = (
     1800.0  # after which an unchanged note is cosigned again: monitors want it at most an hour old
 )
@@ -74,6 +72,7 @@ class OuterLog:
         self._sizes: dict[str, int] = {}  # what each witness has, by its name
         self._cosigned_at = -_REFRESH_SECONDS
         self._asked: Sequence[str] = ()
+        self._fence_listed = False  # whether the last note lists the record by which this hub was fenced
         self.halted: str | None = None  # why nothing is signed any more
         self.failures = 0  # of witnesses
         self.cosignatures = 0  # on the published note
@@ -142,18 +141,27 @@ class OuterLog:
                 await self.publish(seal, policy(), float(settings().witness_timeout))
             except (Overloaded, Stopped) as exc:
                 self._log.event("warning", "outer", f"put off: {exc}")
-            await asyncio.sleep(max(1, settings().every))
+            await self._pause(max(1, settings().every))
+
+    async def _pause(self, seconds: int) -> None:
+        """Until the next note is due. A fence is listed at once: whoever takes over must know that this was all."""
+        for _ in range(seconds):
+            await asyncio.sleep(1.0)
+            if self._sequencer.store.state.fenced and not self._fence_listed:
+                return
 
     async def publish(self, seal: SealLabel, policy: WitnessPolicy | None, seconds: float) -> Note | None:
         """List what changed, sign a note, collect cosignatures, publish; None once nothing is signed any more."""
         async with self._turn:
             if self.halted is not None:
                 return None
+            fenced = self._sequencer.store.state.fenced
             leaves = await self._new_leaves(seal)
             before = self.files.signed
             note = await in_thread(self._sign, leaves)
             askable = _askable(policy)
             due = time.monotonic() - self._cosigned_at >= _REFRESH_SECONDS or sorted(askable) != list(self._asked)
+            self._fence_listed = fenced
             published = self.files.published
             if note == before and published is not None and published.text == note.text and not due:
                 return published

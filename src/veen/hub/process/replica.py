@@ -8,13 +8,17 @@ sign: checkpoints are those of the primary, kept where they seal chunks, and ask
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final
 
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError
 from veen.core.objects.checkpoint import Checkpoint
+from veen.core.objects.control import ControlRecord, OuterKey
 from veen.core.objects.envelopes import CheckpointRequest, CheckpointResponse
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.tooling import MAX_LISTED, CheckpointRangeRequest, LabelRequest
+from veen.core.tlog.note import VerifierKey
 from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
+from veen.hub.admission.control_index import ControlIndex
 from veen.hub.api.access import Role
 from veen.hub.api.calls import Call
 from veen.hub.api.label_order import LabelOrder
@@ -22,13 +26,13 @@ from veen.hub.api.reply import ApiError, Reply, dump_json
 from veen.hub.process.metrics import Value
 from veen.hub.process.runtime import Hub
 from veen.hub.process.startup import Sealing
+from veen.hub.sequencer.sequencer import Sequencer
 from veen.storage import layout
 from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys, MissingKeyError
 from veen.storage.label_files import LabelFiles, LabelHead
+from veen.storage.outer import OuterLogFiles
 from veen.storage.scan import read_file
-
-__all__ = ["FollowedIdentity", "ReplicaHub"]
 
 # (label, upto_seq) -> the checkpoint that the primary signed; ApiError if it cannot be had now
 AskCheckpoint = Callable[[bytes, int], Awaitable[Checkpoint]]
@@ -78,8 +82,22 @@ class FollowedIdentity(Sealing):
         return checkpoint
 
 
+class FollowedOuter:
+    """The outer log of the primary, as far as it was copied: served to readers, never signed."""
+
+    def __init__(self, fs: Fs, sequencer: Sequencer, vkey: VerifierKey) -> None:
+        self._sequencer, self.vkey = sequencer, vkey
+        self.files = OuterLogFiles(fs, vkey)
+
+    def record(self) -> ControlRecord | None:
+        return ControlIndex(self._sequencer.store).outer_key()
+
+    def sign_receipt_key(self) -> SigningKey:
+        raise ApiError.unavailable("only the primary can sign a receipt of its outer log")
+
+
 class ReplicaHub(Hub):
-    """A hub that follows. `ask_checkpoint` and `lag` are set by whoever follows the primary for it."""
+    """A hub that follows. Whoever follows the primary for it sets `ask_checkpoint`, `lag`, `attachments_missing`."""
 
     is_replica: ClassVar[bool] = True
 
@@ -87,7 +105,9 @@ class ReplicaHub(Hub):
         super().__init__(*args, **kwargs)
         self.ask_checkpoint: AskCheckpoint | None = None
         self.lag: Callable[[], tuple[int, float]] = lambda: (0, 0.0)  # entries, seconds
+        self.attachments_missing: Callable[[], int] = lambda: 0
         self.followed: FollowedIdentity
+        self.followed_outer: FollowedOuter | None = None  # once something of it was copied
 
     def _open_keys(self) -> HubKeys:
         """The identity was written when the directory was made a replica; keys are never read."""
@@ -101,7 +121,33 @@ class ReplicaHub(Hub):
 
     def _replica_gauges(self) -> Mapping[str, Value]:
         entries, seconds = self.lag()
-        return {"veen_replica_lag_entries": entries, "veen_replica_lag_seconds": round(seconds, 3)}
+        return {
+            "veen_replica_lag_entries": entries,
+            "veen_replica_lag_seconds": round(seconds, 3),
+            "veen_replica_attachments_missing": self.attachments_missing(),
+        }
+
+    # --- the outer log ---------------------------------------------------------------------------------
+
+    async def _open_outer(self) -> None:
+        """A copy is served while the primary is away, and none is begun: what is configured is for a primary."""
+        self._stack.callback(self._close_outer)
+        record = ControlIndex(self.sequencer.store).outer_key()
+        if record is not None and isinstance(record.body, OuterKey) and OuterLogFiles.exists(self.fs):
+            self.follow_outer(VerifierKey.parse(record.body.vkey))
+
+    def follow_outer(self, vkey: VerifierKey) -> FollowedOuter:
+        """The copy of the outer log, begun if there is none; the control journal must bind the key."""
+        if self.followed_outer is None:
+            self.followed_outer = FollowedOuter(self.fs, self.sequencer, vkey)
+        return self.followed_outer
+
+    def _close_outer(self) -> None:
+        if self.followed_outer is not None:
+            self.followed_outer.files.close()
+
+    def _served_outer(self) -> FollowedOuter | None:
+        return self.followed_outer
 
     # --- checkpoints -----------------------------------------------------------------------------------
 

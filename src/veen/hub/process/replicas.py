@@ -22,23 +22,17 @@ from veen.hub.process.logs import EventLog
 from veen.hub.sequencer.sequencer import Sequencer
 from veen.storage import layout
 
-__all__ = ["ReplacedError", "ReplicaDirectoryError", "ReplicaWatch", "check_writer"]
-
 _EVERY_SECONDS: Final = 10.0
 _TIMEOUT_SECONDS: Final = 3.0
 _MAX_BYTES: Final = 16_384
 
 
-class ReplicaDirectoryError(StorageError):
+class ReplicaDirectoryError(StorageError, code="E.STORAGE.REPLICA"):
     """The directory follows another hub."""
 
-    code = "E.STORAGE.REPLICA"
 
-
-class ReplacedError(StorageError):
+class ReplacedError(StorageError, code="E.STORAGE.REPLACED"):
     """A replica was promoted in the place of this hub."""
-
-    code = "E.STORAGE.REPLACED"
 
 
 def check_writer(fs: Fs) -> None:

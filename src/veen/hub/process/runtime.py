@@ -35,7 +35,7 @@ from veen.hub.api.attachments import AttachmentOperations
 from veen.hub.api.calls import Services
 from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.operations import Api
-from veen.hub.api.outer import OuterOperations
+from veen.hub.api.outer import OuterOperations, ServedOuter
 from veen.hub.api.policies import Policies
 from veen.hub.api.replication import Replication
 from veen.hub.api.reply import CLOCK_STEP
@@ -76,8 +76,6 @@ from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys
 from veen.storage.label_files import LabelFiles, LabelHead
 from veen.storage.store import Store
-
-__all__ = ["Hub"]
 
 _WATCH_SECONDS: Final = 1.0
 _LOCK_RETRY_SECONDS: Final = 0.2
@@ -202,7 +200,7 @@ class Hub:
         await self._replicas.ask(self.config.replicas)
         await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
-        self.api.add(OuterOperations(self.api, lambda: self.outer).operations())
+        self.api.add(OuterOperations(self.api, self._served_outer).operations())
         self._add_operations()
         await self._listen()
         self._note_holder()
@@ -243,6 +241,10 @@ class Hub:
 
     def _add_operations(self) -> None:
         """What another kind of hub answers in its own way."""
+
+    def _served_outer(self) -> ServedOuter | None:
+        """The outer log that readers get."""
+        return self.outer
 
     async def _open_outer(self) -> None:
         outer = self.config.outer
@@ -510,7 +512,7 @@ class Hub:
         }
 
     def _replica_gauges(self) -> Mapping[str, Value]:
-        return {"veen_replica_lag_entries": 0, "veen_replica_lag_seconds": 0}
+        return {"veen_replica_lag_entries": 0, "veen_replica_lag_seconds": 0, "veen_replica_attachments_missing": 0}
 
     def _evidence_gauges(self) -> Mapping[str, Value]:
         """How old what others can check is, and whether somebody proved something against this hub."""

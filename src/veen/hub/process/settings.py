@@ -16,29 +16,6 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.policies import realm_id_of
 from veen.core.objects.profile import PRESETS, Profile
 
-__all__ = [
-    "BOOLEAN",
-    "DURATION",
-    "HEX32",
-    "ISSUERS",
-    "NETWORK",
-    "PATH",
-    "PROFILES",
-    "REALM",
-    "SIZE",
-    "STREAM",
-    "TEXT",
-    "WORKERS",
-    "Issuer",
-    "Kind",
-    "Network",
-    "choice",
-    "integer",
-    "is_loopback",
-    "listed",
-]
-
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 

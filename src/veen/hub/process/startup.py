@@ -34,18 +34,6 @@ from veen.storage.label_files import LabelFiles, LabelHead
 from veen.storage.scan import read_file
 from veen.storage.store import Store
 
-__all__ = [
-    "MissingIndexError",
-    "Sealing",
-    "check_index",
-    "data_fs",
-    "finish_rotations",
-    "open_identity",
-    "rotation_records",
-    "save_limits",
-    "wanted_limits",
-]
-
 _KEY_SUFFIX: Final = ".key"
 _TRUTH: Final = (layout.LOG, layout.JOURNAL, layout.NODES, layout.OFFSETS, layout.ORIGIN)
 

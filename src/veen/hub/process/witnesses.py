@@ -24,55 +24,32 @@ from veen.core.tlog.note import (
 from veen.core.tlog.policy import PolicyKey
 from veen.core.tlog.proof import AddCheckpoint
 
-__all__ = [
-    "WitnessAheadError",
-    "WitnessAnswerError",
-    "WitnessConfigError",
-    "WitnessError",
-    "WitnessForkError",
-    "WitnessOfflineError",
-    "ask_cosignatures",
-    "stored_checkpoint",
-]
-
 _MAX_ANSWER: Final = 256 * 1024
 Consistency = Callable[[int, int], tuple[bytes, ...]]
 
 
-class WitnessError(StatedError):
+class WitnessError(StatedError, code="E.WITNESS"):
     """A witness gave no cosignature."""
 
-    code = "E.WITNESS"
 
-
-class WitnessOfflineError(WitnessError):
+class WitnessOfflineError(WitnessError, code="E.WITNESS.OFFLINE"):
     """The witness cannot be reached, or is not able to answer now."""
 
-    code = "E.WITNESS.OFFLINE"
 
-
-class WitnessConfigError(WitnessError):
+class WitnessConfigError(WitnessError, code="E.WITNESS.UNKNOWN_LOG"):
     """The witness does not know the log, or another key for it."""
 
-    code = "E.WITNESS.UNKNOWN_LOG"
 
-
-class WitnessAnswerError(WitnessError):
+class WitnessAnswerError(WitnessError, code="E.WITNESS.ANSWER"):
     """The answer is none of the protocol, or is signed by nobody."""
 
-    code = "E.WITNESS.ANSWER"
 
-
-class WitnessAheadError(WitnessError):
+class WitnessAheadError(WitnessError, code="E.WITNESS.AHEAD"):
     """The witness has a larger checkpoint that our key signed: this directory is an old copy, or another one writes."""
 
-    code = "E.WITNESS.AHEAD"
 
-
-class WitnessForkError(WitnessError):
+class WitnessForkError(WitnessError, code="E.WITNESS.FORK"):
     """The witness refused the proof or the root: our log is not the one that it saw before."""
-
-    code = "E.WITNESS.FORK"
 
     def __init__(self, what: str, request: bytes = b"") -> None:
         super().__init__(what)

@@ -1,3 +1,1 @@
 """The thread that orders messages: verification before it, one group for each sync after it."""
-
-__all__: list[str] = []

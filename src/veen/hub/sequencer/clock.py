@@ -20,8 +20,6 @@ from veen.core.errors import VeenError
 from veen.fs.local import Fs
 from veen.storage import layout
 
-__all__ = ["ClockStepError", "HubClock", "monotonic", "read_clock", "write_clock"]
-
 _CLOCK_BYTES: Final = 20
 
 
@@ -33,10 +31,8 @@ def monotonic() -> float:
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-class ClockStepError(VeenError):
+class ClockStepError(VeenError, code="E.CLOCK"):
     """The clock is far ahead of the newest time in the data directory, and a wrong time could never be corrected."""
-
-    code = "E.CLOCK"
 
     def __init__(self, wall: int, last: int, max_step: int) -> None:
         super().__init__(wall, last, max_step)

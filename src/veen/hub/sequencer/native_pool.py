@@ -17,8 +17,6 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.limits import Limits
 from veen.storage.state import Admitted
 
-__all__ = ["NativePool", "Verdict"]
-
 Verdict = native.Checked | Literal[False] | None  # False: the signature alone is bad; None: Python must look itself
 
 _TURN: Final = 64  # verdicts that are acted on before the event loop may do something else

@@ -42,8 +42,6 @@ from veen.hub.sequencer.verifier import InlineVerifier, WorkerVerifier
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 
-__all__ = ["CopiedEntry", "Done", "NotPrimary", "Outcome", "Overloaded", "Sequencer", "Signer", "Stopped"]
-
 _log: Final = logging.getLogger(__name__)
 
 # While others are being verified, a group waits for this many: a sync for fewer costs more than it gains. The wait is

@@ -22,8 +22,6 @@ from typing import Final
 
 from veen.core.crypto.ed25519 import JOB_BYTES, verify_many
 
-__all__ = ["InlineVerifier", "Job", "WorkerVerifier"]
-
 Job = bytes  # signature, digest, key
 
 _BATCH: Final = 8  # small batches keep both sides busy and turns short

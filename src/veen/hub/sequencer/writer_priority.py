@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["WriterPriority"]
-
 T = TypeVar("T")
 
 _WRITING_SEC: Final = 0.5  # after an accepted message its client counts as writing

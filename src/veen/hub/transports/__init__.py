@@ -1,3 +1,1 @@
 """Ways to a hub beside HTTP: a spool of files, NATS, QUIC. They carry frames (`core.call_frames`) to the same API."""
-
-__all__: list[str] = []

@@ -12,8 +12,6 @@ from veen.hub.transports.file_spool import FileSpool
 if TYPE_CHECKING:
     from veen.hub.transports.quic_listener import QuicListener
 
-__all__ = ["Transports"]
-
 
 class _Report(Protocol):
     def __call__(self, level: str, operation: str, message: str, **more: Any) -> None: ...

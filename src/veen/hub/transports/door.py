@@ -19,8 +19,6 @@ from veen.hub.api.reply import ApiError, Reply
 from veen.hub.api.routes import SUBMIT, SUBMIT_BATCH, Route, find_route
 from veen.hub.http.shares import LARGE, Shares
 
-__all__ = ["CallDoor", "frame_of"]
-
 _ATTACHMENT: Final = "tooling/attachment/"
 _WRITES: Final = frozenset(("submit", "submit_batch", "authorize"))  # are not delayed in favour of writers
 _PROMPT: Final = frozenset(("healthz", "readyz"))

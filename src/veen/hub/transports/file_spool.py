@@ -30,8 +30,6 @@ from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.config import ConfigError
 from veen.hub.transports.door import CallDoor, frame_of
 
-__all__ = ["FileSpool"]
-
 _NAME: Final = re.compile(r"(?P<ms>[0-9]{13})-[0-9a-f]{32}\.req")
 _FOLDERS: Final = ("in", "taken", "out", "rejected")
 _MODE: Final = 0o700

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg as NatsMessage
 
-__all__ = ["NatsListener"]
-
 _CALLER: Final = Principal(address="nats")  # the server tells us nothing of who asks
 _HEADERS: Final = ("veen-pow", "veen-cap")  # that may come as headers of the message
 _RESERVED: Final = ("veen.", "submit.", "tail.", "$")

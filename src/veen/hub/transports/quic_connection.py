@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from veen.hub.transports.quic_listener import QuicListener
 
-__all__ = ["make_server"]
-
 _MAX_STREAMS: Final = 256  # of one connection that are not answered yet
 _MAX_UNREAD: Final = 256 * 1024  # bytes of an answer without an end, before its next piece is made
 _UNREAD_SEC: Final = 30.0  # without progress of a client that has an answer to read

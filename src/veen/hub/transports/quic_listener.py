@@ -21,8 +21,6 @@ from veen.net.quic_link import server_configuration
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
-__all__ = ["QuicListener"]
-
 _STOP_SEC: Final = 10.0
 
 

@@ -1,3 +1,1 @@
 """Copies of a data directory: clone, fork, archive, and the mark of one that is not finished."""
-
-__all__: list[str] = []

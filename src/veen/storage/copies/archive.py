@@ -24,8 +24,6 @@ from veen.fs.local import Fs
 from veen.storage import layout
 from veen.storage.scan import ScannedEntry, read_file
 
-__all__ = ["items", "make"]
-
 _SHAPE: Final = (int, int, 32, 32, 32, int, int, 32, 32)  # what each field of a head is: an integer, or so many bytes
 _AUTH_REF: Final = 7  # the one field that may be null
 _DIGEST_BYTES: Final = 34  # a CBOR byte string of 32

@@ -33,22 +33,6 @@ from veen.storage.index import Index, LabelRow
 from veen.storage.label_files import index_entry, map_head
 from veen.storage.reader import inflate
 
-__all__ = [
-    "ForkOrigin",
-    "Head",
-    "check_apart",
-    "check_empty",
-    "check_heads",
-    "clone",
-    "copy_attachments",
-    "copy_identity",
-    "copy_prefix",
-    "heads",
-    "origin_of",
-    "read_fork_origin",
-    "write_fork_origin",
-]
-
 _PIECE: Final = 8 * 1024 * 1024
 _ATTEMPTS: Final = 5
 # The last one makes a directory a hub's.
@@ -65,7 +49,7 @@ _OUTER_NOTES: Final = (
     layout.OUTER_SIGNED,
 )  # read in this order: never more published than signed
 _UNFINISHED: Final = ".tmp"
-_MAX_CHUNK: Final = 2**40  # `inflate` needs a bound; an honest summary names the true one
+_MAX_CHUNK: Final = 2**40  # `inflate` needs a bound; a valid summary names the true one
 
 
 class _MovedOn(Exception):
@@ -206,7 +190,7 @@ def copy_identity(source: Fs, target: Fs) -> None:
 
 
 def copy_attachments(source: Fs, target: Fs) -> None:
-    """They are no part of the log, but somebody may want to read them."""
+    """The attachments: no part of the log, but readers of the copy may ask for them."""
     for shard in source.list(layout.ATTACHMENTS):
         directory = f"{layout.ATTACHMENTS}/{shard}"
         target.make_dir(directory)

@@ -21,24 +21,12 @@ from veen.storage.copies.unfinished import check_finished
 from veen.storage.keys import identity as identities
 from veen.storage.scan import read_file
 
-__all__ = [
-    "ReplicaMark",
-    "begin_replica",
-    "end_replica",
-    "read_mark",
-    "remove_seals",
-    "save_identity",
-    "save_seals",
-    "seal_paths",
-    "write_mark",
-]
-
 _KEY_SUFFIX: Final = ".key"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMark:
-    """Whom a replica follows, and what its primary had when it was last heard of."""
+    """The primary of a replica, and how far it was at the last contact."""
 
     source: str
     pin: str

@@ -11,13 +11,9 @@ from veen.fs.errors import StorageError
 from veen.fs.local import Fs
 from veen.storage import layout
 
-__all__ = ["UnfinishedCopyError", "begin_copy", "check_finished", "finish_copy"]
 
-
-class UnfinishedCopyError(StorageError):
+class UnfinishedCopyError(StorageError, code="E.STORAGE.UNFINISHED"):
     """A clone or fork was cut off before this directory was complete."""
-
-    code = "E.STORAGE.UNFINISHED"
 
 
 def begin_copy(fs: Fs, what: Literal["clone", "fork"]) -> None:

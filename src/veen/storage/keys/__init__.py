@@ -1,3 +1,1 @@
 """The hub's keys and the identity that they prove."""
-
-__all__: list[str] = []

@@ -11,8 +11,6 @@ from veen.fs.local import File, OsFs, open_mounted
 from veen.fs.secret_files import mode_of
 from veen.storage import layout
 
-__all__ = ["KeyDirFs", "write_birth", "write_private_key"]
-
 _PREFIX = f"{layout.KEYS}/"
 
 

@@ -14,7 +14,7 @@ creation and rotation leaves, when cut off, either the old identity or the new o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from veen.core.crypto.ed25519 import SEED_BYTES, SIGNATURE_BYTES, SigningKey
 from veen.core.errors import FormatError, SignatureError, StatedError
@@ -34,32 +34,6 @@ from veen.storage.copies.unfinished import check_finished
 from veen.storage.index import Index
 from veen.storage.scan import read_file
 
-__all__ = [
-    "BlankLogError",
-    "CheckpointBinding",
-    "HubKeys",
-    "KeyExposedError",
-    "MissingIdentityError",
-    "MissingKeyError",
-    "bindings",
-    "check_birth",
-    "create",
-    "exists",
-    "load",
-    "read_binding",
-    "read_identity",
-    "read_key",
-    "read_root",
-    "read_signatures",
-    "remove_birth",
-    "remove_key",
-    "repair",
-    "write_binding",
-    "write_key",
-]
-
-_KEY_FILE_BYTES: Final = 2 * SEED_BYTES + 1
-
 
 class MissingIdentityError(StorageError):
     """The data directory has no identity."""
@@ -67,10 +41,8 @@ class MissingIdentityError(StorageError):
     hint = "Create one with `veen hub key create`, or restore hub-identity.json and keys/ from a copy of this hub."
 
 
-class BlankLogError(StorageError):
+class BlankLogError(StorageError, code="E.STORAGE.BLANK_LOG"):
     """A configured key and a data directory without a log: the key may have signed a log already (D-121)."""
-
-    code = "E.STORAGE.BLANK_LOG"
 
 
 class MissingKeyError(StorageError):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from veen.core.crypto.ed25519 import SIGNATURE_BYTES, SigningKey
-from veen.core.errors import VerifyError
+from veen.core.errors import StatedError
 from veen.core.objects.control import KeyRotate
 from veen.core.objects.identity import HubIdentity, IdentityError, canonical_json, key_id_of
 from veen.fs.errors import StorageError
@@ -21,18 +21,6 @@ from veen.fs.local import Fs
 from veen.storage import layout
 from veen.storage.keys.identity import HubKeys, read_key, write_key
 from veen.storage.scan import read_file
-
-__all__ = [
-    "RotationUnderWayError",
-    "check_signer",
-    "finish_rotation",
-    "given_key",
-    "is_settled",
-    "next_identity",
-    "publish",
-    "rotate",
-    "validity_of_next",
-]
 
 _KEY_SUFFIX: Final = ".key"
 _MAX_TIME: Final = 2**63 - 1
@@ -44,7 +32,7 @@ class RotationUnderWayError(IdentityError):
     hint = "Try again after that time; a key signs the record that names its successor, so it must be valid itself."
 
     def __init__(self, what: str, until: int) -> None:
-        super(VerifyError, self).__init__(what, until)  # args mirror __init__, so the error survives pickling
+        super(StatedError, self).__init__(what, until)  # args mirror __init__, so the error survives pickling
         self.what, self.until = what, until
 
     def __str__(self) -> str:
@@ -114,7 +102,7 @@ def rotate(
 
 
 def check_signer(fs: Fs, signer: SigningKey) -> None:
-    """Refuse to rotate where a root key signs the identity and is not at hand."""
+    """Refuse to rotate where a root key signs the identity and is not available."""
     if fs.exists(layout.ROOT) and read_file(fs, layout.ROOT) != f"{signer.public.hex()}\n".encode():
         raise StorageError(
             f"{layout.ROOT}: a root key signs this identity, and it is not here; rotate while the hub runs with it"

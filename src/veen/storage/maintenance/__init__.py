@@ -1,3 +1,1 @@
 """Work on a data directory outside of its daily writing: rebuild, scrub, retention, compression, cutting a tail."""
-
-__all__: list[str] = []

@@ -5,19 +5,15 @@ other, and both stand for the same frames. Offsets, sizes and hashes are those o
 """
 
 import zlib
-from collections.abc import Iterator
 from typing import Final
 
-from veen.core.limits import Limits
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
-from veen.storage.index import ChunkRow, Index
+from veen.storage.index import ChunkRow
 from veen.storage.reader import inflate
 from veen.storage.scan import chunk_frames, read_file
-
-__all__ = ["compress_chunk", "compress_chunks", "is_compressed"]
 
 _LEVEL: Final = 6  # fixed: the algorithm and its parameters are part of the deterministic configuration
 _FIRST: Final = 0x78
@@ -50,16 +46,3 @@ def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
         raise CorruptError(path, 0, "compression does not give the same bytes back")
     fs.replace(path, data)
     return len(plain) - len(data)
-
-
-def compress_chunks(fs: Fs, index: Index, limits: Limits) -> Iterator[tuple[bytes, ChunkRow, int]]:
-    """Compress whatever is not yet, one chunk per step: label, chunk, bytes saved. Stop whenever you like.
-
-    Not at the same time as `retention`, which removes chunks.
-    """
-    if limits.compression != "zlib":
-        return
-    for label, chunk in index.sealed(dropped=0):
-        saved = compress_chunk(fs, label, chunk)
-        if saved is not None:
-            yield label, chunk, saved

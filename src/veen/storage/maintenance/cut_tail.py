@@ -32,16 +32,12 @@ from veen.storage.index import Index
 from veen.storage.journal import GroupError, Placed
 from veen.storage.scan import chunk_frames, inventory
 
-__all__ = ["DamagedTailError", "Tail", "cut_tail", "find_tail"]
-
 _BLOCK: Final = 512  # no disk writes less at once
 _LEAST_ZEROS: Final = 4  # where a group begins or ends inside a block
 
 
-class DamagedTailError(StorageError):
+class DamagedTailError(StorageError, code="E.STORAGE.DAMAGED_TAIL"):
     """The journal is damaged, and the damage may be in entries whose receipts left."""
-
-    code = "E.STORAGE.DAMAGED_TAIL"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,6 @@ from veen.storage.label_files import map_head
 from veen.storage.runs import LabelRun, runs_of
 from veen.storage.scan import LabelFold, ScannedEntry, Seal, chunk_items, inventory, read_file
 
-__all__ = ["Rebuilt", "Reseal", "rebuild_index"]
-
 _BLOCK: Final = 1 << 20
 _ROWS: Final = 50_000
 

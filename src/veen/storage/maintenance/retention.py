@@ -25,8 +25,6 @@ from veen.storage.copies import archive
 from veen.storage.index import ChunkRow, Index
 from veen.storage.scan import ScannedEntry, chunk_items
 
-__all__ = ["Erasure", "LabelRetention", "Periods", "RetentionPolicy", "apply", "plan", "prepare", "show"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:

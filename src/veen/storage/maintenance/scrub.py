@@ -21,8 +21,6 @@ from veen.storage.maintenance.compress import is_compressed
 from veen.storage.manifest import check_manifest
 from veen.storage.scan import chunk_frames
 
-__all__ = ["ScrubState", "Scrubber", "scrub_step"]
-
 _TICK_SEC: Final = 0.25
 _REST_SEC: Final = 1.0  # between two looks at whether there is a rate again
 

@@ -40,7 +40,14 @@ from veen.core.objects.tooling.proofs import (
     ProofAtRequest,
 )
 from veen.core.objects.tooling.reading import InspectRequest, InspectResponse, LabelInfo, LegacyItem, TailRequest
-from veen.core.objects.tooling.replication import FeedRequest, FeedResponse
+from veen.core.objects.tooling.replication import (
+    AttachedEntry,
+    AttachmentsRequest,
+    AttachmentsResponse,
+    FeedRequest,
+    FeedResponse,
+    StoredAttachment,
+)
 
 __all__ = [
     "MAX_BATCH_ITEMS",
@@ -50,7 +57,10 @@ __all__ = [
     "AnchorResponse",
     "AnchoredCheckpoint",
     "AnchorsResponse",
+    "AttachedEntry",
     "AttachmentGrant",
+    "AttachmentsRequest",
+    "AttachmentsResponse",
     "AuthorizeResponse",
     "CapStatusRequest",
     "CapStatusResponse",
@@ -78,6 +88,7 @@ __all__ = [
     "RecordResponse",
     "RotateKeyRequest",
     "StatusResponse",
+    "StoredAttachment",
     "StreamRegisterRequest",
     "StreamsResponse",
     "TailRequest",

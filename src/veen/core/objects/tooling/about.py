@@ -1,29 +1,17 @@
 """What a hub says about itself."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from veen.core.objects import identity as hubkeys
 from veen.core.objects.profile import Profile
 from veen.core.objects.tooling.base import MAX_LISTED
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, PlainMap, Uint
 
-__all__ = [
-    "HealthResponse",
-    "HubKey",
-    "IdentityResponse",
-    "ReadyResponse",
-    "RotateKeyRequest",
-    "StatusResponse",
-    "VersionResponse",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusResponse(Map):
+class StatusResponse(Map, kind="status response"):
     """All a client needs to build messages this hub accepts (spec §12, D-29)."""
-
-    KIND: ClassVar[str] = "status response"
 
     hub_id: Bytes32
     hub_pk: Bytes32  # signs now
@@ -38,19 +26,15 @@ class StatusResponse(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RotateKeyRequest(Map):
+class RotateKeyRequest(Map, kind="rotate_key request"):
     """A new key joins; the present one stays valid for `overlap_sec` seconds after that (spec §8.4)."""
-
-    KIND: ClassVar[str] = "rotate_key request"
 
     overlap_sec: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubKey(Part):
+class HubKey(Part, kind="hub key"):
     """One key of the identity, valid for receipts with valid_from ≤ hub_ts < valid_until (D-41)."""
-
-    KIND: ClassVar[str] = "hub key"
 
     key_id: str
     hub_pk: Bytes32
@@ -59,10 +43,8 @@ class HubKey(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityResponse(Map):
+class IdentityResponse(Map, kind="identity response"):
     """hub-identity.json and its signature (D-42). Trust in them comes from a pin (spec §8.4, D-174)."""
-
-    KIND: ClassVar[str] = "identity response"
 
     hub_id: Bytes32
     anchoring: str
@@ -96,13 +78,11 @@ class IdentityResponse(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthResponse(Map):
+class HealthResponse(Map, kind="health response"):
     """The process is alive; the rest is about the label that was committed to last (OBS0.3, D-111).
 
     A caller without the right to look at metrics, where readers are named, gets `ok` alone.
     """
-
-    KIND: ClassVar[str] = "health response"
 
     ok: bool
     profile_id: Bytes32 | None = None
@@ -112,20 +92,16 @@ class HealthResponse(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyResponse(Map):
+class ReadyResponse(Map, kind="readiness response"):
     """Whether the hub would admit messages now, and if not, why."""
-
-    KIND: ClassVar[str] = "readiness response"
 
     ready: bool
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionResponse(Map):
+class VersionResponse(Map, kind="version response"):
     """Versions of the program and of the API."""
-
-    KIND: ClassVar[str] = "version response"
 
     server_version: str
     api_version: str

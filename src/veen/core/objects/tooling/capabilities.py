@@ -1,7 +1,7 @@
 """Capabilities, streams and attachments."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from veen.core.crypto import ed25519
 from veen.core.errors import SignatureError
@@ -9,22 +9,10 @@ from veen.core.hashing import Ht
 from veen.core.objects.control import ControlRecord
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Uint
 
-__all__ = [
-    "AttachmentGrant",
-    "AuthorizeResponse",
-    "CapStatusRequest",
-    "CapStatusResponse",
-    "RecordResponse",
-    "StreamRegisterRequest",
-    "StreamsResponse",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorizeResponse(Map):
+class AuthorizeResponse(Map, kind="authorize response"):
     """`record` is the signed entry of the control journal that fixes issued_at (D-46, D-47)."""
-
-    KIND: ClassVar[str] = "authorize response"
 
     auth_ref: Bytes32
     expires_at: Uint
@@ -32,19 +20,15 @@ class AuthorizeResponse(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapStatusRequest(Map):
+class CapStatusRequest(Map, kind="cap_status request"):
     """Asks for what the hub holds about a token."""
-
-    KIND: ClassVar[str] = "cap_status request"
 
     auth_ref: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapStatusResponse(Map):
+class CapStatusResponse(Map, kind="cap_status response"):
     """The exact bytes of the token, and its time."""
-
-    KIND: ClassVar[str] = "cap_status response"
 
     token: bytes  # the exact bytes of the cap_token
     issued_at: Uint
@@ -52,37 +36,29 @@ class CapStatusResponse(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRegisterRequest(Map):
+class StreamRegisterRequest(Map, kind="streams request"):
     """Registers a stream."""
-
-    KIND: ClassVar[str] = "streams request"
 
     stream_id: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsResponse(Map):
+class StreamsResponse(Map, kind="streams response"):
     """The registered streams, in the order of their ids."""
-
-    KIND: ClassVar[str] = "streams response"
 
     stream_ids: Annotated[tuple[Bytes32, ...], Length(0, 1 << 20)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordResponse(Map):
+class RecordResponse(Map, kind="record response"):
     """The signed record of the control journal that an operation led to, now or before."""
-
-    KIND: ClassVar[str] = "record response"
 
     record: ControlRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachmentGrant(Map):
+class AttachmentGrant(Map, kind="attachment grant"):
     """The holder of a capability vouches for one attachment: the price of a place in the hub's store (GEN-12)."""
-
-    KIND: ClassVar[str] = "attachment grant"
 
     auth_ref: Bytes32
     sig: Bytes64  # by the subject of the capability

@@ -1,7 +1,7 @@
 """The cursor of one writer in one label, asked for and shown to that writer alone (D-162)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from veen.core import cbor
 from veen.core.crypto import ed25519
@@ -9,20 +9,16 @@ from veen.core.errors import SignatureError
 from veen.core.hashing import Ht
 from veen.core.wire import Bytes32, Bytes64, Map, Uint
 
-__all__ = ["ClientCursorRequest", "ClientCursorResponse"]
-
 _TAG: Final = "veen/cursor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientCursorRequest(Map):
+class ClientCursorRequest(Map, kind="client_cursor request"):
     """Asks for the cursor of `client_id` in `label`, and for the entry that has `client_seq`, if it is named.
 
     `sig` is by the client key over Ht("veen/cursor", CBOR of the fields before it); `ts` keeps it from being of use for
     ever.
     """
-
-    KIND: ClassVar[str] = "client_cursor request"
 
     label: Bytes32
     client_id: Bytes32
@@ -50,11 +46,9 @@ _SIG: Final = 6  # the key of `sig` in the map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientCursorResponse(Map):
+class ClientCursorResponse(Map, kind="client_cursor response"):
     """The last accepted client_seq and prev_ack, both 0 if there is none; `stream_seq` and `leaf` of the entry that was
     asked for, absent if the client has no such entry in this label. Everything it names is durable."""
-
-    KIND: ClassVar[str] = "client_cursor response"
 
     last_client_seq: Uint
     last_prev_ack: Uint

@@ -1,19 +1,14 @@
 """Proofs at any size, and checkpoints."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from veen.core.tree.proof import ConsistencyProof
 from veen.core.wire import Bytes32, Map, Uint
 
-__all__ = ["CheckpointRangeRequest", "ConsistencyRequest", "ConsistencyResponse", "ProofAtRequest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProofAtRequest(Map):
+class ProofAtRequest(Map, kind="proof_at request"):
     """An old leaf under a later root (D-34)."""
-
-    KIND: ClassVar[str] = "proof_at request"
 
     label: Bytes32
     stream_seq: Uint
@@ -21,10 +16,8 @@ class ProofAtRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsistencyRequest(Map):
+class ConsistencyRequest(Map, kind="consistency request"):
     """Asks for a consistency proof between two sizes."""
-
-    KIND: ClassVar[str] = "consistency request"
 
     label: Bytes32
     from_size: Uint
@@ -32,20 +25,16 @@ class ConsistencyRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsistencyResponse(Map):
+class ConsistencyResponse(Map, kind="consistency response"):
     """The proof, for the reader to verify against two roots."""
-
-    KIND: ClassVar[str] = "consistency response"
 
     consistency_proof: ConsistencyProof
     server_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRangeRequest(Map):
+class CheckpointRangeRequest(Map, kind="checkpoint_range request"):
     """The answer lists (epoch, label) in order; `after` continues behind that label of epoch_min (D-65)."""
-
-    KIND: ClassVar[str] = "checkpoint_range request"
 
     epoch_min: Uint
     epoch_max: Uint

@@ -1,7 +1,7 @@
 """Following a label, the older way of reading, and inspection."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
@@ -9,14 +9,10 @@ from veen.core.objects.tooling.base import MAX_LISTED
 from veen.core.tree.proof import MmrProof
 from veen.core.wire import Bytes32, Length, Map, Part, Uint
 
-__all__ = ["InspectRequest", "InspectResponse", "LabelInfo", "LegacyItem", "TailRequest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TailRequest(Map):
+class TailRequest(Map, kind="tail request"):
     """As a stream request, but an empty page waits for entries up to `wait_sec` seconds."""
-
-    KIND: ClassVar[str] = "tail request"
 
     label: Bytes32
     from_seq: Uint
@@ -26,10 +22,8 @@ class TailRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LegacyItem(Part):
+class LegacyItem(Part, kind="legacy stream item"):
     """An element of the legacy GET stream (001 spec-1 §16)."""
-
-    KIND: ClassVar[str] = "legacy stream item"
 
     receipt: Receipt
     msg: Msg
@@ -37,10 +31,8 @@ class LegacyItem(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InspectRequest(Map):
+class InspectRequest(Map, kind="inspect request"):
     """One label, or all of them by (epoch, label) behind `after_epoch` and `after`."""
-
-    KIND: ClassVar[str] = "inspect request"
 
     label: Bytes32 | None = None
     after_epoch: Uint | None = None
@@ -48,10 +40,8 @@ class InspectRequest(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelInfo(Part):
+class LabelInfo(Part, kind="label info"):
     """What the hub knows about a label without reading any entry."""
-
-    KIND: ClassVar[str] = "label info"
 
     label: Bytes32
     epoch: Uint
@@ -61,10 +51,8 @@ class LabelInfo(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InspectResponse(Map):
+class InspectResponse(Map, kind="inspect response"):
     """`label_count` is of the whole hub; `more` says that the list goes on."""
-
-    KIND: ClassVar[str] = "inspect response"
 
     label_count: Uint
     labels: Annotated[tuple[LabelInfo, ...], Length(0, MAX_LISTED)]
