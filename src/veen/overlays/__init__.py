@@ -3,5 +3,3 @@
 Pure: events in, values out. No module of this package reads a clock, a file or a socket, and none sees more than
 `veen.core`. Import from the modules; docs/overlays.md tells how to write another overlay.
 """
-
-__all__: list[str] = []

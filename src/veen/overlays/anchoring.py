@@ -7,7 +7,7 @@ showed two histories; the fold lists them under ANCHOR.CONTRADICTION.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.objects.checkpoint import Checkpoint
@@ -17,14 +17,10 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 
-__all__ = ["ANCHOR", "AnchorFold", "AnchorStatement", "StatedRoot", "state_root"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorStatement(Body):
-    """veen.anchor.v1"""
-
-    KIND: ClassVar[str] = "veen.anchor.v1"
+class AnchorStatement(Body, kind="veen.anchor.v1"):
+    """The root of a label up to a position, as a hub signed it, stated in a log."""
 
     hub_id: Bytes32  # of the hub whose root it is
     label: Bytes32

@@ -6,7 +6,7 @@ that wrote it commits to them (CRDT0.4). Registers and members keep that root; `
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from veen.core.errors import VerifyError
 from veen.core.event import Order
@@ -19,35 +19,12 @@ from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.spans import Additive, Spans
 
-__all__ = [
-    "GCNT",
-    "LWW",
-    "MAX_TOMBS",
-    "ORSET",
-    "CounterDelta",
-    "CounterFold",
-    "LwwFold",
-    "LwwSet",
-    "Member",
-    "OrSetFold",
-    "OrSetOp",
-    "Register",
-    "check_provenance",
-    "counter_add",
-    "counter_value",
-    "lww_set",
-    "orset_add",
-    "orset_remove",
-]
-
 MAX_TOMBS: Final = 32_768  # more than fit into a body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LwwSet(Body):
-    """crdt.lww.v1"""
-
-    KIND: ClassVar[str] = "crdt.lww.v1"
+class LwwSet(Body, kind="crdt.lww.v1"):
+    """A value of a register; the last write counts."""
 
     key: bytes
     ts: Uint
@@ -55,10 +32,8 @@ class LwwSet(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrSetOp(Body):
-    """crdt.orset.v1: an add has `id` and `elem`, a remove has `tomb` (D-88)."""
-
-    KIND: ClassVar[str] = "crdt.orset.v1"
+class OrSetOp(Body, kind="crdt.orset.v1"):
+    """An add has `id` and `elem`, a remove has `tomb` (D-88)."""
 
     id: Bytes32 | None = None
     elem: bytes | None = None
@@ -72,18 +47,16 @@ class OrSetOp(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CounterDelta(Body):
-    """crdt.gcnt.v1"""
-
-    KIND: ClassVar[str] = "crdt.gcnt.v1"
+class CounterDelta(Body, kind="crdt.gcnt.v1"):
+    """What a client adds to a counter that only grows."""
 
     shard: Bytes32
     delta: Uint
 
 
-LWW: Final = Schema("crdt.lww.v1", LwwSet)
-ORSET: Final = Schema("crdt.orset.v1", OrSetOp)
-GCNT: Final = Schema("crdt.gcnt.v1", CounterDelta)
+LWW: Final = Schema(LwwSet.KIND, LwwSet)
+ORSET: Final = Schema(OrSetOp.KIND, OrSetOp)
+GCNT: Final = Schema(CounterDelta.KIND, CounterDelta)
 
 
 def lww_set(key: bytes, value: bytes, *, ts: int, expires_at: int | None = None) -> Draft:

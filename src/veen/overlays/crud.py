@@ -11,7 +11,7 @@ one has none of the old fields (D-177). What breaks a rule changes nothing and i
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from veen.core.wire import Choice, TextMap, Uint
 from veen.overlays.framework.body import Body, Draft, InvalidBody
@@ -20,16 +20,12 @@ from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
 
-__all__ = ["CRUD", "Crud", "CrudFold", "Record", "create", "delete", "update"]
-
 Key = tuple[str, str]  # (entity, id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crud(Body):
-    """veen.crud.v1"""
-
-    KIND: ClassVar[str] = "veen.crud.v1"
+class Crud(Body, kind="veen.crud.v1"):
+    """A record that is created, changed or deleted."""
 
     op: Annotated[str, Choice("create", "update", "delete")]
     entity: str
@@ -42,7 +38,7 @@ class Crud(Body):
             raise InvalidBody("CRUD.FIELDS", "create and update need fields, delete has none")
 
 
-CRUD: Final = Schema("veen.crud.v1", Crud)
+CRUD: Final = Schema(Crud.KIND, Crud)
 
 
 def create(entity: str, id_: str, fields: dict[str, Any], *, if_rev: int | None = None) -> Draft:

@@ -5,7 +5,7 @@ value that expires (payload_hdr.expires_at) is gone afterwards; the value before
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.wire import Anything, Choice, Uint
@@ -15,14 +15,10 @@ from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
 
-__all__ = ["KV", "Kv", "KvEntry", "KvFold", "delete", "put"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kv(Body):
-    """veen.kv.v1"""
-
-    KIND: ClassVar[str] = "veen.kv.v1"
+class Kv(Body, kind="veen.kv.v1"):
+    """The value of a key, or its deletion."""
 
     op: Annotated[str, Choice("put", "del")]
     key: str
@@ -34,7 +30,7 @@ class Kv(Body):
             raise InvalidBody("KV.VALUE", "put needs a value, del has none")
 
 
-KV: Final = Schema("veen.kv.v1", Kv)
+KV: Final = Schema(Kv.KIND, Kv)
 
 
 def put(key: str, value: Any, *, ts: int | None = None, expires_at: int | None = None) -> Draft:

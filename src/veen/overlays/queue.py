@@ -12,7 +12,7 @@ new. What breaks a rule changes nothing and is reported:
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from veen.core.event import Order
 from veen.core.hashing import Ht
@@ -24,14 +24,10 @@ from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
 
-__all__ = ["QUEUE", "Delivery", "PendingItem", "Queue", "QueueFold", "QueueItem", "QueueView", "ack", "enqueue", "nack"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue(Body):
-    """veen.queue.v1"""
-
-    KIND: ClassVar[str] = "veen.queue.v1"
+class Queue(Body, kind="veen.queue.v1"):
+    """An item, or the answer of a group to one: ack or nack."""
 
     op: Annotated[str, Choice("enqueue", "ack", "nack")]
     item: Anything | None = None  # free-form, but not null
@@ -46,7 +42,7 @@ class Queue(Body):
             raise InvalidBody("QUEUE.SHAPE", "ack and nack have a ref and no item")
 
 
-QUEUE: Final = Schema("veen.queue.v1", Queue)
+QUEUE: Final = Schema(Queue.KIND, Queue)
 
 
 def enqueue(item: Any, *, expires_at: int | None = None) -> Draft:

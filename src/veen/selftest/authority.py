@@ -25,8 +25,6 @@ from veen.selftest.probe import HubProbe, expect_refusal, open_probe
 from veen.selftest.suite import CheckFailed, NotChecked, Suite, expect
 from veen.selftest.world import World
 
-__all__ = ["SUITE"]
-
 _POLICY: Final = "tooling/policy"
 _NO_ADMIN: Final = "not checked: no admin token (--admin-token-file FILE)"
 _REVOKED_SEC: Final = 3600  # longer than any capability of the run

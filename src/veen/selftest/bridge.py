@@ -16,8 +16,6 @@ from veen.products.airgap.trust import TrustList
 from veen.selftest.suite import Suite, expect
 from veen.selftest.world import World
 
-__all__ = ["SUITE"]
-
 _BRIDGE: Final = "selftest"
 _EVENTS: Final = 100
 

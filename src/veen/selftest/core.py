@@ -23,8 +23,6 @@ from veen.selftest.probe import expect_refusal, open_probe, stream_of
 from veen.selftest.suite import CheckFailed, Suite, expect
 from veen.selftest.world import World
 
-__all__ = ["SUITE"]
-
 _SCOPES: Final = ("open", "enforced")
 _ATTACHMENT: Final = b"an attachment of a self-test" * 40
 

@@ -30,8 +30,6 @@ from veen.selftest.suite import NotChecked, Suite, expect
 from veen.selftest.world import World
 from veen.verify.directory import verify_data
 
-__all__ = ["SUITE"]
-
 _NOTE: Final = schema_id("veen.selftest.note.v1")
 _ENTRIES: Final = 5
 _STEPS: Final = 100

@@ -6,27 +6,15 @@ from typing import Final
 from veen.client.client import Client
 from veen.client.identity.keyring import StreamKeys
 from veen.overlays.framework.link import send
-from veen.overlays.id import drafts
+from veen.overlays.id import drafts, ids
 from veen.overlays.id.auth import MessageFacts, RoleNeed, authenticate
 from veen.overlays.id.delegation import delegate
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.fold import IdFold
-from veen.overlays.id.ids import (
-    ctx_id_of,
-    ctx_stream,
-    group_id_of,
-    handle_stream,
-    org_id_of,
-    org_stream,
-    principal_stream,
-    realm_id_of,
-)
 from veen.overlays.kv import put
 from veen.selftest.reading import events_of, folded, same_state
 from veen.selftest.suite import Check, expect
 from veen.selftest.world import World
-
-__all__ = ["IDENTITY_CHECKS"]
 
 _TRUSTING: Final = 2  # the number of a hub of our own
 
@@ -42,9 +30,14 @@ def _keys(*stream_ids: bytes) -> list[StreamKeys]:
 
 async def _authentication(world: World) -> None:
     ann, acme = world.person("ann"), world.person("acme")
-    principal, realm, now = ann.id_sign, realm_id_of("selftest"), int(time.time())
-    account, org_id = ctx_id_of(principal.public, realm), org_id_of(acme.id_sign.public)
-    homes = (principal_stream(principal.public), ctx_stream(account, realm), org_stream(org_id), handle_stream(realm))
+    principal, realm, now = ann.id_sign, ids.realm_id_of("selftest"), int(time.time())
+    account, org_id = ids.ctx_id_of(principal.public, realm), ids.org_id_of(acme.id_sign.public)
+    homes = (
+        ids.principal_stream(principal.public),
+        ids.ctx_stream(account, realm),
+        ids.org_stream(org_id),
+        ids.handle_stream(realm),
+    )
     orders, keys = world.keys("orders"), _keys(*homes)
     # A hub takes tokens of issuers that it trusts, so this one is told of Ann.
     await world.hub(_TRUSTING, f"admission.trusted_issuers={principal.public.hex()}")
@@ -61,7 +54,7 @@ async def _authentication(world: World) -> None:
         office,
         drafts.org_profile(org_id, display_name="Acme", created_at=now, updated_at=now),
         drafts.change_group(org_id, "staff", add=[account], updated_at=now),
-        drafts.bind_role(org_id, "clerk", groups=[group_id_of(org_id, "staff")], ts=now),
+        drafts.bind_role(org_id, "clerk", groups=[ids.group_id_of(org_id, "staff")], ts=now),
     )
     state = await same_state(IdFold(), keys, phone, office)
     expect(state.roles_of(account, org_id=org_id, realm_id=realm, as_of=now) == {"clerk"}, "a role through a group")
@@ -94,7 +87,7 @@ async def _authentication(world: World) -> None:
 
 async def _authority_of_streams(world: World) -> None:
     ann, eve, now = world.person("ann"), world.person("eve"), int(time.time())
-    keys = _keys(principal_stream(eve.id_sign_pk))
+    keys = _keys(ids.principal_stream(eve.id_sign_pk))
     client = await world.client(eve, *keys)
     forged = drafts.principal(ann.id_sign_pk, created_at=now)
     await send(client, keys[0].stream_id, forged.draft)

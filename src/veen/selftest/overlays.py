@@ -22,8 +22,6 @@ from veen.selftest.suite import Suite, expect
 from veen.selftest.wallets import WALLET_CHECKS
 from veen.selftest.world import World
 
-__all__ = ["SUITE"]
-
 
 async def _pair(world: World, stream: str) -> tuple[Client, Client, StreamKeys]:
     keys = world.keys(stream)

@@ -27,8 +27,6 @@ from veen.core.objects.tooling import StatusResponse
 from veen.selftest.suite import CheckFailed, expect
 from veen.selftest.world import HubAt, World
 
-__all__ = ["HubProbe", "expect_refusal", "needs_token", "open_probe", "stream_of"]
-
 _TOKEN_TTL_SEC: Final = 3600
 _TOKEN_RATE: Final = Rate(per_sec=50, burst=50)
 _CLOCK_POLLS: Final = 600

@@ -10,11 +10,9 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.state import state_hash
 from veen.selftest.suite import expect
 
-__all__ = ["Found", "events_of", "folded", "same_state"]
-
 
 class Found(NamedTuple):
-    """A state and what counted for nothing."""
+    """A state and what had no effect."""
 
     state: Any
     issues: tuple[Issue, ...]

@@ -36,8 +36,6 @@ from veen.products.recorder.verify import verify
 from veen.selftest.suite import Suite, expect
 from veen.selftest.world import World
 
-__all__ = ["SUITE"]
-
 _PIPELINE_HUB: Final = 1  # hubs of our own, one for each check
 _CRASHING_HUB: Final = 2
 _RETRY: Final = Retry(seconds=2.0)  # a hub that was crashed comes back under another address

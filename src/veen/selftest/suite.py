@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from veen.selftest.world import HubAt, World
 
-__all__ = ["Check", "CheckFailed", "CheckOutcome", "NotChecked", "Suite", "expect", "run"]
-
 Check = Callable[[World], Awaitable[None]]
 
 

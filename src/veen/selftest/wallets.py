@@ -19,8 +19,6 @@ from veen.selftest.reading import events_of, folded, same_state
 from veen.selftest.suite import Check, expect
 from veen.selftest.world import World
 
-__all__ = ["WALLET_CHECKS"]
-
 _REALM: Final = realm_id_of("selftest")
 
 

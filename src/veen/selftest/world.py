@@ -24,8 +24,6 @@ from veen.client.transport.opening import open_transport
 from veen.client.verify.pin import HubPin
 from veen.core.crypto.ed25519 import SigningKey
 
-__all__ = ["HubAt", "HubProcessFailed", "World"]
-
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 30.0
 

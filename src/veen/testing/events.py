@@ -8,8 +8,6 @@ from veen.core.hashing import H, Ht, u64be
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.body import Draft
 
-__all__ = ["FakeLog", "label_of"]
-
 
 def label_of(stream: str, epoch: int = 0) -> bytes:
     """A label for a stream; any 32 bytes serve overlays."""

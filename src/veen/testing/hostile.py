@@ -26,25 +26,6 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import HubKey, IdentityResponse, StatusResponse
 from veen.core.wire import Wire
 
-__all__ = [
-    "Drops",
-    "Equivocates",
-    "Forges",
-    "HostileHub",
-    "InventsFirstKey",
-    "Lie",
-    "LosesAnswers",
-    "Misplaces",
-    "Reorders",
-    "Replaces",
-    "ReplaysCheckpoints",
-    "SignsWith",
-    "SwapsReceipts",
-    "TellsIdentity",
-    "Truncates",
-    "serve",
-]
-
 W = TypeVar("W", bound=Wire)
 
 _PAGES: Final = ("v1/stream", "tooling/tail")

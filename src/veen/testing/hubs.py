@@ -20,8 +20,6 @@ from veen.core.pin_text import PinnedKey
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 
-__all__ = ["RunningHub", "hub"]
-
 _SETTINGS: Final = {
     "dev": "true",
     "listen.port": "0",
@@ -49,7 +47,7 @@ class RunningHub:
     async def _start(self, settings: Mapping[str, str]) -> None:
         self._stack = contextlib.AsyncExitStack()
         running = await self._stack.enter_async_context(Hub.running(load(None, {}, dict(settings))))
-        self.url, self.pin = running.url, PinnedKey(running.identity.current_pk).to_text()
+        self.url, self.pin = running.url, PinnedKey(running.identity.held.identity.keys[0].hub_pk).to_text()
 
     def connect(self, identity: str = "tester", **options: Any) -> HubConnection:
         """As `veen.connect`; the identity lives in the home of this hub and is made if it is missing."""

@@ -29,8 +29,6 @@ from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.overlays.framework.state import state_bytes
 from veen.testing.events import FakeLog
 
-__all__ = ["Draw", "MakeFold", "Writer", "check_laws", "outcome"]
-
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Writer = Callable[[Draw, FakeLog], Draft]
 MakeFold = Callable[..., AnyFold]  # takes mirrors=

@@ -11,8 +11,6 @@ from veen.core.hashing import H
 from veen.overlays.framework.body import Draft
 from veen.testing.events import FakeLog, label_of
 
-__all__ = ["FakeEntry", "FakeHub", "FakeLink", "NoSuchStream"]
-
 
 class NoSuchStream(VeenError):
     """The keyring does not have it."""

@@ -21,8 +21,6 @@ from typing import Literal
 from veen.fs.errors import LockedError
 from veen.storage import layout
 
-__all__ = ["Crash", "Fault", "MemFs"]
-
 
 class Crash(BaseException):
     """The power went. Not an Exception: no code may catch it and go on."""

@@ -9,8 +9,6 @@ import pytest
 if TYPE_CHECKING:
     from veen.testing.hubs import RunningHub
 
-__all__ = ["veen_hub"]
-
 
 @pytest.fixture
 def veen_hub(tmp_path: Path) -> "Iterator[RunningHub]":

@@ -1,3 +1,1 @@
-"""Discovery: hubs, overlays and services that say where they are, and who asks for them (001 spec-5)."""
-
-__all__: list[str] = []
+"""Discovery: descriptors of hubs, overlays and services, and queries for them (001 spec-5)."""

@@ -8,7 +8,7 @@ A descriptor is a hint, never a statement to rely on: who uses it pins the hub's
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from veen.core.hashing import Ht
@@ -16,33 +16,6 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.wire import Anything, Bytes32, Length, Uint
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.schema import AnySchema, Schema
-
-__all__ = [
-    "ADVERTS",
-    "KINDS",
-    "QUERY",
-    "RESULT",
-    "RETIRES",
-    "SCHEMAS",
-    "STREAMS",
-    "Advert",
-    "AuthPolicy",
-    "DiscoveryFault",
-    "DiscoveryQuery",
-    "DiscoveryResult",
-    "Endpoint",
-    "HubAdvert",
-    "HubRetire",
-    "OverlayAdvert",
-    "OverlayRetire",
-    "ServiceAdvert",
-    "ServiceOperator",
-    "ServiceRetire",
-    "advertise",
-    "overlay_id_of",
-    "retire",
-    "service_id_of",
-]
 
 KINDS: Final = ("hub", "overlay", "service")
 STREAMS: Final = {
@@ -68,10 +41,8 @@ def service_id_of(operator_pk: bytes, name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(Body):
+class Endpoint(Body, kind="disc.hub.advertise.v1 endpoint"):
     """Where a hub listens. Kinds that are not known are kept and not used."""
-
-    KIND: ClassVar[str] = "disc.hub.advertise.v1 endpoint"
 
     kind: str
     url: str
@@ -87,10 +58,8 @@ class Endpoint(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubAdvert(Body):
-    """disc.hub.advertise.v1: a hub as a possible point of attachment (§4.1)."""
-
-    KIND: ClassVar[str] = "disc.hub.advertise.v1"
+class HubAdvert(Body, kind="disc.hub.advertise.v1"):
+    """A hub as a possible point of attachment (§4.1)."""
 
     hub_id: Bytes32
     hub_pk: Bytes32
@@ -113,10 +82,8 @@ class HubAdvert(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayAdvert(Body):
-    """disc.overlay.advertise.v1: an overlay that can be used on the fabric (§4.2)."""
-
-    KIND: ClassVar[str] = "disc.overlay.advertise.v1"
+class OverlayAdvert(Body, kind="disc.overlay.advertise.v1"):
+    """An overlay that can be used on the fabric (§4.2)."""
 
     overlay_id: Bytes32
     name: str
@@ -135,30 +102,24 @@ class OverlayAdvert(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthPolicy(Body):
+class AuthPolicy(Body, kind="disc.service.advertise.v1 auth_policy"):
     """What a service asks of its callers: cap_token, mtls, none, other."""
-
-    KIND: ClassVar[str] = "disc.service.advertise.v1 auth_policy"
 
     mode: str
     details: Anything | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceOperator(Body):
-    """Who runs a service, for people."""
-
-    KIND: ClassVar[str] = "disc.service.advertise.v1 operator"
+class ServiceOperator(Body, kind="disc.service.advertise.v1 operator"):
+    """The operator of a service, for people."""
 
     org: str | None = None
     contact: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAdvert(Body):
-    """disc.service.advertise.v1: an application service (§4.3). The first stream takes requests, the second answers."""
-
-    KIND: ClassVar[str] = "disc.service.advertise.v1"
+class ServiceAdvert(Body, kind="disc.service.advertise.v1"):
+    """An application service (§4.3). The first stream takes requests, the second answers."""
 
     service_id: Bytes32
     name: str
@@ -181,10 +142,8 @@ class ServiceAdvert(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubRetire(Body):
-    """disc.hub.retire.v1"""
-
-    KIND: ClassVar[str] = "disc.hub.retire.v1"
+class HubRetire(Body, kind="disc.hub.retire.v1"):
+    """The end of the descriptor of a hub."""
 
     hub_id: Bytes32
     reason: str | None = None
@@ -195,10 +154,8 @@ class HubRetire(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayRetire(Body):
-    """disc.overlay.retire.v1"""
-
-    KIND: ClassVar[str] = "disc.overlay.retire.v1"
+class OverlayRetire(Body, kind="disc.overlay.retire.v1"):
+    """The end of the descriptor of an overlay."""
 
     overlay_id: Bytes32
     reason: str | None = None
@@ -209,10 +166,8 @@ class OverlayRetire(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRetire(Body):
-    """disc.service.retire.v1"""
-
-    KIND: ClassVar[str] = "disc.service.retire.v1"
+class ServiceRetire(Body, kind="disc.service.retire.v1"):
+    """The end of the descriptor of a service."""
 
     service_id: Bytes32
     reason: str | None = None
@@ -223,10 +178,8 @@ class ServiceRetire(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryQuery(Body):
-    """disc.query.v1 (§6.1). The reply has the msg_id of the question as its parent_id (D-87)."""
-
-    KIND: ClassVar[str] = "disc.query.v1"
+class DiscoveryQuery(Body, kind="disc.query.v1"):
+    """A query for descriptors (§6.1). The reply has the msg_id of the question as its parent_id (D-87)."""
 
     kind: str
     filter: Anything
@@ -235,20 +188,16 @@ class DiscoveryQuery(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryFault(Body):
+class DiscoveryFault(Body, kind="disc.query.res.v1 error"):
     """Why a question has no answer."""
-
-    KIND: ClassVar[str] = "disc.query.res.v1 error"
 
     code: str
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryResult(Body):
-    """disc.query.res.v1: descriptors by id, and whether there are more; or an error and no descriptor."""
-
-    KIND: ClassVar[str] = "disc.query.res.v1"
+class DiscoveryResult(Body, kind="disc.query.res.v1"):
+    """Descriptors by id, and whether there are more; or an error and no descriptor."""
 
     ok: bool
     results: Anything  # a list of descriptors, free-form: their keys are sorted here (D-03)

@@ -11,8 +11,6 @@ from typing import Any, Final, TypeVar
 from veen.overlays.discovery.bodies import HubAdvert, OverlayAdvert, ServiceAdvert
 from veen.overlays.discovery.directory import Directory
 
-__all__ = ["ConnectPlan", "ConnectWish", "Excluded", "plan_connection", "usable_url"]
-
 _USABLE: Final = ("https", "http")  # the transports that a client has, the better first
 
 A = TypeVar("A", HubAdvert, ServiceAdvert)

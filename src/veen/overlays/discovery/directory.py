@@ -23,8 +23,6 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import SchemaSet
 
-__all__ = ["Directory", "DirectoryFold", "Listing", "Publishers"]
-
 _KIND_OF: Final = {schema.body: kind for schemas in (ADVERTS, RETIRES) for kind, schema in schemas.items()}
 _ADVERT_BODIES: Final = tuple(schema.body for schema in ADVERTS.values())
 

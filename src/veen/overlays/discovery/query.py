@@ -11,18 +11,14 @@ from veen.core.errors import VeenError
 from veen.overlays.discovery.bodies import DiscoveryFault, DiscoveryQuery, DiscoveryResult
 from veen.overlays.discovery.directory import Directory
 
-__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "QueryRefused", "answer"]
-
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000
 
 Test = Callable[[Any, Any], bool]  # the descriptor, the value of the filter
 
 
-class QueryRefused(VeenError):
+class QueryRefused(VeenError, code="DISC.FILTER"):
     """A question that no directory answers."""
-
-    code = "DISC.FILTER"
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail)

@@ -1,4 +1,4 @@
-"""Both ends of a question: who answers from a folded directory, and who asks (001 spec-5 §6.2, D-87).
+"""Both ends of a query: the server, which answers from a folded directory, and the client (001 spec-5 §6.2, D-87).
 
 The answer is the directory after everything that the discovery streams hold when the question is read, at the time of
 the question in the log. So whoever folds the same prefix comes to the same answer, and can check one.
@@ -23,8 +23,6 @@ from veen.overlays.discovery.query import answer
 from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.link import Follower, Link, Stream, send
 from veen.overlays.rpc.caller import NoAnswer
-
-__all__ = ["DiscoveryServer", "FoldedDirectory", "ask"]
 
 _UNREAD: Final = DiscoveryFault(code="DISC.FILTER", detail="the question cannot be read")
 

@@ -1,3 +1,1 @@
 """Overlays of federation: realms and the hubs that speak for them."""
-
-__all__: list[str] = []

@@ -23,8 +23,6 @@ from veen.overlays.id.state import IdState
 from veen.overlays.operations.access import AccessState, Revoked
 from veen.overlays.operations.delegation import NO_CAPS, Caps
 
-__all__ = ["LEASE_SEC", "RealmPolicy", "Unresolved", "realm_policy"]
-
 Item = TypeVar("Item", Authority, Revocation)
 
 LEASE_SEC: Final = 3_600

@@ -17,20 +17,6 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 
-__all__ = [
-    "AUTHORITY",
-    "DEFAULT_REALM",
-    "REVOCATION",
-    "AdminStreams",
-    "AuthorityRecord",
-    "RealmFold",
-    "RealmState",
-    "RevocationRecord",
-    "admin_streams",
-    "assign",
-    "revoke",
-]
-
 DEFAULT_REALM: Final = realm_id_of("default")  # of deployments without realms (§1.3)
 
 
@@ -50,18 +36,15 @@ def admin_streams(realm_id: bytes = DEFAULT_REALM) -> AdminStreams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorityRecord(Authority, Body):
-    """veen.fed.authority.v1: what a hub is told of it (`veen.core.objects.policies`), as a body."""
+class AuthorityRecord(Authority, Body, kind="veen.fed.authority.v1"):
+    """What a hub is told of it (`veen.core.objects.policies`), as a body."""
 
-    KIND: ClassVar[str] = "veen.fed.authority.v1"
     FORM: ClassVar[Form] = "body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevocationRecord(Body):
-    """veen.revocation.v1"""
-
-    KIND: ClassVar[str] = "veen.revocation.v1"
+class RevocationRecord(Body, kind="veen.revocation.v1"):
+    """The revocation of a client key, a capability or a link."""
 
     kind: Annotated[str, Choice(*REVOCATION_KINDS)]
     target: Bytes32  # a client_id, an auth_ref, H(cap_token bytes), or H of a link signature (D-173)
@@ -70,8 +53,8 @@ class RevocationRecord(Body):
     ttl: Uint | None = None
 
 
-AUTHORITY: Final = Schema("veen.fed.authority.v1", AuthorityRecord)
-REVOCATION: Final = Schema("veen.revocation.v1", RevocationRecord)
+AUTHORITY: Final = Schema(AuthorityRecord.KIND, AuthorityRecord)
+REVOCATION: Final = Schema(RevocationRecord.KIND, RevocationRecord)
 
 
 def assign(authority: Authority) -> Draft:
@@ -124,8 +107,8 @@ class RealmState:
 class RealmFold(Compact[RealmRecords, RealmState]):
     """The records of one realm that stand on its admin streams and come from those who may speak for it.
 
-    `emitters` are client_ids (§2.3: a small, well-defined set); without them everyone who may write to the streams is
-    believed, which leaves the choice to the hub's capabilities.
+    `emitters` are client_ids (§2.3: a small, well-defined set); without them the records of every writer
+    count, which leaves the choice to the hub's capabilities.
     """
 
     name = "realm"
@@ -172,7 +155,7 @@ class RealmFold(Compact[RealmRecords, RealmState]):
         into.revocations |= other.revocations
 
     def show(self, state: RealmRecords, as_of: int) -> RealmState:
-        """What expired stays: revocations never leave history, and whoever asks names the time."""
+        """Expired records are kept: callers of `authority` and `revoked` name the time."""
         return RealmState(_ordered(state.authorities), _ordered(state.revocations))
 
 
@@ -181,4 +164,4 @@ _AUTHORITY_FIELDS: Final = ("realm_id", "stream_id", "primary_hub", "replica_hub
 
 def _ordered(records: Iterable[Any]) -> tuple[Any, ...]:
     """By ts, then by the bytes: of authorities these put primary_hub first among records of one stream."""
-    return tuple(sorted(records, key=lambda record: (record.ts, record.to_bytes())))
+    return tuple(sorted(records, key=lambda record: (record.ts, record.to_bytes_unchecked())))

@@ -1,3 +1,1 @@
 """What every overlay is made of: bodies, schemas, folds, snapshots, and how a log is folded."""
-
-__all__: list[str] = []

@@ -11,8 +11,6 @@ from typing import ClassVar, Self
 from veen.core.errors import FormatError
 from veen.core.wire import Fields, Form, Wire
 
-__all__ = ["Body", "Draft", "InvalidBody"]
-
 
 class Body(Wire):
     """Base of all bodies. KIND is the name of the schema, or of the part where bodies nest."""

@@ -8,8 +8,6 @@ from veen.core.event import Event, Order
 from veen.overlays.framework.body import Body, InvalidBody
 from veen.overlays.framework.schema import Schema
 
-__all__ = ["Issue", "Place", "Typed", "Violation", "decode"]
-
 B = TypeVar("B", bound=Body)
 
 Place = tuple[bytes, int]  # (label, stream_seq)
@@ -31,7 +29,7 @@ class Typed(NamedTuple, Generic[B]):
 
 
 class Issue(NamedTuple):
-    """Something in the log that counts for nothing, and why. Equal logs give equal issues.
+    """Something in the log that has no effect, and why. Equal logs give equal issues.
 
     `code` is stable and belongs to the result; `what` is for people.
     """
@@ -46,10 +44,8 @@ class Issue(NamedTuple):
         return self.label, self.stream_seq
 
 
-class Violation(VeenError):
+class Violation(VeenError, code="OVL.BODY"):
     """Raised by a fold that must not apply an event: it changes nothing and is reported under `code` (D-98)."""
-
-    code = "OVL.BODY"
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(code, what)

@@ -6,8 +6,6 @@ from typing import Final
 
 from veen.core.event import Event
 
-__all__ = ["NO_MIRRORS", "Mirrors"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:

@@ -12,7 +12,7 @@ A summary is a value: nothing may change it once it has been returned. All of th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,8 +23,6 @@ from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decod
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.schema import SchemaSet
 from veen.overlays.framework.state import from_tree, state_bytes, to_tree
-
-__all__ = ["AnyFold", "Compact", "Fold", "Summary", "fold_async"]
 
 T = TypeVar("T")  # what merges
 S = TypeVar("S")  # the part of it that the overlay defines
@@ -79,7 +77,7 @@ class Fold(ABC, Generic[T, V]):
 
     @abstractmethod
     def issues(self, summary: T) -> tuple[Issue, ...]:
-        """Everything that counted for nothing, by label and position (D-81)."""
+        """Everything that had no effect, by label and position (D-81)."""
 
     @abstractmethod
     def dump(self, summary: T) -> cbor.Item:
@@ -223,15 +221,3 @@ def _keep_first(copies: dict[bytes, Typed[Any]], original: bytes, typed: Typed[A
     previous = copies.get(original)
     if previous is None or typed.order < previous.order:
         copies[original] = typed
-
-
-async def fold_async(fold: Fold[T, V], events: AsyncIterable[Event], *, batch: int = 1024) -> T:
-    """The summary of events that arrive over time, such as those of a client's read."""
-    parts = fold.identity()
-    waiting: list[Event] = []
-    async for event in events:
-        waiting.append(event)
-        if len(waiting) >= batch:
-            parts = fold.merge(parts, fold.summarize(waiting))
-            waiting.clear()
-    return fold.merge(parts, fold.summarize(waiting))

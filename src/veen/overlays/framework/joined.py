@@ -14,8 +14,6 @@ from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold, Fold
 from veen.overlays.framework.schema import SchemaSet
 
-__all__ = ["Joined"]
-
 Summaries = tuple[Any, ...]  # in the order of the folds
 
 

@@ -6,8 +6,6 @@ from typing import Protocol
 from veen.core.event import Event
 from veen.overlays.framework.body import Draft
 
-__all__ = ["Follower", "Link", "Receipted", "Seen", "Sender", "send"]
-
 Stream = str | bytes  # a name, or a stream_id
 
 

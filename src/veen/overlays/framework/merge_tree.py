@@ -8,8 +8,6 @@ level holds at most the whole state once.
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["MergeTree"]
-
 N = TypeVar("N")
 
 

@@ -20,8 +20,6 @@ from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decod
 from veen.overlays.framework.fold import Fold
 from veen.overlays.framework.state import from_tree, to_tree
 
-__all__ = ["LateEvent", "Ordered", "OrderedPrefix", "Progress", "Table"]
-
 K = TypeVar("K")
 R = TypeVar("R")
 D = TypeVar("D")

@@ -42,8 +42,6 @@ from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet.ledger import LedgerFold
 
-__all__ = ["BUILTIN", "GROUP", "Broken", "Overlay", "Registry", "discover"]
-
 GROUP: Final = "veen.overlays"
 
 
@@ -269,7 +267,7 @@ BUILTIN: Final = Registry(
             about="events of the recorder, its configuration and checkpoints (SDR0)",
             schemas=(recorder_events.EVENT, recorder_config.CONFIG, recorder_checkpoint.CHECKPOINT),
             folds={},
-            tables=(recorder_events.EVENTS_TABLE,),
+            tables=(recorder_events.EVENTS_TABLE, recorder_config.CONFIG_TABLE, recorder_checkpoint.CHECKPOINT_TABLE),
         ),
     ]
 )

@@ -20,8 +20,6 @@ from veen.overlays.framework.fold import Fold
 from veen.overlays.framework.merge_tree import MergeTree
 from veen.overlays.framework.ordered import Ordered, OrderedPrefix, Progress, Table, merge_layers
 
-__all__ = ["Cost", "MemorySource", "Runner", "Source", "cut_at"]
-
 T = TypeVar("T")
 V = TypeVar("V")
 

@@ -10,8 +10,6 @@ from veen.core.schema_id import schema_id
 from veen.core.sealing.attachment_root import Attachment
 from veen.overlays.framework.body import Body, Draft
 
-__all__ = ["AnySchema", "Schema", "SchemaClash", "SchemaSet"]
-
 B = TypeVar("B", bound=Body)
 
 _NAME: Final = re.compile(r"(?P<family>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)\.v(?P<version>[1-9][0-9]{0,3})")

@@ -15,25 +15,19 @@ from veen.core.wire import Bytes32, Length, Map, Part, Uint
 from veen.overlays.framework.fold import AnyFold, Fold
 from veen.overlays.framework.state import state_hash
 
-__all__ = ["Cut", "Snapshot", "SnapshotRefused"]
-
 T = TypeVar("T")
 
 _MAX_SCHEMAS = 4_096
 _MAX_CUTS = 1_000_000
 
 
-class SnapshotRefused(VerifyError):
+class SnapshotRefused(VerifyError, code="E.SNAPSHOT"):
     """The snapshot was made from another log, by another fold, or has been damaged."""
-
-    code = "E.SNAPSHOT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut(Part):
+class Cut(Part, kind="snapshot cut"):
     """One label, up to and including one position, under the root it had there."""
-
-    KIND: ClassVar[str] = "snapshot cut"
 
     label: Bytes32
     upto_seq: Uint
@@ -46,10 +40,9 @@ class Cut(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot(Map):
+class Snapshot(Map, kind="snapshot"):
     """A summary with its validity key. `summary` is the fold's own form, read with its types only."""
 
-    KIND: ClassVar[str] = "snapshot"
     MAX_BYTES: ClassVar[int] = 1 << 32
 
     fold: str

@@ -14,8 +14,6 @@ from veen.core.event import Event
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
 
-__all__ = ["Additive", "SeqSpan", "Spans"]
-
 P = TypeVar("P")
 V = TypeVar("V")
 

@@ -19,8 +19,6 @@ from veen.core.errors import MalformedError
 from veen.core.hashing import Ht
 from veen.core.wire import Wire
 
-__all__ = ["Free", "from_tree", "state_bytes", "state_hash", "to_tree"]
-
 _LEAVES: Final = frozenset((bytes, str, bool, type(None)))
 _KEYS: Final = (int, str, bytes)
 

@@ -4,15 +4,13 @@ Compact folds take events in any order; ordered ones settle each at once, since 
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from veen.core.event import Event
 from veen.overlays.framework.decode import Issue, Place, Typed
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import LateEvent, Ordered, OrderedPrefix, Progress
-
-__all__ = ["fold_events"]
 
 _BATCH: Final = 1_024
 
@@ -33,35 +31,28 @@ class _Advance:
         self._issues: dict[Place, Issue] = dict(base.issues)
 
     def over(self, events: Iterator[Event]) -> Progress[Any, Any]:
-        typed = self._new(self._typed(events))
+        typed = self._new(events)
         first = next(typed, None)
         prefix = self._base.prefix
         if first is not None:  # nothing counts: then there is no prefix either, as in the summary of nothing
-            prefix = self._fold.advance(prefix, _after(first, typed))
+            prefix = self._fold.advance(prefix, chain((first,), typed))
         return Progress(prefix, {}, self._ts, self._issues)
 
-    def _typed(self, events: Iterator[Event]) -> Iterator[Typed[Any]]:
+    def _new(self, events: Iterator[Event]) -> Iterator[Typed[Any]]:
+        """Decoded, without what the base has or what stands twice; LateEvent if one belongs before its end."""
+        prefix: OrderedPrefix[Any, Any] | None = self._base.prefix
+        heads = {} if prefix is None else prefix.upto
+        last = None if prefix is None else prefix.last
         while batch := list(islice(events, _BATCH)):
             summary = self._fold.summarize(batch)
             self._issues.update(summary.issues)
             self._ts = max(self._ts, summary.ts)
-            yield from summary.segment.values()  # in the order of the batch
-
-    def _new(self, typed: Iterator[Typed[Any]]) -> Iterator[Typed[Any]]:
-        """Without what the base has, or what stands twice; LateEvent if one belongs before the end of the base."""
-        prefix: OrderedPrefix[Any, Any] | None = self._base.prefix
-        heads = {} if prefix is None else prefix.upto
-        last = None if prefix is None else prefix.last
-        for event in typed:
-            label, stream_seq = event.place
-            if stream_seq <= heads.get(label, 0) or event.order == last:
-                continue
-            if last is not None and event.order < last:
-                raise LateEvent(label, stream_seq)
-            last = event.order
-            yield event
-
-
-def _after(first: Typed[Any], rest: Iterator[Typed[Any]]) -> Iterator[Typed[Any]]:
-    yield first
-    yield from rest
+            for typed in summary.segment.values():  # in the order of the batch
+                event = typed.event
+                order = event.order
+                if event.stream_seq <= heads.get(event.label, 0) or order == last:
+                    continue
+                if last is not None and order < last:
+                    raise LateEvent(event.label, event.stream_seq)
+                last = order
+                yield typed

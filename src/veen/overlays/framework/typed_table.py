@@ -13,8 +13,6 @@ from veen.core.event import Event
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.schema import AnySchema
 
-__all__ = ["COLUMN_KINDS", "RESERVED", "ColumnKind", "TypedColumn", "TypedTable"]
-
 ColumnKind = Literal["text", "integer", "boolean", "bytes", "hex", "time", "json"]
 COLUMN_KINDS: Final[Mapping[ColumnKind, str]] = {
     "text": "a string",
@@ -84,7 +82,7 @@ class TypedTable:
         return f"typed_{self.schema.name.replace('.', '_')}"
 
     def read_event(self, event: Event) -> Mapping[str, object] | Issue:
-        """The values of an event of the schema by the names of the columns, or why it counts for nothing."""
+        """The values of an event of the schema by the names of the columns, or why it has no effect."""
         typed = decode(event, self.schema) if self.read is None else self.read(event)
         if isinstance(typed, Issue):
             return typed

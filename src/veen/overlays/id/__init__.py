@@ -3,5 +3,3 @@
 Identity without a server that must be asked: everything here is a function of the log and of tokens that principals
 signed. Import from the modules; docs/overlays-id.md tells how they fit together.
 """
-
-__all__: list[str] = []

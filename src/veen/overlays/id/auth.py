@@ -32,17 +32,6 @@ from veen.core.objects.msg import Msg
 from veen.overlays.id.ids import ctx_id_of, device_id_of, org_id_of, org_stream, principal_stream
 from veen.overlays.id.state import DeviceStatus, IdState
 
-__all__ = [
-    "AuthVerdict",
-    "Check",
-    "IssuerKind",
-    "MessageFacts",
-    "NotAuthenticated",
-    "Outcome",
-    "RoleNeed",
-    "authenticate",
-]
-
 
 class NotAuthenticated(VerifyError):
     """The message does not show that its sender is who it must be."""

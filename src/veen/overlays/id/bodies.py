@@ -5,38 +5,12 @@ What a body alone can show to be wrong is refused here; what depends on the stre
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from veen.core.wire import Bytes32, Choice, Length, TextMap, Uint
 from veen.overlays.framework.body import Body, InvalidBody
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.id.ids import device_id_of
-
-__all__ = [
-    "CTX_PROFILE",
-    "DEVICE",
-    "EXTERNAL_LINK",
-    "GROUP",
-    "HANDLE_MAP",
-    "MAX_HANDLE_BYTES",
-    "ORG_PROFILE",
-    "PRINCIPAL",
-    "REVOCATION",
-    "ROLE_BINDING",
-    "SCHEMAS",
-    "TARGET_TYPES",
-    "CtxProfile",
-    "DeviceFlags",
-    "DeviceRecord",
-    "ExternalLink",
-    "GroupChange",
-    "HandleMap",
-    "IdRevocationRecord",
-    "OrgProfile",
-    "PrincipalRecord",
-    "RoleBinding",
-    "check_handle",
-]
 
 MAX_HANDLE_BYTES: Final = 255  # D-95
 TARGET_TYPES: Final = ("ctx", "org")
@@ -62,10 +36,8 @@ def check_handle(handle: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrincipalRecord(Body):
-    """id.principal.v1: a root identity (§6.1)."""
-
-    KIND: ClassVar[str] = "id.principal.v1"
+class PrincipalRecord(Body, kind="id.principal.v1"):
+    """A root identity (§6.1)."""
 
     principal_pk: Bytes32
     created_at: Uint
@@ -73,19 +45,15 @@ class PrincipalRecord(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFlags(Body):
+class DeviceFlags(Body, kind="id.device.v1.flags"):
     """The flags of a device."""
-
-    KIND: ClassVar[str] = "id.device.v1.flags"
 
     disabled: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRecord(Body):
-    """id.device.v1: a key that may act for a principal (§6.2)."""
-
-    KIND: ClassVar[str] = "id.device.v1"
+class DeviceRecord(Body, kind="id.device.v1"):
+    """A key that may act for a principal (§6.2)."""
 
     principal_pk: Bytes32
     device_id: Bytes32
@@ -107,10 +75,8 @@ class DeviceRecord(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CtxProfile(Body):
-    """id.ctx.profile.v1: an account of a realm as it shows itself (§7.1)."""
-
-    KIND: ClassVar[str] = "id.ctx.profile.v1"
+class CtxProfile(Body, kind="id.ctx.profile.v1"):
+    """An account of a realm as it shows itself (§7.1)."""
 
     ctx_id: Bytes32
     realm_id: Bytes32
@@ -121,10 +87,8 @@ class CtxProfile(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrgProfile(Body):
-    """id.org.profile.v1 (§8.1)."""
-
-    KIND: ClassVar[str] = "id.org.profile.v1"
+class OrgProfile(Body, kind="id.org.profile.v1"):
+    """The profile of an organization (§8.1)."""
 
     org_id: Bytes32
     display_name: str | None = None
@@ -134,10 +98,8 @@ class OrgProfile(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupChange(Body):
-    """id.group.v1: who joins and who leaves (§8.2). The name is for people and may change; group_id stays."""
-
-    KIND: ClassVar[str] = "id.group.v1"
+class GroupChange(Body, kind="id.group.v1"):
+    """Who joins and who leaves (§8.2). The name is for people and may change; group_id stays."""
 
     org_id: Bytes32
     realm_id: Bytes32 | None = None
@@ -149,10 +111,8 @@ class GroupChange(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoleBinding(Body):
-    """id.role.v1: who has a role, directly or through groups (§8.3). Roles only add up."""
-
-    KIND: ClassVar[str] = "id.role.v1"
+class RoleBinding(Body, kind="id.role.v1"):
+    """Who has a role, directly or through groups (§8.3). Roles only add up."""
 
     org_id: Bytes32
     realm_id: Bytes32 | None = None
@@ -163,10 +123,8 @@ class RoleBinding(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandleMap(Body):
-    """id.handlemap.v1: whom a handle means in a realm (§10.1)."""
-
-    KIND: ClassVar[str] = "id.handlemap.v1"
+class HandleMap(Body, kind="id.handlemap.v1"):
+    """The target of a handle in a realm (§10.1)."""
 
     realm_id: Bytes32
     handle: str
@@ -179,10 +137,8 @@ class HandleMap(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalLink(Body):
-    """id.external.v1: an account elsewhere that stands for a ctx or an org here (§10.2)."""
-
-    KIND: ClassVar[str] = "id.external.v1"
+class ExternalLink(Body, kind="id.external.v1"):
+    """An account elsewhere that stands for a ctx or an org here (§10.2)."""
 
     realm_id: Bytes32
     ctx_id: Bytes32 | None = None
@@ -198,10 +154,8 @@ class ExternalLink(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdRevocationRecord(Body):
-    """id.revoke.v1 (§11.1). principal_pk, and org_id beside another target, say who revokes."""
-
-    KIND: ClassVar[str] = "id.revoke.v1"
+class IdRevocationRecord(Body, kind="id.revoke.v1"):
+    """A revocation (§11.1). principal_pk, and org_id beside another target, say who revokes."""
 
     principal_pk: Bytes32 | None = None
     org_id: Bytes32 | None = None
@@ -223,15 +177,15 @@ class IdRevocationRecord(Body):
         return targets if targets or self.org_id is None else [("org", self.org_id)]
 
 
-PRINCIPAL: Final = Schema("id.principal.v1", PrincipalRecord)
-DEVICE: Final = Schema("id.device.v1", DeviceRecord)
-CTX_PROFILE: Final = Schema("id.ctx.profile.v1", CtxProfile)
-ORG_PROFILE: Final = Schema("id.org.profile.v1", OrgProfile)
-GROUP: Final = Schema("id.group.v1", GroupChange)
-ROLE_BINDING: Final = Schema("id.role.v1", RoleBinding)
-HANDLE_MAP: Final = Schema("id.handlemap.v1", HandleMap)
-EXTERNAL_LINK: Final = Schema("id.external.v1", ExternalLink)
-REVOCATION: Final = Schema("id.revoke.v1", IdRevocationRecord)
+PRINCIPAL: Final = Schema(PrincipalRecord.KIND, PrincipalRecord)
+DEVICE: Final = Schema(DeviceRecord.KIND, DeviceRecord)
+CTX_PROFILE: Final = Schema(CtxProfile.KIND, CtxProfile)
+ORG_PROFILE: Final = Schema(OrgProfile.KIND, OrgProfile)
+GROUP: Final = Schema(GroupChange.KIND, GroupChange)
+ROLE_BINDING: Final = Schema(RoleBinding.KIND, RoleBinding)
+HANDLE_MAP: Final = Schema(HandleMap.KIND, HandleMap)
+EXTERNAL_LINK: Final = Schema(ExternalLink.KIND, ExternalLink)
+REVOCATION: Final = Schema(IdRevocationRecord.KIND, IdRevocationRecord)
 
 SCHEMAS: Final = SchemaSet(
     [PRINCIPAL, DEVICE, CTX_PROFILE, ORG_PROFILE, GROUP, ROLE_BINDING, HANDLE_MAP, EXTERNAL_LINK, REVOCATION]

@@ -7,8 +7,6 @@ from typing import Final
 from veen.overlays.framework.schema import SchemaSet
 from veen.overlays.id import bodies
 
-__all__ = ["NEEDS", "ComplianceLevel", "Feature", "claimable"]
-
 
 class ComplianceLevel(Enum):
     CORE = "ID v0.0.1 Core"

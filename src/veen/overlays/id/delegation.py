@@ -16,13 +16,9 @@ from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.ids import ctx_id_of, ctx_stream, device_id_of, org_id_of, org_stream, principal_stream
 from veen.overlays.id.state import Device, IdState
 
-__all__ = ["DelegationRefused", "NewKey", "delegate", "delegate_by_org", "hub_revocations", "rotate_device"]
 
-
-class DelegationRefused(CapabilityError):
+class DelegationRefused(CapabilityError, code="ID.DELEGATION"):
     """A principal's token is only for an ACTIVE device of that principal."""
-
-    code = "ID.DELEGATION"
 
 
 def delegate(

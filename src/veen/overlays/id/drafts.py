@@ -6,27 +6,7 @@ from typing import Any
 
 from veen.core.event import Event
 from veen.overlays.framework.body import Draft
-from veen.overlays.id.bodies import (
-    CTX_PROFILE,
-    DEVICE,
-    EXTERNAL_LINK,
-    GROUP,
-    HANDLE_MAP,
-    ORG_PROFILE,
-    PRINCIPAL,
-    REVOCATION,
-    ROLE_BINDING,
-    CtxProfile,
-    DeviceFlags,
-    DeviceRecord,
-    ExternalLink,
-    GroupChange,
-    HandleMap,
-    IdRevocationRecord,
-    OrgProfile,
-    PrincipalRecord,
-    RoleBinding,
-)
+from veen.overlays.id import bodies
 from veen.overlays.id.ids import (
     ctx_stream,
     device_id_of,
@@ -35,21 +15,6 @@ from veen.overlays.id.ids import (
     org_stream,
     principal_stream,
 )
-
-__all__ = [
-    "Addressed",
-    "bind_role",
-    "change_group",
-    "ctx_profile",
-    "device",
-    "external_link",
-    "handle",
-    "mirrored",
-    "org_profile",
-    "principal",
-    "revoke_by_org",
-    "revoke_by_principal",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +26,8 @@ class Addressed:
 
 
 def principal(principal_pk: bytes, *, created_at: int, info: Mapping[str, Any] | None = None) -> Addressed:
-    body = PrincipalRecord(principal_pk=principal_pk, created_at=created_at, info=_map(info))
-    return Addressed(stream_id=principal_stream(principal_pk), draft=PRINCIPAL.draft(body))
+    body = bodies.PrincipalRecord(principal_pk=principal_pk, created_at=created_at, info=_map(info))
+    return Addressed(stream_id=principal_stream(principal_pk), draft=bodies.PRINCIPAL.draft(body))
 
 
 def device(
@@ -76,7 +41,7 @@ def device(
     disabled: bool | None = None,
 ) -> Addressed:
     """A new device, or new flags and expiry of a known one."""
-    body = DeviceRecord(
+    body = bodies.DeviceRecord(
         principal_pk=principal_pk,
         device_id=device_id_of(device_pk),
         device_pk=device_pk,
@@ -84,9 +49,9 @@ def device(
         label=label,
         created_at=created_at,
         expires_at=expires_at,
-        flags=None if disabled is None else DeviceFlags(disabled=disabled),
+        flags=None if disabled is None else bodies.DeviceFlags(disabled=disabled),
     )
-    return Addressed(stream_id=principal_stream(principal_pk), draft=DEVICE.draft(body))
+    return Addressed(stream_id=principal_stream(principal_pk), draft=bodies.DEVICE.draft(body))
 
 
 def ctx_profile(
@@ -99,7 +64,7 @@ def ctx_profile(
     prefs: Mapping[str, Any] | None = None,
 ) -> Addressed:
     """A whole profile: what is left out is gone."""
-    body = CtxProfile(
+    body = bodies.CtxProfile(
         ctx_id=ctx_id,
         realm_id=realm_id,
         display_name=display_name,
@@ -107,7 +72,7 @@ def ctx_profile(
         prefs=_map(prefs),
         updated_at=updated_at,
     )
-    return Addressed(stream_id=ctx_stream(ctx_id, realm_id), draft=CTX_PROFILE.draft(body))
+    return Addressed(stream_id=ctx_stream(ctx_id, realm_id), draft=bodies.CTX_PROFILE.draft(body))
 
 
 def org_profile(
@@ -118,14 +83,14 @@ def org_profile(
     display_name: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Addressed:
-    body = OrgProfile(
+    body = bodies.OrgProfile(
         org_id=org_id,
         display_name=display_name,
         metadata=_map(metadata),
         created_at=created_at,
         updated_at=updated_at,
     )
-    return Addressed(stream_id=org_stream(org_id), draft=ORG_PROFILE.draft(body))
+    return Addressed(stream_id=org_stream(org_id), draft=bodies.ORG_PROFILE.draft(body))
 
 
 def change_group(
@@ -140,7 +105,7 @@ def change_group(
     expires_at: int | None = None,
 ) -> Addressed:
     """`local_name` makes the group_id and never changes; `name` is what people read. `org_id` may be a scoped one."""
-    body = GroupChange(
+    body = bodies.GroupChange(
         org_id=org_id,
         realm_id=realm_id,
         group_id=group_id_of(org_id, local_name),
@@ -149,7 +114,7 @@ def change_group(
         members_remove=_ids(remove),
         updated_at=updated_at,
     )
-    return Addressed(stream_id=org_stream(org_id), draft=GROUP.draft(body, expires_at=expires_at))
+    return Addressed(stream_id=org_stream(org_id), draft=bodies.GROUP.draft(body, expires_at=expires_at))
 
 
 def bind_role(
@@ -163,17 +128,17 @@ def bind_role(
     expires_at: int | None = None,
 ) -> Addressed:
     """Roles only add up; one that shall end gets `expires_at`, or goes through a group that members can leave."""
-    body = RoleBinding(
+    body = bodies.RoleBinding(
         org_id=org_id, realm_id=realm_id, role=role, targets_ctx=_ids(ctx), targets_group=_ids(groups), ts=ts
     )
-    return Addressed(stream_id=org_stream(org_id), draft=ROLE_BINDING.draft(body, expires_at=expires_at))
+    return Addressed(stream_id=org_stream(org_id), draft=bodies.ROLE_BINDING.draft(body, expires_at=expires_at))
 
 
 def handle(
     realm_id: bytes, name: str, *, target_type: str, target_id: bytes, ts: int, expires_at: int | None = None
 ) -> Addressed:
-    body = HandleMap(realm_id=realm_id, handle=name, target_type=target_type, target_id=target_id, ts=ts)
-    return Addressed(stream_id=handle_stream(realm_id), draft=HANDLE_MAP.draft(body, expires_at=expires_at))
+    body = bodies.HandleMap(realm_id=realm_id, handle=name, target_type=target_type, target_id=target_id, ts=ts)
+    return Addressed(stream_id=handle_stream(realm_id), draft=bodies.HANDLE_MAP.draft(body, expires_at=expires_at))
 
 
 def external_link(
@@ -187,7 +152,7 @@ def external_link(
     attributes: Mapping[str, Any] | None = None,
     expires_at: int | None = None,
 ) -> Addressed:
-    body = ExternalLink(
+    body = bodies.ExternalLink(
         realm_id=realm_id,
         ctx_id=ctx_id,
         org_id=org_id,
@@ -196,7 +161,7 @@ def external_link(
         attributes=_map(attributes),
         ts=ts,
     )
-    draft = EXTERNAL_LINK.draft(body, expires_at=expires_at)  # refuses a link to nobody
+    draft = bodies.EXTERNAL_LINK.draft(body, expires_at=expires_at)  # refuses a link without a target
     return Addressed(
         stream_id=org_stream(org_id or b"") if ctx_id is None else ctx_stream(ctx_id, realm_id), draft=draft
     )
@@ -213,7 +178,7 @@ def revoke_by_principal(
     reason: str | None = None,
 ) -> Addressed:
     """A principal takes back a device, a token or one of its accounts."""
-    body = IdRevocationRecord(
+    body = bodies.IdRevocationRecord(
         principal_pk=principal_pk,
         device_id=device_id,
         revoked_auth_ref=auth_ref,
@@ -222,7 +187,7 @@ def revoke_by_principal(
         reason=reason,
         ts=ts,
     )
-    return Addressed(stream_id=principal_stream(principal_pk), draft=REVOCATION.draft(body))
+    return Addressed(stream_id=principal_stream(principal_pk), draft=bodies.REVOCATION.draft(body))
 
 
 def revoke_by_org(
@@ -236,7 +201,7 @@ def revoke_by_org(
     reason: str | None = None,
 ) -> Addressed:
     """An organization takes back a key, a token or an account's part in it; with no target, itself."""
-    body = IdRevocationRecord(
+    body = bodies.IdRevocationRecord(
         org_id=org_id,
         device_id=device_id,
         revoked_auth_ref=auth_ref,
@@ -245,7 +210,7 @@ def revoke_by_org(
         reason=reason,
         ts=ts,
     )
-    return Addressed(stream_id=org_stream(org_id), draft=REVOCATION.draft(body))
+    return Addressed(stream_id=org_stream(org_id), draft=bodies.REVOCATION.draft(body))
 
 
 def mirrored(event: Event) -> Addressed:

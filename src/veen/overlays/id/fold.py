@@ -1,6 +1,6 @@
 """The fold of ID: events of identity streams in, `IdState` out (001 ID §6 … §12).
 
-Codes of what counts for nothing, besides those of the bodies (ID.DEVICE_ID, ID.HANDLE, ID.LINK_TARGET,
+Codes of what has no effect, besides those of the bodies (ID.DEVICE_ID, ID.HANDLE, ID.LINK_TARGET,
 ID.REVOKE_TARGET) and of decoding (OVL.*):
 
     ID.STREAM      the event came through a stream that is not that of the identity it speaks about
@@ -44,8 +44,6 @@ from veen.overlays.id.records import (
 )
 from veen.overlays.id.state import IdState
 from veen.overlays.id.view import show
-
-__all__ = ["IdFold"]
 
 
 class IdFold(Compact[IdRecords, IdState]):

@@ -15,17 +15,6 @@ from typing import Any, Final, Self, TypeGuard
 from veen.core.errors import MalformedError, VeenError, VerifyError
 from veen.core.extras import install_hint
 
-__all__ = [
-    "ALGORITHMS",
-    "MAX_TOKEN_BYTES",
-    "KeySet",
-    "OidcIdentity",
-    "OidcMissing",
-    "Provider",
-    "TokenRefused",
-    "check_token",
-]
-
 MAX_TOKEN_BYTES: Final = 16_384
 _MIN_RSA_BITS: Final = 2_048
 _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
@@ -131,7 +120,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcIdentity:
-    """Who the provider says is there."""
+    """The account that the provider authenticated."""
 
     provider: str
     external_sub: str

@@ -11,23 +11,6 @@ from typing import Final, TypeVar
 from veen.core.event import Event, Order
 from veen.core.objects.policies import FOREVER
 
-__all__ = [
-    "ANYWHERE",
-    "Addition",
-    "IdRecords",
-    "Last",
-    "Member",
-    "Place",
-    "Revoked",
-    "Stamp",
-    "absorb",
-    "add_member",
-    "expiry_of",
-    "place_of",
-    "put",
-    "revoke",
-]
-
 K = TypeVar("K")
 
 # Copies of one stream on two hubs can hold equal positions, so the msg_id has the last word.
@@ -57,7 +40,7 @@ class IdRecords:
     # org_id, realm_id, role, "ctx" or "group", target: until when
     roles: dict[tuple[bytes, bytes | None, str, str, bytes], int] = field(default_factory=dict)
     handles: dict[tuple[bytes, str], Last] = field(default_factory=dict)
-    # realm_id, provider, external_sub, client_id: each writer's last word, so that a reader may choose whom to believe
+    # realm_id, provider, external_sub, client_id: the last record of each writer; readers choose which writers count
     links: dict[tuple[bytes, str, str, bytes], Last] = field(default_factory=dict)
     # scope (the stream of whoever revoked), kind, target, realm_id
     revoked: dict[tuple[bytes, str, bytes, bytes | None], Revoked] = field(default_factory=dict)

@@ -13,21 +13,6 @@ from veen.overlays.framework.state import Free
 from veen.overlays.id.ids import ctx_id_of, device_id_of, org_stream, principal_stream, scoped_org_id_of
 from veen.overlays.id.records import ANYWHERE
 
-__all__ = [
-    "AccountLink",
-    "Conflict",
-    "Device",
-    "DeviceStatus",
-    "GroupState",
-    "Handle",
-    "IdContext",
-    "IdPrincipal",
-    "IdRevocation",
-    "IdState",
-    "Org",
-    "RoleGrant",
-]
-
 
 def _counts(until: int | None, as_of: int) -> bool:
     return until is None or as_of <= until
@@ -145,7 +130,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLink:
-    """One writer's last word on what an external account stands for."""
+    """The last record of one writer about an external account."""
 
     realm_id: bytes
     provider: str
@@ -169,7 +154,7 @@ class Conflict:
 
 @dataclass(frozen=True, kw_only=True)
 class IdState:
-    """Who is who. A value; the caches below are functions of it."""
+    """The state of the identity overlay. A value; the caches below are functions of it."""
 
     principals: Mapping[bytes, IdPrincipal]
     devices: Mapping[tuple[bytes, bytes], Device]  # principal_pk, device_id
@@ -239,7 +224,7 @@ class IdState:
     # --- handles and links --------------------------------------------------------------------------------
 
     def resolve(self, realm_id: bytes, handle: str, *, as_of: int) -> Handle | None:
-        """Whom a handle means. The last mapping counts; one whose target is revoked means nobody (§10.1, D-95)."""
+        """The target of a handle. The last mapping counts; None if its target is revoked (§10.1, D-95)."""
         target = self.handles.get((realm_id, handle))
         if target is None or not _counts(target.until, as_of):
             return None
@@ -302,7 +287,7 @@ class IdState:
                 yield Conflict(code="ID.LINK_CONFLICT", what=f"{account} is linked to {len(targets)} identities")
 
     def _scope_conflicts(self) -> Iterator[Conflict]:
-        """§3.5: in a realm where the scoped id is used, bindings by the bare one count for nothing."""
+        """§3.5: in a realm where the scoped id is used, bindings by the bare one have no effect."""
         bare = {(group.org_id, group.realm_id) for group in self.groups.values()}
         bare |= {(role.org_id, role.realm_id) for role in self.roles.values()}
         for org_id, realm_id in sorted((org, realm) for org, realm in bare if realm is not None):

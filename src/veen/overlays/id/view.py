@@ -22,8 +22,6 @@ from veen.overlays.id.state import (
     RoleGrant,
 )
 
-__all__ = ["show"]
-
 B = TypeVar("B", bound=Body)
 K = TypeVar("K")
 

@@ -1,3 +1,1 @@
 """LCLASS0 and META0+: hints about labels, and the registry of schemas."""
-
-__all__: list[str] = []

@@ -10,7 +10,7 @@ whether a message is admitted, and a label without a class is as correct as any 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.wire import Bytes32, Name, Uint
@@ -21,25 +21,12 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 
-__all__ = [
-    "KNOWN_CLASSES",
-    "LABEL_CLASS",
-    "Advice",
-    "LabelClass",
-    "LabelClassFold",
-    "LabelClasses",
-    "advise",
-    "classify",
-]
-
 KNOWN_CLASSES: Final = ("admin", "bulk", "control", "log", "metric", "user", "wallet")  # the set is open (D-155)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelClass(Body):
-    """veen.label.class.v1; `class` on the wire is `class_name` here."""
-
-    KIND: ClassVar[str] = "veen.label.class.v1"
+class LabelClass(Body, kind="veen.label.class.v1"):
+    """The class of a label; `class` on the wire is `class_name` here."""
 
     label: Bytes32
     class_name: Annotated[str, Name("class")]
@@ -113,7 +100,7 @@ class LabelClasses:
 
 
 class LabelClassFold(Compact[dict[bytes, Classified], LabelClasses]):
-    """The classes of one realm. `emitters` are client_ids; None: everyone who may write to the stream is believed."""
+    """The classes of one realm. `emitters` are client_ids; None: records of every writer of the stream count."""
 
     name = "label.class"
     schemas = SchemaSet([LABEL_CLASS])

@@ -11,7 +11,7 @@ a schema whose owner another sender changed as contested.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.hashing import H
@@ -23,14 +23,10 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 
-__all__ = ["META_SCHEMA", "MetaSchema", "Registered", "SchemaRegistry", "SchemaRegistryFold", "is_bound", "register"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaSchema(Body):
-    """veen.meta.schema.v1"""
-
-    KIND: ClassVar[str] = "veen.meta.schema.v1"
+class MetaSchema(Body, kind="veen.meta.schema.v1"):
+    """What is known of a schema: name, version, documentation, owner."""
 
     schema_id: Bytes32
     name: str
@@ -109,7 +105,7 @@ class SchemaRegistry:
 
 
 class SchemaRegistryFold(Compact[Claims, SchemaRegistry]):
-    """The schemas of one realm. `emitters` are client_ids; None: everyone who may write to the stream is believed."""
+    """The schemas of one realm. `emitters` are client_ids; None: records of every writer of the stream count."""
 
     name = "schema.registry"
     schemas = SchemaSet([META_SCHEMA])

@@ -12,5 +12,3 @@ recovery       recovery.request, recovery.approval and recovery.execution
 queryaudit     query.audit
 mirror         federation.mirror
 """
-
-__all__: list[str] = []

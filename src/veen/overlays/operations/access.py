@@ -16,7 +16,7 @@ and shows it to the hub. A revocation reaches hubs by the policy agent, which ta
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
@@ -32,29 +32,12 @@ from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
 
-__all__ = [
-    "ACCESS_ADMIN",
-    "GRANT",
-    "REVOKE",
-    "AccessFold",
-    "AccessGrant",
-    "AccessRevoke",
-    "AccessState",
-    "GrantedAccess",
-    "Revoked",
-    "grant",
-    "revoke",
-    "token_for",
-]
-
 ACCESS_ADMIN: Final = H(b"veen/access-admin")  # the stream_id whose grant lets its subject grant (D-159)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessGrant(Operation):
-    """access.grant.v1"""
-
-    KIND: ClassVar[str] = "access.grant.v1"
+class AccessGrant(Operation, kind="access.grant.v1"):
+    """The right of an identity to write to streams."""
 
     subject_identity: Bytes32
     subject_label: str | None = None
@@ -76,10 +59,8 @@ class AccessGrant(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRevoke(Operation):
-    """access.revoke.v1"""
-
-    KIND: ClassVar[str] = "access.revoke.v1"
+class AccessRevoke(Operation, kind="access.revoke.v1"):
+    """The end of such rights."""
 
     subject_identity: Bytes32
     target_capability_reference: Bytes32 | None = None  # an auth_ref, or the operation_id or msg_id of a grant
@@ -324,12 +305,14 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         """What has expired stays: whoever asks names the time."""
         grants: dict[bytes, GrantedAccess] = {}
         revocations: dict[bytes, Revoked] = {}
-        for (_, key), record in sorted(state.items(), key=lambda item: item[0]):
+        for (_, key), record in state.items():
             if isinstance(record, GrantedAccess):
                 grants[key] = record
             elif isinstance(record, Revoked):
                 revocations[key] = record
-        return AccessState(grants, revocations)
+        return AccessState(
+            {key: grants[key] for key in sorted(grants)}, {key: revocations[key] for key in sorted(revocations)}
+        )
 
 
 def _grants_of(state: Table[_Key, _Record], subject: bytes) -> Iterator[GrantedAccess]:

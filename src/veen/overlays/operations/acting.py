@@ -5,8 +5,7 @@ principal, once `check_chain` has found nothing against them (001 spec-3 §4.3).
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from veen.core.event import Event
 from veen.overlays.framework.body import Body
@@ -16,34 +15,26 @@ from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.operations.common import KEYS_ONLY, Speakers, operation_id_of
 from veen.overlays.operations.delegation import NO_CAPS, Caps, DelegatedExecution, check_chain, inner_body
 
-__all__ = ["Act", "ActingFold"]
-
 B = TypeVar("B", bound=Body)
 K = TypeVar("K")
 R = TypeVar("R")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act(Generic[B]):
+class Act(NamedTuple, Generic[B]):
     """One operation, with everyone for whom its sender speaks."""
 
     event: Event
     body: B
     msg_id: bytes  # of the original, where the event is a copy (D-85)
     operation_id: bytes
-    identities: frozenset[
-        bytes
-    ]  # the sender's key and whom it speaks for; of a delegated operation the principal alone
+    identities: frozenset[bytes]  # the sender's key and whom it speaks for; delegated: the principal alone
+    is_delegated: bool
 
     def check_speaker(self, identity: bytes, code: str, field: str) -> None:
         """Violation unless the sender may speak for `identity`, the value of `field`."""
         if identity not in self.identities:
             raise Violation(code, f"the sender does not speak for {field} {identity.hex()}")
-
-    def is_named_by(self, reference: bytes | None) -> bool:
-        """Whether a reference means this operation, by operation_id or by msg_id (D-89)."""
-        return reference in (self.operation_id, self.msg_id)
 
 
 class ActingFold(Ordered[K, R, V]):
@@ -65,7 +56,8 @@ class ActingFold(Ordered[K, R, V]):
 
     def step(self, state: Table[K, R], event: Typed[Any]) -> None:
         e, body = event
-        if type(body) is DelegatedExecution:
+        is_delegated = type(body) is DelegatedExecution
+        if is_delegated:
             if body.operation_schema not in self.schemas:
                 return  # an operation of another profile
             check_chain(body, e, self.caps, self.speakers)
@@ -74,7 +66,4 @@ class ActingFold(Ordered[K, R, V]):
         else:
             identities = self.speakers.identities(e.client_id, e.ts)
         msg_id = self.mirrors.identity(e)
-        self.act(
-            state,
-            Act(event=e, body=body, msg_id=msg_id, operation_id=operation_id_of(msg_id), identities=identities),
-        )
+        self.act(state, Act(e, body, msg_id, operation_id_of(msg_id), identities, is_delegated))

@@ -17,7 +17,7 @@ and expiry_time; of several active versions the highest counts. The fold of any 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from veen.core.wire import Anything, Bytes32, Length, Uint
 from veen.overlays.framework.body import Draft, InvalidBody
@@ -29,28 +29,12 @@ from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
 from veen.overlays.operations.delegation import DELEGATED
 
-__all__ = [
-    "CONFIRMATION",
-    "DECISIONS",
-    "DEFINITION",
-    "AgreementConfirmation",
-    "AgreementDefinition",
-    "AgreementFold",
-    "Agreements",
-    "Decision",
-    "Defined",
-    "confirm",
-    "define",
-]
-
 DECISIONS: Final = ("accept", "reject", "withdraw")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgreementDefinition(Operation):
-    """agreement.definition.v1"""
-
-    KIND: ClassVar[str] = "agreement.definition.v1"
+class AgreementDefinition(Operation, kind="agreement.definition.v1"):
+    """A version of an agreement."""
 
     agreement_id: Bytes32
     version: Uint
@@ -69,10 +53,8 @@ class AgreementDefinition(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgreementConfirmation(Operation):
-    """agreement.confirmation.v1"""
-
-    KIND: ClassVar[str] = "agreement.confirmation.v1"
+class AgreementConfirmation(Operation, kind="agreement.confirmation.v1"):
+    """The decision of a party about a version."""
 
     agreement_id: Bytes32
     version: Uint
@@ -224,15 +206,17 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
     def show(self, state: Table[_Key, _Record], as_of: int) -> Agreements:
         definitions: dict[tuple[bytes, int], Defined] = {}
         decisions: dict[tuple[bytes, int, bytes], Decision] = {}
-        for (_, agreement_id, version, party), record in sorted(state.items(), key=lambda item: item[0]):
+        for (_, agreement_id, version, party), record in state.items():
             if isinstance(record, Defined):
                 definitions[agreement_id, version] = record
             elif isinstance(record, Decision):
                 decisions[agreement_id, version, party] = record
+        definitions = {key: definitions[key] for key in sorted(definitions)}
+        decisions = {key: decisions[key] for key in sorted(decisions)}
         shown = Agreements(definitions, decisions, {})
-        active = {
-            agreement_id: highest
-            for agreement_id in sorted({known_id for known_id, _ in definitions})
-            if (highest := shown.active_version(agreement_id, as_of)) is not None
+        active = {  # by rising version: the highest is the last
+            agreement_id: version
+            for (agreement_id, version), defined in definitions.items()
+            if defined.is_within(as_of) and shown.is_accepted(agreement_id, version)
         }
         return Agreements(definitions, decisions, active)

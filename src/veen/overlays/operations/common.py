@@ -4,24 +4,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from veen.core.hashing import Ht
+from veen.core.hashing import H, tag_prefix
 from veen.overlays.framework.body import Body
 from veen.overlays.id.ids import ctx_id_of
 from veen.overlays.id.state import IdState
 
-__all__ = ["KEYS_ONLY", "MAX_LIST", "Operation", "Speakers", "Speaks", "account_id_of", "operation_id_of"]
-
+_OPERATION_ID: Final = tag_prefix("veen/operation-id")
+_ACCOUNT: Final = tag_prefix("veen/account")
 MAX_LIST: Final = 1_024  # elements of a list in a body
 
 
 def operation_id_of(msg_id: bytes) -> bytes:
     """The name by which operations refer to each other (§1.1); a raw msg_id is resolved as well (D-89)."""
-    return Ht("veen/operation-id", msg_id)
+    return H(_OPERATION_ID + msg_id)
 
 
 def account_id_of(identity: bytes) -> bytes:
     """The account of an identity, where no configuration names another owner (D-138)."""
-    return Ht("veen/account", identity)
+    return H(_ACCOUNT + identity)
 
 
 class Operation(Body):
@@ -74,10 +74,11 @@ class Speakers:
 
     def identities(self, client_id: bytes, at: int) -> frozenset[bytes]:
         """Everyone for whom the key speaks at a time: always itself."""
+        records = self._by_client.get(client_id)
+        if records is None:
+            return frozenset((client_id,))
         spoken = (
-            record.identity
-            for record in self._by_client.get(client_id, ())
-            if record.since <= at and (record.until is None or at <= record.until)
+            record.identity for record in records if record.since <= at and (record.until is None or at <= record.until)
         )
         return frozenset((client_id, *spoken))
 
@@ -85,4 +86,4 @@ class Speakers:
         return sorted(([*record] for record in self.records), key=repr)
 
 
-KEYS_ONLY: Final = Speakers()  # without an ID view a key speaks for itself alone
+KEYS_ONLY: Final = Speakers()  # without an ID view a key acts only for itself

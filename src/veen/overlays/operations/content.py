@@ -13,8 +13,6 @@ from veen.core.errors import VeenError
 from veen.core.hashing import Ht, u32be, u64be
 from veen.core.tree.mmr import Mmr, Tags
 
-__all__ = ["FORMS", "BadPath", "ContentFile", "File", "list_root", "tree_root"]
-
 FORMS: Final = ("list", "tree")  # metadata.content_form
 _TAGS: Final = Tags(node="veen/content-node", root="veen/content-root", hash_single_peak=True)
 _EMPTY: Final = Ht("veen/content-root", b"")

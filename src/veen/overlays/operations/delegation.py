@@ -14,10 +14,11 @@ void until the reader has the token and folds again, since the set of tokens is 
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from veen.core import cbor
 from veen.core.errors import FormatError
@@ -33,31 +34,14 @@ from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import AnySchema, Schema, SchemaSet
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, operation_id_of
 
-__all__ = [
-    "DELEGATED",
-    "MAX_CHAIN",
-    "NO_CAPS",
-    "Caps",
-    "DelegatedExecution",
-    "DelegationFold",
-    "Execution",
-    "KnownCap",
-    "ReferencesFold",
-    "check_chain",
-    "delegate",
-    "inner_body",
-]
-
 MAX_CHAIN: Final = 8  # D-139
 _NAME: Final = "delegated.execution.v1"
 _ID: Final = schema_id(_NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DelegatedExecution(Operation):
+class DelegatedExecution(Operation, kind=_NAME):
     """delegated.execution.v1"""
-
-    KIND: ClassVar[str] = _NAME
 
     principal_identity: Bytes32
     agent_identity: Bytes32
@@ -171,6 +155,12 @@ def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Sp
             raise Violation("DELEG.EXPIRED", f"token {number} of the chain was not valid at the time of the message")
 
 
+@functools.cache
+def _names_of(schema: AnySchema) -> tuple[str, ...]:
+    """The names of the fields of a body, in the order of the wire."""
+    return tuple(field.name for field in dataclasses.fields(schema.body))
+
+
 def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, AnySchema]) -> Body:
     """The embedded operation; Violation if it cannot be read."""
     schema = schemas.get(body.operation_schema)
@@ -180,8 +170,7 @@ def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, A
         raise Violation("DELEG.INNER", f"{schema.name} without a parent_id")
     tree = body.operation_body
     if type(tree) is dict:  # free-form in here, so its keys stand in any order (D-03); its own schema lists them
-        listed = [field.name for field in dataclasses.fields(schema.body) if field.name in tree]
-        tree = {**{name: tree[name] for name in listed}, **tree}
+        tree = {**{name: tree[name] for name in _names_of(schema) if name in tree}, **tree}
     try:
         return schema.body.from_tree(tree)  # type: ignore[no-any-return]  # a schema of any body
     except FormatError as exc:

@@ -13,7 +13,7 @@ the receipt of the source (§10.4).
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from veen.core.checks import Given, check
 from veen.core.errors import VerifyError
@@ -28,25 +28,12 @@ from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.operations.common import Operation
 
-__all__ = [
-    "MIRROR",
-    "FederationMirror",
-    "MirrorFold",
-    "MirrorSource",
-    "Mirrored",
-    "attest",
-    "differences",
-    "hub_identifier",
-]
-
 _IDENTIFIER: Final = re.compile("(hub|vesn):[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FederationMirror(Operation):
-    """federation.mirror.v1"""
-
-    KIND: ClassVar[str] = "federation.mirror.v1"
+class FederationMirror(Operation, kind="federation.mirror.v1"):
+    """A statement about an entry of another hub."""
 
     source_hub_identifier: str
     source_label: Bytes32
@@ -156,7 +143,7 @@ _Key = tuple[str, bytes, int]  # (source_hub_identifier, source_label, source_st
 class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]):
     """Statements by source. `mirrors` is not used: parent_id names the entry at the source here, and marks no copy.
 
-    A copy of a statement that a bridge made has another parent_id, so it counts for nothing by MIRR.PARENT.
+    A copy of a statement that a bridge made has another parent_id, so it has no effect by MIRR.PARENT.
     """
 
     name = "operation.mirror"

@@ -17,8 +17,9 @@ does the subject of a live access.grant of the owner with a maximum_amount, on t
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
+from veen.core import cbor
 from veen.core.hashing import H
 from veen.core.wire import Anything, Bytes32, Uint
 from veen.overlays.framework.body import Draft, InvalidBody
@@ -32,14 +33,10 @@ from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, account_id_of
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
 
-__all__ = ["PAID", "Paid", "PaidFold", "PaidLedger", "PaidOperation", "Right", "pay"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaidOperation(Operation):
-    """paid.operation.v1"""
-
-    KIND: ClassVar[str] = "paid.operation.v1"
+class PaidOperation(Operation, kind="paid.operation.v1"):
+    """An operation with its payment."""
 
     operation_type: str
     operation_args: Anything
@@ -134,7 +131,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
     issuing     the accounts that may go below zero
     owners      account_id → identity, for accounts whose id is not derived from their owner
     currencies  the only ones that count; None: all
-    default     the unit of payments that name none; None: such payments count for nothing
+    default     the unit of payments that name none; None: such payments have no effect
     """
 
     name = "operation.paid"
@@ -176,9 +173,13 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         if e.hdr.expires_at is not None and e.hub_ts > e.hdr.expires_at:
             raise Violation("PAID.EXPIRED", "the hub took it after its expires_at")
         currency = self._currency(body.currency_code)
-        used = ("reference", body.payer_account, H(body.to_bytes()))
-        if body.operation_reference is not None and used in state:
-            raise Violation("PAID.DUPLICATE", "the same operation with the same operation_reference was paid before")
+        used: _Key | None = None
+        if body.operation_reference is not None:
+            used = ("reference", body.payer_account, H(_encoding(act)))
+            if used in state:
+                raise Violation(
+                    "PAID.DUPLICATE", "the same operation with the same operation_reference was paid before"
+                )
         spent = self._debit_right(state, act, currency)
         payer, payee = self._balance(body.payer_account, currency), self._balance(body.payee_account, currency)
         left = _amount(state, payer) - body.amount
@@ -189,7 +190,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         if spent is not None:
             key, rights = spent
             state[key] = rights
-        if body.operation_reference is not None:
+        if used is not None:
             state[used] = 1
         state[payer] = left
         state[payee] = _amount(state, payee) + body.amount  # read after the debit: the two may be one account
@@ -303,14 +304,25 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
 
     def show(self, state: Table[_Key, _Record], as_of: int) -> PaidLedger:
         """No balance depends on the time of the question."""
-        balances: dict[tuple[bytes, str], int] = {}
+        balances: dict[tuple[bytes, bytes], int] = {}
         operations: dict[bytes, Paid] = {}
-        for (kind, key, currency), record in sorted(state.items(), key=lambda item: item[0]):
+        for (kind, key, currency), record in state.items():
             if kind == "balance" and isinstance(record, int):
-                balances[key, currency.decode()] = record
+                balances[key, currency] = record
             elif isinstance(record, Paid):
                 operations[key] = record
-        return PaidLedger(balances, operations)
+        return PaidLedger(
+            {(account, currency.decode()): balances[account, currency] for account, currency in sorted(balances)},
+            {operation_id: operations[operation_id] for operation_id in sorted(operations)},
+        )
+
+
+def _encoding(act: Act[PaidOperation]) -> bytes:
+    """The one encoding of an operation: that of its event, where all free-form maps in it are sorted (D-03)."""
+    body = act.body
+    if not act.is_delegated and cbor.is_sorted(body.operation_args) and cbor.is_sorted(body.metadata):
+        return act.event.body
+    return body.to_bytes_unchecked()
 
 
 def _amount(state: Table[_Key, _Record], key: _Key) -> int:

@@ -13,7 +13,7 @@ are refused. Which of several versions a reader takes is his choice (`Publicatio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from veen.core.event import Order
 from veen.core.wire import Anything, Bytes32, Length
@@ -24,30 +24,15 @@ from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
-from veen.overlays.operations.content import FORMS
 from veen.overlays.operations.delegation import DELEGATED
-
-__all__ = [
-    "PUBLICATION",
-    "DataPublication",
-    "PublicationFold",
-    "Publications",
-    "Published",
-    "Survivorship",
-    "check_content",
-    "content_form_of",
-    "publish",
-]
 
 Survivorship = Literal["latest", "highest"]
 _SEMANTIC: Final = re.compile(r"v?(\d{1,18})\.(\d{1,18})\.(\d{1,18})(-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataPublication(Operation):
-    """data.publication.v1"""
-
-    KIND: ClassVar[str] = "data.publication.v1"
+class DataPublication(Operation, kind="data.publication.v1"):
+    """A version of published content, by its root."""
 
     publication_id: Bytes32
     publisher_identity: Bytes32
@@ -109,13 +94,6 @@ class Published:
     hub_ts: int
 
 
-def content_form_of(published: Published) -> str | None:
-    """How to recompute the content_root: "list", "tree", or None where the publisher did not say."""
-    metadata = None if published.metadata is None else published.metadata.value
-    form = metadata.get("content_form") if isinstance(metadata, dict) else None
-    return form if form in FORMS else None
-
-
 def check_content(published: Published, content_root: bytes) -> None:
     """Violation unless an artefact with this root is what was published (§6.3). The caller checks the receipt."""
     if content_root != published.content_root:
@@ -159,7 +137,7 @@ def _part(text: str) -> tuple[int, int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who published under an id first."""
+    """The first publisher under an id."""
 
     owner: bytes
 

@@ -10,7 +10,7 @@ reads one log to know who read what. Where a domain demands it, an access withou
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from veen.core import cbor
 from veen.core.event import Order
@@ -24,23 +24,10 @@ from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
 from veen.overlays.operations.common import Operation, operation_id_of
 
-__all__ = [
-    "QUERY_AUDIT",
-    "Audited",
-    "AuditedAccess",
-    "QueryAudit",
-    "QueryAuditFold",
-    "audit",
-    "missing",
-    "result_digest_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryAudit(Operation):
-    """query.audit.v1"""
-
-    KIND: ClassVar[str] = "query.audit.v1"
+class QueryAudit(Operation, kind="query.audit.v1"):
+    """A query that was served."""
 
     requester_identity: Bytes32
     resource_identifier: str
@@ -100,7 +87,7 @@ class AuditedAccess(NamedTuple):
 
 
 class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
-    """Who read what: accesses by operation_id. `services` are client_ids; None: everyone who may write is believed."""
+    """Who read what: accesses by operation_id. `services` are client_ids; None: records of every writer count."""
 
     name = "operation.queryaudit"
     schemas = SchemaSet([QUERY_AUDIT])

@@ -20,7 +20,7 @@ transitively; it closes all requests for the target, so another recovery of it n
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from veen.core.wire import Anything, Bytes32, Length, Uint
 from veen.overlays.framework.body import Draft, InvalidBody
@@ -32,33 +32,12 @@ from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, MAX_LIST, Operation, Speakers, Speaks
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
 
-__all__ = [
-    "APPROVAL",
-    "EXECUTION",
-    "NO_GUARDS",
-    "REQUEST",
-    "Approval",
-    "Guards",
-    "Recoveries",
-    "RecoveryApproval",
-    "RecoveryExecution",
-    "RecoveryFold",
-    "RecoveryRequest",
-    "Remapped",
-    "Requested",
-    "approve",
-    "execute",
-    "request",
-]
-
 _DECISIONS: Final = ("approve", "reject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryRequest(Operation):
-    """recovery.request.v1"""
-
-    KIND: ClassVar[str] = "recovery.request.v1"
+class RecoveryRequest(Operation, kind="recovery.request.v1"):
+    """The request for a successor of an identity."""
 
     target_identity: Bytes32
     requested_new_identity: Bytes32
@@ -72,10 +51,8 @@ class RecoveryRequest(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryApproval(Operation):
-    """recovery.approval.v1"""
-
-    KIND: ClassVar[str] = "recovery.approval.v1"
+class RecoveryApproval(Operation, kind="recovery.approval.v1"):
+    """The decision of a guardian about a request."""
 
     target_identity: Bytes32
     requested_new_identity: Bytes32
@@ -92,10 +69,8 @@ class RecoveryApproval(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryExecution(Operation):
-    """recovery.execution.v1"""
-
-    KIND: ClassVar[str] = "recovery.execution.v1"
+class RecoveryExecution(Operation, kind="recovery.execution.v1"):
+    """The replacement of an identity, with its approvals."""
 
     target_identity: Bytes32
     new_identity: Bytes32
@@ -126,7 +101,7 @@ def execute(target: bytes, new: bytes, approvals: Iterable[bytes], **fields: Any
 
 
 class Guarded(NamedTuple):
-    """Who guards an identity, and how many of them must approve."""
+    """The guardians of an identity, and how many of them must approve."""
 
     guardians: frozenset[bytes]
     threshold: int
@@ -218,7 +193,7 @@ class Recoveries:
     remapped: Mapping[bytes, Remapped]  # by target
 
     def current(self, identity: bytes) -> bytes:
-        """Who an identity is now, through all recoveries."""
+        """The present successor of an identity, through all recoveries."""
         while (step := self.remapped.get(identity)) is not None:
             identity = step.new_identity
         return identity
@@ -228,6 +203,8 @@ class Recoveries:
         return tuple(Speaks(self.current(target), target, step.ts) for target, step in sorted(self.remapped.items()))
 
 
+_Sortable = TypeVar("_Sortable", bytes, tuple[bytes, bytes], tuple[bytes, bytes, bytes])
+_T = TypeVar("_T")
 _Key = tuple[str, bytes, bytes, bytes]
 _Record = Requested | Approval | Remapped | Asked
 
@@ -254,7 +231,10 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         return self._guards.settings()
 
     def act(self, state: Table[_Key, _Record], act: Act[Any]) -> None:
-        if all(_step(state, identity) is not None for identity in act.identities):
+        for identity in act.identities:
+            if _step(state, identity) is None:
+                break
+        else:
             raise Violation("RECOV.SUPERSEDED", "the sender was replaced by a recovery")
         if isinstance(act.body, RecoveryRequest):
             self._request(state, act)
@@ -354,14 +334,14 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         requests: dict[tuple[bytes, bytes], Requested] = {}
         decisions: dict[tuple[bytes, bytes, bytes], Approval] = {}
         remapped: dict[bytes, Remapped] = {}
-        for (_, target, new, guardian), record in sorted(state.items(), key=lambda item: item[0]):
+        for (_, target, new, guardian), record in state.items():
             if isinstance(record, Requested):
                 requests[target, new] = record
             elif isinstance(record, Approval):
                 decisions[target, new, guardian] = record
             elif isinstance(record, Remapped):
                 remapped[target] = record
-        return Recoveries(requests, decisions, remapped)
+        return Recoveries(_by_key(requests), _by_key(decisions), _by_key(remapped))
 
 
 def _step(state: Table[_Key, _Record], identity: bytes) -> bytes | None:
@@ -382,3 +362,7 @@ def _check_cycle(state: Table[_Key, _Record], target: bytes, new: bytes) -> None
         if identity == target:
             raise Violation("RECOV.CYCLE", "the new identity was itself replaced by the target")
         identity = _step(state, identity)
+
+
+def _by_key(records: dict[_Sortable, _T]) -> dict[_Sortable, _T]:
+    return {key: records[key] for key in sorted(records)}

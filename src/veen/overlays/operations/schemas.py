@@ -12,8 +12,6 @@ from veen.overlays.operations.publication import PUBLICATION
 from veen.overlays.operations.queryaudit import QUERY_AUDIT
 from veen.overlays.operations.recovery import APPROVAL, EXECUTION, REQUEST
 
-__all__ = ["ALL", "EMBEDDABLE"]
-
 # Folds that take them directly take them embedded too; query audits and mirror records are statements of one key.
 EMBEDDABLE: Final = SchemaSet(
     [PAID, GRANT, REVOKE, DEFINITION, CONFIRMATION, PUBLICATION, REQUEST, APPROVAL, EXECUTION]

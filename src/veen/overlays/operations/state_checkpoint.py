@@ -8,7 +8,7 @@ is believed before that (S2).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.hashing import Ht
@@ -20,23 +20,12 @@ from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.framework.state import Free, state_bytes
 
-__all__ = [
-    "CHECKPOINT",
-    "StateCheckpoint",
-    "StateCheckpointFold",
-    "Stated",
-    "checkpoint",
-    "state_id_of",
-]
-
 _CUTS: Final = "cuts"  # in the metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateCheckpoint(Body):
-    """state.checkpoint.v1"""
-
-    KIND: ClassVar[str] = "state.checkpoint.v1"
+class StateCheckpoint(Body, kind="state.checkpoint.v1"):
+    """The hash of a state at a position of the log."""
 
     state_id: Bytes32
     upto_stream_seq: Uint

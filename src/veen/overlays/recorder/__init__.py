@@ -1,3 +1,1 @@
 """SDR0: the events, the configuration and the checkpoints of the recorder."""
-
-__all__: list[str] = []

@@ -11,16 +11,15 @@ records that are left out leave a gap.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
 from veen.core.hashing import Ht, u64be
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.tree.mmr import Mmr, Tags
-from veen.core.wire import VERSION, Fields, Form, Wire
+from veen.core.wire import VERSION, Bytes32, Form, Length, Uint, Version, Wire
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.schema import Schema
-
-__all__ = ["CHECKPOINT", "EMPTY_ROOT", "RecorderCheckpoint", "StreamHead", "checkpoint", "log_root_of"]
+from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
 EMPTY_ROOT: Final = bytes(32)  # mmr_root of a stream without entries, and log_root of no streams
 _TAGS: Final = Tags(node="sdr/log-node", root="sdr/log-root")
@@ -28,39 +27,17 @@ _MAX_STREAMS: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamHead(Wire):
+class StreamHead(Wire, kind="stream head"):
     """Where one label of one stream ended, under the hub's signature. `checkpoint` is empty if it has no entry."""
 
-    KIND: ClassVar[str] = "stream head"
     FORM: ClassVar[Form] = "array"
 
-    stream_id: bytes
-    label: bytes
-    epoch: int
-    last_seq: int
-    mmr_root: bytes
+    stream_id: Bytes32
+    label: Bytes32
+    epoch: Uint
+    last_seq: Uint
+    mmr_root: Bytes32
     checkpoint: bytes
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            stream_id=f.bstr("stream_id", 32),
-            label=f.bstr("label", 32),
-            epoch=f.uint("epoch"),
-            last_seq=f.uint("last_seq"),
-            mmr_root=f.bstr("mmr_root", 32),
-            checkpoint=f.blob("checkpoint"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "stream_id": self.stream_id,
-            "label": self.label,
-            "epoch": self.epoch,
-            "last_seq": self.last_seq,
-            "mmr_root": self.mmr_root,
-            "checkpoint": self.checkpoint,
-        }
 
     def leaf(self) -> bytes:
         return Ht("sdr/log-leaf", self.label + u64be(self.last_seq) + self.mmr_root)
@@ -86,54 +63,27 @@ def log_root_of(streams: Sequence[StreamHead]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderCheckpoint(Body):
-    """sdr.checkpoint.v1"""
+class RecorderCheckpoint(Body, kind="sdr.checkpoint.v1"):
+    """One root over all streams of a recorder."""
 
-    KIND: ClassVar[str] = "sdr.checkpoint.v1"
+    ver: ClassVar[Version] = VERSION
+    log_root: Bytes32
+    streams: Annotated[tuple[StreamHead, ...], Length(0, _MAX_STREAMS)]
+    hub_id: Bytes32
+    hub_pk: Bytes32
+    profile_id: Bytes32  # of VEEN
+    sdr_profile_id: Bytes32  # of the recorder's configuration (D-124)
+    ts: Uint
+    prev: Bytes32 | None = None
 
-    log_root: bytes
-    streams: tuple[StreamHead, ...]
-    hub_id: bytes
-    hub_pk: bytes
-    profile_id: bytes  # of VEEN
-    sdr_profile_id: bytes  # of the recorder's configuration (D-124)
-    ts: int
-    prev: bytes | None = None
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        f.version()
-        body = cls(
-            log_root=f.bstr("log_root", 32),
-            streams=f.objects("streams", StreamHead, at_most=_MAX_STREAMS),
-            hub_id=f.bstr("hub_id", 32),
-            hub_pk=f.bstr("hub_pk", 32),
-            profile_id=f.bstr("profile_id", 32),
-            sdr_profile_id=f.bstr("sdr_profile_id", 32),
-            ts=f.uint("ts"),
-            prev=f.optional(f.bstr, "prev", 32),
-        )
-        labels = [head.label for head in body.streams]
+    def _check(self) -> None:
+        labels = [head.label for head in self.streams]
         if labels != sorted(set(labels)):
             raise InvalidBody("SDR.ORDER", "the streams are sorted by label, each listed once")
-        if body.log_root != log_root_of(body.streams):
+        if self.log_root != log_root_of(self.streams):
             raise InvalidBody("SDR.LOG_ROOT", "log_root does not follow from the streams")
-        for head in body.streams:
+        for head in self.streams:
             head.sealed()
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "ver": VERSION,
-            "log_root": self.log_root,
-            "streams": self.streams,
-            "hub_id": self.hub_id,
-            "hub_pk": self.hub_pk,
-            "profile_id": self.profile_id,
-            "sdr_profile_id": self.sdr_profile_id,
-            "ts": self.ts,
-            "prev": self.prev,
-        }
 
     @property
     def events(self) -> int:
@@ -142,6 +92,28 @@ class RecorderCheckpoint(Body):
 
 
 CHECKPOINT: Final = Schema(RecorderCheckpoint.KIND, RecorderCheckpoint)
+
+
+def _columns(body: RecorderCheckpoint) -> dict[str, object]:
+    fields = {"body_ts" if name == "ts" else name: value for name, value in body.named() if name != "ver"}
+    return fields | {"streams": [dict(head.named()) for head in body.streams], "events": body.events}
+
+
+CHECKPOINT_TABLE: Final = TypedTable(
+    schema=CHECKPOINT,
+    columns=(
+        TypedColumn("log_root", "hex", "the root over the heads of all streams"),
+        TypedColumn("streams", "json", "the head of each stream, by label"),
+        TypedColumn("hub_id", "hex", "the hub"),
+        TypedColumn("hub_pk", "hex", "its key"),
+        TypedColumn("profile_id", "hex", "of VEEN"),
+        TypedColumn("sdr_profile_id", "hex", "of the configuration of the recorder"),
+        TypedColumn("body_ts", "time", "when it was made"),
+        TypedColumn("prev", "hex", "the checkpoint before it"),
+        TypedColumn("events", "integer", "how many entries it covers"),
+    ),
+    values=_columns,
+)
 
 
 def checkpoint(heads: Sequence[StreamHead], **fields: Any) -> Draft:

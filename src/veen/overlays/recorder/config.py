@@ -10,17 +10,16 @@ counts from its own hub time on, for the events of all streams.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
 from veen.core import cbor
 from veen.core.event import Event
 from veen.core.hashing import Ht
-from veen.core.wire import VERSION, Fields
+from veen.core.wire import VERSION, Bytes32, Choice, Length, Uint, Version
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.schema import Schema
-
-__all__ = ["CHANGES", "CONFIG", "LONG_TERM_SEC", "ConfigChange", "Configuration", "History", "change", "history_of"]
+from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
 LONG_TERM_SEC: Final = 3_155_760_000  # a hundred years: the retention hint "long_term" (D-105)
 _MAX_TARGETS: Final = 64
@@ -40,72 +39,66 @@ CHANGES: Final = tuple(_NEEDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange(Body):
-    """sdr.config.v1: one change."""
+class ConfigChange(Body, kind="sdr.config.v1"):
+    """One change."""
 
-    KIND: ClassVar[str] = "sdr.config.v1"
-
-    change: str
+    ver: ClassVar[Version] = VERSION
+    change: Annotated[str, Choice(*CHANGES)]
     event_type: str | None = None
-    stream_id: bytes | None = None
+    stream_id: Bytes32 | None = None
     stream: str | None = None
-    to: tuple[bytes, ...] | None = None  # streams by id, in the order of `to_names`
-    to_names: tuple[str, ...] | None = None
-    producer: bytes | None = None  # a client_id
-    every_sec: int | None = None
-    every_events: int | None = None
-    max_payload: int | None = None
-    retention_sec: int | None = None
-    ts: int
+    to: Annotated[tuple[Bytes32, ...], Length(1, _MAX_TARGETS)] | None = None  # by id, in the order of `to_names`
+    to_names: Annotated[tuple[str, ...], Length(1, _MAX_TARGETS)] | None = None
+    producer: Bytes32 | None = None  # a client_id
+    every_sec: Uint | None = None
+    every_events: Uint | None = None
+    max_payload: Uint | None = None
+    retention_sec: Uint | None = None
+    ts: Uint
     reason: str | None = None
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        f.version()
-        body = cls(
-            change=f.choice("change", CHANGES),
-            event_type=f.optional(f.text, "event_type"),
-            stream_id=f.optional(f.bstr, "stream_id", 32),
-            stream=f.optional(f.text, "stream"),
-            to=f.optional(f.bstrs, "to", 32, at_least=1, at_most=_MAX_TARGETS),
-            to_names=f.optional(f.texts, "to_names", at_least=1, at_most=_MAX_TARGETS),
-            producer=f.optional(f.bstr, "producer", 32),
-            every_sec=f.optional(f.uint, "every_sec"),
-            every_events=f.optional(f.uint, "every_events"),
-            max_payload=f.optional(f.uint, "max_payload"),
-            retention_sec=f.optional(f.uint, "retention_sec"),
-            ts=f.uint("ts"),
-            reason=f.optional(f.text, "reason"),
-        )
-        for name in _NEEDS[body.change]:
-            if getattr(body, name) is None:
-                raise InvalidBody("SDR.CHANGE", f"a {body.change} record needs {name}")
-        if body.change == "checkpoint" and not (body.every_sec or body.every_events):
+    def _check(self) -> None:
+        for name in _NEEDS[self.change]:
+            if getattr(self, name) is None:
+                raise InvalidBody("SDR.CHANGE", f"a {self.change} record needs {name}")
+        if self.change == "checkpoint" and not (self.every_sec or self.every_events):
             raise InvalidBody("SDR.CHANGE", "a checkpoint record needs every_sec or every_events above 0")
-        if body.to is not None and len(body.to) != len(body.to_names or ()):
+        if self.to is not None and len(self.to) != len(self.to_names or ()):
             raise InvalidBody("SDR.CHANGE", "to and to_names name the same streams")
-        return body
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "ver": VERSION,
-            "change": self.change,
-            "event_type": self.event_type,
-            "stream_id": self.stream_id,
-            "stream": self.stream,
-            "to": self.to,
-            "to_names": self.to_names,
-            "producer": self.producer,
-            "every_sec": self.every_sec,
-            "every_events": self.every_events,
-            "max_payload": self.max_payload,
-            "retention_sec": self.retention_sec,
-            "ts": self.ts,
-            "reason": self.reason,
-        }
 
 
 CONFIG: Final = Schema(ConfigChange.KIND, ConfigChange)
+
+
+def _columns(body: ConfigChange) -> dict[str, object]:
+    names = {"stream_id": "body_stream_id", "stream": "body_stream", "ts": "body_ts"}
+    return {
+        names.get(name, name): list(value) if isinstance(value, tuple) else value
+        for name, value in body.named()
+        if name != "ver"
+    }
+
+
+CONFIG_TABLE: Final = TypedTable(
+    schema=CONFIG,
+    columns=(
+        TypedColumn("change", "text", f"one of {', '.join(sorted(CHANGES))}"),
+        TypedColumn("event_type", "text", "that is mapped to a stream"),
+        TypedColumn("body_stream_id", "hex", "the stream that the change is about"),
+        TypedColumn("body_stream", "text", "its name"),
+        TypedColumn("to", "json", "ids of the streams that it becomes"),
+        TypedColumn("to_names", "json", "their names, in the same order"),
+        TypedColumn("producer", "hex", "a client that may record to the stream"),
+        TypedColumn("every_sec", "integer", "how often checkpoints are due"),
+        TypedColumn("every_events", "integer", "how often checkpoints are due, in events"),
+        TypedColumn("max_payload", "integer", "bytes that a payload may have"),
+        TypedColumn("retention_sec", "integer", "how long payloads of the stream are kept"),
+        TypedColumn("body_ts", "time", "when the admin made the change"),
+        TypedColumn("reason", "text", "why"),
+    ),
+    values=_columns,
+    sort=("change",),
+)
 
 
 def change(kind: str, *, ts: int, **fields: Any) -> Draft:
@@ -173,7 +166,7 @@ class Configuration:
 
 
 def _known(value: bytes | None) -> bytes:
-    assert value is not None  # noqa: S101 - `_read` demands the field for this change
+    assert value is not None  # noqa: S101 - `_check` demands the field for this change
     return value
 
 

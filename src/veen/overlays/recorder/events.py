@@ -2,11 +2,11 @@
 
 An event says who acted (`subject_id`), through which client (`principal_id`), what happened and where. The hub adds
 when and at which place: hub_commit_time and hub_commit_seq come from the receipt. `principal_id` is the client_id of
-the message (SDR0 I3): an event that names another client counts for nothing, so nobody can record in another's name.
+the message (SDR0 I3): an event that names another client has no effect, so nobody can record in another's name.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from veen.core.event import Event
 from veen.core.wire import Anything, Bytes32, Uint
@@ -15,16 +15,12 @@ from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.schema import Schema
 from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
-__all__ = ["EVENT", "EVENTS_TABLE", "MAX_TIME", "RecorderEvent", "event", "read"]
-
 MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999, behind which timestamps have no form (D-108)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderEvent(Body):
-    """sdr.event.v1"""
-
-    KIND: ClassVar[str] = "sdr.event.v1"
+class RecorderEvent(Body, kind="sdr.event.v1"):
+    """One event as a recorder has it."""
 
     subject_id: str
     principal_id: Bytes32
@@ -49,7 +45,7 @@ def _has_text_keys(value: Any) -> bool:
     return type(value) is not list or all(map(_has_text_keys, value))
 
 
-EVENT: Final = Schema("sdr.event.v1", RecorderEvent)
+EVENT: Final = Schema(RecorderEvent.KIND, RecorderEvent)
 
 
 def event(

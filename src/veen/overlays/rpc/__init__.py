@@ -1,3 +1,1 @@
 """RPC0: calls and answers as messages."""
-
-__all__: list[str] = []

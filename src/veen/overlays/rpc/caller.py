@@ -18,15 +18,11 @@ from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.link import Link, Stream, send
 from veen.overlays.rpc.messages import REPLY, RpcReply, call
 
-__all__ = ["Backoff", "Caller", "NoAnswer", "RpcFailed"]
-
 _EARLY: Final = 1_024  # answers that came before their call was known to have been sent
 
 
-class NoAnswer(VeenError):
+class NoAnswer(VeenError, code="RPC.NO_ANSWER"):
     """Nobody answered in time. The call may still be carried out: call again with the same idem, or look at the log."""
-
-    code = "RPC.NO_ANSWER"
 
     def __init__(self, method: str, msg_id: bytes) -> None:
         super().__init__(method, msg_id)

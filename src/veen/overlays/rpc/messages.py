@@ -10,7 +10,7 @@ this is an answer only if there is no other.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from veen.core.event import Event, Order
 from veen.core.wire import NULL, Anything, Bytes32, Fields, Uint
@@ -20,31 +20,10 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 
-__all__ = [
-    "CALL",
-    "EXPIRED",
-    "REPLY",
-    "CallKey",
-    "CallState",
-    "RpcAnswer",
-    "RpcFault",
-    "RpcFold",
-    "RpcReply",
-    "RpcRequest",
-    "RpcView",
-    "answer",
-    "call",
-    "call_key",
-    "deadline_of",
-    "refuse",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RpcRequest(Body):
-    """rpc.v1"""
-
-    KIND: ClassVar[str] = "rpc.v1"
+class RpcRequest(Body, kind="rpc.v1"):
+    """A call of a method."""
 
     method: str
     args: Anything
@@ -54,20 +33,16 @@ class RpcRequest(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RpcFault(Body):
+class RpcFault(Body, kind="rpc.res.v1 error"):
     """Why a call failed."""
-
-    KIND: ClassVar[str] = "rpc.res.v1 error"
 
     code: str
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RpcReply(Body):
-    """rpc.res.v1: a result, which may be null, or an error."""
-
-    KIND: ClassVar[str] = "rpc.res.v1"
+class RpcReply(Body, kind="rpc.res.v1"):
+    """A result, which may be null, or an error."""
 
     ok: bool
     result: Anything | None = None
@@ -92,8 +67,8 @@ class RpcReply(Body):
 
 EXPIRED: Final = "RPC.EXPIRED"  # the server did not begin: the caller had stopped waiting
 
-CALL: Final = Schema("rpc.v1", RpcRequest)
-REPLY: Final = Schema("rpc.res.v1", RpcReply, needs_parent=True)
+CALL: Final = Schema(RpcRequest.KIND, RpcRequest)
+REPLY: Final = Schema(RpcReply.KIND, RpcReply, needs_parent=True)
 
 
 def call(

@@ -26,14 +26,12 @@ from veen.overlays.rpc.messages import (
     refuse,
 )
 
-__all__ = ["CallContext", "Context", "Handler", "Server"]
-
 _REMEMBERED: Final = 65_536  # answers kept, so that the same call gets the same answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """Who calls, and by which message."""
+    """The caller, and the message of the call."""
 
     method: str
     client_id: bytes

@@ -1,6 +1,6 @@
 """The wallet layer: accounts, payments and bridges as a pure fold (WAL v0.0.1, WALBR0; docs/overlays-wallet.md).
 
-ids, bodies, codes   names, the nine bodies, why an event counts for nothing
+ids, bodies, codes   names, the nine bodies, why an event has no effect
 rules                what one event changes
 policy, ledger       who may do what; all wallets, folded together
 flows                the same ledger, settled in parallel

@@ -14,8 +14,6 @@ from veen.overlays.framework.decode import Typed
 from veen.overlays.wallet.bodies import Transfer
 from veen.overlays.wallet.ids import approval_hash
 
-__all__ = ["Approval", "NotApproved", "Quorum", "TransferApproval", "attach", "attached", "digest_of", "unapproved"]
-
 METADATA_KEY: Final = "approvals"  # an array of [approver, signature]
 _MAX_ATTACHED: Final = 1_024
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from veen.core.wire import NULL, Bytes32, Integer, TextMap, Uint
 from veen.overlays.framework.body import Body, InvalidBody
@@ -11,36 +11,10 @@ from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.wallet.codes import WALLET_ID
 from veen.overlays.wallet.ids import wallet_id_of
 
-__all__ = [
-    "ADJUST",
-    "CLOSE",
-    "DEPOSIT",
-    "FREEZE",
-    "LIMIT",
-    "OPEN",
-    "OPERATIONS",
-    "SCHEMAS",
-    "TRANSFER",
-    "UNFREEZE",
-    "WITHDRAW",
-    "Adjust",
-    "Close",
-    "Deposit",
-    "Freeze",
-    "Limit",
-    "Open",
-    "Transfer",
-    "Unfreeze",
-    "WalletBody",
-    "Withdraw",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open(Body):
-    """wallet.open.v1: the wallet exists from here on."""
-
-    KIND: ClassVar[str] = "wallet.open.v1"
+class Open(Body, kind="wallet.open.v1"):
+    """The wallet exists from here on."""
 
     wallet_id: Bytes32
     realm_id: Bytes32
@@ -61,10 +35,8 @@ class Open(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Close(Body):
-    """wallet.close.v1: nothing enters or leaves the wallet any more."""
-
-    KIND: ClassVar[str] = "wallet.close.v1"
+class Close(Body, kind="wallet.close.v1"):
+    """Nothing enters or leaves the wallet any more."""
 
     wallet_id: Bytes32
     ts: Uint
@@ -81,24 +53,18 @@ class _Payment(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deposit(_Payment):
-    """wallet.deposit.v1: money comes in from outside."""
-
-    KIND: ClassVar[str] = "wallet.deposit.v1"
+class Deposit(_Payment, kind="wallet.deposit.v1"):
+    """Money comes in from outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdraw(_Payment):
-    """wallet.withdraw.v1: money goes out."""
-
-    KIND: ClassVar[str] = "wallet.withdraw.v1"
+class Withdraw(_Payment, kind="wallet.withdraw.v1"):
+    """Money goes out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer(Body):
-    """wallet.transfer.v1: money goes from one wallet to another, sent on the stream of the source."""
-
-    KIND: ClassVar[str] = "wallet.transfer.v1"
+class Transfer(Body, kind="wallet.transfer.v1"):
+    """Money goes from one wallet to another, sent on the stream of the source."""
 
     wallet_id: Bytes32
     to_wallet_id: Bytes32
@@ -109,10 +75,8 @@ class Transfer(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adjust(Body):
-    """wallet.adjust.v1: a correction by whoever keeps the books."""
-
-    KIND: ClassVar[str] = "wallet.adjust.v1"
+class Adjust(Body, kind="wallet.adjust.v1"):
+    """A correction by whoever keeps the books."""
 
     wallet_id: Bytes32
     delta: Integer  # may be negative
@@ -122,10 +86,8 @@ class Adjust(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit(Body):
-    """wallet.limit.v1: how much may leave the wallet in a day; None clears the limit and is written as null (D-04)."""
-
-    KIND: ClassVar[str] = "wallet.limit.v1"
+class Limit(Body, kind="wallet.limit.v1"):
+    """How much may leave the wallet in a day; None clears the limit and is written as null (D-04)."""
 
     wallet_id: Bytes32
     daily_limit: Uint | None
@@ -146,17 +108,13 @@ class _Hold(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze(_Hold):
-    """wallet.freeze.v1: nothing leaves the wallet; it still receives (D-99)."""
-
-    KIND: ClassVar[str] = "wallet.freeze.v1"
+class Freeze(_Hold, kind="wallet.freeze.v1"):
+    """Nothing leaves the wallet; it still receives (D-99)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfreeze(_Hold):
-    """wallet.unfreeze.v1: the freeze is over."""
-
-    KIND: ClassVar[str] = "wallet.unfreeze.v1"
+class Unfreeze(_Hold, kind="wallet.unfreeze.v1"):
+    """Ends a freeze."""
 
 
 WalletBody = Open | Close | Deposit | Withdraw | Transfer | Adjust | Limit | Freeze | Unfreeze

@@ -25,8 +25,6 @@ from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.policy import WalletMirrors
 from veen.overlays.wallet.rules import Record, apply
 
-__all__ = ["Authorities", "BridgedReferences", "NotAuthoritative", "Seen", "copy_of", "verify_entry"]
-
 
 def verify_entry(
     msg: Msg, receipt: Receipt, *, hub_pks: Iterable[bytes], proof: MmrProof | None = None, event: Event | None = None

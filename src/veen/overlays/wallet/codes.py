@@ -1,23 +1,6 @@
-"""Why an event of the wallet layer counts for nothing: stable codes (WAL §13, D-98)."""
+"""Why an event of the wallet layer has no effect: stable codes (WAL §13, D-98)."""
 
 from typing import Final
-
-__all__ = [
-    "BALANCE_LEFT",
-    "CLOSED",
-    "CODES",
-    "DAILY_LIMIT_EXCEEDED",
-    "FROZEN",
-    "INSUFFICIENT_FUNDS",
-    "INVALID_CURRENCY",
-    "REF_REUSED",
-    "SKEW",
-    "TRANSFER_ID_REUSED",
-    "UNAUTHORIZED_OPERATION",
-    "UNKNOWN_WALLET",
-    "WALLET_ID",
-    "WRONG_STREAM",
-]
 
 # The six of the document.
 INSUFFICIENT_FUNDS: Final = "WAL.INSUFFICIENT_FUNDS"

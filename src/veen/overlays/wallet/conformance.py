@@ -5,8 +5,6 @@ from typing import Final
 
 from veen.overlays.wallet.bodies import OPERATIONS
 
-__all__ = ["CLAIMED", "Conformance", "claims_of"]
-
 _CORE: Final = frozenset(("open", "deposit", "withdraw", "transfer"))
 _LIMITS: Final = _CORE | {"limit"}
 _CONTROL: Final = _LIMITS | {"freeze", "unfreeze", "adjust"}

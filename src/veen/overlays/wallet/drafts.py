@@ -9,66 +9,30 @@ from typing import Any
 
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.decode import Violation
-from veen.overlays.wallet import codes
-from veen.overlays.wallet.bodies import (
-    ADJUST,
-    CLOSE,
-    DEPOSIT,
-    FREEZE,
-    LIMIT,
-    OPEN,
-    SCHEMAS,
-    TRANSFER,
-    UNFREEZE,
-    WITHDRAW,
-    Adjust,
-    Close,
-    Deposit,
-    Freeze,
-    Limit,
-    Open,
-    Transfer,
-    Unfreeze,
-    WalletBody,
-    Withdraw,
-)
+from veen.overlays.wallet import bodies, codes
 from veen.overlays.wallet.ids import transfer_id_of, wallet_id_of
 from veen.overlays.wallet.policy import WalletPolicy
 from veen.overlays.wallet.rules import Changes, LedgerState, Wallet, apply
 
-__all__ = [
-    "adjust",
-    "body_of",
-    "check",
-    "close",
-    "deposit",
-    "freeze",
-    "limit",
-    "open_wallet",
-    "transfer",
-    "unfreeze",
-    "withdraw",
-]
-
 
 def open_wallet(*, realm_id: bytes, ctx_id: bytes, currency: str, created_at: int) -> Draft:
     wallet_id = wallet_id_of(realm_id, ctx_id, currency)
-    return OPEN.draft(
-        Open(wallet_id=wallet_id, realm_id=realm_id, ctx_id=ctx_id, currency=currency, created_at=created_at)
+    return bodies.OPEN.draft(
+        bodies.Open(wallet_id=wallet_id, realm_id=realm_id, ctx_id=ctx_id, currency=currency, created_at=created_at)
     )
 
 
 def close(wallet_id: bytes, *, ts: int) -> Draft:
-    return CLOSE.draft(Close(wallet_id=wallet_id, ts=ts))
+    return bodies.CLOSE.draft(bodies.Close(wallet_id=wallet_id, ts=ts))
 
 
 def deposit(wallet_id: bytes, amount: int, *, ts: int, ref: bytes | None = None) -> Draft:
     """With a `ref`, a retry cannot count twice."""
-    return DEPOSIT.draft(Deposit(wallet_id=wallet_id, amount=amount, ts=ts, ref=ref))
+    return bodies.DEPOSIT.draft(bodies.Deposit(wallet_id=wallet_id, amount=amount, ts=ts, ref=ref))
 
 
 def withdraw(wallet_id: bytes, amount: int, *, ts: int, ref: bytes | None = None) -> Draft:
-    return WITHDRAW.draft(Withdraw(wallet_id=wallet_id, amount=amount, ts=ts, ref=ref))
+    return bodies.WITHDRAW.draft(bodies.Withdraw(wallet_id=wallet_id, amount=amount, ts=ts, ref=ref))
 
 
 def transfer(
@@ -90,7 +54,7 @@ def transfer(
     if transfer_id is None:
         assert nonce is not None  # noqa: S101 - one of the two is there
         transfer_id = transfer_id_of(wallet_id=wallet_id, to_wallet_id=to_wallet_id, amount=amount, ts=ts, nonce=nonce)
-    body = Transfer(
+    body = bodies.Transfer(
         wallet_id=wallet_id,
         to_wallet_id=to_wallet_id,
         amount=amount,
@@ -98,29 +62,29 @@ def transfer(
         transfer_id=transfer_id,
         metadata=None if metadata is None else dict(metadata),
     )
-    return TRANSFER.draft(body)
+    return bodies.TRANSFER.draft(body)
 
 
 def adjust(wallet_id: bytes, delta: int, *, ts: int, reason: str, ref: bytes | None = None) -> Draft:
-    return ADJUST.draft(Adjust(wallet_id=wallet_id, delta=delta, ts=ts, reason=reason, ref=ref))
+    return bodies.ADJUST.draft(bodies.Adjust(wallet_id=wallet_id, delta=delta, ts=ts, reason=reason, ref=ref))
 
 
 def limit(wallet_id: bytes, daily_limit: int | None, *, ts: int) -> Draft:
     """None clears the limit."""
-    return LIMIT.draft(Limit(wallet_id=wallet_id, daily_limit=daily_limit, ts=ts))
+    return bodies.LIMIT.draft(bodies.Limit(wallet_id=wallet_id, daily_limit=daily_limit, ts=ts))
 
 
 def freeze(wallet_id: bytes, *, ts: int, reason: str | None = None) -> Draft:
-    return FREEZE.draft(Freeze(wallet_id=wallet_id, ts=ts, reason=reason))
+    return bodies.FREEZE.draft(bodies.Freeze(wallet_id=wallet_id, ts=ts, reason=reason))
 
 
 def unfreeze(wallet_id: bytes, *, ts: int, reason: str | None = None) -> Draft:
-    return UNFREEZE.draft(Unfreeze(wallet_id=wallet_id, ts=ts, reason=reason))
+    return bodies.UNFREEZE.draft(bodies.Unfreeze(wallet_id=wallet_id, ts=ts, reason=reason))
 
 
-def body_of(draft: Draft) -> WalletBody:
+def body_of(draft: Draft) -> bodies.WalletBody:
     """The body that a draft was made from; KeyError if it is none of a wallet."""
-    body: WalletBody = SCHEMAS[draft.schema].body.from_bytes(draft.body)
+    body: bodies.WalletBody = bodies.SCHEMAS[draft.schema].body.from_bytes(draft.body)
     return body
 
 
@@ -132,7 +96,7 @@ def check(
     client_id: bytes = b"",
     now: int | None = None,
 ) -> Changes:
-    """What the draft would change if it were the next event; the Violation for which it would count for nothing.
+    """What the draft would change if it were the next event; the Violation for which it would have no effect.
 
     With a policy also whether the key `client_id` may send it, and with `now` whether its time is near enough.
 
@@ -148,6 +112,6 @@ def check(
             policy.check_owner(state, body, client_id)
     changes = apply(state, body)
     wallet = state.get(body.wallet_id)
-    if type(body) is Close and isinstance(wallet, Wallet) and wallet.balance:
+    if type(body) is bodies.Close and isinstance(wallet, Wallet) and wallet.balance:
         raise Violation(codes.BALANCE_LEFT, f"wallet {body.wallet_id.hex()} still holds {wallet.balance}")
     return changes

@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 from veen.overlays.wallet.bodies import Adjust, Deposit, Open, Transfer, WalletBody, Withdraw
 from veen.overlays.wallet.rules import Changes, LedgerState, Wallet, apply, mark_of
 
-__all__ = ["Flow", "Settled", "Window", "settle", "summarize"]
-
 
 class Flow(NamedTuple):
     """How one wallet moves through a window, if nothing is refused."""

@@ -8,8 +8,6 @@ from veen.core.hashing import Ht, u64be
 from veen.overlays.framework.body import InvalidBody
 from veen.overlays.wallet.codes import INVALID_CURRENCY
 
-__all__ = ["NONCE_BYTES", "approval_hash", "check_currency", "transfer_id_of", "wallet_id_of", "wallet_stream"]
-
 NONCE_BYTES: Final = 16
 
 

@@ -18,8 +18,6 @@ from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
 from veen.overlays.wallet.policy import STREAM_POLICY, WalletMirrors, WalletPolicy
 from veen.overlays.wallet.rules import UNOPENED, Record, Wallet, apply
 
-__all__ = ["Ledger", "LedgerFold", "Supply"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:

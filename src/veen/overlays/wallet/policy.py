@@ -6,7 +6,7 @@ readers with the same log, the same mirrors and the same policy hold the same ba
 
 Where each wallet has a stream of its own, the right to write on that stream is the right to the wallet. Where wallets
 share a stream that says nothing, so the policy must name the owners' keys: without them it cannot be made, and what is
-sent by any other key counts for nothing.
+sent by any other key has no effect.
 
 An event that this policy refuses is reported and takes nothing with it: neither its ref nor its transfer_id is used up,
 and it never passes for a copy of another event (D-85, D-176).
@@ -25,19 +25,6 @@ from veen.overlays.wallet import codes
 from veen.overlays.wallet.bodies import OPERATIONS, Open, Transfer, WalletBody
 from veen.overlays.wallet.ids import wallet_stream
 from veen.overlays.wallet.rules import LedgerState, Wallet
-
-__all__ = [
-    "DEFAULT_SKEW_SEC",
-    "END_USER",
-    "INSTITUTION",
-    "STREAM_POLICY",
-    "Owners",
-    "Policy",
-    "WalletGrant",
-    "WalletMirrors",
-    "WalletPolicy",
-    "owners_by",
-]
 
 DEFAULT_SKEW_SEC: Final = 300  # between the ts of an event and ts* (D-175)
 

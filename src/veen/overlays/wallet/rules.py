@@ -5,7 +5,7 @@ knows neither senders nor streams; `veen.overlays.wallet.policy` judges those. P
 
 - A transfer debits and credits at once, at the event of its source, or not at all (D-100). So money cannot vanish into
   a closed wallet, nor into one of another currency.
-- A retry is told by its transfer_id or ref (WAL §7). An equal one counts for nothing silently; one with other parties
+- A retry is told by its transfer_id or ref (WAL §7). An equal one has no effect silently; one with other parties
   or another amount is reported. Only what was applied is remembered: a refused transfer may be sent again.
 """
 
@@ -16,28 +16,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from veen.core.hashing import tag_prefix, u64be
 from veen.overlays.framework.decode import Violation
-from veen.overlays.wallet import codes
-from veen.overlays.wallet.bodies import (
-    OPERATIONS,
-    Adjust,
-    Close,
-    Deposit,
-    Freeze,
-    Limit,
-    Open,
-    Transfer,
-    Unfreeze,
-    WalletBody,
-    Withdraw,
-)
-
-__all__ = ["DAY_SEC", "UNOPENED", "Changes", "LedgerState", "Record", "Wallet", "WalletOwner", "apply", "mark_of"]
+from veen.overlays.wallet import bodies, codes
 
 DAY_SEC: Final = 86_400
 
 
 class WalletOwner(NamedTuple):
-    """Whose the wallet is (WAL §2.1)."""
+    """The owner of a wallet (WAL §2.1)."""
 
     realm_id: bytes
     ctx_id: bytes
@@ -88,7 +73,7 @@ class LedgerState(Protocol):
     def get(self, key: bytes, /) -> Record | None: ...
 
 
-def apply(state: LedgerState, body: WalletBody) -> Changes:
+def apply(state: LedgerState, body: bodies.WalletBody) -> Changes:
     """What `body` changes, or the Violation for which it changes nothing."""
     return _RULES[type(body)](state, body)
 
@@ -143,23 +128,23 @@ def _spend(wallet: Wallet, amount: int, ts: int) -> tuple[int, int]:
 _REF_TAG: Final = tag_prefix("veen/wallet-ref")
 
 
-def mark_of(body: WalletBody) -> tuple[bytes, bytes] | None:
+def mark_of(body: bodies.WalletBody) -> tuple[bytes, bytes] | None:
     """Under which key the event is remembered, if at all, and what tells a retry of it from another use of the key.
 
     A transfer_id is unique over all wallets (WAL §5.5); a ref belongs to one wallet and one operation. A ref is hashed:
     it has any length, and who holds the state should not have to hold it.
     """
-    if type(body) is Transfer:
+    if type(body) is bodies.Transfer:
         # The heads of the ids suffice: no money depends on it, only whether the second use is reported.
         return b"t" + body.transfer_id, body.wallet_id[:8] + body.to_wallet_id[:8] + u64be(body.amount)
-    if not isinstance(body, (Deposit, Withdraw, Adjust)) or body.ref is None:
+    if not isinstance(body, (bodies.Deposit, bodies.Withdraw, bodies.Adjust)) or body.ref is None:
         return None
-    name = OPERATIONS[type(body)].encode() + b"\x00" + body.wallet_id + body.ref
-    amount = body.delta if isinstance(body, Adjust) else body.amount
+    name = bodies.OPERATIONS[type(body)].encode() + b"\x00" + body.wallet_id + body.ref
+    amount = body.delta if isinstance(body, bodies.Adjust) else body.amount
     return b"r" + sha256(_REF_TAG + name).digest(), amount.to_bytes(9, "big", signed=True)
 
 
-def _first(state: LedgerState, body: WalletBody) -> Changes | None:
+def _first(state: LedgerState, body: bodies.WalletBody) -> Changes | None:
     """The mark that the event leaves behind; None if an equal one has left it already."""
     mark = mark_of(body)
     if mark is None:
@@ -177,7 +162,7 @@ def _first(state: LedgerState, body: WalletBody) -> Changes | None:
 # --- the nine rules --------------------------------------------------------------------------------------------
 
 
-def _open(state: LedgerState, body: Open) -> Changes:
+def _open(state: LedgerState, body: bodies.Open) -> Changes:
     if _wallet(state, body.wallet_id).exists:
         return {}  # also after close (D-99)
     owner = WalletOwner(body.realm_id, body.ctx_id)
@@ -185,12 +170,12 @@ def _open(state: LedgerState, body: Open) -> Changes:
     return {body.wallet_id: wallet}
 
 
-def _close(state: LedgerState, body: Close) -> Changes:
+def _close(state: LedgerState, body: bodies.Close) -> Changes:
     wallet = _existing(state, body.wallet_id)
     return {} if wallet.closed else {body.wallet_id: wallet._replace(closed=True)}
 
 
-def _deposit(state: LedgerState, body: Deposit) -> Changes:
+def _deposit(state: LedgerState, body: bodies.Deposit) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -201,7 +186,7 @@ def _deposit(state: LedgerState, body: Deposit) -> Changes:
     return changes
 
 
-def _withdraw(state: LedgerState, body: Withdraw) -> Changes:
+def _withdraw(state: LedgerState, body: bodies.Withdraw) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -216,7 +201,7 @@ def _withdraw(state: LedgerState, body: Withdraw) -> Changes:
     return changes
 
 
-def _transfer(state: LedgerState, body: Transfer) -> Changes:
+def _transfer(state: LedgerState, body: bodies.Transfer) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -282,7 +267,7 @@ def _transfer(state: LedgerState, body: Transfer) -> Changes:
     return changes
 
 
-def _adjust(state: LedgerState, body: Adjust) -> Changes:
+def _adjust(state: LedgerState, body: bodies.Adjust) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
@@ -294,7 +279,7 @@ def _adjust(state: LedgerState, body: Adjust) -> Changes:
     return changes
 
 
-def _limit(state: LedgerState, body: Limit) -> Changes:
+def _limit(state: LedgerState, body: bodies.Limit) -> Changes:
     """As the pseudocode has it: needs no open wallet, and clearing keeps the counter (D-99)."""
     wallet = _wallet(state, body.wallet_id)
     reset_ts = wallet.last_limit_reset_ts
@@ -303,24 +288,24 @@ def _limit(state: LedgerState, body: Limit) -> Changes:
     return {body.wallet_id: wallet._replace(daily_limit=body.daily_limit, last_limit_reset_ts=reset_ts)}
 
 
-def _freeze(state: LedgerState, body: Freeze) -> Changes:
+def _freeze(state: LedgerState, body: bodies.Freeze) -> Changes:
     return {body.wallet_id: _existing(state, body.wallet_id)._replace(frozen=True)}
 
 
-def _unfreeze(state: LedgerState, body: Unfreeze) -> Changes:
+def _unfreeze(state: LedgerState, body: bodies.Unfreeze) -> Changes:
     return {body.wallet_id: _existing(state, body.wallet_id)._replace(frozen=False)}
 
 
 _RULES: Final[Mapping[type, Callable[[LedgerState, Any], Changes]]] = MappingProxyType(
     {
-        Open: _open,
-        Close: _close,
-        Deposit: _deposit,
-        Withdraw: _withdraw,
-        Transfer: _transfer,
-        Adjust: _adjust,
-        Limit: _limit,
-        Freeze: _freeze,
-        Unfreeze: _unfreeze,
+        bodies.Open: _open,
+        bodies.Close: _close,
+        bodies.Deposit: _deposit,
+        bodies.Withdraw: _withdraw,
+        bodies.Transfer: _transfer,
+        bodies.Adjust: _adjust,
+        bodies.Limit: _limit,
+        bodies.Freeze: _freeze,
+        bodies.Unfreeze: _unfreeze,
     }
 )

@@ -18,8 +18,6 @@ from veen.overlays.wallet.bodies import OPERATIONS, Transfer, WalletBody
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.rules import UNOPENED, Record, Wallet
 
-__all__ = ["Line", "Statement", "statement"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -59,7 +57,7 @@ class Statement:
     opening: int
     lines: tuple[Line, ...]
     closing: int
-    refused: tuple[Issue, ...]  # events for this wallet that counted for nothing, and why
+    refused: tuple[Issue, ...]  # events for this wallet that had no effect, and why
 
     def check(self) -> None:
         """A VerifyError unless the figures add up."""
