@@ -20,12 +20,13 @@ from veen.core.tree.mmr import Span
 from veen.folds import states
 from veen.folds.coverage import FoldCoverage
 from veen.folds.errors import NoSuchFold, RootDiffers, RowsMissing
+from veen.folds.inputs import LogInput
 from veen.folds.on_spark import fold_on_spark, fold_typed
 from veen.folds.planning import PlanName, has_native
 from veen.folds.result import FoldResult
 from veen.folds.states import WrittenState
 from veen.folds.transport import check_columns
-from veen.folds.typed import typed_columns
+from veen.folds.typed import are_typed
 from veen.log.errors import OptionError
 from veen.log.events import Mark, Prefix, make_prefix, read_events
 from veen.log.keys import KeyFile, keys_for_tasks
@@ -37,14 +38,11 @@ from veen.overlays.framework.ordered import LateEvent
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.stream import fold_events
-from veen.spark.events import events_frame
 from veen.spark.session import using_session
 from veen.storage.pinned import pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["ENGINES", "Engine", "Keys", "Since", "Source", "fold_named", "run"]
 
 Engine = Literal["spark", "python"]
 ENGINES: Final[tuple[Engine, ...]] = ("spark", "python")
@@ -111,7 +109,7 @@ def _rows(
 ) -> FoldResult:
     coverage = FoldCoverage()
     if hasattr(source, "mapInArrow"):
-        if has_native(fold) and {column.name for column in typed_columns(fold)} <= set(source.columns):
+        if has_native(fold) and are_typed(fold, source.columns):
             (summary, coverage), used = fold_typed(source, fold), "native"  # type: ignore[arg-type]  # has_native
         else:
             check_columns(source.columns)
@@ -254,8 +252,8 @@ class _Log:
             keys = closing.enter_context(keys_for_tasks(self.keys))
             own = using_session(self.spark, "veen fold", log_bytes=prefix.size, register=False)
             session = closing.enter_context(own)
-            frame = events_frame(session, prefix, keys, parts=self.parts)
-            return fold_on_spark(frame, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
+            entries = LogInput.of(session, prefix, keys, self.parts)
+            return fold_on_spark(entries, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
 
 
 def _ids_of(prefix: Prefix) -> set[bytes]:

@@ -15,8 +15,6 @@ from veen.core.tree.mmr import Span
 from veen.log.events import REASONS, LogEntry
 from veen.log.skips import Skips
 
-__all__ = ["FoldCoverage", "UnopenedCount"]
-
 _RUN: Final = 4_096  # leaves that wait to be folded
 _MAX_RUNS: Final = 65_536  # rows in wild disorder: then the root stays unknown, and memory bounded
 _NOTHING: Final = PayloadHdr(schema=bytes(32))  # no schema has this id
@@ -24,7 +22,7 @@ _NOTHING: Final = PayloadHdr(schema=bytes(32))  # no schema has this id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnopenedCount:
-    """Entries of one label that could not be read, and so count for nothing."""
+    """Entries of one label that could not be read, and so have no effect."""
 
     label: bytes
     reason: str
@@ -50,7 +48,7 @@ class FoldCoverage:
         return max(self.times.values(), default=0)
 
     def events(self, entries: Iterable[LogEntry]) -> Iterator[Event]:
-        """Note everything, and pass it on as events: what could not be read keeps its place and counts for nothing."""
+        """Note everything, and pass it on as events: what could not be read keeps its place and has no effect."""
         for entry in entries:
             label, seq = entry.label, entry.stream_seq
             self.rows += 1

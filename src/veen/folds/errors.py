@@ -2,8 +2,6 @@
 
 from veen.log.errors import PipelineError
 
-__all__ = ["FoldFailed", "FoldStateDamaged", "NoSuchFold", "NotBound", "PlanUnfit", "RootDiffers", "RowsMissing"]
-
 
 class NoSuchFold(PipelineError):
     """No installed overlay has a fold of this name."""

@@ -25,13 +25,14 @@ from veen.core.event import Event, Order
 from veen.core.tree.mmr import span_nodes
 from veen.folds.coverage import FoldCoverage
 from veen.folds.errors import FoldFailed, PlanUnfit
+from veen.folds.inputs import FoldInput, input_of
 from veen.folds.partials import KEYED, KEYS, AnyOrdered, counting_rows, merged, summarized, united
 from veen.folds.planning import PlanName, plan_of
-from veen.folds.transport import EVENTS, NEEDED, PARCELS, check_columns, entries_in, merged_coverage, pack, unpack
-from veen.folds.typed import decoded_rows, event_columns, typed_columns
+from veen.folds.transport import EVENTS, PARCELS, check_columns, merged_coverage, pack, unpack
+from veen.folds.typed import HALF, decoded_rows, event_columns, typed_columns
 from veen.folds.windows import WALLET_EVENTS, Books, RangeSummary, WalletEvent, summarize_range, wallet_rows
 from veen.log.columns import arrow_schema, batched, ddl
-from veen.log.events import SORT_KEYS, event_of
+from veen.log.events import SORT_KEYS, LogEntry, event_of
 from veen.overlays.crdt import Add, CounterFold, LwwFold, OrSetFold, OrSetState, Register
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.fold import AnyFold, Compact, Summary
@@ -43,27 +44,12 @@ from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold, Write
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.rules import Record
-from veen.spark.connect import partition_count
 from veen.spark.runner import job
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "NATIVE",
-    "by_key",
-    "fold_frame",
-    "fold_ledger",
-    "fold_native",
-    "fold_on_spark",
-    "fold_typed",
-    "in_order",
-    "typed_frame",
-    "typed_rows",
-]
-
 _FANOUT: Final = 16  # summaries that one task merges, and at most as many reach the driver
-_HALF: Final = 1 << 63
 _RANGE_ENTRIES: Final = 20_000  # of the ledger: what the driver fetches at once, if it must
 _MAX_RANGES: Final = 1_000
 
@@ -71,7 +57,7 @@ AnyCompact = Compact[Any, Any]
 
 
 def fold_on_spark(
-    frame: "DataFrame",
+    source: "DataFrame | FoldInput",
     fold: AnyFold,
     asked: PlanName,
     *,
@@ -79,41 +65,41 @@ def fold_on_spark(
     parts: int | None = None,
     entries: int | None = None,
 ) -> tuple[Any, FoldCoverage, str]:
-    """The summary of all rows of `frame` after `base`, what the rows were, and the plan that was used.
+    """The summary of all entries of `source` after `base`, what they were, and the plan that was used.
 
-    `entries` is how many rows there are, if that is known.
+    `entries` is how many there are, if that is known.
     """
     if isinstance(fold, Joined):
-        return _joined(frame, fold, asked, base, parts, entries)
+        return _joined(source, fold, asked, base, parts, entries)
     plan = plan_of(fold, asked, entries=entries, resumed=base is not None)
     if plan == "in order":
-        return *in_order(frame, fold, base), plan  # type: ignore[arg-type]  # by its plan
+        return *in_order(source, fold, base), plan  # type: ignore[arg-type]  # by its plan
     if plan == "by key":
-        return *by_key(frame, fold, parts), plan  # type: ignore[arg-type]  # as above
+        return *by_key(source, fold, parts), plan  # type: ignore[arg-type]  # as above
     if plan == "windows":
-        summary, coverage, replayed = fold_ledger(frame, fold, parts)  # type: ignore[arg-type]  # as above
+        summary, coverage, replayed = fold_ledger(source, fold, parts)  # type: ignore[arg-type]  # as above
         return summary, coverage, f"{plan}, {replayed} replayed"
     if plan == "native":
         try:
-            result, coverage = fold_native(frame, fold)  # type: ignore[arg-type]  # as above
+            result, coverage = fold_native(source, fold)  # type: ignore[arg-type]  # as above
         except PlanUnfit:
             if asked == "native":
                 raise
             plan = "summaries"
-            result, coverage = fold_frame(frame, fold)
+            result, coverage = fold_frame(source, fold)
     else:
-        result, coverage = fold_frame(frame, fold)
+        result, coverage = fold_frame(source, fold)
     return result if base is None else fold.merge(base, result), coverage, plan
 
 
 def _joined(
-    frame: "DataFrame", fold: Joined, asked: PlanName, base: Any, parts: int | None, entries: int | None
+    source: "DataFrame | FoldInput", fold: Joined, asked: PlanName, base: Any, parts: int | None, entries: int | None
 ) -> tuple[tuple[Any, ...], FoldCoverage, str]:
-    """Each of the folds goes its own way over the same rows."""
+    """Each of the folds goes its own way over the same entries."""
     summaries, plans, coverage = [], [], FoldCoverage()
     for at, member in enumerate(fold.folds):
         summary, coverage, plan = fold_on_spark(
-            frame, member, asked, base=None if base is None else base[at], parts=parts, entries=entries
+            source, member, asked, base=None if base is None else base[at], parts=parts, entries=entries
         )
         summaries.append(summary)
         plans.append(plan)
@@ -130,11 +116,6 @@ def part_number() -> int:
     gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow each time
     context = TaskContext.get()
     return 0 if context is None else int(context.partitionId())
-
-
-def slim(frame: "DataFrame") -> "DataFrame":
-    """Only what folding needs, in one order of columns."""
-    return frame.select(*(column.name for column in NEEDED))
 
 
 def order_of() -> list["Column"]:
@@ -185,14 +166,15 @@ def cached(frame: "DataFrame") -> Iterator["DataFrame"]:
 # --- summaries -----------------------------------------------------------------------------------------------------
 
 
-def fold_frame(frame: "DataFrame", fold: AnyFold) -> tuple[Any, FoldCoverage]:
-    """The summary of all rows of a frame with the columns of SILVER."""
+def fold_frame(source: "DataFrame | FoldInput", fold: AnyFold) -> tuple[Any, FoldCoverage]:
+    """The summary of all entries."""
 
-    def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from pack(part_number(), summarized(fold, entries_in(batches)))
+    def summarize(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
+        yield from pack(part_number(), summarized(fold, entries))
 
-    parcels = slim(frame).mapInArrow(summarize, ddl(PARCELS))
-    count = parts = partition_count(frame)
+    entries = input_of(source)
+    parcels = entries.mapped(summarize, PARCELS)
+    count = parts = entries.parts
     while count > _FANOUT:
         count = -(-count // _FANOUT)
         parcels = _merge_round(parcels, fold, count)
@@ -218,14 +200,16 @@ def _merge_round(parcels: "DataFrame", fold: AnyFold, count: int) -> "DataFrame"
 # --- in order, and by key ------------------------------------------------------------------------------------------
 
 
-def in_order(frame: "DataFrame", fold: AnyOrdered, base: Any = None) -> tuple[Progress[Any, Any], FoldCoverage]:
-    """The summary of all rows after `base`; LateEvent if one belongs before its end."""
+def in_order(
+    source: "DataFrame | FoldInput", fold: AnyOrdered, base: Any = None
+) -> tuple[Progress[Any, Any], FoldCoverage]:
+    """The summary of all entries after `base`; LateEvent if one belongs before its end."""
 
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def cut(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(counting_rows(fold, entries_in(batches)), arrow_schema(EVENTS))
+        yield from batched(counting_rows(fold, entries), arrow_schema(EVENTS))
 
-    with cached(slim(frame).mapInArrow(cut, ddl(EVENTS))) as rows:
+    with cached(input_of(source).mapped(cut, EVENTS)) as rows:
         coverage = merged_coverage(collected(rows.where("data IS NOT NULL").select("data"), f"fold {fold.name}: open"))
         ordered = rows.where("data IS NULL").drop("data").orderBy(*order_of())
         events = map(event_of, streamed(ordered, f"fold {fold.name}: sort, and step on the driver"))
@@ -233,21 +217,24 @@ def in_order(frame: "DataFrame", fold: AnyOrdered, base: Any = None) -> tuple[Pr
     return replace(summary, ts=max(summary.ts, coverage.ts)), coverage
 
 
-def by_key(frame: "DataFrame", fold: AnyOrdered, parts: int | None = None) -> tuple[Progress[Any, Any], FoldCoverage]:
-    """The summary of all rows of a fold with independent records."""
+def by_key(
+    source: "DataFrame | FoldInput", fold: AnyOrdered, parts: int | None = None
+) -> tuple[Progress[Any, Any], FoldCoverage]:
+    """The summary of all entries of a fold with independent records."""
     key_of = KEYS[type(fold)]
 
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def cut(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(counting_rows(fold, entries_in(batches), key_of), arrow_schema(KEYED))
+        yield from batched(counting_rows(fold, entries, key_of), arrow_schema(KEYED))
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         number, coverage = part_number(), FoldCoverage()
         summary = fold_events(fold, _events(batches, coverage))
         yield from pack(number, [fold.dump(summary), coverage.to_tree()])
 
-    rows = slim(frame).mapInArrow(cut, ddl(KEYED))
-    count = parts or partition_count(frame)
+    entries = input_of(source)
+    rows = entries.mapped(cut, KEYED)
+    count = parts or entries.parts
     stepped = rows.repartition(count, "key").sortWithinPartitions(*order_of()).mapInArrow(step, ddl(PARCELS))
     parcels = collected(stepped, f"fold {fold.name}: step through {count} groups of records")
     coverage, summaries = FoldCoverage(), []
@@ -270,15 +257,15 @@ def _events(batches: Iterator[pa.RecordBatch], coverage: FoldCoverage) -> Iterat
 # --- typed columns, and SQL over them --------------------------------------------------------------------------------
 
 
-def typed_rows(frame: "DataFrame", fold: AnyFold) -> "DataFrame":
+def typed_rows(frame: "DataFrame | FoldInput", fold: AnyFold) -> "DataFrame":
     """All rows, of every kind."""
     columns = typed_columns(fold)
 
-    def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def decode_entries(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(decoded_rows(fold, entries_in(batches)), arrow_schema(columns))
+        yield from batched(decoded_rows(fold, entries), arrow_schema(columns))
 
-    return slim(frame).mapInArrow(decode_batches, ddl(columns))
+    return input_of(frame).mapped(decode_entries, columns)
 
 
 def typed_frame(frame: "DataFrame", fold: AnyFold) -> "DataFrame":
@@ -288,9 +275,9 @@ def typed_frame(frame: "DataFrame", fold: AnyFold) -> "DataFrame":
     return typed_rows(frame, fold).where("kind = 'event'").select(*names)
 
 
-def fold_native(frame: "DataFrame", fold: AnyCompact) -> tuple[Summary[Any], FoldCoverage]:
-    """The summary of all rows of SILVER; PlanUnfit if these rows, not the fold, stand against it."""
-    with cached(typed_rows(frame, fold)) as rows:
+def fold_native(source: "DataFrame | FoldInput", fold: AnyCompact) -> tuple[Summary[Any], FoldCoverage]:
+    """The summary of all entries; PlanUnfit if these entries, not the fold, stand against it."""
+    with cached(typed_rows(source, fold)) as rows:
         return fold_typed(rows, fold)
 
 
@@ -328,13 +315,16 @@ def _typed(fold: AnyFold, event: Event) -> Typed[Any]:
 def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, int, Order, int | None, list[Any]]]:
     """By key: (key, at, order, expires_at, payload) of the row that is greatest by (at, logical order).
 
-    No two rows tie, so the payload never decides. u64 are shifted into BIGINT, which keeps their order: Spark compares
-    a DECIMAL of 20 digits through objects.
+    No two rows tie, so the payload never decides. u64 are compared as BIGINT; a table that was written before it had
+    columns for that has them made here.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
+    names = rows.columns
+
     def shifted(name: str) -> Any:
-        return F.expr(f"CAST({name} - {_HALF} AS BIGINT)").alias(name)
+        key = f"{name}_key"
+        return (F.col(key) if key in names else F.expr(f"CAST({name} - {HALF} AS BIGINT)")).alias(name)
 
     row = F.struct(shifted("at"), *order_of(), shifted("expires_at"), *map(F.col, payload))
     table = rows.groupBy("key").agg(F.max(row).alias("last")).select("key", "last.*")
@@ -342,7 +332,7 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
         table, f"{what}: the last write to each key"
     ):
         order = ts, stream_id, epoch, stream_seq, leaf_hash
-        yield key, at + _HALF, order, None if expires_at is None else expires_at + _HALF, rest
+        yield key, at + HALF, order, None if expires_at is None else expires_at + HALF, rest
 
 
 def _order(row: Mapping[str, Any]) -> Order:
@@ -419,16 +409,16 @@ NATIVE: Final[Mapping[type[Any], Callable[["DataFrame", FoldCoverage, str], Any]
 
 
 def fold_ledger(
-    frame: "DataFrame", fold: LedgerFold, parts: int | None = None
+    source: "DataFrame | FoldInput", fold: LedgerFold, parts: int | None = None
 ) -> tuple[Progress[bytes, Record], FoldCoverage, int]:
-    """The summary of all rows, what they were, and how many entries had to be replayed."""
+    """The summary of all entries, what they were, and how many had to be replayed."""
 
-    def screen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def screen(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(wallet_rows(fold, entries_in(batches)), arrow_schema(WALLET_EVENTS))
+        yield from batched(wallet_rows(fold, entries), arrow_schema(WALLET_EVENTS))
 
     books = Books(fold)
-    with cached(slim(frame).mapInArrow(screen, ddl(WALLET_EVENTS))) as rows:
+    with cached(input_of(source).mapped(screen, WALLET_EVENTS)) as rows:
         coverage = merged_coverage(collected(rows.where("data IS NOT NULL").select("data"), "ledger: open and screen"))
         bad = rows.where("data IS NULL AND identity IS NULL").select("label", "stream_seq", "code", "what")
         issues = [Issue(bytes(row["label"]), row["stream_seq"], row["code"], row["what"]) for row in bad.collect()]

@@ -23,8 +23,6 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import Ordered, OrderedPrefix, Progress, Table
 from veen.overlays.queue import Queue, QueueFold
 
-__all__ = ["KEYED", "KEYS", "AnyOrdered", "KeyOf", "counting_rows", "is_keyed", "merged", "summarized", "united"]
-
 
 def summarized(fold: AnyFold, found: Iterable[LogEntry]) -> list[Any]:
     """What a task makes of its part, as one CBOR item."""

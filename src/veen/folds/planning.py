@@ -19,8 +19,6 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import Ordered
 from veen.overlays.wallet.ledger import LedgerFold
 
-__all__ = ["PLANS", "PlanName", "has_native", "plan_of"]
-
 PlanName = Literal["auto", "generic", "native"]
 PLANS: Final[tuple[PlanName, ...]] = ("auto", "generic", "native")
 _FEW: Final = 50_000  # entries, of which the generic plans fold thousands in the time a further job takes to start

@@ -1,4 +1,4 @@
-"""What a fold over a log gives: the state, what it is bound to, and what counted for nothing."""
+"""What a fold over a log gives: the state, what it is bound to, and what had no effect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,6 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.overlays.framework.state import state_bytes, state_hash
 from veen.overlays.operations.state_checkpoint import checkpoint, state_id_of
-
-__all__ = ["FoldResult"]
 
 _SHOWN: Final = 5
 
@@ -57,7 +55,7 @@ class FoldResult:
 
     @cached_property
     def issues(self) -> tuple[Issue, ...]:
-        """What counted for nothing, and why, by label and position."""
+        """What had no effect, and why, by label and position."""
         return self.fold.issues(self.summary)
 
     @cached_property

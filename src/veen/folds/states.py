@@ -35,8 +35,6 @@ from veen.log.columns import Column, arrow_schema
 from veen.log.events import Mark
 from veen.overlays.framework.snapshot import Snapshot
 
-__all__ = ["CUTS", "ISSUES", "WrittenState", "load", "write"]
-
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
 _MAX_MANIFEST_BYTES: Final = 256 << 20
@@ -53,7 +51,7 @@ CUTS: Final = (
 ISSUES: Final = (
     Column("label", "BINARY", pa.binary(), "where"),
     Column("stream_seq", "BIGINT", pa.int64(), "the message stands"),
-    Column("code", "STRING", pa.string(), "why it counts for nothing"),
+    Column("code", "STRING", pa.string(), "why it has no effect"),
     Column("what", "STRING", pa.string(), "the same in words"),
 )
 

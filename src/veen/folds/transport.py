@@ -5,7 +5,6 @@ executor is read with the types of the fold, like a snapshot from a stranger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,23 +12,10 @@ import pyarrow as pa
 from veen.core import cbor
 from veen.core.errors import VeenError
 from veen.core.event import Event
-from veen.core.objects.payload_hdr import PayloadHdr
 from veen.folds.coverage import FoldCoverage
 from veen.log.columns import Column, arrow_schema
 from veen.log.errors import OptionError
-from veen.log.events import EVENT_COLUMNS, SILVER, LogEntry, NotAnEvent, entry_of
-
-__all__ = [
-    "EVENTS",
-    "NEEDED",
-    "PARCELS",
-    "check_columns",
-    "coverage_row",
-    "entries_in",
-    "merged_coverage",
-    "pack",
-    "unpack",
-]
+from veen.log.events import EVENT_COLUMNS, SILVER, LogEntry, NotAnEvent, entry_of, header_of
 
 _SLICE_BYTES: Final = 8 << 20
 _NOT_NEEDED: Final = ("stream",)
@@ -43,9 +29,6 @@ PARCELS: Final = (
     Column("slice", "BIGINT", pa.int64(), "place of the slice"),
     Column("data", "BINARY", pa.binary(), "a piece of its CBOR"),
 )
-
-
-_header = lru_cache(maxsize=1024)(PayloadHdr.from_bytes)  # most headers say no more than the schema
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -68,7 +51,7 @@ def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[LogEntry]:
         for row in zip(*(batch.column(name).to_pylist() for name in EVENT_COLUMNS), strict=True):
             fields = dict(zip(EVENT_COLUMNS, row, strict=True))
             try:
-                fields["hdr"] = _header(fields["hdr"])
+                fields["hdr"] = header_of(fields["hdr"])
             except (VeenError, TypeError) as exc:
                 raise NotAnEvent(f"entry {fields['stream_seq']} of a label: the row is no event") from exc
             yield Event(**fields)

@@ -1,7 +1,8 @@
 """Typed silver: bodies decoded once, in Arrow, into columns that SQL can aggregate (D-07).
 
 One row per event that the fold counts, with its place in the logical order; beside them rows for what does not decode,
-for copies (D-85), and one per task for its coverage. u64 are DECIMAL(20,0).
+for copies (D-85), and one per task for its coverage. u64 are DECIMAL(20,0). Times are there a second time, less 2^63,
+as a BIGINT of the same order (`at_key`): Spark compares a DECIMAL of 20 digits through objects.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,11 +24,21 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.state import Free, to_tree
 from veen.overlays.kv import Kv, KvFold
 
-__all__ = ["TYPES", "BodyColumns", "decoded_rows", "event_columns", "typed_columns"]
+HALF: Final = 1 << 63
+ORDER_KEYS: Final = frozenset({"at_key", "expires_at_key"})
 
 
 def _u64(name: str, about: str) -> Column:
     return Column(name, "DECIMAL(20,0)", pa.decimal128(20, 0), about)
+
+
+def _key(name: str) -> Column:
+    return Column(f"{name}_key", "BIGINT", pa.int64(), f"{name} less 2^63, which has the same order")
+
+
+def key_of(value: int | None) -> int | None:
+    """A u64 as a BIGINT of the same order."""
+    return None if value is None else value - HALF
 
 
 def _binary(name: str, about: str) -> Column:
@@ -41,6 +52,7 @@ def _text(name: str, about: str) -> Column:
 _POSITION: Final = (
     *(column for column in SILVER if column.name in (*SORT_KEYS, "label", "client_id")),
     _u64("expires_at", "of the payload header"),
+    _key("expires_at"),
     _binary("att_root", "of the payload header"),
 )
 _BESIDE: Final = (
@@ -63,11 +75,13 @@ class BodyColumns:
 def _kv(typed: Typed[Kv]) -> dict[str, Any]:
     event, body = typed
     value = None if body.value is None else Free(body.value).data
-    return {"key": body.key, "value": value, "at": event.ts if body.ts is None else body.ts}
+    at = event.ts if body.ts is None else body.ts
+    return {"key": body.key, "value": value, "at": at, "at_key": key_of(at)}
 
 
 def _lww(typed: Typed[LwwSet]) -> dict[str, Any]:
-    return {"key": typed.body.key, "value": typed.body.value, "at": typed.body.ts}
+    body = typed.body
+    return {"key": body.key, "value": body.value, "at": body.ts, "at_key": key_of(body.ts)}
 
 
 def _orset(typed: Typed[OrSetOp]) -> dict[str, Any]:
@@ -86,11 +100,18 @@ TYPES: Final[Mapping[type[AnyFold], BodyColumns]] = MappingProxyType(
                 _text("key", "of the value"),
                 _binary("value", "in canonical CBOR; NULL if the key is deleted"),
                 _u64("at", "when it was written: the writer's ts, else ts*"),
+                _key("at"),
             ),
             _kv,
         ),
         LwwFold: BodyColumns(
-            (_binary("key", "of the register"), _binary("value", "written"), _u64("at", "the writer's ts")), _lww
+            (
+                _binary("key", "of the register"),
+                _binary("value", "written"),
+                _u64("at", "the writer's ts"),
+                _key("at"),
+            ),
+            _lww,
         ),
         OrSetFold: BodyColumns(
             (
@@ -113,6 +134,11 @@ def event_columns(fold: AnyFold) -> tuple[Column, ...]:
 def typed_columns(fold: AnyFold) -> tuple[Column, ...]:
     """All columns, also those of rows that are no events."""
     return (*event_columns(fold), *_BESIDE)
+
+
+def are_typed(fold: AnyFold, names: Iterable[str]) -> bool:
+    """Whether a table with these columns has typed rows of the fold, also one from before there were order keys."""
+    return {column.name for column in typed_columns(fold)} - ORDER_KEYS <= set(names)
 
 
 def _body_columns(fold: AnyFold) -> BodyColumns:
@@ -142,6 +168,7 @@ def decoded_rows(fold: AnyFold, found: Iterable[LogEntry]) -> Iterator[dict[str,
             "leaf_hash": event.leaf_hash,
             "client_id": event.client_id,
             "expires_at": event.hdr.expires_at,
+            "expires_at_key": key_of(event.hdr.expires_at),
             "att_root": event.hdr.att_root,
         }
         original = mirrors.original_of(event) if mirrors else None

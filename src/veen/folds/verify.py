@@ -29,8 +29,6 @@ from veen.storage.pinned import pin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Difference", "StateClaim", "Verdict", "claims_in", "verify"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateClaim:

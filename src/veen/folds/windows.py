@@ -24,17 +24,6 @@ from veen.overlays.wallet.flows import Flow, Window
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.rules import Record, apply
 
-__all__ = [
-    "WALLET_EVENTS",
-    "Books",
-    "Fetch",
-    "RangeSummary",
-    "WalletEvent",
-    "summarize_range",
-    "wallet_events",
-    "wallet_rows",
-]
-
 
 def _binary(name: str, about: str) -> Column:
     return Column(name, "BINARY", pa.binary(), about)
@@ -58,7 +47,7 @@ class WalletEvent(NamedTuple):
     order: Order
     label: bytes
     stream_seq: int
-    identity: bytes | None  # None: it does not decode, and counts for nothing
+    identity: bytes | None  # None: it does not decode, and has no effect
     copied: bool
     counts: bool
     issue: Issue | None

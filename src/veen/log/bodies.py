@@ -7,9 +7,6 @@ from typing import Any, Final, NoReturn
 
 from veen.core import cbor
 from veen.core.errors import VeenError
-from veen.overlays.framework.registry import BUILTIN
-
-__all__ = ["json_of", "schema_name"]
 
 _MAX_DEPTH: Final = 64
 _MAX_DIGITS: Final = 200  # before or behind the point: 1e999999999 must not become a gigabyte
@@ -74,6 +71,8 @@ def _key(key: Any) -> str:
 
 @cache
 def _names() -> dict[bytes, str]:
+    from veen.overlays.framework.registry import BUILTIN  # every overlay: a task that names no schema does without
+
     registry = BUILTIN.with_installed()
     return {schema.id: schema.name for name in registry for schema in registry[name].schemas}
 

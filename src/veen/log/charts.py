@@ -7,8 +7,6 @@ from typing import Final
 
 from veen.log.errors import OptionError
 
-__all__ = ["Chart", "bars"]
-
 _WIDTH: Final = 720
 _LEFT: Final = 110
 _RIGHT: Final = 60

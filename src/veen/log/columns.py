@@ -7,20 +7,6 @@ import pyarrow as pa
 
 from veen.log.errors import OptionError
 
-__all__ = [
-    "CHECKPOINTS",
-    "ENTRIES",
-    "LEAN",
-    "RECEIPTS",
-    "SENT",
-    "Column",
-    "arrow_schema",
-    "batched",
-    "chosen",
-    "ddl",
-    "offered",
-]
-
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 4 << 20
 

@@ -9,11 +9,13 @@ ambiguous   it opens under more than one key of the stream (D-170)
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from hmac import compare_digest
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.errors import AmbiguousError, OpenError, VeenError
@@ -22,17 +24,22 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.sealing.ciphertext import Opened, open_with_one
 from veen.fs.local import Fs
-from veen.log.columns import ENTRIES, chosen
+from veen.log.columns import ENTRIES, Column, chosen
 from veen.log.entries import Level, ReadSpec, batches
 from veen.log.slices import LabelStream, Slice
 from veen.log.times import Clock
-
-__all__ = ["REASONS", "Opener", "StreamReader", "Unread", "in_order", "reader_of"]
 
 REASONS: Final = ("damaged", "erased", "missing", "sealed", "malformed", "ambiguous")
 
 _COLUMNS: Final = chosen(["stream_seq", "hub_ts", "msg", "receipt", "ok"], ENTRIES)
 _REST: Final = chosen(["leaf_hash", "client_id", "auth_ref"], ENTRIES)  # what identifies an erased entry
+
+ReadSlice = Callable[[Slice], Iterable[pa.RecordBatch]]
+
+
+def columns_of(part: Slice) -> tuple[Column, ...]:
+    """The columns of a slice, in this order, by which its entries are opened."""
+    return (*_COLUMNS, *_REST) if part.is_erased else _COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +94,6 @@ class Opener:
     def __init__(self, keyring: Keyring, *, level: Level = "hash", identity: HubIdentity | None = None) -> None:
         self._keyring = keyring
         self._spec = ReadSpec(columns=_COLUMNS, level=level, identity=identity)
-        self._erased = ReadSpec(columns=(*_COLUMNS, *_REST), level=level, identity=identity)
         self._streams = {keys.stream_id: None for keys in keyring.entries}  # in order, each once
         self.names = {keys.stream_id: keys.name for keys in reversed(keyring.entries) if keys.name is not None}
         self._readers: dict[bytes, tuple[LabelStream, StreamReader]] = {}  # by label
@@ -97,9 +103,18 @@ class Opener:
         return (event for event, _, _ in self.entries(fs, slices))
 
     def entries(
-        self, fs: Fs, slices: Iterable[Slice], *, takes_time: Callable[[int], bool] | None = None
+        self,
+        fs: Fs,
+        slices: Iterable[Slice],
+        *,
+        takes_time: Callable[[int], bool] | None = None,
+        read: ReadSlice | None = None,
     ) -> Iterator[tuple[Event | Unread, bytes | None, bytes | None]]:
-        """The same with MSG and RECEIPT, byte for byte; entries of times that are not taken are not opened."""
+        """The same with MSG and RECEIPT, byte for byte; entries of times that are not taken are not opened.
+
+        `read` gives the batches of a slice with `columns_of(part)`, checked to the level of this opener: for whoever
+        needs more columns of the same entries, which are then read once.
+        """
         clock = Clock()
         for part in slices:
             clock.enter(part)
@@ -108,7 +123,8 @@ class Opener:
                 for seq in part.missing_seqs():
                     yield Unread(**_shared_fields(stream, seq, None, clock.ts), reason="missing"), None, None
                 continue
-            for batch in batches(fs, part, self._erased if part.is_erased else self._spec):
+            spec = replace(self._spec, columns=columns_of(part))
+            for batch in batches(fs, part, spec) if read is None else read(part):
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     seq, hub_ts, raw, receipt, *_ = row
                     if not part.first <= seq <= part.last:

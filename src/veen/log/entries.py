@@ -6,7 +6,6 @@ as many of its fields as can be trusted; none is left out and none stops the oth
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -14,16 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from veen.core.entry import (
-    FRAME_BYTES,
     FRAME_HASH_AT,
     HASH_BYTES,
     HEAD_BYTES,
     MSG_CLIENT_AT,
-    MSG_LABEL_AT,
     MSG_PROFILE_AT,
     SIG_BYTES,
-    entry_hash_of,
-    leaf_hash_of,
 )
 from veen.core.errors import VeenError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS
@@ -40,14 +35,13 @@ from veen.storage.copies import archive
 from veen.storage.pinned import ChunkRef, read_chunk
 from veen.storage.scan import item_of
 from veen.verify.entry import msg_signature_fault
-from veen.verify.vectors import Departs, Vector, decode
-
-__all__ = ["LEVELS", "Level", "ReadSpec", "Row", "batches", "from_frames", "from_rows"]
+from veen.verify.vectors import Departs, Vector, decode, hashes_hold
 
 Level = Literal["none", "hash", "receipt", "full"]
 LEVELS: Final[tuple[Level, ...]] = ("none", "hash", "receipt", "full")
 
 _MAX_ROWS: Final = 16_384  # of a batch
+_MAX_OFFSET: Final = (1 << 31) - 1  # of a binary column
 
 Row = dict[str, Any]
 
@@ -125,7 +119,7 @@ def from_frames(data: bytes, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
         expected = np.arange(ref.start_seq, ref.end_seq + 1)
         if vector.end != len(data) or not np.array_equal(vector.stream_seq, expected):
             raise Departs
-        if _faults(data, vector, spec):
+        if _faults(data, vector, ref.label, spec):
             raise Departs
     except Departs:
         return from_rows(_one_by_one(data, ref, spec), ref, spec)
@@ -135,40 +129,18 @@ def from_frames(data: bytes, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
 # --- fast ----------------------------------------------------------------------------------------------------
 
 
-def _faults(data: bytes, v: Vector, spec: ReadSpec) -> bool:
+def _faults(data: bytes, v: Vector, label: bytes, spec: ReadSpec) -> bool:
     """Whether any entry fails a check of the level; the strict reader then says which, and why."""
     if spec.level == "none":
         return False
-    rows = zip(
-        v.frame_at.tolist(),
-        v.msg_at.tolist(),
-        v.receipt_at.tolist(),
-        (v.frame_at + v.frame_length).tolist(),
-        v.ct_hash_at.tolist(),
-        v.ciphertext_at.tolist(),
-        v.msg_sig_at.tolist(),
-        v.leaf_at.tolist(),
-        v.client_seq.tolist(),
-        strict=True,
+    if not hashes_hold(data, v, label):
+        return True
+    if spec.level == "hash":
+        return False
+    rows = zip(v.msg_at.tolist(), v.receipt_at.tolist(), (v.frame_at + v.frame_length).tolist(), strict=True)
+    return any(
+        _signature_fault(data[msg_at:receipt_at], data[receipt_at:end], spec) for msg_at, receipt_at, end in rows
     )
-    for frame_at, msg_at, receipt_at, end, ct_hash_at, ciphertext_at, sig_at, leaf_at, client_seq in rows:
-        if entry_hash_of(data[msg_at:end]) != data[frame_at + FRAME_HASH_AT : frame_at + FRAME_BYTES]:
-            return True
-        ct_hash = data[ct_hash_at : ct_hash_at + HASH_BYTES]
-        if sha256(data[ciphertext_at : sig_at - HEAD_BYTES]).digest() != ct_hash:  # I1
-            return True
-        leaf = leaf_hash_of(
-            label=data[msg_at + MSG_LABEL_AT : msg_at + MSG_LABEL_AT + HASH_BYTES],
-            profile_id=data[msg_at + MSG_PROFILE_AT : msg_at + MSG_PROFILE_AT + HASH_BYTES],
-            ct_hash=ct_hash,
-            client_id=data[msg_at + MSG_CLIENT_AT : msg_at + MSG_CLIENT_AT + HASH_BYTES],
-            client_seq=client_seq,
-        )
-        if leaf != data[leaf_at : leaf_at + HASH_BYTES]:  # I2
-            return True
-        if spec.level != "hash" and _signature_fault(data[msg_at:receipt_at], data[receipt_at:end], spec):
-            return True
-    return False
 
 
 def _signature_fault(raw: bytes, receipt_raw: bytes, spec: ReadSpec) -> str | None:
@@ -191,19 +163,22 @@ def _from_vector(data: bytes, v: Vector, ref: ChunkRef, wanted: set[str]) -> pa.
 
     def hashes(at: Any, size: int = HASH_BYTES) -> pa.Array:
         flat = np.ascontiguousarray(v.fixed(at, size)).reshape(-1)
-        offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)
-        return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
+        offsets = np.arange(0, (len(at) + 1) * size, size, dtype=np.int32)
+        return pa.Array.from_buffers(pa.binary(), len(at), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
 
     def slices(start: Any, end: Any) -> pa.Array:
-        return pa.array([data[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)], pa.binary())
+        if len(data) > _MAX_OFFSET:
+            return pa.array([data[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)], pa.binary())
+        bounds = np.empty(2 * count + 1, dtype=np.int32)  # a field, what lies before the next one, and so on
+        bounds[0:-1:2], bounds[1::2], bounds[-1] = start, end, len(data)
+        runs = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+        return runs.take(pa.array(np.arange(0, 2 * count, 2)))
 
     def auth_refs() -> pa.Array:
         null = v.auth_ref_at < 0
-        return (
-            pa.array([None if at < 0 else data[at : at + HASH_BYTES] for at in v.auth_ref_at.tolist()], pa.binary())
-            if null.any()
-            else hashes(v.auth_ref_at)
-        )
+        if not null.any():
+            return hashes(v.auth_ref_at)
+        return hashes(v.auth_ref_at[~null]).take(pa.array(np.cumsum(~null) - 1, mask=null))
 
     def constant(value: Any, kind: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, kind), count)
@@ -242,7 +217,7 @@ def _from_vector(data: bytes, v: Vector, ref: ChunkRef, wanted: set[str]) -> pa.
 
 
 def _one_by_one(data: bytes, ref: ChunkRef, spec: ReadSpec) -> Iterator[Row]:
-    """The strict reader. Behind a frame whose lengths cannot be believed nothing can be found any more."""
+    """The strict reader. After a frame with invalid lengths the next one cannot be located."""
     pos = 0
     for seq in range(ref.start_seq, ref.end_seq + 1):
         wanted = frame.wanted(data, pos)

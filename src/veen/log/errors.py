@@ -3,18 +3,6 @@
 from veen.core.errors import StatedError
 from veen.core.extras import install_hint
 
-__all__ = [
-    "ConnectUnsupported",
-    "ExecutorUnfit",
-    "JavaMissing",
-    "OptionError",
-    "PipelineError",
-    "SourceDamaged",
-    "SparkFailed",
-    "SparkMissing",
-    "SubmitFailed",
-]
-
 
 class PipelineError(StatedError):
     """Base of the errors of bulk work: reading, folding, querying, loading."""

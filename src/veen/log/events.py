@@ -8,6 +8,7 @@ that says why it cannot be one; none is left out. Keys travel as the path of a k
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,7 @@ __all__ = [
     "event_batches",
     "event_of",
     "event_row",
+    "header_of",
     "make_prefix",
     "prefix_of",
     "read_events",
@@ -82,6 +84,7 @@ class NotAnEvent(PipelineError):
 
 
 LogEntry = Event | Unread
+header_of = lru_cache(maxsize=1024)(PayloadHdr.from_bytes)  # most headers say no more than the schema
 
 
 # --- rows --------------------------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ def entry_of(row: Mapping[str, Any]) -> LogEntry:
 def event_of(row: Mapping[str, Any]) -> Event:
     """The event of a row with `ok`."""
     try:
-        hdr, body = PayloadHdr.from_bytes(_bytes(row["hdr"])), _bytes(row["body"])
+        hdr, body = header_of(_bytes(row["hdr"])), _bytes(row["body"])
         return Event(**_fields(row, frozenset({"auth_ref"})), hdr=hdr, body=body)
     except (VeenError, TypeError) as exc:
         raise NotAnEvent(f"entry {row['stream_seq']} of a label: the row is no event") from exc

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import duckdb
     import polars
 
-__all__ = ["arrow_batches", "register_duckdb", "to_arrow", "to_polars"]
-
 
 def arrow_batches(place: str, *, keys: str | KeyFile | None = None, **options: object) -> pa.RecordBatchReader:
     """The rows of a directory or of a hub (`http://…`), batch by batch: a log need not fit into memory."""

@@ -21,8 +21,6 @@ from veen.log.slices import Selection, Slice
 from veen.storage import frame, layout
 from veen.storage.pinned import LabelPin, pin
 
-__all__ = ["fetch"]
-
 _CHUNK_BYTES: Final = 4 << 20  # of frames in one file of a copy
 _MAX_WITHHELD: Final = 1 << 17  # in a row: a hub that claims 2^60 entries must not be asked for all of them
 _PARTITION_BYTES: Final = 64 << 20

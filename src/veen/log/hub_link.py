@@ -21,8 +21,6 @@ from veen.core.objects.tooling import IdentityResponse
 from veen.log.errors import PipelineError
 from veen.log.options import HubAddress
 
-__all__ = ["HubCertificate", "HubDiverged", "HubFailed", "HubLink", "HubSaysNo", "HubUnreachable"]
-
 T = TypeVar("T")
 
 
@@ -39,10 +37,9 @@ class HubUnreachable(HubFailed):
     hint = "Check that the hub runs and can be reached from executors, too (veen hub status); `patience` waits longer."
 
 
-class HubCertificate(HubFailed):
+class HubCertificate(HubFailed, code="E.NET.CERTIFICATE"):
     """The certificate of the hub cannot be verified."""
 
-    code = "E.NET.CERTIFICATE"
     hint = "Name the authority that signed it: caFile (in Spark options) or --ca-file, a file on every executor, too."
 
 
@@ -53,7 +50,7 @@ class HubSaysNo(HubFailed):
 
 
 class HubDiverged(HubFailed):
-    """Another hub answers, or this one was caught lying about itself."""
+    """Another hub answers, or this one contradicts what it signed before."""
 
     hint = "Compare hubKey with what the operator published before going on."
 

@@ -17,8 +17,6 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.log.errors import OptionError
 from veen.log.scratch import secret_file
 
-__all__ = ["KeyFile", "keys_for_tasks", "write_keys"]
-
 _MAX_BYTES: Final = 16 * 1024 * 1024
 
 

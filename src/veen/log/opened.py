@@ -12,20 +12,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from veen.client.identity.keyring import Keyring
-from veen.core.labels import epoch_at, routing_key_of
+from veen.core.labels import routing_key_of
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PRESETS
 from veen.log.bodies import json_of, schema_name
 from veen.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
 from veen.log.decryption import StreamReader, reader_of
 from veen.log.entries import ReadSpec
 from veen.log.errors import SourceDamaged
 from veen.log.keys import KeyFile
-from veen.log.slices import LabelStream, Slice
+from veen.log.slices import LabelStream, Slice, epochs_near
 from veen.log.sources import LogSource
-
-__all__ = ["OPENED", "OPENED_LEAN", "RowOpener", "open_slices"]
 
 _ENTRY: Final = {column.name: column for column in ENTRIES}
 OPENED: Final = (
@@ -61,7 +58,6 @@ _READ: Final = chosen(
     ],
     ENTRIES,
 )
-_NEAR: Final = 2  # epochs around the time of an entry in which its label may lie
 
 
 class RowOpener:
@@ -114,20 +110,11 @@ class RowOpener:
         if stream.is_foreign:  # the journal names a stream that the label disproves
             stream = stream._replace(stream_id=None)
         if stream.stream_id is None and self._routing_key is not None:
-            epochs = _epochs_near(epoch, hub_ts)
+            epochs = epochs_near(epoch, hub_ts)
             stream = stream._replace(epochs=epochs).resolved(self._streams) or stream
         if hub_ts is not None or stream.stream_id is not None:  # else a later row may tell more
             self._labels[label] = stream
         return stream
-
-
-def _epochs_near(epoch: int, hub_ts: int | None) -> tuple[int, ...]:
-    epochs = {epoch}
-    if hub_ts is not None:
-        for profile in PRESETS.values():
-            now = epoch_at(hub_ts, profile.epoch_sec)
-            epochs |= {near for near in range(now - _NEAR, now + _NEAR + 1) if near >= 0}
-    return tuple(sorted(epochs))
 
 
 def open_slices(source: LogSource, slices: Iterable[Slice], spec: ReadSpec, keys: KeyFile) -> Iterator[pa.RecordBatch]:

@@ -17,8 +17,6 @@ from veen.log.errors import OptionError
 from veen.log.keys import KeyFile
 from veen.log.slices import Selection
 
-__all__ = ["HUB", "KNOWN", "WRITING", "HubAddress", "Options", "WriteOptions", "seconds_of"]
-
 HUB: Final = {
     "hub": "the URL of a hub, instead of a path: http:// or https://",
     "hubkey": "the hub's key, pinned: ed25519:HEX; or the root of an ephemeral hub: root:ed25519:HEX",

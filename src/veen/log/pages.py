@@ -25,8 +25,6 @@ from veen.log.slices import Slice
 from veen.storage import frame
 from veen.storage.pinned import ChunkRef
 
-__all__ = ["TOGETHER", "Item", "Run", "Untold", "page", "runs", "split_page", "tables"]
-
 TOGETHER: Final = 32  # requests for single entries under way at once
 _STREAM: Final = "v1/stream"
 _MAX_RECEIPT_BYTES: Final = 256

@@ -9,23 +9,19 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from veen.core.errors import VeenError
-from veen.core.labels import epoch_at, routing_key_of
+from veen.core.labels import routing_key_of
 from veen.core.objects.identity import HubIdentity
-from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.fs.local import Fs
 from veen.fs.places import absolute, open_fs
 from veen.log.columns import ENTRIES, chosen
 from veen.log.entries import ReadSpec, batches
 from veen.log.errors import PipelineError
-from veen.log.slices import LabelStream, Selection, Slice, label_slices
+from veen.log.slices import LabelStream, Selection, Slice, epochs_near, label_slices
 from veen.overlays.framework.snapshot import Cut
 from veen.storage.pinned import ChunkRef, LabelPin, Pinned, first_ts, pin
 
-__all__ = ["LabelRange", "Mark", "Prefix", "Shortened", "label_stream", "make_prefix", "receipt_at", "receipts_at"]
-
 _RECEIPT: Final = ReadSpec(columns=chosen(["stream_seq", "receipt"], ENTRIES))
-_NEAR: Final = 2  # epochs around the time of an entry in which its label may lie
 
 
 class Shortened(PipelineError):
@@ -44,19 +40,10 @@ class Mark(NamedTuple):
 def label_stream(fs: Fs, label_pin: LabelPin, identity: HubIdentity | None) -> LabelStream:
     """What the directory says about the stream of a label."""
     routing_key = routing_key_of(identity.hub_id) if identity else None
-    epochs = _epochs(fs, label_pin) if label_pin.stream_id is None and routing_key is not None else ()
+    epochs: tuple[int, ...] = ()
+    if label_pin.stream_id is None and routing_key is not None:
+        epochs = epochs_near(label_pin.epoch, first_ts(fs, label_pin.chunks[0]) if label_pin.chunks else None)
     return LabelStream(label_pin.label, label_pin.epoch, label_pin.stream_id, routing_key, epochs)
-
-
-def _epochs(fs: Fs, label_pin: LabelPin) -> tuple[int, ...]:
-    """The epochs in which a label of unknown stream may lie, by the time of its first entry."""
-    begin = first_ts(fs, label_pin.chunks[0]) if label_pin.chunks else None
-    epochs = {label_pin.epoch}
-    if begin is not None:
-        for profile in PRESETS.values():
-            now = epoch_at(begin, profile.epoch_sec)
-            epochs |= {epoch for epoch in range(now - _NEAR, now + _NEAR + 1) if epoch >= 0}
-    return tuple(sorted(epochs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ The rows are those of the hub's directory, checked in the same way (`veen.log.pa
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,8 +26,6 @@ from veen.log.pages import TOGETHER, Untold, page, runs, tables
 from veen.log.slices import Selection, Slice
 from veen.storage.pinned import ChunkRef, LabelPin, Pinned
 
-__all__ = ["RemoteHub"]
-
 _ENTRY_BYTES: Final = 1024  # about what an entry has: a hub does not tell sizes
 _MAX_RUNS: Final = 1 << 20  # of one label: a hub that claims 2^60 entries must not fill the driver with them
 _DENIED: Final = frozenset((ApiCode.UNAUTHORIZED.code, ApiCode.FORBIDDEN.code))
@@ -42,7 +40,8 @@ class RemoteHub:
 
     # --- on the driver ---------------------------------------------------------------------------------
 
-    def pin(self, selection: Selection) -> Pinned:
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> Pinned:
+        """All of each label: a hub tells its length, whatever was read."""
         with HubLink(self.address) as link:
             return link.session(lambda session: self._pin(session, selection))
 

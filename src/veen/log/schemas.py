@@ -10,8 +10,6 @@ from veen.log.events import SILVER
 from veen.verify.audit.findings import SCHEMA as FINDINGS
 from veen.verify.audit.tables import COMMITMENTS, CURSORS
 
-__all__ = ["SCHEMAS"]
-
 _SQL: Final = {
     pa.binary(): "BINARY",
     pa.bool_(): "BOOLEAN",

@@ -17,8 +17,6 @@ from typing import Final
 
 from veen.client.home import PrivateFs
 
-__all__ = ["private_directory", "secret_file"]
-
 _NAME: Final = "secret"
 
 

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 from veen.log.decryption import REASONS
 
-__all__ = ["KINDS", "SkipCount", "Skips"]
-
 KINDS: Final = (*REASONS, "schema")  # the last: of another schema than the one that was asked for
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from veen.core.labels import label_of
+from veen.core.labels import epoch_at, label_of
+from veen.core.objects.profile import PRESETS
 from veen.fs.local import Fs
 from veen.log.errors import SourceDamaged
 from veen.storage.pinned import ChunkRef, LabelPin, first_ts
 
-__all__ = ["MAX_HOLE", "LabelStream", "Selection", "Slice", "budget", "divide", "label_slices", "pack"]
-
+_NEAR: Final = 2  # epochs around the time of an entry in which its label may lie
 MAX_HOLE: Final = 1 << 20  # entries in a row that may be missing: a file name can claim any number
 
 
@@ -170,6 +170,16 @@ def label_slices(
     holes = [hole for hole in _holes(label_pin) if selection.takes(hole)]
     for chunk in sorted((*_in_time(fs, chunks, selection), *holes), key=lambda chunk: chunk.start_seq):
         yield selection.slice_of(chunk, stream, before_ts)
+
+
+def epochs_near(epoch: int, hub_ts: int | None) -> tuple[int, ...]:
+    """The epochs in which a label of unknown stream may lie, by the time of one of its entries."""
+    epochs = {epoch}
+    if hub_ts is not None:
+        for profile in PRESETS.values():
+            now = epoch_at(hub_ts, profile.epoch_sec)
+            epochs |= {near for near in range(now - _NEAR, now + _NEAR + 1) if near >= 0}
+    return tuple(sorted(epochs))
 
 
 def _holes(label_pin: LabelPin) -> Iterator[ChunkRef]:

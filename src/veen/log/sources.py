@@ -1,6 +1,6 @@
 """Where entries are read from: a directory or bucket here, a hub in `veen.log.remote`. A source is a small value."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,14 +11,15 @@ from veen.log.entries import ReadSpec, batches
 from veen.log.slices import Selection, Slice, label_slices
 from veen.storage.pinned import Pinned, pin
 
-__all__ = ["DirectorySource", "LogSource"]
-
 
 class LogSource(Protocol):
     """Pinned and planned on the driver, read on executors."""
 
-    def pin(self, selection: Selection) -> Pinned:
-        """The heads of all labels, or at least of those that `selection` takes, as they are now."""
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> Pinned:
+        """The heads of all labels, or at least of those that `selection` takes, as they are now.
+
+        `after`: how far labels were read; what lies before may be left out.
+        """
 
     def slices(self, pinned: Pinned, selection: Selection) -> Iterator[Slice]:
         """The runs of entries that can hold what was selected, by label and position."""
@@ -33,8 +34,8 @@ class DirectorySource:
 
     uri: str
 
-    def pin(self, selection: Selection) -> Pinned:
-        return pin(self.uri, selection.labels)
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> Pinned:
+        return pin(self.uri, selection.labels, after=after)
 
     def slices(self, pinned: Pinned, selection: Selection) -> Iterator[Slice]:
         fs = open_fs(self.uri)

@@ -18,8 +18,6 @@ from veen.log.entries import ReadSpec, batches
 from veen.log.prefix import Mark, Prefix, make_prefix
 from veen.log.slices import Slice
 
-__all__ = ["TIMES", "Clock", "Times", "heads_at", "marks_at", "survey_batches", "surveyed_times", "with_times"]
-
 _HUB_TS: Final = ReadSpec(columns=chosen(["stream_seq", "hub_ts"], ENTRIES), level="none")
 TIMES: Final = tuple(Column(name, "BIGINT", pa.int64(), "") for name in ("slice", "first_ts", "last_ts"))
 

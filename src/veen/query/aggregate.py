@@ -18,8 +18,6 @@ from veen.query.canonical import Json, exact
 from veen.query.descriptor import Aggregate
 from veen.query.fields import FieldPath, RecordedEvent
 
-__all__ = ["AVG_DIGITS", "GroupReceipts", "Partial", "group_key", "row_of", "total_ignored"]
-
 AVG_DIGITS: Final = 18
 _EXACT: Final = Context(prec=100_000, traps=[Inexact])  # wide enough for any sum of numbers of 200 digits
 _RANKS: Final = {bool: 0, int: 1, Decimal: 1, str: 2}  # mixed types have an order too: false, numbers, texts

@@ -44,25 +44,6 @@ from veen.query.times import seconds_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "ENGINES",
-    "Comparison",
-    "Engine",
-    "Keys",
-    "Recorded",
-    "Result",
-    "answer_into",
-    "check_fresh",
-    "check_scope",
-    "failure_of",
-    "recorded_as",
-    "replay",
-    "replay_over",
-    "run",
-    "stored",
-    "verify",
-]
-
 Engine = Literal["python", "spark"]
 ENGINES: Final[tuple[Engine, ...]] = ("python", "spark")
 Keys = Keyring | KeyFile

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from veen.query.errors import InvalidJson
 
-__all__ = ["MAX_DEPTH", "MAX_DIGITS", "Json", "encode", "exact", "parse", "parse_canonical"]
-
 Json = Any  # of the types above
 
 MAX_DEPTH: Final = 128

@@ -20,13 +20,11 @@ from veen.query.errors import InvalidDescriptor
 from veen.query.fields import FieldPath, RecordedEvent
 from veen.query.times import seconds_of, timestamp
 
-__all__ = ["MAX_CONDITIONS", "OPERATORS", "TIME_FIELDS", "Chosen", "FieldCondition", "conditions_of", "settled"]
-
 MAX_CONDITIONS: Final = 64
 _MAX_VALUES: Final = 1024
 _MAX_TEXT: Final = 4096
 TIME_FIELDS: Final = ("event_time", "hub_commit_time")
-_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {"<": lt, "<=": le, "=": eq, ">": gt, ">=": ge}
+COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {"<": lt, "<=": le, "=": eq, ">": gt, ">=": ge}
 OPERATORS: Final = ("=", "in", "<", "<=", ">", ">=", "^=")
 _KINDS: Final[Mapping[type, int]] = {bool: 0, int: 1, Decimal: 1, str: 2}  # as min and max know them
 
@@ -48,7 +46,7 @@ class FieldCondition:
             return any(_KINDS[type(value)] == kind and value == actual for value in self.value)
         if _KINDS[type(self.value)] != kind:
             return False
-        return actual.startswith(self.value) if self.op == "^=" else _COMPARE[self.op](actual, self.value)
+        return actual.startswith(self.value) if self.op == "^=" else COMPARE[self.op](actual, self.value)
 
     def to_json(self) -> Json:
         value = list(self.value) if self.op == "in" else self.value
@@ -144,7 +142,7 @@ def _narrowed(chosen: Chosen, condition: FieldCondition) -> Chosen | None:
             return None
         common = sorted(set(values) if chosen.event_type is None else set(values) & set(chosen.event_type))
         return chosen._replace(event_type=tuple(common)) if common else None
-    if name == "hub_commit_time" and op in _COMPARE:
+    if name == "hub_commit_time" and op in COMPARE:
         return _within(chosen, op, seconds_of(value))
     return None
 

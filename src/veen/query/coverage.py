@@ -14,8 +14,6 @@ from veen.query.canonical import Json
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import hash_of
 
-__all__ = ["Coverage", "heads_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Coverage:

@@ -20,21 +20,6 @@ from veen.query.fields import ALL, FieldPath
 from veen.query.ordering import RowOrder, check_order, limit_of, orders_of
 from veen.query.times import seconds_of, timestamp
 
-__all__ = [
-    "FUNCTIONS",
-    "Aggregate",
-    "EvidencePolicy",
-    "Filter",
-    "Metric",
-    "Mode",
-    "Normalised",
-    "QueryDescriptor",
-    "check_id",
-    "new_query_id",
-    "new_result_id",
-    "normalise",
-]
-
 Mode = Literal["none", "spot", "full"]
 MODES: Final[tuple[Mode, ...]] = ("none", "spot", "full")
 FUNCTIONS: Final = ("min", "max", "sum", "avg")

@@ -9,8 +9,6 @@ from veen.query.canonical import Json
 from veen.query.descriptor import EvidencePolicy, QueryDescriptor
 from veen.query.errors import InvalidDescriptor, UnsupportedVersion
 
-__all__ = ["NO_EVIDENCE", "EvidenceHash", "ResultDigest", "RowsHash", "Verified", "hash_of"]
-
 NO_EVIDENCE: Final[dict[str, Json]] = {"mode": "none"}
 
 

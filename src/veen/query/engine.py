@@ -21,13 +21,11 @@ from veen.query.descriptor import Aggregate, QueryDescriptor
 from veen.query.digest import EvidenceHash, ResultDigest, RowsHash
 from veen.query.errors import EvidenceFailed
 from veen.query.evidence import Leaves, Prover
-from veen.query.matches import Match, Matcher
+from veen.query.matches import Match, Matcher, MatchTally
 from veen.query.ordering import first_rows
 from veen.query.sampling import sampler
 from veen.query.times import timestamp
 from veen.storage.pinned import first_ts
-
-__all__ = ["LocalSource", "MatchSource", "QueryOutcome", "ResultSink", "execute", "present"]
 
 NO_HUB: Final = "unidentified"
 
@@ -42,10 +40,10 @@ class ResultSink(Protocol):
 class MatchSource(Protocol):
     """Matching events of one plan."""
 
-    def matches(self, skips: Skips) -> Iterator[Match]:
-        """In logical order (D-27); what can be no row is counted in `skips`."""
+    def matches(self, tally: MatchTally, /) -> Iterator[Match]:
+        """In logical order (D-27); what can be no row is counted, with those that the limit leaves out for certain."""
 
-    def groups(self, skips: Skips) -> Iterator[tuple[bytes, Partial]] | None:
+    def groups(self, tally: MatchTally, /) -> Iterator[tuple[bytes, Partial]] | None:
         """The groups of an aggregate by key, if the source can make them without the order of events; else None."""
 
 
@@ -67,7 +65,7 @@ def execute(
     leaves: Leaves | None = None,
 ) -> QueryOutcome:
     """Run a query to its end. EvidenceFailed if a receipt or proof does not hold: then there is no result."""
-    rows, evidence, skips = RowsHash(), EvidenceHash(descriptor, result_id), Skips()
+    rows, evidence, tally = RowsHash(), EvidenceHash(descriptor, result_id), MatchTally()
     ignored: dict[str, int] = {}
 
     def emit(row: bytes) -> None:
@@ -87,18 +85,18 @@ def execute(
         if descriptor.aggregate is None:
             is_sampled = sampler(descriptor.evidence, descriptor.query_id)
             matches, matched = first_rows(
-                source.matches(skips), lambda match: match.row, descriptor.order, descriptor.limit
+                source.matches(tally), lambda match: match.row, descriptor.order, descriptor.limit
             )
             for match in matches:
                 if is_sampled(rows.count):
                     verify(match)
                 emit(match.row)
         else:
-            ignored, matched = _aggregate(descriptor, descriptor.aggregate, source, skips, emit, verify)
+            ignored, matched = _aggregate(descriptor, descriptor.aggregate, source, tally, emit, verify)
     for part in prefix.slices:
         if part.is_missing:
-            skips.add(part.label, "missing", part.first, part.entries)
-    coverage = Coverage.of(prefix, descriptor, skips, ignored, matched())
+            tally.add(part.label, "missing", part.first, part.entries)
+    coverage = Coverage.of(prefix, descriptor, tally, ignored, matched() + tally.left_out)
     digest = ResultDigest(
         query_id=descriptor.query_id,
         result_id=result_id,
@@ -118,7 +116,7 @@ def _aggregate(
     descriptor: QueryDescriptor,
     aggregate: Aggregate,
     source: MatchSource,
-    skips: Skips,
+    tally: MatchTally,
     emit: Callable[[bytes], None],
     verify: Callable[[Match], None],
 ) -> tuple[dict[str, int], Callable[[], int]]:
@@ -127,10 +125,10 @@ def _aggregate(
     Gives the values that metrics could not take, and how many rows there were before the limit.
     """
     mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
-    if mode == "none" and receipts is None and (merged := source.groups(skips)) is not None:
+    if mode == "none" and receipts is None and (merged := source.groups(tally)) is not None:
         return _grouped(descriptor, aggregate, merged, emit)
     groups: dict[bytes, Partial] = {}
-    for match in source.matches(skips):
+    for match in source.matches(tally):
         assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
         group = groups.setdefault(match.row, match.partial)
         if group is not match.partial:
@@ -150,7 +148,7 @@ def _aggregate(
     if mode == "spot":  # which rows are sampled is known only now: look at their events again (D-109)
         is_sampled = sampler(descriptor.evidence, descriptor.query_id)
         chosen = {key for number, key in enumerate(keys) if is_sampled(number)}
-        for match in source.matches(Skips()):
+        for match in source.matches(MatchTally()):
             if match.row in chosen:
                 verify(match)
     for key in keys:
@@ -193,12 +191,12 @@ class LocalSource:
         self._prefix, self._fs = prefix, open_fs(prefix.uri)
         self._matcher = Matcher(descriptor, keyring, prefix.identity)
 
-    def groups(self, skips: Skips) -> None:
+    def groups(self, tally: MatchTally) -> None:
         return None
 
-    def matches(self, skips: Skips) -> Iterator[Match]:
+    def matches(self, tally: Skips) -> Iterator[Match]:
         return in_order(
-            (self._begin(label_range), self._matcher.matches(self._fs, present(label_range.slices), skips))
+            (self._begin(label_range), self._matcher.matches(self._fs, present(label_range.slices), tally))
             for label_range in self._prefix.labels
         )
 

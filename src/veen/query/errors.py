@@ -6,23 +6,6 @@ from veen.core.catalogue import catalogue
 from veen.core.errors import StatedError, VerifyError
 from veen.log.errors import PipelineError
 
-__all__ = [
-    "DuplicateQuery",
-    "EvidenceFailed",
-    "ExecutionFailed",
-    "ForbiddenScope",
-    "InvalidDescriptor",
-    "InvalidJson",
-    "NotReady",
-    "QueryError",
-    "QueryNotFound",
-    "ResultDamaged",
-    "ResultForged",
-    "ServiceRefused",
-    "ServiceUnreachable",
-    "UnsupportedVersion",
-]
-
 
 class QueryError(PipelineError):
     """Base. `error_code` is stable and goes to clients; the words are for people."""
@@ -45,10 +28,9 @@ class InvalidJson(QueryError):
     error_code = "invalid_json"
 
 
-class InvalidDescriptor(QueryError):
+class InvalidDescriptor(QueryError, code="E.USAGE"):
     """A member of the descriptor is missing, of the wrong type, or asks for what there is not."""
 
-    code = "E.USAGE"
     error_code = "invalid_query_descriptor"
 
     def __init__(self, where: str, why: str) -> None:
@@ -57,10 +39,9 @@ class InvalidDescriptor(QueryError):
         self.what = f"{where}: {why}" if where else why
 
 
-class UnsupportedVersion(QueryError):
+class UnsupportedVersion(QueryError, code="E.USAGE"):
     """A descriptor or digest of another version (QRY-31)."""
 
-    code = "E.USAGE"
     error_code = "unsupported_version"
 
 

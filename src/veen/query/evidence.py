@@ -33,8 +33,6 @@ from veen.query.fields import receipt_id_of
 from veen.query.matches import Match, signature_fault
 from veen.storage import layout
 
-__all__ = ["Leaves", "Prover"]
-
 Leaves = Callable[[LabelRange], Iterator[tuple[int, bytes | None]]]  # positions and leaves of a label, in order
 
 _HASH_BYTES: Final = 32

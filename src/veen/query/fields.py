@@ -11,8 +11,6 @@ from veen.query.canonical import Json, parse_canonical
 from veen.query.errors import InvalidJson
 from veen.query.times import timestamp
 
-__all__ = ["ALL", "FieldPath", "RecordedBody", "RecordedEvent", "RecordedPlace", "payload_of", "receipt_id_of"]
-
 _MAX_PATH: Final = 32
 _MAX_NAME: Final = 1024
 _PAYLOAD_DEPTH: Final = 64  # with what CBOR allows around it, any row can still be written

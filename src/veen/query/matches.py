@@ -11,6 +11,7 @@ schema      it is no recorder event
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from veen.client.identity.keyring import Keyring
@@ -31,8 +32,6 @@ from veen.query.aggregate import Partial, group_key
 from veen.query.canonical import Json
 from veen.query.descriptor import Filter, QueryDescriptor
 from veen.query.fields import RecordedEvent
-
-__all__ = ["Match", "Matcher", "Witness", "match_of", "project", "record_of", "signature_fault", "takes"]
 
 
 class Witness(NamedTuple):
@@ -61,6 +60,13 @@ class Match(NamedTuple):
     @property
     def leaf_hash(self) -> bytes:
         return self.order[4]
+
+
+@dataclass(slots=True)
+class MatchTally(Skips):
+    """What a source counts besides the matches that it gives. Owned by the loop that reads."""
+
+    left_out: int = 0  # further matches, none of which can be a row: the limit of the query has no room for them
 
 
 def takes(chosen: Filter, record: RecordedEvent) -> bool:

@@ -1,49 +1,51 @@
 """The Spark engine: the same bytes as one process, for any partitioning (D-120).
 
 Two jobs. The first surveys the times of every slice of the log, from which ts* and a division of the logical order
-into buckets follow. The second opens, filters and projects, moves each match to its bucket, sorts there, and streams
-the buckets one after another to the driver, which hashes them once and holds none of them.
+into buckets follow. The second opens, filters and projects, moves each match to its bucket, sorts there, packs the rows
+and streams the buckets one after another to the driver, which hashes them once and holds none of them.
 
 Partition numbers are computed, not sampled: a sample would open every entry twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from veen.log.columns import ddl
+from veen.log.columns import Column, ddl
 from veen.log.keys import KeyFile
 from veen.log.prefix import Prefix
-from veen.log.skips import Skips
 from veen.log.slices import divide
 from veen.log.times import Times, with_times
 from veen.query.aggregate import Partial
 from veen.query.descriptor import QueryDescriptor
 from veen.query.engine import present
 from veen.query.errors import ExecutionFailed
-from veen.query.matches import Match
+from veen.query.matches import Match, MatchTally
 from veen.query.table_rows import TableTask
+from veen.query.table_sql import sql_plan
 from veen.query.tasks import (
+    BLOB,
     GROUPS,
     MATCHES,
-    SORT_KEYS,
+    ORDER_KEYS,
     Part,
     QueryJob,
+    add_note,
     boundaries,
     group_batches,
+    limited_batches,
     match_batches,
-    match_of,
+    matches_in,
     merged_batches,
-    skips_of,
+    pack_batches,
+    pairs_in,
 )
 from veen.spark.runner import job, over, parts_for, surveyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["SparkSource"]
 
 _MAX_BUCKETS: Final = 256
 
@@ -68,23 +70,27 @@ class SparkSource:
         self._parts = parts or parts_for(spark, size)
         self._tasks = divide(present(prefix.slices), self._parts)
         self._files = table.divided(self._parts) if table is not None else ()
+        self.sql = sql_plan(descriptor) if self._files else None  # files are read by it; None: row by row, in Python
         self._times: list[Times | None] | None = None  # surveyed once, when matches are first asked for
 
-    def matches(self, skips: Skips) -> Iterator[Match]:
+    def matches(self, tally: MatchTally) -> Iterator[Match]:
         if not self._tasks and not self._files:
             return
         query, tasks = self._prepared()
-        unsorted = over(self._spark, tasks, lambda part: match_batches(query, part), MATCHES)
+        unsorted = self._frame(query, tasks, match_batches, MATCHES)
         buckets = len(query.bounds) + 1
         divided = unsorted if len(tasks) == 1 else unsorted.repartitionById(buckets, unsorted["bucket"])
-        ordered = divided.sortWithinPartitions(*SORT_KEYS)
-        for row in self._rows(ordered, "query: open, filter and sort"):
-            if row["ts"] < 0:
-                skips_of(bytes(row["row"]), skips)
-            else:
-                yield match_of(row)
+        limit = None if query.descriptor.order or query.descriptor.aggregate is not None else query.descriptor.limit
 
-    def groups(self, skips: Skips) -> Iterator[tuple[bytes, Partial]]:
+        def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return pack_batches(limited_batches(batches, limit), MATCHES)
+
+        streams = sorted(query.descriptor.stream_names)
+        ordered = divided.sortWithinPartitions(*ORDER_KEYS)
+        for blob in self._blobs(ordered.mapInArrow(pack, ddl(BLOB)), "query: open, filter and sort"):
+            yield from matches_in(blob, streams, tally)
+
+    def groups(self, tally: MatchTally) -> Iterator[tuple[bytes, Partial]]:
         if not self._tasks and not self._files:
             return
         query, tasks = self._prepared()
@@ -98,13 +104,32 @@ class SparkSource:
             )
             return merged_batches(descriptor, pairs)
 
-        partials = over(self._spark, tasks, lambda part: group_batches(query, part), GROUPS)
+        partials = self._frame(query, tasks, group_batches, GROUPS)
         merged = partials.repartition(self._parts, "key").sortWithinPartitions("key").mapInArrow(merge, ddl(GROUPS))
-        for row in self._rows(merged.orderBy("key", "partial"), "query: open, filter and aggregate"):
-            if row["key"]:
-                yield bytes(row["key"]), Partial.from_bytes(bytes(row["partial"]))
-            else:
-                skips_of(bytes(row["partial"]), skips)
+        packed = merged.orderBy("key", "partial").mapInArrow(lambda rows: pack_batches(rows, GROUPS), ddl(BLOB))
+        for blob in self._blobs(packed, "query: open, filter and aggregate"):
+            for key, data in pairs_in(blob):
+                if key:
+                    yield key, Partial.from_bytes(data)
+                else:
+                    add_note(data, tally)
+
+    def _frame(
+        self,
+        query: QueryJob,
+        tasks: Sequence[Part],
+        run: Callable[[QueryJob, Part], Iterator[pa.RecordBatch]],
+        columns: Sequence[Column],
+    ) -> "DataFrame":
+        """What the tasks give: those of the log in Python, those of files by SQL if there is a plan for it."""
+        plan, files = self.sql, self._files
+        if plan is None:
+            return over(self._spark, tasks, lambda part: run(query, part), columns)
+        from_files = (plan.matches if columns is MATCHES else plan.groups)(self._spark, query, files)
+        from_log = [part for part in tasks if not isinstance(part, TableTask)]
+        if not from_log:
+            return from_files
+        return over(self._spark, from_log, lambda part: run(query, part), columns).union(from_files)
 
     def _prepared(self) -> tuple[QueryJob, list[Part]]:
         """The job with its buckets, and its tasks, each slice with the time before it."""
@@ -119,6 +144,7 @@ class SparkSource:
         bounds = boundaries(tasks, self._times, min(self._parts, _MAX_BUCKETS), more=begins)
         return replace(self._job, bounds=bounds), [*tasks, *self._files]
 
-    def _rows(self, frame: "DataFrame", what: str) -> Iterator[Any]:
+    def _blobs(self, frame: "DataFrame", what: str) -> Iterator[bytes]:
         with job(self._spark, what, ExecutionFailed):
-            yield from frame.toLocalIterator(prefetchPartitions=True)
+            for row in frame.toLocalIterator(prefetchPartitions=True):
+                yield bytes(row[0])

@@ -16,8 +16,6 @@ from veen.query import canonical
 from veen.query.canonical import Json
 from veen.query.errors import InvalidDescriptor
 
-__all__ = ["MAX_LIMIT", "MAX_ORDERED", "RowOrder", "check_order", "first_rows", "limit_of", "orders_of"]
-
 MAX_ORDERED: Final = 100_000  # rows that are held to be ordered
 MAX_LIMIT: Final = 10**15
 _MAX_ORDERS: Final = 16

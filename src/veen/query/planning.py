@@ -14,8 +14,6 @@ from veen.query.descriptor import QueryDescriptor
 from veen.query.errors import EvidenceFailed, ExecutionFailed
 from veen.storage.pinned import pin
 
-__all__ = ["plan_query"]
-
 
 def plan_query(
     uri: str,

@@ -13,18 +13,6 @@ from veen.query import canonical
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
 
-__all__ = [
-    "ACCESSES",
-    "AUDIT",
-    "EXECUTIONS",
-    "REQUESTS",
-    "RESULTS",
-    "failed_event",
-    "result_event",
-    "result_id_of",
-    "submitted_event",
-]
-
 REQUESTS: Final = "record/query/requests"  # QRY-01
 RESULTS: Final = "record/query/results"
 AUDIT: Final = "record/query/audit/"  # streams below it are optional

@@ -24,8 +24,6 @@ from veen.query.digest import ResultDigest, RowsHash, hash_of
 from veen.query.errors import QueryError, ResultForged, ServiceRefused, ServiceUnreachable
 from veen.query.store import MAX_LIMIT
 
-__all__ = ["QueryConnection", "RemoteResult", "connect"]
-
 _PREFIX: Final = "/api/v1/query"
 _MAX_ANSWER: Final = 64 << 20
 _FIRST_WAIT: Final = 0.05

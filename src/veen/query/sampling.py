@@ -8,8 +8,6 @@ from typing import Final
 from veen.core.hashing import tag_prefix, u64be
 from veen.query.descriptor import EvidencePolicy
 
-__all__ = ["sampler", "threshold"]
-
 _TAG: Final = tag_prefix("veen/query-spot")
 
 

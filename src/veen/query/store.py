@@ -28,8 +28,6 @@ from veen.query.descriptor import QueryDescriptor, check_id
 from veen.query.digest import ResultDigest
 from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, QueryNotFound, ResultDamaged
 
-__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "ResultPage", "ResultStore", "State", "Status", "put_once"]
-
 State = Literal["pending", "running", "completed", "failed"]
 DEFAULT_LIMIT: Final = 1000
 MAX_LIMIT: Final = 10_000

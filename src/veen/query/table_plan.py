@@ -28,7 +28,7 @@ from veen.overlays.recorder.events import EVENT, EVENTS_TABLE
 from veen.query.aggregate import Partial
 from veen.query.descriptor import Filter, QueryDescriptor
 from veen.query.engine import MatchSource
-from veen.query.matches import Match
+from veen.query.matches import Match, MatchTally
 from veen.query.table_rows import EVENTS, Spans, TableTask, may_have, runs_of, within
 from veen.tables.errors import TableDamaged
 from veen.tables.index import RowCount
@@ -37,8 +37,6 @@ from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableHead, TableState
 from veen.tables.parts import read_part
 from veen.tables.typed import NO_VALUE, definition_of
-
-__all__ = ["PlanReport", "PlannedSource", "TablePlan", "TableSource", "log_plan", "plan_tables"]
 
 _RECORDED: Final = EVENT.id.hex()
 _MAX_LOOKUP_BYTES: Final = 256 << 20  # of Parquet that the driver reads to find entries whose evidence is asked for
@@ -216,19 +214,21 @@ class PlannedSource:
         """`proven` reads entries that the tables have found; what it skips was counted by them."""
         self._plan, self._sources, self._proven = plan, sources, proven
 
-    def matches(self, skips: Skips) -> Iterator[Match]:
-        self._plan.add_skips(skips)
-        parts = [source.matches(skips) for source in self._sources]
+    def matches(self, tally: MatchTally) -> Iterator[Match]:
+        self._plan.add_skips(tally)
+        of_proven = MatchTally()
+        parts = [source.matches(tally) for source in self._sources]
         if self._proven is not None:
-            parts.append(self._proven.matches(Skips()))
-        return in_order((0, part) for part in parts)
+            parts.append(self._proven.matches(of_proven))
+        yield from in_order((0, part) for part in parts)
+        tally.left_out += of_proven.left_out
 
-    def groups(self, skips: Skips) -> Iterator[tuple[bytes, Partial]] | None:
+    def groups(self, tally: MatchTally) -> Iterator[tuple[bytes, Partial]] | None:
         if len(self._sources) != 1 or self._proven is not None:
             return None
-        merged = self._sources[0].groups(skips)
+        merged = self._sources[0].groups(tally)
         if merged is not None:
-            self._plan.add_skips(skips)
+            self._plan.add_skips(tally)
         return merged
 
 

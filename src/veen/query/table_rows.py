@@ -29,8 +29,6 @@ from veen.tables.index import FileIndex
 from veen.tables.manifest import DataFile
 from veen.tables.parts import read_part
 
-__all__ = ["EVENTS", "Spans", "TableTask", "may_have", "runs_of", "within"]
-
 EVENTS: Final = EVENTS_TABLE.name
 Spans = Mapping[str, Sequence[tuple[int, int]]]  # by label in hex: runs of positions, in order
 _ORDER: Final = ("ts", "stream_id", "epoch", "stream_seq", "leaf_hash")
@@ -165,15 +163,19 @@ class TableTask:
         for record in self._records(descriptor, file):
             yield match_of(descriptor, None, record, None)
 
+    def tables(self, descriptor: QueryDescriptor) -> Iterator[pa.Table]:
+        """The rows of each file at positions that count, without those of another subject, type or time."""
+        for file in self.files:
+            yield self._inside(file, _chosen(read_part(self.store, EVENTS, file), descriptor.filter))
+
+    def matches_of(self, descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[Match]:
+        """The matches among some of these rows."""
+        for record in _taken(descriptor, rows):
+            yield match_of(descriptor, None, record, None)
+
     def _records(self, descriptor: QueryDescriptor, file: DataFile) -> Iterator[RecordedEvent]:
-        chosen, names = descriptor.filter, descriptor.stream_names
-        rows = _chosen(read_part(self.store, EVENTS, file), chosen)
-        rows = self._inside(file, rows).sort_by([(name, "ascending") for name in _ORDER])
-        for batch in rows.to_batches():
-            for row in batch.to_pylist():
-                record = _record(row, names[row["stream_id"]])
-                if takes(chosen, record):
-                    yield record
+        for rows in replace(self, files=(file,)).tables(descriptor):
+            yield from _taken(descriptor, rows.sort_by([(name, "ascending") for name in _ORDER]))
 
     def _inside(self, file: DataFile, rows: pa.Table) -> pa.Table:
         """The rows at positions that count."""
@@ -186,6 +188,15 @@ class TableTask:
             for first, last in self.spans.get(label, ()):
                 mask |= is_label & (seqs >= first) & (seqs <= last)
         return rows.filter(pa.array(mask))
+
+
+def _taken(descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[RecordedEvent]:
+    chosen, names = descriptor.filter, descriptor.stream_names
+    for batch in rows.to_batches():
+        for row in batch.to_pylist():
+            record = _record(row, names[row["stream_id"]])
+            if takes(chosen, record):
+                yield record
 
 
 def _chosen(rows: pa.Table, chosen: Filter) -> pa.Table:

@@ -2,20 +2,27 @@
 
 A job names a key file and never holds a key (D-120). However the log is divided into tasks and whatever order they end
 in, sorting what they give restores the one sequence of matches that a single process would see.
+
+Sorted rows go to the driver in blobs, an Arrow batch of about a MiB each: row by row, Spark would pickle every column
+of every row, and no cluster would make a query faster than that one thread (decision 311). A limit is applied before
+that, by each task and each bucket; how many matches it left out travels with the rest, for the coverage counts them.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from veen.core.event import Order
 from veen.core.objects.identity import HubIdentity
 from veen.fs.places import open_fs
 from veen.log.columns import Column, arrow_schema, batched
-from veen.log.events import SORT_KEYS
 from veen.log.keys import KeyFile
 from veen.log.skips import Skips
 from veen.log.slices import Slice
@@ -23,23 +30,10 @@ from veen.log.times import Times
 from veen.query import canonical
 from veen.query.aggregate import Partial
 from veen.query.descriptor import QueryDescriptor
-from veen.query.matches import Match, Matcher, Witness
+from veen.query.matches import Match, Matcher, MatchTally, Witness
+from veen.query.ordering import MAX_ORDERED
 
-__all__ = [
-    "GROUPS",
-    "MATCHES",
-    "SORT_KEYS",
-    "Part",
-    "QueryJob",
-    "RowTask",
-    "boundaries",
-    "group_batches",
-    "match_batches",
-    "match_of",
-    "merged_batches",
-    "skips_of",
-]
-
+_BLOB_BYTES: Final = 1 << 20
 _MAX_GROUPS: Final = 100_000  # of a task before it passes on what it has
 
 
@@ -49,8 +43,8 @@ def _column(name: str, sql: str, arrow: pa.DataType) -> Column:
 
 MATCHES: Final = (
     _column("bucket", "INT", pa.int32()),
-    _column("ts", "BIGINT", pa.int64()),  # -1: not a match, but what was skipped
-    _column("stream_id", "BINARY", pa.binary()),
+    _column("ts", "BIGINT", pa.int64()),  # -1: not a match, but a note: what was skipped or left out
+    _column("stream", "INT", pa.int32()),  # its number among the streams of the scope: compares faster than 32 bytes
     _column("epoch", "BIGINT", pa.int64()),
     _column("stream_seq", "BIGINT", pa.int64()),
     _column("label", "BINARY", pa.binary()),
@@ -60,6 +54,8 @@ MATCHES: Final = (
     *(_column(name, "BINARY", pa.binary()) for name in Witness._fields),
     _column("fault", "STRING", pa.string()),
 )
+ORDER_KEYS: Final = ("ts", "stream", "epoch", "stream_seq", "leaf_hash")  # the logical order (D-27)
+BLOB: Final = (_column("blob", "BINARY", pa.binary()),)
 GROUPS: Final = (_column("key", "BINARY", pa.binary()), _column("partial", "BINARY", pa.binary()))
 
 
@@ -110,17 +106,22 @@ def _matches(job: QueryJob, part: Part, skips: Skips) -> Iterator[Match]:
     return Matcher(job.descriptor, job.keys.load(), job.identity).matches(open_fs(job.uri), part, skips)
 
 
+def stream_numbers(descriptor: QueryDescriptor) -> dict[bytes, int]:
+    """The streams of the scope, numbered in the order of their ids."""
+    return {stream_id: number for number, stream_id in enumerate(sorted(descriptor.stream_names))}
+
+
 def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
-    """The matches in some slices or files, then what was skipped in them."""
-    skips = Skips()
+    """The matches in some slices or files, then notes: what was skipped in them, and what a limit left out."""
+    tally, numbers = MatchTally(), stream_numbers(job.descriptor)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for match in _matches(job, part, skips):
+        for match in _first(job.descriptor, _matches(job, part, tally), tally):
             ts, stream_id, epoch, stream_seq, leaf_hash = match.order
             row = {
                 "bucket": bisect_right(job.bounds, match.order),
                 "ts": ts,
-                "stream_id": stream_id,
+                "stream": numbers[stream_id],
                 "epoch": epoch,
                 "stream_seq": stream_seq,
                 "label": match.label,
@@ -130,38 +131,140 @@ def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
                 "fault": match.fault,
             }
             yield row | match.witness._asdict() if match.witness else row
-        for number, data in enumerate(_skip_rows(skips)):
-            yield {"bucket": 0, "ts": -1, "stream_id": b"", "epoch": 0, "stream_seq": number, "row": data}
+        yield from _notes(tally)
 
     yield from batched(rows(), arrow_schema(MATCHES))
 
 
-def _skip_rows(skips: Skips) -> Iterator[bytes]:
-    for label, *rest in skips.to_tree():
+def _first(descriptor: QueryDescriptor, matches: Iterator[Match], tally: MatchTally) -> Iterator[Match]:
+    """Those matches that can be rows of the result as far as this task knows: no more than the limit."""
+    limit, orders = descriptor.limit, descriptor.order
+    if descriptor.aggregate is not None or limit is None or limit > MAX_ORDERED:
+        return matches
+    count = 0
+
+    def counted() -> Iterator[Match]:
+        nonlocal count
+        for match in matches:
+            count += 1
+            yield match
+
+    def key(match: Match) -> list[Any]:
+        row = canonical.parse(match.row) if orders else {}
+        return [*(order.key(row) for order in orders), match.order]
+
+    first = nsmallest(limit, counted(), key=key)
+    tally.left_out += count - len(first)
+    return iter(first)
+
+
+def _notes(tally: MatchTally) -> Iterator[dict[str, Any]]:
+    for number, data in enumerate(_skip_rows(tally)):
+        yield {"bucket": 0, "ts": -1, "stream": 0, "epoch": 0, "stream_seq": number, "row": data}
+
+
+def _skip_rows(tally: MatchTally) -> Iterator[bytes]:
+    for label, *rest in tally.to_tree():
         yield canonical.encode([label.hex(), *rest])
+    if tally.left_out:
+        yield canonical.encode(tally.left_out)
 
 
-def skips_of(data: bytes, into: Skips) -> None:
-    """Take in what a task has skipped."""
-    label, *rest = canonical.parse(data)
-    into.absorb([[bytes.fromhex(label), *rest]])
+def add_note(data: bytes, tally: MatchTally) -> None:
+    """Take in what a task has skipped or left out."""
+    note = canonical.parse(data)
+    if type(note) is int:
+        tally.left_out += note
+        return
+    label, *rest = note
+    tally.absorb([[bytes.fromhex(label), *rest]])
 
 
-def match_of(row: Any) -> Match:
-    """A match from its columns: a mapping, or a row of Spark."""
+# --- on the way to the driver ------------------------------------------------------------------------------------
 
-    def data(name: str) -> bytes:
-        value = row[name]
-        return b"" if value is None else bytes(value)
 
-    return Match(
-        order=(row["ts"], data("stream_id"), row["epoch"], row["stream_seq"], data("leaf_hash")),
-        label=data("label"),
-        row=data("row"),
-        partial=None if row["partial"] is None else Partial.from_bytes(data("partial")),
-        witness=None if row["receipt"] is None else Witness(*(data(name) for name in Witness._fields)),
-        fault=row["fault"],
-    )
+def limited_batches(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Sorted rows of MATCHES, of which the first `limit` matches are left; notes are, and one more says how many."""
+    tally, remaining = MatchTally(), limit
+    for batch in batches:
+        if remaining is None:
+            yield batch
+            continue
+        notes = int(pc.sum(pc.less(batch.column("ts"), 0)).as_py() or 0)  # they sort before all matches
+        count = min(remaining, batch.num_rows - notes)
+        remaining -= count
+        tally.left_out += batch.num_rows - notes - count
+        yield batch.slice(0, notes + count)
+    if tally.left_out:
+        yield from batched(_notes(tally), arrow_schema(MATCHES))
+
+
+def pack_batches(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Rows in BLOBs of about a MiB: each an Arrow batch of `columns`, in the order of the rows."""
+    schema, blob = arrow_schema(columns), arrow_schema(BLOB)
+    for batch in batches:
+        rows = batch if batch.schema.equals(schema) else batch.cast(schema)
+        for first, count in _cuts(rows):
+            data = rows.slice(first, count).serialize().to_pybytes()
+            yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], schema=blob)
+
+
+def _cuts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """(first, count) of runs of rows with about as many bytes as a blob has."""
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if pa.types.is_binary(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    numbers = np.cumsum(sizes) // _BLOB_BYTES
+    begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), batch.num_rows]
+    for first, end in pairwise(begins):
+        if end > first:
+            yield first, end - first
+
+
+def _unpacked(blob: bytes, columns: Sequence[Column]) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.py_buffer(blob), arrow_schema(columns))
+
+
+def _bytes_of(column: pa.Array) -> list[bytes]:
+    """The values of a binary column, b"" for NULL; several times faster than `to_pylist`."""
+    _, offsets, data = column.buffers()
+    if data is None:
+        return [b""] * len(column)
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+    values = data.to_pybytes()
+    return [values[begin:end] for begin, end in pairwise(ends)]
+
+
+def _optional(column: pa.Array) -> list[Any]:
+    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
+
+
+def matches_in(blob: bytes, streams: Sequence[bytes], tally: MatchTally) -> Iterator[Match]:
+    """The matches of a blob; notes go to the tally. `streams`: the ids of the scope, sorted."""
+    batch = _unpacked(blob, MATCHES)
+    numbers = [batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in ORDER_KEYS[:4]]
+    texts = [_bytes_of(batch.column(name)) for name in ("leaf_hash", "label", "row")]
+    others = [_optional(batch.column(name)) for name in ("partial", "fault", *Witness._fields)]
+    for row in zip(*numbers, *texts, *others, strict=True):
+        ts, stream, epoch, stream_seq, leaf_hash, label, data, partial, fault, *witness = row
+        if ts < 0:
+            add_note(data, tally)
+            continue
+        yield Match(
+            (ts, streams[stream], epoch, stream_seq, leaf_hash),
+            label,
+            data,
+            None if partial is None else Partial.from_bytes(partial),
+            None if witness[0] is None else Witness(*witness),
+            fault,
+        )
+
+
+def pairs_in(blob: bytes) -> list[tuple[bytes, bytes]]:
+    """The key and partial of each group in a blob."""
+    batch = _unpacked(blob, GROUPS)
+    return list(zip(*(_bytes_of(column) for column in batch.columns), strict=True))
 
 
 # --- groups ------------------------------------------------------------------------------------------------------
@@ -171,11 +274,11 @@ def group_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
     """What some slices or files add to each group; the empty key carries what was skipped."""
     aggregate = job.descriptor.aggregate
     assert aggregate is not None  # noqa: S101 - only aggregates come here
-    skips = Skips()
+    tally = MatchTally()
 
     def rows() -> Iterator[dict[str, Any]]:
         groups: dict[bytes, Partial] = {}
-        for match in _matches(job, part, skips):
+        for match in _matches(job, part, tally):
             assert match.partial is not None  # noqa: S101 - as above
             group = groups.setdefault(match.row, match.partial)
             if group is not match.partial:
@@ -184,7 +287,7 @@ def group_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
                 yield from ({"key": key, "partial": group.to_bytes()} for key, group in groups.items())
                 groups.clear()
         yield from ({"key": key, "partial": group.to_bytes()} for key, group in groups.items())
-        yield from ({"key": b"", "partial": data} for data in _skip_rows(skips))
+        yield from ({"key": b"", "partial": data} for data in _skip_rows(tally))
 
     yield from batched(rows(), arrow_schema(GROUPS))
 

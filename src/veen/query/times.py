@@ -4,8 +4,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = ["seconds_of", "timestamp"]
-
 _FORM: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)

@@ -3,5 +3,3 @@
 Besides this package only `veen.folds.on_spark`, `veen.query.on_spark`, `veen.tables` and the module by which Spark
 finds its data source import pyspark.
 """
-
-__all__: list[str] = []

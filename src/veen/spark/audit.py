@@ -23,8 +23,6 @@ from veen.verify.audit.engine import Step, Weight, cut
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkEngine"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

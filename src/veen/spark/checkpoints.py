@@ -20,8 +20,6 @@ from veen.log.hub_link import HubLink
 from veen.log.options import HubAddress, Options
 from veen.storage.scan import inventory, read_file
 
-__all__ = ["CheckpointReader"]
-
 _RANGE: Final = "tooling/checkpoint_range"
 _FILES_PER_TASK: Final = 4096
 

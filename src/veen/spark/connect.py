@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["is_connect", "parallelism", "partition_count", "tag_of"]
-
 _LOCAL: Final = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 _TASKS: Final = 8  # where nothing says how many cores a cluster has: enough for a few, and cheap for one
 

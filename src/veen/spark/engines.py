@@ -11,8 +11,6 @@ from typing import Final, Literal, NamedTuple
 from veen.log.errors import JavaMissing
 from veen.storage.pinned import pin
 
-__all__ = ["AUTO_BYTES", "Engine", "EngineChoice", "choose_engine", "log_bytes"]
-
 Engine = Literal["python", "spark"]
 AUTO_BYTES: Final = 32 << 20
 _MIB: Final = 1 << 20

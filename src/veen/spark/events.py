@@ -15,8 +15,6 @@ from veen.spark.runner import over, timed_tasks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["events_frame"]
-
 
 def events_frame(
     spark: "SparkSession",

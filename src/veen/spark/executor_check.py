@@ -18,8 +18,6 @@ from veen.spark.connect import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["NEEDED", "Executor", "ask", "check", "faults"]
-
 NEEDED: Final = ("veen", "pyspark_veen", "nacl.bindings", "cbor2", "pyarrow", "numpy")
 _ROUNDS: Final = 5
 _PATIENCE_SECONDS: Final = 60.0

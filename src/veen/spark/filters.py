@@ -14,8 +14,6 @@ from pyspark.sql.datasource import (
 
 from veen.log.slices import Selection
 
-__all__ = ["narrowed"]
-
 
 def narrowed(selection: Selection, condition: Filter) -> Selection:
     """What a filter on label, stream, position or time says about chunks; others say nothing."""

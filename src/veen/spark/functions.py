@@ -26,8 +26,6 @@ from veen.verify.entry import msg_signature_fault
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OPENED_TYPE", "register_functions"]
-
 OPENED_TYPE: Final = "STRUCT<schema: STRING, payload: STRING, body: BINARY, ok: BOOLEAN, reason: STRING>"
 _OPENED: Final = pa.struct(
     [

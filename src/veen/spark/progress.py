@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["STARTING", "SparkStage", "Tell", "Tracker", "entries_behind", "line", "watching"]
-
 STARTING: Final = "starting Spark: a Java virtual machine, some seconds"
 
 Tell = Callable[[str], None]

@@ -20,9 +20,8 @@ from veen.spark.settings import SparkSettings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["collected", "job", "over", "parts_for", "surveyed", "timed_tasks", "words_of"]
-
 _MAX_TASKS: Final = 10_000
+_MAX_SHARED_BYTES: Final = 16 << 20  # of tasks that are given to tasks, over all of them: less than a second's work
 _ONE_TASK_BYTES: Final = 4 << 20  # less than a second's work: dividing it, and surveying it first, would take longer
 
 T = TypeVar("T")
@@ -33,18 +32,41 @@ def over(
 ) -> "DataFrame":
     """A DataFrame of what `run` gives for each of `tasks`, with a Spark task for each.
 
-    Tasks are small values: paths and ranges, never keys. All of them travel to every executor, which unpickles only
-    its own.
+    Tasks are small values: paths and ranges, never keys. A few of them are part of the function that every task is
+    given. Many travel as rows, so that a task is given its own and no other: else the plan of a long log would be read
+    again by each of its tasks.
     """
     payloads = [pickle.dumps(task) for task in tasks]
+    count = len(payloads)
+    if count * sum(map(len, payloads)) > _MAX_SHARED_BYTES:
+        return _rows_of(spark, payloads).mapInArrow(
+            lambda batches: _each(batches, "task", pickle.loads, run), ddl(columns)
+        )
+    numbers = spark.range(0, count, 1, count)
+    return numbers.mapInArrow(
+        lambda batches: _each(batches, "id", lambda number: pickle.loads(payloads[number]), run),  # noqa: S301 - ours
+        ddl(columns),
+    )
 
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow each time
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from run(pickle.loads(payloads[number]))  # noqa: S301 - made by our own driver
 
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(each, ddl(columns))
+def _rows_of(spark: "SparkSession", payloads: Sequence[bytes]) -> "DataFrame":
+    """One partition for each task."""
+    schema = pa.schema([("number", pa.int32()), ("task", pa.binary())])
+    table = pa.table([pa.array(range(len(payloads)), pa.int32()), pa.array(payloads, pa.binary())], schema=schema)
+    frame = spark.createDataFrame(table)
+    return frame.repartitionById(len(payloads), frame["number"])
+
+
+def _each(
+    batches: Iterable[pa.RecordBatch],
+    column: str,
+    load: Callable[[Any], T],
+    run: Callable[[T], Iterable[pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow each time
+    for batch in batches:
+        for value in batch.column(column).to_pylist():
+            yield from run(load(value))
 
 
 def collected(

@@ -17,8 +17,6 @@ from veen.fs.stores import open_store
 from veen.log.columns import SENT, arrow_schema
 from veen.spark.writing import RowDelivery, WritePlan
 
-__all__ = ["SentFiles", "Written", "complete"]
-
 _ROWS_PER_FILE: Final = 65_536
 
 

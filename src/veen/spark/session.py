@@ -29,18 +29,6 @@ from veen.spark.startup import class_archive, start_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "MIN_JAVA",
-    "OWN",
-    "described",
-    "doing",
-    "find_java",
-    "java_version",
-    "register_sources",
-    "spark_session",
-    "using_session",
-]
-
 MIN_JAVA: Final = 17
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 

@@ -13,8 +13,6 @@ from veen.log.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
-__all__ = ["SETTINGS", "SparkSettings", "reader"]
-
 _MIB: Final = 1024 * 1024
 
 SETTINGS: Final = {

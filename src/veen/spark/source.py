@@ -6,7 +6,7 @@ the executor. Where entries come from, a directory or a hub, is behind `veen.log
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -33,8 +33,6 @@ from veen.log.slices import Slice, budget, pack
 from veen.log.sources import DirectorySource, LogSource
 from veen.spark.filters import narrowed
 from veen.storage.pinned import Pinned
-
-__all__ = ["CheckpointSource", "DataLoss", "EntrySource", "ReceiptSource"]
 
 _HEADS: Final = "heads"
 _HUB_ID: Final = "hub_id"
@@ -124,9 +122,12 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading = _Reading(options, wanted)
         self._target: dict[str, int] | None = None
         self._newest: dict[str, int] | None = None  # heads at the last look, whatever the limit of a batch
+        self._last: Pinned | None = None  # at the last look: what was new by then
 
-    def _pinned(self) -> Pinned:
-        return self._source.pin(self._options.selection)
+    def _pinned(self, begun: Mapping[str, int] | None = None) -> Pinned:
+        """As it is now; without files that were read before `begun`, which would only be listed again each time."""
+        after = {bytes.fromhex(label): seq for label, seq in (begun or {}).items()}
+        return self._source.pin(self._options.selection, after)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """All that is there now, in as many batches as the limit asks for, and nothing that comes later."""
@@ -148,11 +149,15 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        pinned = self._pinned()
+        begun = start[_HEADS]
+        pinned = self._last = self._pinned(begun)
         self._check_hub(start, pinned)
         heads = self._heads(pinned)
+        for label, seq in begun.items():
+            label_pin = pinned.labels.get(bytes.fromhex(label))
+            if label_pin is not None and label_pin.size >= seq:  # all of it read, or some in a file that goes on
+                heads[label] = max(heads.get(label, 0), seq)
         self._newest = dict(heads)
-        begun = start[_HEADS]
         self._check_loss(begun, heads)
         if self._target is not None:
             heads = {
@@ -187,7 +192,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             heads[label] = begun[label]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        pinned = self._pinned()
+        pinned = self._covering(start[_HEADS], end[_HEADS])
         self._check_hub(end, pinned)
         slices: list[Slice] = []
         for label, last in sorted(end[_HEADS].items()):
@@ -198,6 +203,17 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             slices += self._source.slices(pinned, chosen)
             self._check_whole(pinned, label, first, last)
         return _partitions(slices, pinned, self._options)
+
+    def _covering(self, begun: dict[str, int], heads: dict[str, int]) -> Pinned:
+        """The last look, if all of the batch was there by then; after a restart there was none."""
+        last = self._last
+        if last is None:
+            return self._pinned(begun)
+        for label, seq in heads.items():
+            label_pin, first = last.labels.get(bytes.fromhex(label)), begun.get(label, 0) + 1
+            if seq >= first and (label_pin is None or label_pin.left_out >= first or label_pin.size < seq):
+                return self._pinned(begun)
+        return last
 
     def _check_whole(self, pinned: Pinned, label: str, first: int, last: int) -> None:
         """Also when a batch is planned again after a restart, by when its end may be gone."""

@@ -24,8 +24,6 @@ from veen.client.home import Home
 from veen.core.errors import VeenError
 from veen.log.errors import SparkFailed
 
-__all__ = ["C1_BYTES", "PREPARING", "ClassArchive", "class_archive", "prepare", "start_options"]
-
 ARCHIVE_VARIABLE: Final = "VEEN_SPARK_ARCHIVE"
 PREPARING: Final = "preparing Spark: one start, some twenty seconds"
 C1_BYTES: Final = 256 << 20  # a log below this size is read before the optimising compiler would pay

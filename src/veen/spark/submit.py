@@ -25,19 +25,6 @@ from typing import Final, Literal
 from veen.log.errors import SparkMissing, SubmitFailed
 from veen.spark.session import OWN, find_java
 
-__all__ = [
-    "SHIPS",
-    "Plan",
-    "Ship",
-    "Submission",
-    "pack_all",
-    "pack_code",
-    "plan",
-    "spark_home",
-    "spark_version",
-    "submit",
-]
-
 Ship = Literal["code", "all", "nothing"]
 SHIPS: Final[tuple[Ship, ...]] = ("code", "all", "nothing")
 _PACKAGES: Final = ("veen", "pyspark_veen")

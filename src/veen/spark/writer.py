@@ -37,8 +37,6 @@ from veen.log.scratch import private_directory
 from veen.spark.sent import SentFiles, Written, complete
 from veen.spark.writing import RowRefused, RowSender, WritePlan, draft_of, open_keys
 
-__all__ = ["INPUT", "BatchWriter", "Done", "StreamWriter", "check_columns", "write_rows"]
-
 INPUT: Final = {
     "body": "BINARY, STRING, or a STRUCT or ARRAY, which becomes JSON",
     "schema": "STRING, a name or 64 hex digits; or BINARY",

@@ -47,8 +47,6 @@ from veen.core.schema_id import schema_id
 from veen.log.errors import OptionError, PipelineError
 from veen.log.options import WriteOptions
 
-__all__ = ["RowDelivery", "RowRefused", "RowSender", "RowsChanged", "WritePlan", "draft_of", "open_keys"]
-
 _TOKEN_SECONDS: Final = 30 * 86_400  # for as long a write may be taken up again
 _MAX_PASSPHRASE: Final = 4096
 _MAX_DOUBTS, _FIRST_DOUBT_SECONDS = 6, 0.05  # three seconds in all

@@ -2,8 +2,6 @@
 
 from veen.log.errors import PipelineError
 
-__all__ = ["LoadFailed", "LogMoved", "NoTable", "OtherHub", "TableBusy", "TableDamaged"]
-
 
 class NoTable(PipelineError):
     """There is no such table at this place."""

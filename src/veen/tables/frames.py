@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import duckdb
     import polars
 
-__all__ = ["register_duckdb", "to_arrow", "to_polars"]
-
 
 def to_arrow(
     to: str | TableStore,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from veen.folds import FoldResult
 
-__all__ = ["Refreshed", "cuts_of", "refresh", "replace_gold", "snapshot_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:

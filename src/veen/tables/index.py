@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from veen.fs.inside import FileRefused
 from veen.tables.typed import installed, is_typed
 
-__all__ = ["ColumnRange", "FileIndex", "RowCount", "index_of"]
-
 _MAX_VALUES: Final = 16  # of a column: so many are listed one by one
 _MAX_TEXT: Final = 64  # characters of a bound
 _PLACES: Final = ("hub_time", "stream_seq", "issue")  # columns of every typed table that queries select by

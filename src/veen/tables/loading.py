@@ -6,13 +6,14 @@ functions of a job and a part of the log: Spark runs them, or one process does.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from veen.client.identity.keyring import Keyring
 from veen.core.objects.identity import HubIdentity
@@ -20,9 +21,9 @@ from veen.fs.local import Fs
 from veen.fs.places import absolute, open_fs
 from veen.fs.stores import TableStore
 from veen.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
-from veen.log.decryption import reader_of
+from veen.log.decryption import columns_of, reader_of
 from veen.log.entries import Level, ReadSpec, batches
-from veen.log.events import EventJob, event_batches
+from veen.log.events import SILVER, EventJob, rows_of
 from veen.log.keys import KeyFile
 from veen.log.prefix import Prefix, make_prefix
 from veen.log.slices import Slice, budget
@@ -39,18 +40,6 @@ from veen.tables.typed import definition_of, installed, typed_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "Engine",
-    "LoadJob",
-    "LoadReport",
-    "commit_prefix",
-    "complete_typed",
-    "load",
-    "load_task",
-    "reader_mark",
-    "typed_now",
-]
 
 Engine = Literal["python", "spark"]
 
@@ -96,24 +85,26 @@ class LoadReport:
 
 
 def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of some slices; what comes out says which files, and how far the time of labels went."""
-    store = job.to
-    heads: dict[str, TableHead] = {}
-    results: list[dict[str, str]] = []
+    """Write the rows of some slices; what comes out says which files, and how far the time of labels went.
+
+    Each entry is read and checked once: its batch gives the rows of bronze, then those of silver, then typed ones.
+    """
     declared = _declared(job.typed)
-    typed = {table.name: PartWriter(store, table.name, target_bytes=job.target_bytes) for table in declared}
-    for table, rows in (("bronze", _bronze(job, slices)), ("silver", _silver(job, slices))):
-        writer = PartWriter(store, table, target_bytes=job.target_bytes)
-        for batch in rows:
-            writer.add(batch)
-            if table == "bronze" and batch.num_rows:
-                label, head = _head_of(batch)
-                heads[label] = heads.get(label, head).later(head)
-            if table == "silver":
-                for name, part in typed_batches(batch, declared):
-                    typed[name].add(part)
-        results += ({"kind": "file", "name": table, "value": json.dumps(file.to_json())} for file in writer.done())
-    results += _files(typed.values())
+    names = ("bronze", "silver", *(table.name for table in declared))
+    writers = {name: PartWriter(job.to, name, target_bytes=job.target_bytes) for name in names}
+    heads: dict[str, TableHead] = {}
+
+    def add_bronze(batch: pa.RecordBatch) -> None:
+        writers["bronze"].add(batch)
+        if batch.num_rows:
+            label, head = _head_of(batch)
+            heads[label] = heads.get(label, head).later(head)
+
+    for batch in _silver(job, slices, add_bronze):
+        writers["silver"].add(batch)
+        for name, part in typed_batches(batch, declared):
+            writers[name].add(part)
+    results = list(_files(writers.values()))
     results += ({"kind": "head", "name": label, "value": json.dumps(head)} for label, head in heads.items())
     results += _readers(job, slices)
     yield pa.RecordBatch.from_pylist(results, schema=arrow_schema(RESULTS))
@@ -161,13 +152,6 @@ def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
     return batch.column("label")[0].as_py().hex(), head
 
 
-def _bronze(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    fs = open_fs(job.uri)
-    return bronze_batches(
-        fs, (_checked(fs, part) for part in slices), ReadSpec(columns=_READ, level=job.level, identity=job.identity)
-    )
-
-
 def _checked(fs: Fs, part: Slice) -> Slice:
     """Rows stay as they were loaded, so a file that cannot be read just now must not become damage for good."""
     if part.chunk.kind in ("missing", "active"):  # an active chunk is found again under its sealed name
@@ -183,16 +167,31 @@ def _checked(fs: Fs, part: Slice) -> Slice:
     return part
 
 
-def _silver(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    return event_batches(EventJob(job.uri, job.keys, job.level, job.identity), slices)
+def _silver(
+    job: LoadJob, slices: Sequence[Slice], add_bronze: Callable[[pa.RecordBatch], None]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of SILVER; those of BRONZE go to `add_bronze` as they are read."""
+    fs, clock = open_fs(job.uri), Clock()
+    spec = ReadSpec(columns=_READ, level=job.level, identity=job.identity)
+    opener = EventJob(job.uri, job.keys, job.level, job.identity).opener()
 
+    def entered() -> Iterator[Slice]:
+        for part in slices:
+            clock.enter(part)
+            if part.is_missing:
+                for batch in _missing(part, clock):
+                    add_bronze(batch)
+            yield part
 
-def bronze_batches(fs: Fs, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """Rows of BRONZE: what the frames say, as far as they can be believed."""
-    clock = Clock()
-    for part in slices:
-        clock.enter(part)
-        yield from _missing(part, clock) if part.is_missing else _present(fs, part, clock, spec)
+    def read(part: Slice) -> Iterator[pa.RecordBatch]:
+        names = [column.name for column in columns_of(part)]
+        for batch in batches(fs, _checked(fs, part), spec):
+            if (rows := _bronze(part, batch, clock)).num_rows:
+                add_bronze(rows)
+            yield batch.select(names)
+
+    events = (event for event, _, _ in opener.entries(fs, entered(), read=read))
+    return batched(rows_of(events, opener.names), arrow_schema(SILVER))
 
 
 def _missing(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
@@ -202,30 +201,26 @@ def _missing(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
     return batched(rows, arrow_of("bronze"))
 
 
-def _present(fs: Fs, part: Slice, clock: Clock, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+def _bronze(part: Slice, batch: pa.RecordBatch, clock: Clock) -> pa.RecordBatch:
+    """Rows of BRONZE: what the frames say, as far as they can be believed."""
     schema = arrow_of("bronze")
-    for batch in batches(fs, part, spec):
-        seqs = batch.column("stream_seq").to_numpy()
-        inside = (seqs >= part.first) & (seqs <= part.last)
-        if not inside.all():  # bytes behind the last entry, which are none
-            batch = batch.filter(pa.array(inside))
-        if not batch.num_rows:
-            continue
-        times = batch.column("hub_ts").fill_null(0).to_numpy()
-        ts = np.maximum.accumulate(np.maximum(times, clock.ts))
-        clock.tick(int(ts[-1]))
-        has_leaf = batch.column("leaf_hash").is_valid().to_pylist()
-        reasons = [
-            None if ok else "erased" if part.is_erased and leaf else "damaged"
-            for ok, leaf in zip(batch.column("ok").to_pylist(), has_leaf, strict=True)
-        ]
-        columns = {name: batch.column(name) for name in batch.schema.names} | {
-            "ts": pa.array(ts, pa.int64()),
-            "reason": pa.array(reasons, pa.string()),
-            "stream_id": pa.array([_stream_id(part)] * batch.num_rows, pa.binary()),
-            "epoch": pa.array([part.stream.epoch] * batch.num_rows, pa.int64()),
-        }
-        yield pa.record_batch({name: columns[name] for name in schema.names}, schema=schema)
+    seqs = batch.column("stream_seq").to_numpy()
+    inside = (seqs >= part.first) & (seqs <= part.last)
+    if not inside.all():  # bytes behind the last entry, which are none
+        batch = batch.filter(pa.array(inside))
+    if not batch.num_rows:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    times = batch.column("hub_ts").fill_null(0).to_numpy()
+    ts = np.maximum.accumulate(np.maximum(times, clock.ts))
+    clock.tick(int(ts[-1]))
+    gone = pc.if_else(pc.is_valid(batch.column("leaf_hash")), "erased" if part.is_erased else "damaged", "damaged")
+    columns = {name: batch.column(name) for name in batch.schema.names} | {
+        "ts": pa.array(ts, pa.int64()),
+        "reason": pc.if_else(batch.column("ok"), pa.scalar(None, pa.string()), gone),
+        "stream_id": pa.repeat(pa.scalar(_stream_id(part), pa.binary()), batch.num_rows),
+        "epoch": pa.repeat(pa.scalar(part.stream.epoch, pa.int64()), batch.num_rows),
+    }
+    return pa.record_batch({name: columns[name] for name in schema.names}, schema=schema)
 
 
 def _stream_id(part: Slice) -> bytes | None:

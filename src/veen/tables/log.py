@@ -18,8 +18,6 @@ from veen.tables.manifest import (
     read_manifest,
 )
 
-__all__ = ["MANIFESTS", "TableLog", "manifest_path"]
-
 MANIFESTS: Final = "manifests"
 _LATEST: Final = f"{MANIFESTS}/latest"  # a hint: where to begin to look, never what counts
 _MAX_HINT_BYTES: Final = 32

@@ -17,19 +17,6 @@ from veen.log.prefix import Mark
 from veen.tables.errors import TableDamaged
 from veen.tables.index import FileIndex
 
-__all__ = [
-    "MAX_MANIFEST_BYTES",
-    "TABLES",
-    "Change",
-    "DataFile",
-    "Dead",
-    "TableHead",
-    "TableState",
-    "apply",
-    "manifest_of",
-    "read_manifest",
-]
-
 FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 256 << 20
 _MAX_FILE_BYTES: Final = 4 << 30

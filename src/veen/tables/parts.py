@@ -20,8 +20,6 @@ from veen.tables.index import index_of
 from veen.tables.manifest import DataFile
 from veen.tables.schema import HOUR, arrow_of, day_of, group_of, is_partitioned, sort_of
 
-__all__ = ["TARGET_BYTES", "PartWriter", "read_part", "write_part"]
-
 TARGET_BYTES: Final = 64 << 20
 _ROW_GROUP: Final = 8_192
 

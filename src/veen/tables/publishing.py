@@ -23,8 +23,6 @@ from veen.tables.manifest import DataFile, TableState
 from veen.tables.schema import COLUMNS, PARTITIONS, arrow_of, is_partitioned
 from veen.tables.typed import definition_of, installed, is_typed
 
-__all__ = ["DELTA_LOG", "LAKE_FORMATS", "LakeFormat", "PublishRefused", "PublishedTable", "iceberg_catalog", "publish"]
-
 LakeFormat = Literal["delta", "iceberg"]
 LAKE_FORMATS: Final[tuple[LakeFormat, ...]] = ("delta", "iceberg")
 DELTA_LOG: Final = "_delta_log"  # in the directory of a table
@@ -35,10 +33,9 @@ _DIGEST: Final = "veen.manifest-sha256"
 _MS: Final = 1000
 
 
-class PublishRefused(PipelineError):
+class PublishRefused(PipelineError, code="E.USAGE"):
     """Tables that cannot be published where they lie, or not over what was published before."""
 
-    code = "E.USAGE"
     hint = "docs/tables.md says what can be published; the tables themselves are not changed by it."
 
 

@@ -27,8 +27,6 @@ from veen.tables.typed import definition_of, installed, is_typed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["chosen_files", "digest", "read", "rows"]
-
 
 def chosen_files(
     state: TableState,

@@ -28,8 +28,6 @@ from veen.tables.typed import installed, is_typed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["KEEP_SEC", "Rewritten", "Vacuumed", "compact", "erase", "vacuum"]
-
 KEEP_SEC: Final = 86_400  # how long readers of older versions may take, and a load may run
 _ERASED: Final = {"receipts", "heads"}
 _NO_PAYLOAD: Final = {"bronze": ("profile_id", "ct_hash", "msg"), "silver": ("schema", "hdr", "body")}

@@ -10,23 +10,6 @@ from veen.log.events import SILVER
 from veen.tables.errors import NoTable
 from veen.tables.typed import installed, is_typed, typed_columns
 
-__all__ = [
-    "BRONZE",
-    "COLUMNS",
-    "DAY",
-    "HOUR",
-    "PARTITIONS",
-    "SORT",
-    "arrow_of",
-    "columns_of",
-    "day_of",
-    "ddl_of",
-    "group_of",
-    "is_partitioned",
-    "sid_of",
-    "sort_of",
-]
-
 _ENTRY: Final = {column.name: column for column in ENTRIES}
 _TS: Final = next(column for column in SILVER if column.name == "ts")
 _OK: Final = tuple(column for column in SILVER if column.name in ("ok", "reason"))

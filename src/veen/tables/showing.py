@@ -8,8 +8,6 @@ from veen.tables.log import TableLog
 from veen.tables.manifest import TableHead
 from veen.tables.reading import digest
 
-__all__ = ["Shown", "TableShown", "show"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShown:

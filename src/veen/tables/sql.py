@@ -34,8 +34,6 @@ from veen.tables.reading import chosen_files
 from veen.tables.schema import arrow_of
 from veen.tables.typed import installed
 
-__all__ = ["MAX_ROWS", "SqlDigest", "SqlRefused", "SqlResult", "run_sql", "sql_tables"]
-
 MAX_ROWS: Final = 1_000_000
 _MAX_SQL: Final = 64 * 1024
 _MAX_TABLE_BYTES: Final = 2 << 30  # of Parquet: the tables of a statement are held in memory
@@ -53,10 +51,9 @@ _SETTINGS: Final = (
 )
 
 
-class SqlRefused(PipelineError):
+class SqlRefused(PipelineError, code="E.USAGE"):
     """A statement that is no single SELECT over the tables, or that DuckDB does not take."""
 
-    code = "E.USAGE"
     hint = (
         "Write one SELECT over the typed tables; `veen table show TABLES` lists them and docs/query.md their columns."
     )

@@ -13,8 +13,6 @@ from veen.overlays.framework.state import Free
 from veen.query.canonical import Json, encode
 from veen.query.fields import payload_of
 
-__all__ = ["state_entries"]
-
 
 def state_entries(state: Any) -> list[tuple[str, str, str]]:
     """(part, key, value) in the order of part and key."""

@@ -25,8 +25,6 @@ from veen.query.canonical import encode
 from veen.query.errors import InvalidJson
 from veen.query.fields import payload_of, receipt_id_of
 
-__all__ = ["NO_VALUE", "PREFIX", "definition_of", "installed", "is_typed", "typed_batches", "typed_columns"]
-
 PREFIX: Final = "typed_"
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _ARROW: Final[Mapping[ColumnKind, tuple[str, pa.DataType]]] = {

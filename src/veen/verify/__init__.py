@@ -9,8 +9,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__: list[str] = []
-
 
 class _CallableModule(ModuleType):
     def __call__(self, *args: Any, **options: Any) -> Any:

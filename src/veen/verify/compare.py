@@ -6,8 +6,6 @@ from veen.fs.local import File, Fs
 from veen.storage.findings import Findings
 from veen.storage.scan import read_file
 
-__all__ = ["Compared", "compare_file", "file_size"]
-
 _BLOCK: Final = 1 << 16
 
 

@@ -14,8 +14,6 @@ from veen.storage.index import RecordRow, record_row
 from veen.verify.compare import file_size
 from veen.verify.journal import JournalCheck
 
-__all__ = ["ControlCheck", "opened_label_fault"]
-
 
 def opened_label_fault(label: bytes, opened: OpenedLabel, identity: HubIdentity | None) -> str | None:
     """A label that is opened for a stream must be that of the stream and its epoch."""

@@ -25,18 +25,6 @@ from veen.storage.pinned import ChunkRef
 from veen.storage.rules import EntryFault, contradictions
 from veen.storage.scan import ScannedEntry, item_of
 
-__all__ = [
-    "EntryReading",
-    "epoch_fault",
-    "frame_fault",
-    "msg_signature_fault",
-    "read_entry",
-    "signature_count",
-    "signature_faults",
-    "size_faults",
-    "token_faults",
-]
-
 _NOT_VALID: Final = "its token was not valid at this time"
 
 

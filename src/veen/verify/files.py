@@ -13,8 +13,6 @@ from veen.storage.anchors import AnchorFile, check_anchors
 from veen.storage.findings import Findings
 from veen.storage.scan import read_file
 
-__all__ = ["check_anchor_file", "check_limits_file", "check_names", "limits_of"]
-
 _ROOT_NAMES: Final = {
     layout.IDENTITY,
     layout.IDENTITY_SIG,

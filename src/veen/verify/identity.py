@@ -13,17 +13,6 @@ from veen.storage.keys.identity import CheckpointBinding
 from veen.storage.scan import read_file
 from veen.verify.rules import DirectoryRules
 
-__all__ = [
-    "check_binding",
-    "check_identity",
-    "check_pin",
-    "check_rotations",
-    "pin_fault",
-    "preferred_identity",
-    "read_binding",
-    "signatures_of",
-]
-
 
 def check_identity(fs: Fs, findings: Findings, given: HubIdentity | None, root_pk: bytes | None) -> HubIdentity | None:
     """Check the identity files; returns the identity that the log is held to (`preferred_identity`)."""

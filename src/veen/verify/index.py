@@ -16,8 +16,6 @@ from veen.verify.control import ControlCheck
 from veen.verify.files import limits_of
 from veen.verify.rules import DirectoryRules
 
-__all__ = ["LabelIndexCheck", "check_index"]
-
 
 class LabelIndexCheck:
     """The rows of one label. Only the first wrong row is reported."""

@@ -19,8 +19,6 @@ from veen.storage.journal import Placed
 from veen.verify.compare import file_size
 from veen.verify.rules import Journaled
 
-__all__ = ["JournalCheck"]
-
 
 class JournalCheck:
     """Journal and index, as they belong together. Without a usable index `index` is None, `meta` and `rows` empty."""

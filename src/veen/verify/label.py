@@ -23,8 +23,6 @@ from veen.verify.index import LabelIndexCheck
 from veen.verify.rules import DirectoryRules, Journaled
 from veen.verify.seals import Peaks, SealCheck, vouched_peaks
 
-__all__ = ["LabelCheck"]
-
 _UNACCOUNTED: Final = "entries that neither index nor journal account for"
 
 

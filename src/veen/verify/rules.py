@@ -16,8 +16,6 @@ from veen.storage.scan import LabelFold, ScannedEntry
 from veen.verify.entry import signature_count, signature_faults, token_faults
 from veen.verify.signatures import SignaturePool
 
-__all__ = ["DirectoryRules", "Journaled", "LogScope"]
-
 
 @dataclass(slots=True)
 class Journaled:

@@ -19,8 +19,6 @@ from veen.storage.scan import ScannedEntry, Seal, read_file
 from veen.verify.compare import compare_file
 from veen.verify.rules import LogScope
 
-__all__ = ["Peaks", "SealCheck", "ends_rightly", "index_fault", "stray_fault", "vouched_peaks"]
-
 Peaks = tuple[bytes, ...]
 
 

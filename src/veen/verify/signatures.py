@@ -17,8 +17,6 @@ from typing import Final
 from veen.core.crypto import ed25519
 from veen.storage.scan import ScannedEntry
 
-__all__ = ["SignaturePool", "begin_worker"]
-
 _BATCH: Final = 1024  # entries; a directory with fewer needs no process
 _NICE: Final = 5  # the process that reads entries has priority: workers depend on it
 

@@ -7,13 +7,16 @@ entry, which names the fault.
 """
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veen.core.entry import (
+    ENTRY_TAG,
     FRAME_BYTES,
+    FRAME_HASH_AT,
     FRAME_HEAD,
     FRAME_LENGTHS,
     FRAME_LENGTHS_AT,
@@ -22,9 +25,11 @@ from veen.core.entry import (
     HASH_HEAD,
     HASH_ITEM,
     HEAD_BYTES,
+    LEAF_TAG,
     MSG_CLIENT_AT,
     MSG_HEAD,
     MSG_LABEL_AT,
+    MSG_PROFILE_AT,
     MSG_SEQ_AT,
     NULL_HEAD,
     RECEIPT_HEAD,
@@ -32,8 +37,6 @@ from veen.core.entry import (
     SIG_BYTES,
     SIG_HEAD,
 )
-
-__all__ = ["Departs", "Vector", "decode"]
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -77,8 +80,16 @@ class Vector:
 
     def fixed(self, at: Ints, size: int = HASH_BYTES) -> Bytes:
         """The fields of `size` bytes that begin at `at`, one row each."""
-        fields: Bytes = self.data[at[:, None] + np.arange(size)]
-        return fields
+        return _rows(self.data, at, size)
+
+
+def _rows(data: Bytes, at: Ints, size: int) -> Bytes:
+    """`size` bytes from each of `at`, all inside of `data`: rows of a view, so no index of each byte is made."""
+    if not len(at):
+        return np.empty((0, size), dtype=np.uint8)
+    windows = np.lib.stride_tricks.as_strided(data, (len(data) - size + 1, size), (1, 1), writeable=False)
+    rows: Bytes = windows[at]
+    return rows
 
 
 def walk(data: bytes | memoryview, limit: int) -> tuple[Ints, Ints, Ints]:
@@ -159,6 +170,34 @@ def decode(data: bytes | memoryview, label: bytes, *, max_msg_bytes: int) -> Vec
     )
 
 
+def hashes_hold(data: bytes, v: Vector, label: bytes) -> bool:
+    """Whether entry_hash, ct_hash (I1) and leaf_hash (I2) are true for every entry that `decode` has read."""
+    ends = (v.frame_at + v.frame_length).tolist()
+    whole = zip(v.msg_at.tolist(), ends, strict=True)
+    if not _equal(v, v.frame_at + FRAME_HASH_AT, [sha256(ENTRY_TAG + data[at:end]).digest() for at, end in whole]):
+        return False
+    sealed = zip(v.ciphertext_at.tolist(), (v.msg_sig_at - HEAD_BYTES).tolist(), strict=True)
+    if not _equal(v, v.ct_hash_at, [sha256(data[at:end]).digest() for at, end in sealed]):
+        return False
+    return _equal(v, v.leaf_at, _leaf_hashes(v, label))
+
+
+def _leaf_hashes(v: Vector, label: bytes) -> list[bytes]:
+    """leaf_hash of every entry, as its MSG gives it."""
+    profiles, clients = v.fixed(v.msg_at + MSG_PROFILE_AT), v.fixed(v.msg_at + MSG_CLIENT_AT)
+    seqs = v.client_seq.astype(">u8").view(np.uint8).reshape(-1, 8)
+    begin = np.frombuffer(LEAF_TAG + label, dtype=np.uint8)
+    parts = (np.broadcast_to(begin, (len(v), len(begin))), profiles, v.fixed(v.ct_hash_at), clients, seqs)
+    rows = np.concatenate(parts, axis=1)
+    joined, width = rows.tobytes(), rows.shape[1]
+    return [sha256(joined[at : at + width]).digest() for at in range(0, len(joined), width)]
+
+
+def _equal(v: Vector, at: Ints, hashes: list[bytes]) -> bool:
+    """Whether these are the hashes in the fields that begin at `at`."""
+    return v.fixed(at).tobytes() == b"".join(hashes)
+
+
 class _Layout:
     """Reads at many places of one buffer; a place outside of it departs."""
 
@@ -168,8 +207,7 @@ class _Layout:
     def gather(self, at: Ints, size: int) -> Bytes:
         if len(at) and (int(at.min()) < 0 or int(at.max()) + size > len(self._data)):
             raise Departs
-        fields: Bytes = self._data[at[:, None] + np.arange(size)]
-        return fields
+        return _rows(self._data, at, size)
 
     def byte(self, at: Ints) -> Bytes:
         return self.gather(at, 1)[:, 0]

@@ -1,11 +1,12 @@
-"""Pass 2 of an audit: the check of every entry of a chunk, and of the files of its seal (I1 to I4, I6, I8 to I12).
+"""The check of every entry of a chunk, and of the files of its seal (I1 to I4, I6, I8 to I12).
 
 `check_chunk` is a pure function of the pinned bytes. It receives the peaks before the chunk, and returns what the
-chunks after it need.
+chunks after it need. `check_claimed` does the same from the peaks that the seal before the chunk claims; whether the
+claim is true is decided later, from the chunks before it (`run`).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from veen.core.errors import VeenError
 from veen.core.tree.mmr import Mmr
@@ -19,7 +20,7 @@ from veen.storage.scan import LabelFold, ScannedEntry
 from veen.verify.audit.context import AuditContext
 from veen.verify.audit.fast import ChunkWriter, Clean, fast_check
 from veen.verify.audit.findings import LogFinding, collapsed, placed
-from veen.verify.audit.peaks import archived
+from veen.verify.audit.peaks import ChunkFold, archived, claimed_peaks, fold_chunk
 from veen.verify.entry import (
     EntryReading,
     epoch_fault,
@@ -33,16 +34,15 @@ from veen.verify.entry import (
 from veen.verify.rules import LogScope
 from veen.verify.seals import Peaks, SealCheck
 
-__all__ = ["ChunkReport", "ChunkTask", "check_chunk", "check_chunk_slowly", "continuity"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
     """A chunk to check, and what is known about the log before it."""
 
     ref: ChunkRef
-    peaks: Peaks | None  # before its first entry; None if that cannot be known
+    peaks: Peaks | None = None  # before its first entry; None if that is not known
     marks: tuple[tuple[int, bytes], ...] = ()  # roots that an earlier audit has seen inside it
+    fast: bool = True  # False: the fast path has failed with these peaks before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,40 @@ class ChunkReport:
     epoch_secs: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedCheck:
+    """The result of checking a chunk from peaks that are only claimed.
+
+    Without `fold`, the fast path found no fault: the roots of all receipts are true from `claim`, and `report.peaks`
+    are those after the last one. With it, `report` is there only for chunks that the fast path does not read.
+    """
+
+    claim: Peaks | None  # None: no file claims any
+    report: ChunkReport | None = None
+    fold: ChunkFold | None = None
+
+
 def check_chunk(fs: Fs, context: AuditContext, task: ChunkTask) -> ChunkReport:
     """Check one chunk. It never fails: what cannot be read becomes a finding."""
-    return _Check(fs, context, task).run(fast=True)
+    return _Check(fs, context, task).run(fast=task.fast)
+
+
+def check_claimed(fs: Fs, context: AuditContext, task: ChunkTask) -> ClaimedCheck:
+    """Check one chunk from the peaks that the seal before it left; `task.peaks` is not read."""
+    ref = task.ref
+    claim = claimed_peaks(fs, ref.label, ref.start_seq - 1)
+    if claim is None:
+        return fold_only(fs, context, task)
+    claimed = replace(task, peaks=claim)
+    if task.marks or ref.kind in ("receipts", "heads"):  # the fast path reads neither
+        return ClaimedCheck(claim=claim, report=check_chunk(fs, context, claimed), fold=fold_chunk(fs, context, ref))
+    report = _Check(fs, context, claimed).run_clean()
+    return ClaimedCheck(claim=claim, report=report, fold=None if report else fold_chunk(fs, context, ref))
+
+
+def fold_only(fs: Fs, context: AuditContext, task: ChunkTask) -> ClaimedCheck:
+    """The leaves of a chunk before which no peaks are claimed: it is checked when those of all before it are known."""
+    return ClaimedCheck(claim=None, fold=fold_chunk(fs, context, task.ref))
 
 
 def check_chunk_slowly(fs: Fs, context: AuditContext, task: ChunkTask) -> ChunkReport:
@@ -92,6 +123,27 @@ class _Check:
     true_roots: bool = True
 
     def run(self, *, fast: bool) -> ChunkReport:
+        stream_id = self._begin()
+        for entry in self._entries(fast=fast):
+            self._entry(entry)
+        return self._report(stream_id)
+
+    def run_clean(self) -> ChunkReport | None:
+        """The report of a chunk in whose entries the fast path finds no fault; None for any other."""
+        assert self.task.peaks is not None  # noqa: S101 - `check_claimed` has them
+        stream_id = self._begin()
+        try:
+            data = read_chunk(self.fs, self.task.ref)
+        except (VeenError, OSError):
+            return None
+        clean = fast_check(data, self.task.ref, self.context, self.task.peaks)
+        if clean is None:
+            return None
+        self._take_over(clean)
+        return self._report(stream_id)
+
+    def _begin(self) -> bytes | None:
+        """Set the tree to the peaks before the chunk; the stream of the label, where it is known."""
         ref, peaks = self.task.ref, self.task.peaks
         opened = self.context.opened(ref.label)
         epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
@@ -102,8 +154,10 @@ class _Check:
             self._add(ref.start_seq, 0, EntryFault("unverified", "the tree before this chunk is not known", "warning"))
         else:
             self.fold.mmr = Mmr(ref.start_seq - 1, peaks)
-        for entry in self._entries(fast=fast):
-            self._entry(entry)
+        return stream_id
+
+    def _report(self, stream_id: bytes | None) -> ChunkReport:
+        ref = self.task.ref
         if self.guessed and self.in_tree:
             self._leave_tree(ref.end_seq, 0)
         whole = self.in_tree and self.true_roots and self.fold.size == ref.end_seq

@@ -14,8 +14,6 @@ from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.tlog.policy import WitnessPolicy
 from veen.storage.control_state import ControlFold, OpenedLabel
 
-__all__ = ["LEVELS", "AuditContext", "AuditOptionError", "AuditOptions", "Level", "known_profiles"]
-
 
 class AuditOptionError(StatedError):
     """The level or the sample of an audit does not exist."""

@@ -17,8 +17,6 @@ from veen.storage.control_state import ControlFold, control_records
 from veen.verify.audit.findings import LogFinding
 from veen.verify.control import opened_label_fault
 
-__all__ = ["Control", "read_control"]
-
 _LOOKS: Final = 3  # a running hub may let go of a segment between two looks
 
 

@@ -24,8 +24,6 @@ from veen.verify.files import check_anchor_file, check_limits_file, check_names
 from veen.verify.identity import check_rotations, preferred_identity, read_binding
 from veen.verify.seals import index_fault, stray_fault
 
-__all__ = ["check_directory", "check_ends", "read_identity", "settle_active"]
-
 
 def read_identity(fs: Fs, options: AuditOptions, findings: list[LogFinding]) -> HubIdentity | None:
     """The identity that the log is held to: the given one, or that of the directory if it knows more keys."""

@@ -15,8 +15,6 @@ from veen.fs.places import open_fs
 from veen.verify.audit.context import AuditContext
 from veen.verify.signatures import begin_worker
 
-__all__ = ["AuditEngine", "ProcessesEngine", "PythonEngine", "Weight", "apply_packed", "cut"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 Step = Callable[[Fs, AuditContext, T], R]

@@ -26,8 +26,6 @@ from veen.verify.audit.peaks import archived
 from veen.verify.entry import read_entry
 from veen.verify.identity import signatures_of
 
-__all__ = ["DirectoryComparison", "NotComparable", "ProvenEquivocation", "compare"]
-
 
 class NotComparable(StatedError):
     """Two directories that are not of one hub, or of a hub that is not known."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from veen.core.crypto import ed25519
 from veen.core.entry import (
-    FRAME_BYTES,
     FRAME_HASH_AT,
     HASH_BYTES,
     HEAD_BYTES,
@@ -24,8 +23,6 @@ from veen.core.entry import (
     RECEIPT_SIGNED_TAG,
     SIG_BYTES,
     SIG_TAIL,
-    entry_hash_of,
-    leaf_hash_of,
 )
 from veen.core.labels import epoch_window
 from veen.core.limits import DEFAULT_LIMITS, Limits
@@ -34,9 +31,7 @@ from veen.core.tree.mmr import LABEL_TAGS, Mmr, Span
 from veen.storage.pinned import ChunkRef
 from veen.verify.audit.context import AuditContext
 from veen.verify.seals import Peaks
-from veen.verify.vectors import Departs, Vector, decode
-
-__all__ = ["ChunkWriter", "Clean", "fast_check"]
+from veen.verify.vectors import Departs, Vector, decode, hashes_hold
 
 _JOBS: Final = 3 * 1024  # parts of signatures that are verified together
 _CT_PREFIX: Final = 40  # enc, hdr_len, body_len (spec §4.2)
@@ -93,7 +88,9 @@ def fast_check(data: bytes, ref: ChunkRef, context: AuditContext, peaks: Peaks) 
         first_ts=int(v.hub_ts[0]),
         last_ts=int(v.hub_ts[-1]),
     )
-    if not _profiles_hold(data, v, ref, context, clean) or not _entries_hold(data, v, ref, context, clean):
+    if not _profiles_hold(data, v, ref, context, clean) or not hashes_hold(data, v, ref.label):
+        return None
+    if not _entries_hold(data, v, ref, context, clean):
         return None
     return clean
 
@@ -165,7 +162,7 @@ def _profiles_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext,
 
 
 def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, clean: Clean) -> bool:
-    """Hashes, signatures, writers and authority, in one walk."""
+    """Signatures, writers and authority, in one walk."""
     label, every = ref.label, context.level == "full"
     writers: dict[bytes, list[int]] = {}  # the fields of a Writer behind its client_id
     keys_at, may_write = _hub_keys(context), _authority(context, label)
@@ -180,37 +177,10 @@ def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, 
         v.prev_ack.tolist(),
         v.hub_ts.tolist(),
         v.auth_ref_at.tolist(),
-        v.ct_hash_at.tolist(),
-        v.ciphertext_at.tolist(),
-        v.leaf_at.tolist(),
         strict=True,
     )
-    for (
-        frame_at,
-        msg_at,
-        receipt_at,
-        end,
-        seq,
-        client_seq,
-        ack,
-        hub_ts,
-        auth_at,
-        ct_at,
-        sealed_at,
-        leaf_at,
-    ) in rows:
-        if entry_hash_of(data[msg_at:end]) != data[frame_at + FRAME_HASH_AT : frame_at + FRAME_BYTES]:
-            return False
-        ct_hash = data[ct_at : ct_at + HASH_BYTES]
-        if sha256(data[sealed_at : receipt_at - SIG_TAIL]).digest() != ct_hash:  # I1
-            return False
+    for frame_at, msg_at, receipt_at, end, seq, client_seq, ack, hub_ts, auth_at in rows:
         client_id = data[msg_at + MSG_CLIENT_AT : msg_at + MSG_SEQ_AT]
-        profile_id = data[msg_at + MSG_PROFILE_AT : msg_at + MSG_PROFILE_AT + HASH_BYTES]
-        leaf = leaf_hash_of(
-            label=label, profile_id=profile_id, ct_hash=ct_hash, client_id=client_id, client_seq=client_seq
-        )
-        if leaf != data[leaf_at : leaf_at + HASH_BYTES]:  # I2
-            return False
         writer = writers.get(client_id)
         if writer is None:
             writers[client_id] = [seq, frame_at, client_seq, ack, 0, client_seq, ack, 0]

@@ -9,8 +9,6 @@ from typing import Any, Final
 from veen.verify.audit.findings import CODES, LogFinding
 from veen.verify.audit.tables import Commitment
 
-__all__ = ["ReportContext", "page"]
-
 _WIDTH: Final = 760
 _HEIGHT: Final = 240
 _LEFT: Final = 70

@@ -17,8 +17,6 @@ from veen.verify.audit.findings import LogFinding
 from veen.verify.audit.tables import Commitment, Cursor
 from veen.verify.seals import ends_rightly
 
-__all__ = ["JoinedLabel", "LabelJoin"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedLabel:

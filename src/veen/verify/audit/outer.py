@@ -8,27 +8,23 @@ So nobody who asks those witnesses is shown another list, and up to the newest l
 here is the one of that list.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from veen.core.errors import FormatError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import OuterKey
-from veen.core.objects.receipt import Receipt
 from veen.core.tlog.errors import TlogError
 from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tlog.tree import TreeCursor, leaf_hash
-from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
-from veen.storage import frame, layout
-from veen.storage.pinned import ChunkRef, LabelPin
-from veen.storage.scan import chunk_frames, read_file
+from veen.storage import layout
+from veen.storage.pinned import LabelPin
+from veen.storage.scan import read_file
+from veen.verify.audit.anchored import roots_after
 from veen.verify.audit.findings import LogFinding
-
-__all__ = ["WitnessVerdict", "check_outer"]
 
 _OFFSET_BYTES: Final = 8
 _CODE: Final = "witness"
@@ -142,29 +138,7 @@ def _compare(fs: Fs, pinned: LabelPin, audited: tuple[int, bytes | None], checkp
     if upto_seq > size:
         what = f"the witnesses cosigned a list that counts entry {upto_seq}; the log here ends with {size}"
         raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
-    root = head_root if upto_seq == size else _root_after(fs, pinned, upto_seq)
+    root = head_root if upto_seq == size else roots_after(fs, pinned, (upto_seq,)).get(upto_seq)
     if root is not None and root != checkpoint.mmr_root:
         what = "the witnesses cosigned a list with another root after this entry than the log here has"
         raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
-
-
-def _root_after(fs: Fs, pinned: LabelPin, stream_seq: int) -> bytes | None:
-    """The root in the receipt of an entry, which the audit has checked; None if its chunk was erased or damaged."""
-    for ref in pinned.chunks:
-        if ref.start_seq <= stream_seq <= ref.end_seq:
-            try:
-                for entry in _frames(fs, ref):
-                    if entry.stream_seq == stream_seq:
-                        return Receipt.from_bytes(entry.receipt).mmr_root
-            except (CorruptError, FormatError, FileNotFoundError):  # told by the audit of the chunk
-                return None
-    return None
-
-
-def _frames(fs: Fs, ref: ChunkRef) -> Iterator[frame.Frame]:
-    if ref.data:
-        for _, entry in frame.frames(ref.data):
-            yield entry
-        return
-    for _, entry in chunk_frames(fs, ref.path):
-        yield entry

@@ -1,28 +1,27 @@
-"""Pass 1 of an audit: the subtrees that a chunk adds to the tree of its label (spec §5.1, DESIGN §7).
+"""The peaks before each chunk of a label: claimed by a seal, or from the chunks before it (spec §5.1, DESIGN §7).
 
-Pass 1 needs no other chunk and is cheap: it takes each leaf_hash from the receipt. Pass 2 reads the same bytes again
-and checks all of them.
+The subtrees that a chunk adds to the tree need no other chunk and are cheap: `fold_chunk` takes each leaf_hash from the
+receipt. The check of the chunk reads the same bytes again and checks all of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from veen.core import cbor
 from veen.core.entry import HASH_BYTES
 from veen.core.errors import VeenError
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.identity import HubIdentity
-from veen.core.tree.mmr import Span
+from veen.core.tree.mmr import Mmr, Span
 from veen.fs.local import Fs
 from veen.storage import layout
 from veen.storage.copies import archive
 from veen.storage.pinned import ChunkRef, read_chunk
-from veen.storage.scan import ScannedEntry
+from veen.storage.scan import ScannedEntry, read_file
 from veen.verify.audit.context import AuditContext
 from veen.verify.entry import read_entry
 from veen.verify.seals import Peaks, vouched_peaks
 from veen.verify.vectors import Departs, decode
-
-__all__ = ["ChunkFold", "archived", "fold_chunk", "starts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class ChunkFold:
 
 
 def fold_chunk(fs: Fs, _context: AuditContext, ref: ChunkRef) -> ChunkFold:
-    """Fold the leaves of a chunk. It never fails: a chunk that cannot be read has no span, and pass 2 says why."""
+    """Fold the leaves of a chunk. It never fails: a chunk that cannot be read has no span, and its check says why."""
     try:
         leaves_and_root = _leaves(fs, ref)
     except (VeenError, OSError):
@@ -87,35 +86,57 @@ def _one_by_one(data: bytes, ref: ChunkRef) -> tuple[list[bytes], bytes | None] 
     return leaves, root
 
 
-# --- between the passes: merged from left to right -----------------------------------------------------------
+# --- claims, and what follows from the chunks before ---------------------------------------------------------
 
 
-def starts_of(
-    fs: Fs,
-    identity: HubIdentity | None,
-    chunks: Sequence[ChunkRef],
-    folds: Sequence[ChunkFold],
-    peaks_by_size: Mapping[int, Peaks],
-) -> list[Peaks | None]:
-    """The peaks before each chunk of a label; None where they cannot be known.
+def claimed_peaks(fs: Fs, label: bytes, size: int) -> Peaks | None:
+    """The peaks that the seal at `size` left, on its own word; None if it left none that `size` entries can have."""
+    if size == 0:
+        return ()
+    try:
+        peaks = cbor.decode(read_file(fs, layout.peaks(label, size)))
+        if type(peaks) is not list or any(type(peak) is not bytes for peak in peaks):
+            return None
+        Mmr(size, peaks)  # the right number of hashes
+    except (VeenError, OSError):
+        return None
+    return tuple(peaks)
+
+
+class Frontier:
+    """The tree of one label up to the next chunk, from left to right.
 
     The tree goes on from a chunk only if its leaves give the root that its last receipt has. Behind a chunk for
-    which they do not, or that is missing, it goes on from peaks that a signed checkpoint vouches for. `known` are
-    peaks by size, of an earlier audit.
+    which they do not, or that is missing, it goes on from peaks that a signed checkpoint vouches for.
+    `peaks_by_size` are those of an earlier audit.
     """
-    state: Span | None = Span(0, 0, ())
-    starts: list[Peaks | None] = []
-    for ref, fold in zip(chunks, folds, strict=True):
+
+    def __init__(self, fs: Fs, identity: HubIdentity | None, peaks_by_size: Mapping[int, Peaks]) -> None:
+        self._fs, self._identity, self._peaks_by_size = fs, identity, peaks_by_size
+        self._state: Span | None = Span(0, 0, ())
+
+    def before(self, ref: ChunkRef) -> Peaks | None:
+        """The peaks before the next chunk; None where they cannot be known."""
         size = ref.start_seq - 1
-        if state is None or state.end != size:
-            peaks = peaks_by_size.get(size)
+        if self._state is None or self._state.end != size:
+            peaks = self._peaks_by_size.get(size)
             if peaks is None:
-                peaks = vouched_peaks(fs, identity, ref.label, size)
-            state = None if peaks is None else Span.from_peaks(size, peaks)
-        starts.append(None if state is None else state.peaks())
-        if state is None or fold.span is None:
-            state = None
-            continue
-        merged = state.merge(fold.span)
-        state = merged if fold.root is None or merged.root() == fold.root else None
-    return starts
+                peaks = vouched_peaks(self._fs, self._identity, ref.label, size)
+            self._state = None if peaks is None else Span.from_peaks(size, peaks)
+        return None if self._state is None else self._state.peaks()
+
+    def clean(self, ref: ChunkRef, peaks: Peaks | None) -> None:
+        """Go on behind a chunk in which the fast path found no fault; `peaks` are those after it.
+
+        None: it was checked from other peaks than those before it. Its roots, all true from those, are not true here.
+        """
+        follows = self._state is not None and peaks is not None
+        self._state = Span.from_peaks(ref.end_seq, peaks or ()) if follows else None
+
+    def folded(self, fold: ChunkFold) -> None:
+        """Go on behind a chunk whose leaves are folded."""
+        if self._state is None or fold.span is None:
+            self._state = None
+            return
+        merged = self._state.merge(fold.span)
+        self._state = merged if fold.root is None or merged.root() == fold.root else None

@@ -22,16 +22,6 @@ from veen.verify.audit import findings as found_tables
 from veen.verify.audit.findings import LogFinding
 from veen.verify.audit.tables import COMMITMENTS, CURSORS, Commitment, Cursor
 
-__all__ = [
-    "COMMITMENTS_FILE",
-    "CURSORS_FILE",
-    "FINDINGS_FILE",
-    "REPORT_FILE",
-    "VERDICT_FILE",
-    "Previous",
-    "PreviousError",
-]
-
 VERDICT_FILE: Final = "audit.json"
 FINDINGS_FILE: Final = "findings.parquet"
 COMMITMENTS_FILE: Final = "commitments.parquet"

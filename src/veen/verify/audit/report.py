@@ -16,8 +16,6 @@ from veen.verify.audit.outer import WitnessVerdict
 from veen.verify.audit.previous import COMMITMENTS_FILE, CURSORS_FILE, FINDINGS_FILE, REPORT_FILE, VERDICT_FILE
 from veen.verify.audit.run import AuditResult
 
-__all__ = ["document", "keys_line", "lines", "verdict", "write"]
-
 _SHOWN: Final = 20  # findings on the page; the table has all
 
 

@@ -2,9 +2,14 @@
 
     1  pin         the prefix that is judged; what a running hub writes later belongs to the next audit
     2  driver      identity, control journal, names
-    3  pass 1      each chunk folds into a Span of the tree, needing no other; merged from left to right
-    4  pass 2      each chunk is checked from the peaks before it
-    5  driver      chunks of a label joined: writers, time, boundaries; the ends of labels
+    3  pass 1      each chunk is checked from the peaks that the seal before it claims, needing no other chunk
+    4  driver      claims compared from left to right: a chunk ends with the peaks that the next one began with
+    5  pass 2      chunks of which that does not hold, or in which anything is wrong, from the peaks before them
+    6  driver      chunks of a label joined: writers, time, boundaries; the ends of labels
+
+A claim is believed only if it equals what follows from the chunks before it, so a report is that of an audit without
+claims, for any damage; of a log without damage each chunk is read once. Where a claim does not serve, pass 1 folds the
+leaves of the chunk instead, which takes no chunk before it either.
 
 Both passes run wherever the engine says. All merging is in the order of the log, so the outcome does not depend on how
 chunks were dealt out.
@@ -26,7 +31,8 @@ from veen.storage.control_state import fence_fault
 from veen.storage.pinned import ChunkRef, LabelPin, pin
 from veen.verify.audit import findings as found_tables
 from veen.verify.audit import tables
-from veen.verify.audit.chunk import ChunkTask, check_chunk
+from veen.verify.audit.anchored import check_anchored
+from veen.verify.audit.chunk import ChunkReport, ChunkTask, ClaimedCheck, check_chunk, check_claimed
 from veen.verify.audit.context import AuditContext, AuditOptions, Level, known_profiles
 from veen.verify.audit.control import Control, read_control
 from veen.verify.audit.directory import check_directory, check_ends, read_identity, settle_active
@@ -34,15 +40,14 @@ from veen.verify.audit.engine import AuditEngine, PythonEngine
 from veen.verify.audit.findings import LogFinding, ordered
 from veen.verify.audit.joining import JoinedLabel, LabelJoin
 from veen.verify.audit.outer import WitnessVerdict, check_outer
-from veen.verify.audit.peaks import ChunkFold, fold_chunk, starts_of
+from veen.verify.audit.peaks import Frontier
 from veen.verify.audit.previous import Previous
 from veen.verify.identity import pin_fault
 from veen.verify.seals import Peaks, vouched_peaks
 
-__all__ = ["AuditResult", "LabelResult", "Progress", "audit"]
-
 Progress = Callable[[str], None]
 _MOST: Final = (1 << 63) - 1
+_WAITING: Final = 4096  # reports that are held until pass 2 has checked a chunk before them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +152,9 @@ class _Audit:
         heads = ((label, part.size, part.root) for label, part in joined.items())
         if options.labels is None and (fault := fence_fault(control.last, heads)) is not None:
             self._findings.append(LogFinding(layout.CONTROL, 0, "control", fault))
+        if not options.chunks_only:
+            roots = {label: (part.size, part.root) for label, part in joined.items()}
+            self._findings += check_anchored(fs, control.fold.anchors, labels, roots)
         result = self._result(context, control, labels, joined, resumed)
         return result if options.policy is None else self._witnessed(result, options.policy, control, labels, joined)
 
@@ -208,46 +216,61 @@ class _Audit:
     def _judge(
         self, context: AuditContext, labels: Mapping[bytes, LabelPin], resumed: Mapping[bytes, int]
     ) -> dict[bytes, JoinedLabel]:
-        chunks = {
-            label: [ref for ref in label_pin.chunks if ref.start_seq > resumed[label]]
-            for label, label_pin in labels.items()
-        }
-        refs = [ref for label_pin in chunks.values() for ref in label_pin]
-        self._progress(f"pass 1: the trees of {len(refs)} chunks")
-        folds = iter(self._engine.map(fold_chunk, context, refs, weight=_bytes_of, what="pass 1"))
-        tasks: list[ChunkTask] = []
-        for label, label_pin in chunks.items():
-            tasks += self._tasks(context, label_pin, [next(folds) for _ in label_pin], label)
-        return self._join(context, labels, resumed, tasks)
+        joins = self._joins(context, labels, resumed)
+        tasks = [
+            task for label, label_pin in labels.items() for task in self._tasks(label_pin.chunks, label, resumed[label])
+        ]
+        frontiers = {label: self._frontier(context, label) for label in labels}
+        waiting: list[tuple[ChunkTask, ChunkReport | None]] = []  # from the first one that pass 2 must check
+        self._progress(f"pass 1: the entries of {len(tasks)} chunks")
+        checks = self._engine.map(check_claimed, context, tasks, weight=_task_bytes, what="pass 1")
+        for number, (task, check) in enumerate(zip(tasks, checks, strict=True), start=1):
+            checked, report = _settled(frontiers[task.ref.label], task, check)
+            if report is not None and not waiting:
+                joins[task.ref.label].add(checked, report)
+            else:
+                waiting.append((checked, report))
+            if len(waiting) >= _WAITING:
+                self._check_again(context, waiting, joins)
+                waiting = []
+            self._progress(f"pass 1: {number} of {len(tasks)} chunks")
+        self._check_again(context, waiting, joins)
+        return {label: join.finish(labels[label].size) for label, join in joins.items()}
 
-    def _tasks(
-        self, context: AuditContext, chunks: Sequence[ChunkRef], folds: Sequence[ChunkFold], label: bytes
-    ) -> Iterator[ChunkTask]:
-        peaks_before: Mapping[int, Peaks] = self._since.peaks(label) if self._since else {}
-        marks = self._since.marks(label) if self._since else {}
-        starts = starts_of(self._fs, context.identity, chunks, folds, peaks_before)
-        for ref, peaks in zip(chunks, starts, strict=True):
-            chunk_marks = tuple((seq, root) for seq, root in marks.items() if ref.start_seq <= seq <= ref.end_seq)
-            yield ChunkTask(ref=ref, peaks=peaks, marks=chunk_marks)
-
-    def _join(
-        self,
-        context: AuditContext,
-        labels: Mapping[bytes, LabelPin],
-        resumed: Mapping[bytes, int],
-        tasks: Sequence[ChunkTask],
-    ) -> dict[bytes, JoinedLabel]:
+    def _joins(
+        self, context: AuditContext, labels: Mapping[bytes, LabelPin], resumed: Mapping[bytes, int]
+    ) -> dict[bytes, LabelJoin]:
         joins = {label: LabelJoin(label, context) for label in labels}
         for label, last in resumed.items():
             if self._since is not None and last:
                 joins[label].resume(*self._since.state(label))
                 joins[label].findings += self._since.findings_upto(label, last)
-        self._progress(f"pass 2: the entries of {len(tasks)} chunks")
-        reports = self._engine.map(check_chunk, context, tasks, weight=_task_bytes, what="pass 2")
-        for number, (task, report) in enumerate(zip(tasks, reports, strict=True), start=1):
-            joins[task.ref.label].add(task, report)
-            self._progress(f"pass 2: {number} of {len(tasks)} chunks")
-        return {label: join.finish(labels[label].size) for label, join in joins.items()}
+        return joins
+
+    def _tasks(self, chunks: Sequence[ChunkRef], label: bytes, resumed_at: int) -> Iterator[ChunkTask]:
+        marks = self._since.marks(label) if self._since else {}
+        for ref in chunks:
+            if ref.start_seq > resumed_at:
+                chunk_marks = tuple((seq, root) for seq, root in marks.items() if ref.start_seq <= seq <= ref.end_seq)
+                yield ChunkTask(ref=ref, marks=chunk_marks)
+
+    def _frontier(self, context: AuditContext, label: bytes) -> Frontier:
+        peaks_before: Mapping[int, Peaks] = self._since.peaks(label) if self._since else {}
+        return Frontier(self._fs, context.identity, peaks_before)
+
+    def _check_again(
+        self,
+        context: AuditContext,
+        waiting: Sequence[tuple[ChunkTask, ChunkReport | None]],
+        joins: Mapping[bytes, LabelJoin],
+    ) -> None:
+        """Pass 2 of the chunks that have no report; all that waited for them are joined."""
+        again = [task for task, report in waiting if report is None]
+        if again:
+            self._progress(f"pass 2: the entries of {len(again)} chunks, from the peaks before them")
+        reports = iter(self._engine.map(check_chunk, context, again, weight=_task_bytes, what="pass 2"))
+        for task, report in waiting:
+            joins[task.ref.label].add(task, next(reports) if report is None else report)
 
     # --- the verdict -------------------------------------------------------------------------------------
 
@@ -302,12 +325,19 @@ class _Audit:
             self._findings.append(LogFinding(layout.LOG, 0, "epoch", what))
 
 
+def _settled(frontier: Frontier, task: ChunkTask, check: ClaimedCheck) -> tuple[ChunkTask, ChunkReport | None]:
+    """The next chunk of a label with the peaks before it, and its report if it was checked from just these."""
+    peaks = frontier.before(task.ref)
+    holds = peaks is not None and check.claim == peaks
+    if check.fold is not None:
+        frontier.folded(check.fold)
+    else:
+        frontier.clean(task.ref, check.report.peaks if holds and check.report is not None else None)
+    return replace(task, peaks=peaks, fast=not holds), check.report if holds else None
+
+
 def _by_client(cursor: tables.Cursor) -> bytes:
     return cursor.client_id or b""
-
-
-def _bytes_of(ref: ChunkRef) -> int:
-    return ref.size
 
 
 def _task_bytes(task: ChunkTask) -> int:

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = ["COMMITMENTS", "CURSORS", "Commitment", "Cursor", "table_of"]
-
 _MOST: Final = (1 << 63) - 1
 
 COMMITMENTS: Final = pa.schema(
