@@ -20,8 +20,6 @@ from veen.products.airgap.errors import ReportRefused
 from veen.query import canonical
 from veen.query.errors import InvalidJson
 
-__all__ = ["REPORTS", "SignedReport", "anchored", "record_report"]
-
 REPORTS: Final = "bridge/reports"
 _MAX_REPORT_BYTES: Final = 64 << 20
 

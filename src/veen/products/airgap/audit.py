@@ -11,8 +11,6 @@ from veen.core.objects.captoken import CapToken
 from veen.overlays.framework.body import Body
 from veen.overlays.framework.schema import AnySchema
 
-__all__ = ["OFFLINE_LOG", "ONLINE_LOG", "AuditEntry", "Auditor"]
-
 ONLINE_LOG = "bridge/online/log"
 OFFLINE_LOG = "bridge/offline/log"
 

@@ -9,30 +9,26 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import IO, Any, ClassVar, Final, Self
+from typing import IO, Annotated, ClassVar, Final
 
 from veen.core import cbor
-from veen.core.crypto.ed25519 import SIGNATURE_BYTES, SigningKey, verify
+from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.errors import FormatError, MalformedError, VersionError
 from veen.core.hashing import Ht, tag_prefix
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.wire import Fields, Form, Wire
+from veen.core.wire import (
+    LEFT_OUT_EMPTY,
+    VERSION,
+    Bytes32,
+    Bytes64,
+    Fixed,
+    Form,
+    Length,
+    Uint,
+    Version,
+    Wire,
+)
 from veen.products.airgap.errors import Rejected
-
-__all__ = [
-    "MAX_BUNDLE_BYTES",
-    "MAX_ITEM_BYTES",
-    "SUFFIX",
-    "BundleAttachment",
-    "BundleEvent",
-    "BundleReader",
-    "BundleWriter",
-    "ExportCheckpoint",
-    "Header",
-    "Trailer",
-    "WrittenBundle",
-    "bridge_id_of",
-]
 
 KIND: Final = "veen.bundle"
 SUFFIX: Final = ".veenb"
@@ -57,226 +53,105 @@ def bridge_id_of(name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header(Wire):
+class Header(Wire, kind="bundle header"):
     """What the bundle is about, and the tree before its first event."""
 
-    KIND: ClassVar[str] = "bundle header"
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
     MAX_ITEMS: ClassVar[int] = _MAX_ITEMS
 
-    source_hub_id: bytes
-    source_hub_pk: bytes  # that signs when the bundle is made
+    ver: ClassVar[Version] = VERSION
+    kind: ClassVar[Fixed] = KIND
+    source_hub_id: Bytes32
+    source_hub_pk: Bytes32  # that signs when the bundle is made
     identity: bytes  # hub-identity.json
-    identity_sig: bytes
-    rotations: tuple[bytes, ...] = ()  # key.rotate records that lead from an older key to the present one
-    source_profile_id: bytes
-    source_sdr_profile_id: bytes | None = None
-    export_stream_id: bytes
+    identity_sig: Bytes64
+    rotations: Annotated[tuple[bytes, ...], Length(0, _MAX_ROTATIONS)] = ()  # key.rotate records, from an older key on
+    source_profile_id: Bytes32
+    source_sdr_profile_id: Bytes32 | None = None
+    export_stream_id: Bytes32
     stream_name: str | None = None
-    label: bytes
-    epoch: int
-    export_seq_from: int
-    export_seq_to: int  # export_seq_from - 1 in a heartbeat
-    export_time_from: int
-    export_time_to: int
-    size_before: int
-    peaks_before: tuple[bytes, ...]
-    bridge_id: bytes
-    bundle_seq: int  # of this bridge and label, from 1
-    prev_bundle_id: bytes | None = None
-    created_at: int
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        f.version()
-        if f.text("kind") != KIND:
-            raise MalformedError(f"kind is not {KIND}", "bundle header")
-        return cls(
-            source_hub_id=f.bstr("source_hub_id", 32),
-            source_hub_pk=f.bstr("source_hub_pk", 32),
-            identity=f.blob("identity"),
-            identity_sig=f.bstr("identity_sig", SIGNATURE_BYTES),
-            rotations=_blobs(f.anything("rotations"), _MAX_ROTATIONS),
-            source_profile_id=f.bstr("source_profile_id", 32),
-            source_sdr_profile_id=f.optional(f.bstr, "source_sdr_profile_id", 32),
-            export_stream_id=f.bstr("export_stream_id", 32),
-            stream_name=f.optional(f.text, "stream_name"),
-            label=f.bstr("label", 32),
-            epoch=f.uint("epoch"),
-            export_seq_from=f.uint("export_seq_from"),
-            export_seq_to=f.uint("export_seq_to"),
-            export_time_from=f.uint("export_time_from"),
-            export_time_to=f.uint("export_time_to"),
-            size_before=f.uint("size_before"),
-            peaks_before=f.bstrs("peaks_before", 32, at_most=_MAX_PEAKS),
-            bridge_id=f.bstr("bridge_id", 32),
-            bundle_seq=f.uint("bundle_seq"),
-            prev_bundle_id=f.optional(f.bstr, "prev_bundle_id", 32),
-            created_at=f.uint("created_at"),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
-        return {"ver": 1, "kind": KIND, **fields}
-
-
-_HEADER_FIELDS: Final = (
-    "source_hub_id", "source_hub_pk", "identity", "identity_sig", "rotations", "source_profile_id",
-    "source_sdr_profile_id", "export_stream_id", "stream_name", "label", "epoch", "export_seq_from", "export_seq_to",
-    "export_time_from", "export_time_to", "size_before", "peaks_before", "bridge_id", "bundle_seq", "prev_bundle_id",
-    "created_at",
-)  # fmt: skip
-
-
-def _blobs(value: Any, at_most: int) -> tuple[bytes, ...]:
-    if type(value) is not list or len(value) > at_most or any(type(element) is not bytes for element in value):
-        raise MalformedError("expected a list of byte strings", "bundle header.rotations")
-    return tuple(value)
+    label: Bytes32
+    epoch: Uint
+    export_seq_from: Uint
+    export_seq_to: Uint  # export_seq_from - 1 in a heartbeat
+    export_time_from: Uint
+    export_time_to: Uint
+    size_before: Uint
+    peaks_before: Annotated[tuple[Bytes32, ...], Length(0, _MAX_PEAKS)]
+    bridge_id: Bytes32
+    bundle_seq: Uint  # of this bridge and label, from 1
+    prev_bundle_id: Bytes32 | None = None
+    created_at: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BundleEvent(Wire):
+class BundleEvent(Wire, kind="bundle event"):
     """One entry of the label. Without `msg` it is withheld: its receipt alone keeps the tree whole."""
 
-    KIND: ClassVar[str] = "bundle event"
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
     MAX_ITEMS: ClassVar[int] = _MAX_ITEMS
 
-    seq: int
+    seq: Uint
     receipt: bytes
     msg: bytes | None = None
     withheld_reason: str | None = None
-    opening: bytes | None = None
-    attachments: tuple[bytes, ...] = ()  # coids by index; a BundleAttachment of each follows the event
+    opening: Bytes32 | None = None
+    # coids by index; a BundleAttachment of each follows the event
+    attachments: Annotated[tuple[Bytes32, ...], Length(1, _MAX_ATTACHMENTS), LEFT_OUT_EMPTY] = ()
 
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        event = cls(
-            seq=f.uint("seq"),
-            receipt=f.blob("receipt"),
-            msg=f.optional(f.blob, "msg"),
-            withheld_reason=f.optional(f.text, "withheld_reason"),
-            opening=f.optional(f.bstr, "opening", 32),
-            attachments=f.optional(_coids, "attachments", f) or (),
-        )
-        if event.attachments and event.msg is None:
-            raise MalformedError("an event that is withheld has no attachments", cls.KIND)
-        if (event.msg is None) != (event.withheld_reason is not None) or (event.opening and event.msg is None):
-            raise MalformedError("an event has a message, or a reason why it is withheld", cls.KIND)
-        if len(event.withheld_reason or "") > _REASON_BYTES:
-            raise MalformedError(f"a reason has at most {_REASON_BYTES} characters", cls.KIND)
-        return event
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "seq": self.seq,
-            "receipt": self.receipt,
-            "msg": self.msg,
-            "withheld_reason": self.withheld_reason,
-            "opening": self.opening,
-            "attachments": self.attachments or None,
-        }
-
-
-def _coids(name: str, f: Fields) -> tuple[bytes, ...]:
-    coids = f.bstrs(name, 32, at_most=_MAX_ATTACHMENTS)
-    if not coids:
-        raise MalformedError("an empty list of attachments is left out", BundleEvent.KIND)
-    return coids
+    def _check(self) -> None:
+        if self.attachments and self.msg is None:
+            raise MalformedError("an event that is withheld has no attachments", self.KIND)
+        if (self.msg is None) != (self.withheld_reason is not None) or (self.opening and self.msg is None):
+            raise MalformedError("an event has a message, or a reason why it is withheld", self.KIND)
+        if len(self.withheld_reason or "") > _REASON_BYTES:
+            raise MalformedError(f"a reason has at most {_REASON_BYTES} characters", self.KIND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BundleAttachment(Wire):
+class BundleAttachment(Wire, kind="bundle attachment"):
     """The ciphertext of an attachment, behind the event that it belongs to."""
 
-    KIND: ClassVar[str] = "bundle attachment"
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
 
-    att: int  # its index
+    att: Uint  # its index
     data: bytes
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(att=f.uint("att"), data=f.blob("data"))
-
-    def _write(self) -> dict[str, Any]:
-        return {"att": self.att, "data": self.data}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportCheckpoint(Wire):
+class ExportCheckpoint(Wire, kind="export checkpoint"):
     """What the source hub signed about the log up to the last event."""
 
-    KIND: ClassVar[str] = "export checkpoint"
     FORM: ClassVar[Form] = "body"
 
     checkpoint: bytes
     sdr_checkpoint: bytes | None = None
-    timestamp: int  # hub_ts of the last entry that the checkpoint covers
-    hub_public: bytes  # the key that signed it
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            checkpoint=f.blob("checkpoint"),
-            sdr_checkpoint=f.optional(f.blob, "sdr_checkpoint"),
-            timestamp=f.uint("timestamp"),
-            hub_public=f.bstr("hub_public", 32),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            "checkpoint": self.checkpoint,
-            "sdr_checkpoint": self.sdr_checkpoint,
-            "timestamp": self.timestamp,
-            "hub_public": self.hub_public,
-        }
+    timestamp: Uint  # hub_ts of the last entry that the checkpoint covers
+    hub_public: Bytes32  # the key that signed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trailer(Wire):
+class Trailer(Wire, kind="bundle trailer"):
     """The checkpoint, the counts, and what binds the bundle: its id, and the exporter's signature over the id."""
 
-    KIND: ClassVar[str] = "bundle trailer"
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = 1 << 16
     MAX_ITEMS: ClassVar[int] = _MAX_ITEMS
 
     export_checkpoint: ExportCheckpoint
-    count: int
-    withheld: int
-    bundle_id: bytes = b""
-    exporter_pk: bytes = b""
-    signature: bytes = b""
-
-    @classmethod
-    def _read(cls, f: Fields) -> Self:
-        return cls(
-            export_checkpoint=f.object("export_checkpoint", ExportCheckpoint),
-            count=f.uint("count"),
-            withheld=f.uint("withheld"),
-            bundle_id=f.bstr("bundle_id", 32),
-            exporter_pk=f.bstr("exporter_pk", 32),
-            signature=f.bstr("signature", SIGNATURE_BYTES),
-        )
-
-    def _write(self) -> dict[str, Any]:
-        return {
-            **self._hashed(),
-            "bundle_id": self.bundle_id,
-            "exporter_pk": self.exporter_pk,
-            "signature": self.signature,
-        }
-
-    def _hashed(self) -> dict[str, Any]:
-        return {"export_checkpoint": self.export_checkpoint, "count": self.count, "withheld": self.withheld}
+    count: Uint
+    withheld: Uint
+    bundle_id: Bytes32 = b""
+    exporter_pk: Bytes32 = b""
+    signature: Bytes64 = b""
 
     def hashed_bytes(self) -> bytes:
         """What bundle_id covers of the trailer: its first three members."""
-        return cbor.encode({**self._hashed(), "export_checkpoint": self.export_checkpoint.to_tree()})
+        checkpoint = self.export_checkpoint.to_tree()
+        return cbor.encode({"export_checkpoint": checkpoint, "count": self.count, "withheld": self.withheld})
 
     def signed(self, bundle_id: bytes, key: SigningKey) -> "Trailer":
         return replace(self, bundle_id=bundle_id, exporter_pk=key.public, signature=key.sign(Ht(_SIG_TAG, bundle_id)))

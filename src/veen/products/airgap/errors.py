@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from veen.core.errors import VeenError, VerifyError
-
-__all__ = ["ORDER", "BridgeError", "BridgeMisconfigured", "LinkLost", "Rejected", "ReportRefused", "VerifierFailed"]
+from veen.core.errors import StatedError, VerifyError
 
 # First failure wins. FORMAT to RANGE are about the bundle, the next six about one event, the rest about the bundle.
 ORDER: Final = (
@@ -29,50 +27,31 @@ ORDER: Final = (
 )
 
 
-class BridgeError(VeenError):
+class BridgeError(StatedError, code="AGB.BRIDGE"):
     """A bridge cannot go on."""
 
-    code = "AGB.BRIDGE"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return self.what
-
-
-class BridgeMisconfigured(BridgeError):
+class BridgeMisconfigured(BridgeError, code="AGB.ROLES"):
     """Roles, rights or files of a bridge do not fit together (AGB-02)."""
 
-    code = "AGB.ROLES"
 
-
-class ReportRefused(BridgeError):
+class ReportRefused(BridgeError, code="AGB.REPORT"):
     """A file is no signed report of a reconciliation."""
 
-    code = "AGB.REPORT"
 
-
-class VerifierFailed(BridgeError):
+class VerifierFailed(BridgeError, code="AGB.VERIFIER"):
     """The process that verifies ended without a verdict."""
 
-    code = "AGB.VERIFIER"
 
-
-class LinkLost(BridgeError):
+class LinkLost(BridgeError, code="AGB.LINK"):
     """Datagrams of a one-way link are missing beyond repair."""
 
-    code = "AGB.LINK"
 
-
-class Rejected(VerifyError):
+class Rejected(VerifyError, code="AGB.FORMAT"):
     """A bundle is refused as a whole; `position` is that of the event at fault, from 0."""
 
-    code = "AGB.FORMAT"
-
     def __init__(self, code: str, detail: str, position: int | None = None) -> None:
-        super(VerifyError, self).__init__(code, detail, position)
+        super(StatedError, self).__init__(code, detail, position)
         self.code, self.detail, self.position = code, detail, position
         self.what = str(self)
 

@@ -24,14 +24,11 @@ from veen.overlays.framework.decode import Typed
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.airgap.bundle import BundleEvent, BundleReader
 from veen.products.airgap.errors import BridgeError, Rejected
-from veen.products.airgap.judging import judge_alone
 from veen.products.airgap.reconciling import audit_records, has_attachment, import_prefix
 from veen.products.airgap.trust import TrustList
-from veen.products.airgap.verify import BundleVerdict
+from veen.products.airgap.verify import BundleVerdict, judge_alone
 from veen.query.engine import present
 from veen.storage.attachments import AttachmentFiles
-
-__all__ = ["LINKS", "EvidenceLink", "links_of"]
 
 LINKS: Final = ("author", "receipt", "checkpoint", "bundle", "online log", "offline log", "import")
 _LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")

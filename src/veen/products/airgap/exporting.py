@@ -40,8 +40,6 @@ from veen.products.airgap.bundle import (
 from veen.products.airgap.files import BridgeFiles
 from veen.products.airgap.verify import MAX_CARRIED_BYTES
 
-__all__ = ["OUTGOING", "ExportOptions", "Exporter", "Withhold"]
-
 OUTGOING: Final = "outgoing"
 _MANIFEST: Final = "MANIFEST.txt"
 

@@ -14,8 +14,6 @@ from veen.client.home import PrivateFs
 from veen.products.airgap.bundle import SUFFIX
 from veen.products.airgap.errors import BridgeError
 
-__all__ = ["BridgeFiles", "is_bundle_name"]
-
 _STATE: Final = "state.json"
 _FORM: Final = 1
 

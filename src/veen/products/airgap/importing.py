@@ -31,8 +31,6 @@ from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verifier import BundleRefusal, crossed_items, verify_apart
 from veen.products.airgap.verify import BundleVerdict, ChainHead, Chains, Crossing
 
-__all__ = ["FOLDERS", "INCOMING", "REJECTED", "WAITING", "ImportOptions", "ImportOutcome", "Importer"]
-
 INCOMING: Final = "incoming"
 WAITING: Final = "waiting"
 IMPORTING: Final = "importing"

@@ -27,8 +27,6 @@ from typing import IO, Any, Final
 from veen.products.airgap.bundle import MAX_BUNDLE_BYTES, SUFFIX, BundleReader
 from veen.products.airgap.errors import BridgeMisconfigured, LinkLost, Rejected
 
-__all__ = ["LinkOptions", "LinkReceiver", "LinkSender", "Received", "link_note", "parse_address", "read_link_note"]
-
 _MAGIC: Final = b"VEB1"
 _HEAD: Final = struct.Struct(">4s16sQIHHHH")
 _CHECK_BYTES: Final = 8

@@ -14,8 +14,6 @@ from veen.spark.runner import over, parts_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["arrived_on_spark"]
-
 _SUMMARY: Final = (Column("summary", "BINARY", pa.binary(), "of one task"),)
 
 

@@ -36,18 +36,6 @@ from veen.query import canonical
 from veen.query.engine import present
 from veen.storage.attachments import AttachmentFiles
 
-__all__ = [
-    "Arrived",
-    "BridgeReport",
-    "Exported",
-    "Offline",
-    "Sides",
-    "arrived_in",
-    "fold_slices",
-    "reconcile",
-    "signed_report",
-]
-
 Verdict = Literal["ok", "violated", "unknown"]
 _FORM: Final = "agb.report.v1"
 _MAX_WRITERS: Final = 4_096

@@ -28,8 +28,6 @@ from veen.query.descriptor import QueryDescriptor
 from veen.query.engine import present
 from veen.query.matches import Match, Witness, match_of, record_of, takes
 
-__all__ = ["replay_imported"]
-
 _MAX_LABELS: Final = 100_000
 
 

@@ -13,8 +13,6 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 
-__all__ = ["ROLES", "RoleFinding", "RoleHolder", "judge", "judge_at_hub"]
-
 ROLES: Final = ("exporter", "online-log", "importer", "offline-log")
 _ONLINE: Final = ("exporter", "online-log")
 _LOGS: Final = {"online-log": ONLINE_LOG, "offline-log": OFFLINE_LOG}

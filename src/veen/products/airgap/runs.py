@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-__all__ = ["NO_POSITIONS", "Positions", "Run", "joined", "missing", "overlap", "size"]
-
 Run = tuple[int, int]  # both ends inclusive
 
 

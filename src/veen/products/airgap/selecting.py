@@ -18,8 +18,6 @@ from veen.core.sealing.ciphertext import Opened
 from veen.products.airgap.errors import BridgeError
 from veen.products.airgap.exporting import Withhold
 
-__all__ = ["Selector"]
-
 _BATCH: Final = 64
 _FILE: Final = "selected.json"
 

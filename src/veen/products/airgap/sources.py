@@ -15,8 +15,6 @@ from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verify import identity_of
 from veen.storage.pinned import pin
 
-__all__ = ["bundle_paths", "bundle_side", "heads_of", "identities_of"]
-
 
 def bundle_paths(folders: Sequence[Path]) -> Iterator[Path]:
     """The bundles of some folders, by name."""
@@ -25,7 +23,7 @@ def bundle_paths(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def bundle_side(folders: Sequence[Path], trust: TrustList) -> tuple[Exported, ...]:
-    """What the bundles of some folders say, as far as a trusted exporter signed them; others count for nothing."""
+    """What the bundles of some folders say, as far as a trusted exporter signed them; others have no effect."""
     exported = set()
     for path in bundle_paths(folders):
         with path.open("rb") as file:

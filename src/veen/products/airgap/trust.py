@@ -24,8 +24,6 @@ from veen.client.verify.pin import HubPin
 from veen.products.airgap.bundle import bridge_id_of
 from veen.products.airgap.errors import BridgeMisconfigured
 
-__all__ = ["TrustList", "TrustedSource", "check_zone"]
-
 _ZONE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _IMPORT: Final = "import/"
 _MEMBERS: Final = frozenset(("zone", "bridge", "hub", "hub_id", "exporters", "map"))

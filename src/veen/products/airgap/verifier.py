@@ -22,8 +22,6 @@ from veen.products.airgap.errors import Rejected, VerifierFailed
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verify import BundleVerdict, ChainHead, Chains, Crossing, OutOfOrder, verify
 
-__all__ = ["BundleRefusal", "close_doors", "crossed_items", "crossings", "main", "verify_apart", "verify_here"]
-
 _SECONDS: Final = 24 * 3600.0  # a verifier that hangs is ended; a bundle of a gigabyte takes minutes
 _MAX_ANSWER: Final = 16 << 20
 _MEMORY_BYTES: Final = 2 << 30

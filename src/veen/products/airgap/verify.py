@@ -24,23 +24,12 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
 from veen.core.sealing.attachments import att_root_of
 from veen.core.sealing.ciphertext import TAG_BYTES, Binding, Opened, open_with_opening
-from veen.core.tree.mmr import Mmr
+from veen.core.tree.mmr import Mmr, root_of
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent
 from veen.overlays.recorder import events as sdr
 from veen.products.airgap.bundle import BundleAttachment, BundleEvent, BundleReader, Header, Trailer
 from veen.products.airgap.errors import Rejected
 from veen.products.airgap.trust import TrustedSource, TrustList
-
-__all__ = [
-    "MAX_CARRIED_BYTES",
-    "BundleVerdict",
-    "ChainHead",
-    "Chains",
-    "Crossing",
-    "OutOfOrder",
-    "identity_of",
-    "verify",
-]
 
 _BATCH: Final = 256  # events whose signatures are verified together
 _BATCH_BYTES: Final = 8 << 20
@@ -123,6 +112,21 @@ def verify(
     if events.fault is not None:
         raise events.fault
     return BundleVerdict(header=header, trailer=trailer, target=_target(header, source), root=events.root)
+
+
+def judge_alone(file: IO[bytes], trust: TrustList) -> BundleVerdict:
+    """The verdict on a bundle by itself. What its header says about the bundle before it is taken as it is."""
+    header = BundleReader(file).header
+    chains = {}
+    if header.bundle_seq > 1 and header.prev_bundle_id is not None and header.peaks_before:
+        before = ChainHead(
+            bundle_seq=header.bundle_seq - 1,
+            bundle_id=header.prev_bundle_id,
+            seq=header.export_seq_from - 1,
+            root=root_of(header.peaks_before),
+        )
+        chains = {(header.bridge_id, header.label): before}
+    return verify(file, trust, chains)
 
 
 def _whole(file: IO[bytes]) -> tuple[Header, Trailer]:

@@ -17,8 +17,6 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.overlays.anchoring import ANCHOR, AnchorStatement, state_root
 from veen.products.anchoring.errors import AnchorInvalid
 
-__all__ = ["BACKEND", "check_statement", "publish_statement"]
-
 BACKEND: Final = "hub"
 
 

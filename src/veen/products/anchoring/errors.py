@@ -2,10 +2,6 @@
 
 from veen.core.errors import VerifyError
 
-__all__ = ["AnchorInvalid"]
 
-
-class AnchorInvalid(VerifyError):
+class AnchorInvalid(VerifyError, code="ANCHOR.INVALID"):
     """An anchor that does not verify: damaged, of another root, or by nobody who is trusted."""
-
-    code = "ANCHOR.INVALID"

@@ -11,8 +11,6 @@ from veen.core.objects.control import AnchorPublish, ControlRecord
 from veen.core.objects.tooling import AnchorRequest, AnchorResponse, AnchorsResponse
 from veen.products.anchoring.errors import AnchorInvalid
 
-__all__ = ["ListedAnchor", "anchors_of", "publish_at_hub", "record_at_hub"]
-
 _OPERATION: Final = "tooling/anchor"
 _MAX_PAGES: Final = 100_000
 

@@ -16,8 +16,6 @@ from veen.core.errors import StatedError
 from veen.core.objects.captoken import CapToken
 from veen.products.federation.mirroring import copy_stream
 
-__all__ = ["BridgedStream", "HubBridge", "NothingToBridge", "bridged_streams"]
-
 
 class NothingToBridge(StatedError):
     """No stream of the keyring fits what a bridge is to copy."""

@@ -27,27 +27,12 @@ from veen.core.schema_id import schema_id
 from veen.core.wire import Bytes32, Form, Uint, Wire
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hub_identifier
 
-__all__ = [
-    "GAP_SCHEMA",
-    "MirrorCheck",
-    "MirrorGap",
-    "MirrorInconsistent",
-    "MirrorReport",
-    "attest_stream",
-    "check_mirror",
-    "copy_stream",
-    "equivocation_of",
-    "without_keys",
-]
-
 _BATCH: Final = 64
 _RECEIPT: Final = "receipt"  # in the metadata of a statement: what proves a contradiction later
 
 
-class MirrorInconsistent(VerifyError):
+class MirrorInconsistent(VerifyError, code="E.MIRROR.INCONSISTENT"):
     """The source signs another history than the one that was mirrored before."""
-
-    code = "E.MIRROR.INCONSISTENT"
 
     def __init__(self, what: str, evidence: Equivocation | None = None) -> None:
         super().__init__(what)

@@ -2,7 +2,8 @@
 
     fence     the primary admits nothing any more (`veen hub fence`), or is gone
     prove     the replica has the last checkpoint that it knows of, and, if there is a hub.fence, all that it counts
-    keys      those of the identity come from somewhere else: a replica has none
+    keys      those of the identity come from somewhere else: a replica has none; that of the outer log comes along
+              only if nothing can have been signed with it that is not here
     promote   a hub.promote record in the control journal, and the mark of a replica goes
 
 Entries that the primary acknowledged and the replica does not have cannot be brought back: their receipts would
@@ -14,7 +15,7 @@ ranges are named and somebody must accept the loss. A primary that comes back as
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from veen.client.errors import HubRefused, NetworkError
 from veen.client.transport.calls import NO_RETRY, Calls
@@ -23,56 +24,46 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.objects.control import HubFence, HubPromote, root_of_heads
+from veen.core.objects.control import ControlRecord, HubFence, HubPromote, root_of_heads
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import FeedRequest, FeedResponse, HealthResponse
+from veen.core.tlog.note import VerifierKey
 from veen.core.tree.mmr import peak_nodes, root_of
 from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs, OsFs
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.replica import FollowedIdentity
+from veen.products.federation.outer_copies import bound_key, lists_fence
 from veen.storage import layout
 from veen.storage.copies.replica import ReplicaMark, end_replica, read_mark
 from veen.storage.keys import identity as identities
 from veen.storage.keys.directory import KeyDirFs
 from veen.storage.keys.identity import MissingKeyError
+from veen.storage.outer import OuterLogFiles, read_outer_key, write_outer_key
 from veen.storage.scan import read_file
 from veen.storage.store import Store
 
-__all__ = [
-    "LossNotAccepted",
-    "NotAReplica",
-    "OpenRange",
-    "PrimaryAlive",
-    "Promotion",
-    "ReplicaState",
-    "WrongKey",
-    "promote",
-    "replica_state",
-]
-
+# "none": there is no outer log. "continues": its key is here. "no key": it was not where the others come from.
+# "behind": the primary may have signed a note that is not here, so the key stays away: two notes of one size would be a
+# fork in the eyes of every witness.
+OuterOutcome = Literal["none", "continues", "no key", "behind"]
 _ASK_SECONDS: Final = 5.0
 _KEY_SUFFIX: Final = ".key"
+_OUTER_SEED: Final = layout.OUTER_KEY.rpartition("/")[2]
 _SHOWN: Final = 8
 
 
-class NotAReplica(StorageError):
+class NotAReplica(StorageError, code="E.REPLICA.DIRECTORY"):
     """The directory follows nobody."""
 
-    code = "E.REPLICA.DIRECTORY"
 
-
-class PrimaryAlive(StorageError):
+class PrimaryAlive(StorageError, code="E.REPLICA.PRIMARY"):
     """The primary still admits messages: two hubs would sign for one identity."""
 
-    code = "E.REPLICA.PRIMARY"
 
-
-class WrongKey(StorageError):
+class WrongKey(StorageError, code="E.REPLICA.KEY"):
     """The private keys of the identity are not where they should come from."""
-
-    code = "E.REPLICA.KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +75,8 @@ class OpenRange:
     last_seq: int | None  # that the primary is known to have; None: whether there are any is not known
 
 
-class LossNotAccepted(StorageError):
+class LossNotAccepted(StorageError, code="E.REPLICA.LOSS"):
     """Receipts may exist for entries that the replica does not have."""
-
-    code = "E.REPLICA.LOSS"
 
     def __init__(self, ranges: tuple[OpenRange, ...], entries: int) -> None:
         certain = [part for part in ranges if part.last_seq is not None]
@@ -112,6 +101,8 @@ class ReplicaState:
     promoted: bool  # whether the last record is that of a promotion that was cut off
     control_bytes: int
     ranges: tuple[OpenRange, ...]
+    outer: VerifierKey | None  # the key of the outer log, if the primary has one and something of it is here
+    outer_complete: bool  # whether the outer log here lists the fence, so that its primary has signed nothing behind it
 
     @property
     def complete(self) -> bool:
@@ -128,6 +119,7 @@ class Promotion:
     labels: int
     complete: bool
     accepted: tuple[OpenRange, ...]  # ranges whose loss was accepted
+    outer: OuterOutcome
 
 
 def replica_state(fs: Fs) -> ReplicaState:
@@ -164,6 +156,7 @@ def _state_of(fs: Fs, store: Store, mark: ReplicaMark, identity: HubIdentity) ->
     ranges += [OpenRange(label, 1, size) for label, size in sorted(mark.announced.items()) if label not in own]
     _check_checkpoints(fs, store, identity)
     last_record = store.state.control
+    outer = bound_key(store) if OuterLogFiles.exists(fs) else None
     fence = last_record.body if last_record is not None and isinstance(last_record.body, HubFence) else None
     return ReplicaState(
         mark=mark,
@@ -174,7 +167,17 @@ def _state_of(fs: Fs, store: Store, mark: ReplicaMark, identity: HubIdentity) ->
         promoted=last_record is not None and isinstance(last_record.body, HubPromote),
         control_bytes=store.control_size,
         ranges=tuple(ranges),
+        outer=outer,
+        outer_complete=outer is not None and fence is not None and _lists_fence(fs, outer, last_record),
     )
+
+
+def _lists_fence(fs: Fs, vkey: VerifierKey, fence: ControlRecord | None) -> bool:
+    files = OuterLogFiles(fs, vkey)
+    try:
+        return lists_fence(files, fence)
+    finally:
+        files.close()
 
 
 def _check_checkpoints(fs: Fs, store: Store, identity: HubIdentity) -> None:
@@ -249,6 +252,9 @@ def promote(
             raise LossNotAccepted(state.ranges, state.entries)
         for key in _given_keys(fs, key_from, now):
             identities.write_key(fs, key)
+        outer_key = _given_outer_key(fs, key_from, state, accept_loss=accept_loss)
+        if outer_key is not None:
+            write_outer_key(fs, outer_key)
     with at_rest(fs, now, accept_clock=accept_clock) as hub:
         if not state.promoted:
             hub.journal(
@@ -259,7 +265,30 @@ def promote(
     if move_keys:
         for listed in identities.read_identity(fs).keys:
             (_key_directory(key_from) / f"{listed.key_id}{_KEY_SUFFIX}").unlink(missing_ok=True)
-    return Promotion(hub_pk, state.entries, state.labels, state.complete, () if state.complete else state.ranges)
+        if fs.exists(layout.OUTER_KEY):
+            (_key_directory(key_from) / _OUTER_SEED).unlink(missing_ok=True)
+    accepted = () if state.complete else state.ranges
+    outer = _outer_outcome(fs, state, accept_loss=accept_loss)
+    return Promotion(hub_pk, state.entries, state.labels, state.complete, accepted, outer)
+
+
+def _outer_outcome(fs: Fs, state: ReplicaState, *, accept_loss: bool) -> OuterOutcome:
+    if state.outer is None:
+        return "none"
+    if fs.exists(layout.OUTER_KEY):
+        return "continues"
+    return "no key" if state.outer_complete or accept_loss else "behind"
+
+
+def _given_outer_key(fs: OsFs, key_from: Path, state: ReplicaState, *, accept_loss: bool) -> SigningKey | None:
+    """The key of the outer log, if it is there and may be used here."""
+    directory = _key_directory(key_from)
+    if state.outer is None or not (state.outer_complete or accept_loss) or not (directory / _OUTER_SEED).exists():
+        return None
+    key = read_outer_key(KeyDirFs(fs.root, directory))
+    if key.public != state.outer.public:
+        raise WrongKey(f"{directory / _OUTER_SEED}: not the key that the control journal binds to the outer log")
+    return key
 
 
 def _key_directory(key_from: Path) -> Path:

@@ -4,6 +4,7 @@
     read     the new entries of those labels through /v1/stream, merged by their time
     verify   author, hub, leaf, root, order, checkpoint: all of it, before anything is written
     write    through `Sequencer.replicate`: the same journal, files and recovery as those of any hub
+    beside   attachments and the outer log, in a task of their own: the log does not wait for them
 
 The merged order differs from that of the primary only within one second, where it makes no difference: control
 records that entries need come before them, and limits change with a second of their own. State is the directory:
@@ -43,20 +44,22 @@ from veen.core.objects.control import (
     RetentionDrop,
 )
 from veen.core.objects.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse
-from veen.core.objects.evidence import Equivocation
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import MAX_LISTED, FeedRequest, FeedResponse, LabelInfo
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import StorageError
+from veen.fs.errors import NoSpaceError, StorageError
 from veen.fs.local import Fs
 from veen.hub.api.reply import ApiError
 from veen.hub.process.housekeeping import in_thread
 from veen.hub.process.replica import ReplicaHub
 from veen.hub.process.startup import data_fs, save_limits
 from veen.hub.sequencer.sequencer import CopiedEntry, Overloaded
+from veen.products.federation.attachment_copies import AttachmentFollower
+from veen.products.federation.errors import ReplicaInconsistent
 from veen.products.federation.mirroring import equivocation_of
+from veen.products.federation.outer_copies import OuterFollower
 from veen.storage import frame
 from veen.storage import journal as wal
 from veen.storage.copies.replica import (
@@ -87,23 +90,13 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 _HELD_ITEMS: Final = 65_536  # read ahead, over all labels
 _PAGE_ITEMS: Final = 512
 _AT_ONCE: Final = 16  # requests
+_BESIDE_SECONDS: Final = 1.0  # between looks at attachments and the outer log
+_FENCE_SECONDS: Final = 30.0  # for which a run with `once` waits until a fenced primary has listed its fence
 _RECORD_BYTES: Final = 1024 * 1024  # that no record of a control journal has
 
 
-class ReplicaInconsistent(VerifyError):
-    """The primary shows something that it cannot have signed, or that contradicts what it signed before."""
-
-    code = "E.REPLICA.INCONSISTENT"
-
-    def __init__(self, what: str, evidence: Equivocation | None = None) -> None:
-        super().__init__(what)
-        self.evidence = evidence
-
-
-class ReplicaGap(StorageError):
+class ReplicaGap(StorageError, code="E.REPLICA.PRUNED"):
     """The primary has erased entries that the replica does not have."""
-
-    code = "E.REPLICA.PRUNED"
 
     def __init__(self, label: bytes, first_seq: int, last_seq: int) -> None:
         super().__init__(
@@ -187,7 +180,10 @@ class ReplicaFollower:
         self._asked_at = 0.0  # when the present question was sent; 0: none is under way
         self.fault: str | None = None  # why the primary was not reached last
         self._started = clock()
+        self.attachments = AttachmentFollower(hub.attachments, self._session)
+        self._outer = OuterFollower(hub, self._session)
         hub.lag, hub.ask_checkpoint = self.lag, self.checkpoint
+        hub.attachments_missing = lambda: self.attachments.missing
 
     # --- what others ask -------------------------------------------------------------------------------
 
@@ -235,13 +231,26 @@ class ReplicaFollower:
 
         With `once`, until this replica has all that the primary had at one moment.
         """
-        complete = False
+        beside = None if once else asyncio.create_task(self._run_beside())
+        try:
+            await self._run(beside)
+        finally:
+            if beside is not None:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+
+    async def _run(self, beside: "asyncio.Task[None] | None") -> None:
+        complete, listed_until = False, asyncio.get_running_loop().time() + _FENCE_SECONDS
         while True:
             try:
-                complete = await self.step(_WAIT_SECONDS if complete else 0)
+                complete = await self.step(_WAIT_SECONDS if complete and beside is not None else 0)
                 self.fault = None
-                if complete and once:
-                    return
+                if beside is not None and beside.done():
+                    beside.result()
+                if complete and beside is None:
+                    if await self.step_beside() or asyncio.get_running_loop().time() > listed_until:
+                        return
+                    await asyncio.sleep(_BESIDE_SECONDS)
             except (NetworkError, HubRefused, Overloaded) as exc:
                 if isinstance(exc, HubRefused) and not is_transient(exc):
                     raise
@@ -249,6 +258,22 @@ class ReplicaFollower:
                 await asyncio.sleep(_PAUSE_SECONDS)
             finally:
                 self._asked_at = 0.0
+
+    async def _run_beside(self) -> None:
+        """For ever, or until the outer log of the primary contradicts its log."""
+        while True:
+            await asyncio.sleep(_BESIDE_SECONDS)
+            try:
+                if self._opened:
+                    await self.step_beside()
+            except (NetworkError, HubRefused, NoSpaceError) as exc:
+                if isinstance(exc, HubRefused) and not is_transient(exc):
+                    raise
+
+    async def step_beside(self) -> bool:
+        """Copy attachments and the outer log; whether all of them is here that the primary hands out."""
+        attachments = await self.attachments.step()
+        return await self._outer.step() and attachments
 
     async def step(self, wait_seconds: int = 0) -> bool:
         """Ask once and take over what is new; whether this replica has all that the primary had then."""
@@ -597,7 +622,7 @@ class ReplicaFollower:
             receipts[place] = receipt
             if (checkpoint := checkpoints.get(place)) is not None:
                 self._check_checkpoint(checkpoint, receipt)
-            length = len(frame.pack(label, receipt.stream_seq, item.raw, item.receipt_raw)[0])
+            length = frame.HEADER_BYTES + len(item.raw) + len(item.receipt_raw)
             wanted += [(label, upto_seq) for upto_seq in forecasts[label].add(length, limits)]
         return {place: await self._seal(place, receipts, checkpoints) for place in wanted}
 

@@ -28,10 +28,7 @@ from veen.overlays.framework.link import Follower, Stream
 from veen.overlays.id.fold import IdFold
 from veen.overlays.operations.access import AccessFold
 from veen.overlays.operations.delegation import Caps
-from veen.products.policy.errors import PolicyNotEnforced
-from veen.products.policy.hubs import OpenHub, PolicyLink, PushedPolicy
-
-__all__ = ["HubReport", "PolicyAgent", "PolicyFolds", "PolicyPace", "PolicyReader"]
+from veen.products.policy.hubs import OpenHub, PolicyLink, PolicyNotEnforced, PushedPolicy
 
 _SETTLE_SECONDS: Final = 0.02  # several records of one batch make one push
 
@@ -68,7 +65,7 @@ class PolicyFolds:
         )
 
     def issues(self, events: Iterable[Event]) -> tuple[Issue, ...]:
-        """Everything of the realm's streams that counts for nothing, and why."""
+        """Everything of the realm's streams that has no effect, and why."""
         batch = sorted(events, key=lambda event: event.order)
         folds = [fold for fold in (self.realm, self.access, self.devices) if fold is not None]
         return tuple(sorted({issue for fold in folds for issue in _issues(fold, batch)}))

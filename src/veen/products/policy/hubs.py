@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from veen.client.errors import BadAnswer, HubRefused
+from veen.client.errors import BadAnswer, ClientError, HubRefused
 from veen.client.pinned_hub import PinnedHub
 from veen.client.session import HubSession
 from veen.client.transport.calls import Retry
@@ -19,9 +19,6 @@ from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation
 from veen.core.objects.tooling import PolicyRecordsResponse, PolicyRequest, PolicyResponse
 from veen.core.policy_state import PolicyView
 from veen.overlays.federation.policy import RealmPolicy
-from veen.products.policy.errors import PolicyNotEnforced
-
-__all__ = ["OpenHub", "PolicyLink", "PushedPolicy", "ReportedPolicy", "policy_link"]
 
 _OPERATION: Final = "tooling/policy"
 _MAX_PAGES: Final = 100_000  # of control records; a list that goes on is a fault of the hub
@@ -34,6 +31,10 @@ async def policy_link(hub: PinnedHub, retry: Retry | None = None) -> AsyncIterat
     """Connect and check the pin."""
     async with hub.session(retry) as session:
         yield PolicyLink(session)
+
+
+class PolicyNotEnforced(ClientError, code="POLICY.NOT_ENFORCED"):
+    """A hub does not enforce one of the two views, so it takes no records of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,5 +8,3 @@ requests and digests are receipted events, and `veen query verify` computes a re
     service      submit, execute, deliver; durable and audited
     http         the routes; `openapi` describes them
 """
-
-__all__: list[str] = []

@@ -15,8 +15,6 @@ from veen.query.digest import ResultDigest
 from veen.query.errors import QueryError
 from veen.query.recording import result_id_of
 
-__all__ = ["QueryHistory", "RecordedRequest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:

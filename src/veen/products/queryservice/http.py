@@ -25,8 +25,6 @@ from veen.query.descriptor import MAX_BYTES
 from veen.query.errors import InvalidDescriptor, InvalidJson, QueryError, QueryNotFound
 from veen.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
-__all__ = ["PREFIXES", "Unauthorized", "make_app"]
-
 PREFIXES: Final = ("/api/query", "/api/v1/query")
 _MAX_OFFSET: Final = 10**15
 _RETRY_SECONDS: Final = 5

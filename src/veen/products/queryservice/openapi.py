@@ -10,8 +10,6 @@ from veen.query.conditions import MAX_CONDITIONS, OPERATORS
 from veen.query.ordering import MAX_LIMIT as MAX_ROW_LIMIT
 from veen.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
-__all__ = ["document", "document_bytes"]
-
 Schema = dict[str, Any]
 _TEXT: Final[Schema] = {"type": "string"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}

@@ -28,8 +28,6 @@ from veen.core.errors import StatedError
 from veen.query.descriptor import MODES, Mode, QueryDescriptor
 from veen.query.errors import ForbiddenScope, InvalidDescriptor
 
-__all__ = ["Principals", "PrincipalsInvalid", "QueryPrincipal"]
-
 _MAX_FILE: Final = 1024 * 1024
 _UNCLASSIFIED: Final = "unclassified"
 _MEMBERS: Final = frozenset(
@@ -37,10 +35,9 @@ _MEMBERS: Final = frozenset(
 )
 
 
-class PrincipalsInvalid(StatedError):
+class PrincipalsInvalid(StatedError, code="E.LOCAL"):
     """The file that says who may use a query service cannot be used."""
 
-    code = "E.LOCAL"
     hint = "docs/query-service.md shows the file; `veen query token` makes a token and its hash."
 
 

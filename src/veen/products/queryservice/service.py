@@ -47,8 +47,6 @@ from veen.query.store import DEFAULT_LIMIT, ResultStore, Status
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QueryService", "QuerySubmission", "ServiceSettings", "Unavailable"]
-
 _log = logging.getLogger(__name__)
 _STREAMS: Final = (REQUESTS, RESULTS, EXECUTIONS)
 _ORIGIN: Final = "veen-query"

@@ -7,5 +7,3 @@
 `events` shapes records, `spool` keeps them until they have a receipt, `agent` moves them, `adapters` read sources,
 `checkpoint` binds all streams into one root, `replay` and `verify` read back and judge.
 """
-
-__all__: list[str] = []

@@ -32,23 +32,12 @@ from veen.client.transport.calls import is_transient, refusal_of
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError, Refusal
 from veen.core.labels import stream_id_of
+from veen.products.recorder import events
 from veen.products.recorder.authority import TokenAuthority
-from veen.products.recorder.events import (
-    HEARTBEAT,
-    LOSS,
-    OPENINGS_STREAM,
-    OWN_STREAM,
-    ROTATE,
-    START,
-    STOP,
-    draft_of,
-)
 from veen.products.recorder.redaction import Redactor
 from veen.products.recorder.sink import Adapter, Sinks, SpoolSink
 from veen.products.recorder.spool import Flight, InFlight, Loss, SpoolItem
 from veen.products.recorder.successors import next_seed
-
-__all__ = ["Agent", "AgentSource", "KeyShared", "Pace"]
 
 _BATCH: Final = 64  # messages in one flight
 _BATCH_BYTES: Final = 2 * 1024 * 1024
@@ -59,10 +48,8 @@ AnyTask = asyncio.Task[Any]
 Connect = Callable[[Identity, Keyring], AbstractAsyncContextManager[Client]]
 
 
-class KeyShared(LocalError):
+class KeyShared(LocalError, code="SDR.KEY_SHARED"):
     """Another process sends under the producer's client key."""
-
-    code = "SDR.KEY_SHARED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +69,7 @@ class Pace:
     losses: float = 1.0  # between two looks at the counts of losses
     first_pause: float = 0.2  # before the hub is tried again
     longest_pause: float = 15.0
-    drain: float = 30.0  # for what is in the spool when the agent is told to stop
+    drain: float = 30.0  # at the end: after a stop in all, otherwise without a record that the hub takes
     bounds: RotationBounds = field(default_factory=RotationBounds)
 
 
@@ -110,7 +97,7 @@ class Agent:
         self.rotation_due = False  # the client key is past its bounds, and there is no token for another
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Until every source has ended, or `stop` is set; then until the spool is empty or the drain time is over."""
+        """Until every source has ended, or `stop` is set; then until the spool is drained (`_drain`)."""
         stop = stop or asyncio.Event()
         await self._started()
         background: list[AnyTask] = [
@@ -124,12 +111,32 @@ class Agent:
             await self._stopped()
             self._ending = True
             self._shared.changed.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.drain):
-                    await asyncio.shield(background[0])
+            await self._drain(background[0], stopped)
             await asyncio.to_thread(self._spool.set_note, "running", "no")
         finally:
             await _cancelled(stopped, *sources, *background)
+
+    async def _drain(self, sender: AnyTask, stopped: AnyTask) -> None:
+        """Wait for the sender to empty the spool.
+
+        An agent whose sources have ended waits as long as the hub takes records, and gives up after the drain time
+        without any. An agent that is told to stop has the drain time in all.
+        """
+        while True:
+            was_stopped = stopped.done()
+            sent = (await asyncio.to_thread(self._spool.counts))["sent"]
+            await asyncio.wait(
+                [sender] if was_stopped else [sender, stopped],
+                timeout=self._pace.drain,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if sender.done():
+                sender.result()
+                return
+            if was_stopped:
+                return
+            if not stopped.done() and (await asyncio.to_thread(self._spool.counts))["sent"] == sent:
+                return
 
     @staticmethod
     async def _until_over(sources: list[AnyTask], background: list[AnyTask], stopped: AnyTask) -> None:
@@ -148,7 +155,7 @@ class Agent:
         was = await asyncio.to_thread(self._spool.note, "running")
         await asyncio.to_thread(self._spool.set_note, "running", "yes")
         await self._shared.add_own(
-            START,
+            events.START,
             {
                 "version": __version__,
                 "previous": {None: "first", "yes": "killed"}.get(was, "stopped"),
@@ -159,7 +166,7 @@ class Agent:
 
     async def _stopped(self) -> None:
         await self._report_losses()
-        await self._shared.add_own(STOP, dict(self._spool.counts()))
+        await self._shared.add_own(events.STOP, dict(self._spool.counts()))
 
     async def _beat(self) -> None:
         while True:
@@ -174,7 +181,7 @@ class Agent:
             counts["trouble"] = self.trouble
         if self.rotation_due:
             counts["rotation_due"] = True
-        await self._shared.add_own(HEARTBEAT, counts)
+        await self._shared.add_own(events.HEARTBEAT, counts)
 
     async def _watch(self) -> None:
         while True:
@@ -184,7 +191,7 @@ class Agent:
     async def _report_losses(self) -> int:
         def event_of(loss: Loss) -> SpoolItem:
             payload = {"source": loss.source, "reason": loss.reason, "count": loss.count}
-            return self._shared.own_record(LOSS, {**payload, "first": loss.first, "last": loss.last})
+            return self._shared.own_record(events.LOSS, {**payload, "first": loss.first, "last": loss.last})
 
         count = await asyncio.to_thread(self._spool.report, event_of)
         if count:
@@ -224,14 +231,14 @@ class Agent:
         identity, ring = self._keystore.identity, self._keystore.secrets.keyring
         last = await asyncio.to_thread(self._spool.note, "principal")
         is_new = last is not None and last != identity.client_id.hex()
-        record = self._shared.own_record(ROTATE, {"previous": last, "next": identity.client_id.hex()})
+        record = self._shared.own_record(events.ROTATE, {"previous": last, "next": identity.client_id.hex()})
         if last is not None and is_new:
             await self._close_key(identity, ring, bytes.fromhex(last), record)
         self._counts.clear()
         async with self._connect(identity, ring) as client:
             authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
             if is_new:
-                await authority.send(record.stream_id, draft_of(record.data, client.client_id))
+                await authority.send(record.stream_id, events.draft_of(record.data, client.client_id))
             await asyncio.to_thread(self._spool.set_note, "principal", identity.client_id.hex())
             yield authority
 
@@ -247,7 +254,7 @@ class Agent:
                 authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
                 if (flight := await asyncio.to_thread(self._spool.flight)) is not None:
                     await self._finish(authority, flight)
-                await authority.send(record.stream_id, draft_of(record.data, client.client_id))
+                await authority.send(record.stream_id, events.draft_of(record.data, client.client_id))
         await asyncio.to_thread(self._spool.ground)
 
     async def _send_next(self, authority: TokenAuthority) -> bool:
@@ -274,7 +281,7 @@ class Agent:
             return None
         stream_id, records = batch
         client, keys = authority.client, self._keys(stream_id)
-        drafts = [draft_of(record.data, client.client_id) for record in records]
+        drafts = [events.draft_of(record.data, client.client_id) for record in records]
         capability = await authority.capability(stream_id)
         try:
             sealed = await client.prepare(
@@ -382,9 +389,9 @@ class Agent:
     def _streams(self) -> list[bytes]:
         """Every stream that this agent may have to write to."""
         ring = self._keystore.secrets.keyring
-        openings = stream_id_of(OPENINGS_STREAM)
+        openings = stream_id_of(events.OPENINGS_STREAM)
         optional = [openings] if any(keys.stream_id == openings for keys in ring.entries) else []
-        return [stream_id_of(OWN_STREAM), *optional, *(source.stream_id for source in self._sources)]
+        return [stream_id_of(events.OWN_STREAM), *optional, *(source.stream_id for source in self._sources)]
 
 
 async def _cancelled(*tasks: AnyTask) -> None:

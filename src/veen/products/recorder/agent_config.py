@@ -24,8 +24,6 @@ from veen.products.recorder.agent import AgentSource, Pace
 from veen.products.recorder.events import MAX_PAYLOAD
 from veen.products.recorder.redaction import Redactor
 
-__all__ = ["AgentConfig"]
-
 _SPOOL_BYTES: Final = 256 * 1024 * 1024
 _AGENT_KEYS: Final = ("spool_bytes", "heartbeat", "max_payload", "redact", "drain")
 _MAX_FILE: Final = 1024 * 1024

@@ -11,8 +11,6 @@ from veen.client.send.writing import Sent
 from veen.core.objects.captoken import CapToken
 from veen.overlays.framework.body import Draft
 
-__all__ = ["TokenAuthority"]
-
 _LOOK_AGAIN_SEC: Final = 60.0  # for a token that was renewed or came later: looking reads and verifies all of them
 
 

@@ -11,8 +11,6 @@ from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import MAX_PAYLOAD, SourceRecord, draft_of, shaped, to_bytes
 from veen.products.recorder.fields import Selectors
 
-__all__ = ["emit", "line_records"]
-
 
 def line_records(
     lines: Iterable[bytes], selectors: Selectors, *, origin: str, now: int | None = None

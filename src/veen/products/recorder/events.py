@@ -21,27 +21,6 @@ from veen.overlays.recorder import events as sdr
 from veen.query.canonical import Json, encode, parse
 from veen.query.errors import InvalidJson
 
-__all__ = [
-    "CHANGES_STREAM",
-    "CHECKPOINTS_STREAM",
-    "HEARTBEAT",
-    "LOSS",
-    "MAX_PAYLOAD",
-    "OPENINGS_STREAM",
-    "OWN_STREAM",
-    "ROTATE",
-    "START",
-    "STOP",
-    "SourceRecord",
-    "draft_of",
-    "json_line",
-    "own",
-    "payload_json",
-    "shaped",
-    "text_of",
-    "to_bytes",
-]
-
 OWN_STREAM: Final = "record/infrastructure/recorder"  # heartbeats, losses, starts and stops of all agents
 CHANGES_STREAM: Final = "record/infrastructure/changes"
 CHECKPOINTS_STREAM: Final = "record/infrastructure/checkpoints"

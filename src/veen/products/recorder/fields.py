@@ -8,8 +8,6 @@ from typing import Final
 
 from veen.query.canonical import Json
 
-__all__ = ["Selectors", "seconds_of", "value_at", "words_of"]
-
 _NANOS: Final = 10**9
 _LATEST: Final = 253_402_300_799
 

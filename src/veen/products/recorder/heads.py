@@ -15,8 +15,6 @@ from veen.overlays.recorder.config import Configuration
 from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import CHECKPOINTS_STREAM
 
-__all__ = ["Chain", "RecordedHead", "covered", "heads_of", "is_due", "read_chain", "take"]
-
 
 def covered(streams: Sequence[StreamKeys]) -> list[StreamKeys]:
     """The streams that a checkpoint covers: all but its own (D-123)."""

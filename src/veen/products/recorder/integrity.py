@@ -21,18 +21,6 @@ from typing import Any, Final, Self
 from veen.client.errors import LocalError
 from veen.query.canonical import Json
 
-__all__ = [
-    "PREFIX",
-    "SEQUENCE",
-    "IntegrityKeys",
-    "SequenceNumbers",
-    "canonical_json",
-    "check_integrity",
-    "is_signed",
-    "sequence_of",
-    "typed",
-]
-
 PREFIX: Final = "audit.integrity."
 SEQUENCE: Final = "audit.sequence.number"
 _VALUE: Final = f"{PREFIX}value"

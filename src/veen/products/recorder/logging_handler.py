@@ -39,8 +39,6 @@ from veen.products.recorder.sink import Sinks, SpoolSink
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem, spool_key
 from veen.query.canonical import Json
 
-__all__ = ["RecorderHandler", "record_of_log"]
-
 WhenFull = Literal["block", "drop", "raise"]
 
 _SPOOL_BYTES: Final = 64 * 1024 * 1024

@@ -13,8 +13,6 @@ from veen.products.recorder.events import payload_json
 from veen.products.recorder.replay import Row
 from veen.query.canonical import encode
 
-__all__ = ["OCSF_VERSION", "canonical", "fingerprint_of", "ocsf_event"]
-
 OCSF_VERSION: Final = "1.9.0"
 _BASE_EVENT: Final = 0
 _OTHER: Final = 99

@@ -16,16 +16,12 @@ from veen.client.errors import LocalError
 from veen.core.hashing import Ht
 from veen.query.canonical import Json, encode
 
-__all__ = ["Opening", "Redactor", "RuleInvalid", "commitment", "is_opening"]
-
 _SALT_BYTES: Final = 32
 _MAX_PATTERN: Final = 500
 
 
-class RuleInvalid(LocalError):
+class RuleInvalid(LocalError, code="SDR.REDACT"):
     """A redaction rule that cannot be followed."""
-
-    code = "SDR.REDACT"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -27,13 +27,9 @@ from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import payload_json
 
-__all__ = ["EdgeUnproven", "ReplayCoverage", "Row", "check_edges", "replay_range", "replay_window", "row_of"]
 
-
-class EdgeUnproven(VerifyError):
+class EdgeUnproven(VerifyError, code="SDR.EDGE"):
     """The receipts beside a window do not prove where it begins or ends."""
-
-    code = "SDR.EDGE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +132,7 @@ async def replay_range(
     signed = await client.checkpoint(keys, epoch=epoch)
     if not 1 <= first <= last <= signed.upto_seq:
         raise LocalError(f"{keys}: the log has entries 1 to {signed.upto_seq}, and {first} to {last} was asked for")
-    coverage = ReplayCoverage(
-        stream=str(keys),
-        label=signed.label_curr,
-        epoch=signed.epoch,
-        from_seq=first,
-        to_seq=last,
-        before=await client.receipt(keys, first - 1, epoch=signed.epoch) if first > 1 else None,
-        after=await client.receipt(keys, last + 1, epoch=signed.epoch) if last < signed.upto_seq else None,
-        signed=signed,
-    )
+    coverage = await _coverage(client, keys, signed, first, last)
     return _rows(client, keys, coverage), coverage
 
 
@@ -162,18 +149,23 @@ async def replay_window(
     for entry in signed:
         first = await _first_at(client, keys, entry, since)
         last = await _first_at(client, keys, entry, until + 1) - 1
-        coverage = ReplayCoverage(
-            stream=str(keys),
-            label=entry.label_curr,
-            epoch=entry.epoch,
-            from_seq=first,
-            to_seq=last,
-            before=await client.receipt(keys, first - 1, epoch=entry.epoch) if first > 1 else None,
-            after=await client.receipt(keys, last + 1, epoch=entry.epoch) if last < entry.upto_seq else None,
-            signed=entry,
-        )
+        coverage = await _coverage(client, keys, entry, first, last)
         check_edges(coverage, since, until)
         yield _rows(client, keys, coverage), coverage
+
+
+async def _coverage(client: Client, keys: StreamKeys, signed: Checkpoint, first: int, last: int) -> ReplayCoverage:
+    """The entries first … last of the label that `signed` is about, with the receipts beside them."""
+    return ReplayCoverage(
+        stream=str(keys),
+        label=signed.label_curr,
+        epoch=signed.epoch,
+        from_seq=first,
+        to_seq=last,
+        before=await client.receipt(keys, first - 1, epoch=signed.epoch) if first > 1 else None,
+        after=await client.receipt(keys, last + 1, epoch=signed.epoch) if last < signed.upto_seq else None,
+        signed=signed,
+    )
 
 
 async def _first_at(client: Client, keys: StreamKeys, signed: Checkpoint, ts: int) -> int:

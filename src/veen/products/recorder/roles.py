@@ -24,26 +24,13 @@ from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM, OPENINGS_STREAM, OWN_STREAM
 from veen.products.recorder.successors import MAX_SUCCESSORS, successors
 
-__all__ = [
-    "ADMIN_STREAMS",
-    "CLASSES_STREAM",
-    "Equipped",
-    "RecorderRole",
-    "RoleConflict",
-    "check_roles",
-    "equip",
-    "record_streams",
-]
-
 CLASSES_STREAM: Final = f"hex:{admin_streams(DEFAULT_REALM).label_class.hex()}"  # label classes of the default realm
 ADMIN_STREAMS: Final = (CHANGES_STREAM, CHECKPOINTS_STREAM)
 _RECORD: Final = ("record/app/*", "record/security/*", "record/infrastructure/*")
 
 
-class RoleConflict(LocalError):
+class RoleConflict(LocalError, code="SDR.ROLE"):
     """One identity would hold two roles, or a stream is none of record/*."""
-
-    code = "SDR.ROLE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ from veen.products.recorder.events import (
 )
 from veen.products.recorder.roles import record_streams
 
-__all__ = ["DEFAULT_EVERY_EVENTS", "DEFAULT_EVERY_SEC", "OPENING", "Wanted", "apply", "events_of", "read_history"]
-
 DEFAULT_EVERY_SEC: Final = 300
 DEFAULT_EVERY_EVENTS: Final = 10_000
 OPENING: Final = "recorder.opening"

@@ -13,8 +13,6 @@ from veen.products.recorder.redaction import Opening, Redactor
 from veen.products.recorder.setup import OPENING
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem
 
-__all__ = ["Adapter", "Sinks", "SpoolSink"]
-
 _BATCH: Final = 256  # records in one transaction
 _ROOM_SECONDS: Final = 0.25
 _OWN_ID: Final = stream_id_of(OWN_STREAM)

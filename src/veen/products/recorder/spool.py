@@ -18,22 +18,19 @@ The agent is the only user of the directory (`Fs.lock`); methods may be called f
 import contextlib
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final
 
 from veen.client.errors import LocalError
 from veen.client.identity.identity import Identity
+from veen.client.local_database import LocalDatabase
 from veen.core.crypto import aead, hkdf
 from veen.core.errors import OpenError
 from veen.core.hashing import u64be
 from veen.fs.errors import LockedError
 from veen.fs.local import Fs
 
-__all__ = ["Flight", "InFlight", "Loss", "Spool", "SpoolDamaged", "SpoolFull", "SpoolItem", "Waiting", "spool_key"]
-
-_VERSION: Final = 1
 _MAX_KEYS: Final = 131_072  # keys of records that are remembered to tell repetitions
 _SCHEMA: Final = """
 CREATE TABLE record (n INTEGER PRIMARY KEY, stream BLOB NOT NULL, sealed BLOB NOT NULL);
@@ -49,16 +46,12 @@ CREATE TABLE note (name TEXT PRIMARY KEY, value NOT NULL);
 """
 
 
-class SpoolFull(LocalError):
+class SpoolFull(LocalError, code="SDR.SPOOL_FULL"):
     """There is no room for these records until the hub has taken others."""
 
-    code = "SDR.SPOOL_FULL"
 
-
-class SpoolDamaged(LocalError):
+class SpoolDamaged(LocalError, code="SDR.SPOOL"):
     """The database is not what was written, or it belongs to another identity."""
-
-    code = "SDR.SPOOL"
 
 
 def spool_key(identity: Identity) -> bytes:
@@ -114,39 +107,25 @@ class Loss:
     last: int
 
 
-class Spool:
+class Spool(LocalDatabase):
     """An open spool. `size`: bytes that wait, of at most `max_bytes`."""
 
-    FILE: Final = "spool.db"
+    FILE: ClassVar[str] = "spool.db"
+    WHAT: ClassVar[str] = "the spool"
+    DAMAGED: ClassVar[type[LocalError]] = SpoolDamaged
+    VERSION: ClassVar[int] = 1
+    SCHEMA: ClassVar[str] = _SCHEMA
 
     def __init__(self, fs: Fs, key: bytes, *, max_bytes: int, random: Callable[[int], bytes] = os.urandom) -> None:
-        self._fs, self._key, self.max_bytes, self._random = fs, key, max_bytes, random
-        self._mutex = threading.RLock()  # guards the connection and the two numbers below
-        self._cleanup = contextlib.ExitStack()
+        self._key, self.max_bytes, self._random = key, max_bytes, random
+        self._committed: list[Callable[[], None]] = []  # what changes in memory once the transaction is on the disk
         fs.make_dir("")
+        lock = contextlib.ExitStack()
         try:
-            self._cleanup.enter_context(fs.lock())
+            lock.enter_context(fs.lock())
         except LockedError as exc:
             raise LocalError(f"another agent uses this spool ({exc.holder}): stop it first") from exc
-        try:
-            self._db = fs.database(self.FILE)
-            self._cleanup.callback(self._db.close)
-            self._prepare()
-            self.size = self._one("SELECT coalesce(sum(length(sealed)), 0) FROM record")
-            self._next = int(self.note("next") or 1)
-        except BaseException:
-            self._cleanup.close()
-            raise
-
-    def close(self) -> None:
-        with self._mutex:
-            self._cleanup.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(fs, lock)
 
     # --- in --------------------------------------------------------------------------------------------------
 
@@ -354,43 +333,19 @@ class Spool:
         )
 
     def _prepare(self) -> None:
+        super()._prepare()
         with self._named_errors():
-            version = self._one("PRAGMA user_version")
-        if version not in (0, _VERSION):
-            raise SpoolDamaged(f"it was written by another release (version {version}, this one knows {_VERSION})")
-        if version == 0:
-            with self._transaction() as db:
-                for statement in _SCHEMA.split(";\n"):
-                    if statement.strip():
-                        db.execute(statement)
-                db.execute(f"PRAGMA user_version = {_VERSION}")
+            self.size = self._one("SELECT coalesce(sum(length(sealed)), 0) FROM record")
+        self._next = int(self.note("next") or 1)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing. `_committed` holds what to change in memory once the disk has it."""
-        with self._mutex, self._named_errors():
-            self._committed: list[Callable[[], None]] = []
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            self._fs.saved(self.FILE, self._db)
+        with self._mutex:
+            self._committed = []
+            with super()._transaction() as db:
+                yield db
             for change in self._committed:
                 change()
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        with self._mutex:
-            try:
-                yield
-            except sqlite3.OperationalError as exc:  # a full disk or a missing permission: nothing is damaged
-                raise LocalError(f"the spool cannot be used: {exc}") from exc
-            except sqlite3.DatabaseError as exc:
-                raise SpoolDamaged(str(exc)) from exc
 
     def _seal(self, n: int, stream_id: bytes, data: bytes) -> bytes:
         nonce = self._random(aead.NONCE_BYTES)

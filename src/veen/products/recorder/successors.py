@@ -17,8 +17,6 @@ from veen.core.crypto import hkdf
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 from veen.core.hashing import u64be
 
-__all__ = ["MAX_SUCCESSORS", "next_seed", "successors"]
-
 MAX_SUCCESSORS: Final = 64  # tokens that one run of `init` issues in advance for a producer
 _INFO: Final = b"veen/recorder-client-key"
 

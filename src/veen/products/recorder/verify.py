@@ -59,8 +59,6 @@ from veen.products.recorder.integrity import (
 from veen.products.recorder.setup import read_history
 from veen.query.canonical import Json, encode
 
-__all__ = ["Agents", "Finding", "Period", "RecorderReport", "StreamReport", "judge_streams", "verify"]
-
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _SILENT: Final = 3  # heartbeats that may be late before it counts as silence

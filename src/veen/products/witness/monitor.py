@@ -30,8 +30,6 @@ from veen.core.tlog.note import LogCheckpoint, Note
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tlog.tree import HASH_BYTES, TreeCursor, leaf_hash
 
-__all__ = ["Monitor", "MonitorFinding", "MonitorState"]
-
 _MAX_FINDINGS: Final = 1000  # of one poll of one source
 _MAX_QUESTIONS: Final = 1000  # checkpoints that a source is asked for in one poll
 _SCHEMA: Final = """

@@ -25,8 +25,6 @@ from veen.core.tlog.tree import EMPTY_ROOT, check_consistency
 from veen.products.recorder.adapters.http import WebAnswer, WebRequest
 from veen.products.witness.store import WitnessStore
 
-__all__ = ["WitnessService"]
-
 _TEXT: Final = "text/plain; charset=utf-8"
 _SIZE: Final = "text/x.tlog.size"
 _CHECKPOINT: Final = re.compile(r"/([0-9a-f]{64})/checkpoint")

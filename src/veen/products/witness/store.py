@@ -21,8 +21,6 @@ from veen.fs.local import OsFs
 from veen.storage.keys.identity import KeyExposedError
 from veen.storage.scan import read_file
 
-__all__ = ["SeenNote", "WitnessStateError", "WitnessStore", "witness_key"]
-
 _KEY: Final = "witness.seed"
 _NAME: Final = "witness.name"
 _DATABASE: Final = "witness.db"
@@ -37,10 +35,8 @@ CREATE TABLE IF NOT EXISTS evidence (
 """
 
 
-class WitnessStateError(StatedError):
+class WitnessStateError(StatedError, code="E.WITNESS.STATE"):
     """The directory of a witness cannot be used."""
-
-    code = "E.WITNESS.STATE"
 
 
 def witness_key(

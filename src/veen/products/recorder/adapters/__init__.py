@@ -1,3 +1,1 @@
 """Adapters: one module per kind of source. `registry` finds them, also those of other packages."""
-
-__all__: list[str] = []

@@ -7,14 +7,14 @@ import asyncio
 import contextlib
 import ssl
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any, Final
 
 from veen.client.errors import LocalError
-
-__all__ = ["Handler", "WebAnswer", "WebListener", "WebRequest", "is_authorized"]
+from veen.products.recorder.sink import SpoolSink
 
 _MAX_BODY: Final = 16 * 1024 * 1024
 _MAX_CONNECTIONS: Final = 64
@@ -152,3 +152,31 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     if not unpacker.eof:
         raise _Refused(400, "the gzip body is cut off")
     return data
+
+
+class PushSource(ABC):
+    """A source that senders push to over HTTP. Subclasses answer requests."""
+
+    def __init__(self, host: str, port: int, *, token: str | None, tls: ssl.SSLContext | None) -> None:
+        self._token = token
+        self._listener = WebListener(host, port, self._handle, tls=tls)
+        self._sink: SpoolSink | None = None
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def ready(self) -> asyncio.Event:
+        return self._listener.ready
+
+    async def run(self, sink: SpoolSink) -> None:
+        self._sink = sink
+        await self._listener.run()
+
+    async def _handle(self, request: WebRequest) -> WebAnswer:
+        assert self._sink is not None  # noqa: S101 - set before the listener runs
+        return await self._answer(request, self._sink)
+
+    @abstractmethod
+    async def _answer(self, request: WebRequest, sink: SpoolSink) -> WebAnswer: ...

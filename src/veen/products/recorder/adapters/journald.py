@@ -11,10 +11,7 @@ from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json
 
-__all__ = ["JournaldSource", "record_of_entry"]
-
 _MAX_LINE: Final = 16 * 1024 * 1024
-_BATCH: Final = 256
 
 
 def record_of_entry(entry: dict[str, Any], *, now: int, host: str) -> SourceRecord:

@@ -8,8 +8,6 @@ from veen.products.recorder.events import SourceRecord, json_line
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.sink import SpoolSink
 
-__all__ = ["Lines", "record_of_line"]
-
 _BATCH: Final = 256
 _MAX_LINE: Final = 4 * 1024 * 1024  # a longer line comes in pieces of this size, none of which is lost
 

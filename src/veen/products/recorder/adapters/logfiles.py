@@ -28,8 +28,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final, Self, cast
 
-__all__ = ["LinesMissing", "LinesRead", "LogDirectory", "LogFiles", "Place", "TableChanged"]
-
 _WINDOW: Final = 1024  # bytes of a fingerprint
 _CHUNK: Final = 1024 * 1024
 _MAX_LINE: Final = 4 * 1024 * 1024  # a longer line comes in pieces of this size

@@ -18,14 +18,12 @@ import ssl
 from collections.abc import Iterator
 from typing import Any, Final
 
-from veen.products.recorder.adapters.http import WebAnswer, WebListener, WebRequest, is_authorized
+from veen.products.recorder.adapters.http import PushSource, WebAnswer, WebRequest, is_authorized
 from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, typed
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json, parse
 from veen.query.errors import InvalidJson
-
-__all__ = ["Otlp", "records_of_request"]
 
 _RECEIPT_SECONDS: Final = 20.0  # exporters give up after 10 to 30 s; a repeated request then finds its receipts
 _RETRY_SECONDS: Final = "2"
@@ -136,7 +134,7 @@ def _with_hex_ids(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-class Otlp:
+class Otlp(PushSource):
     """A listener for exporters. `wait_receipt=False` answers when the records are on disk."""
 
     kind = "otlp"
@@ -152,22 +150,9 @@ class Otlp:
         tls: ssl.SSLContext | None = None,
         wait_receipt: bool = True,
     ) -> None:
-        self.id, self._path, self._token, self._wait_receipt = id, path, token, wait_receipt
-        self._listener = WebListener(host, port, self._answer, tls=tls)
-        self._sink: SpoolSink | None = None
+        self.id, self._path, self._wait_receipt = id, path, wait_receipt
+        super().__init__(host, port, token=token, tls=tls)
         self._sequences: dict[str, int] = {}  # sender -> its last audit.sequence.number; on the agent's event loop
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    @property
-    def ready(self) -> asyncio.Event:
-        return self._listener.ready
-
-    async def run(self, sink: SpoolSink) -> None:
-        self._sink = sink
-        await self._listener.run()
 
     async def _note_gaps(self, sink: SpoolSink, records: list[SourceRecord]) -> None:
         """Numbers of a sender that are left out, once each: a request that is repeated leaves out nothing new."""
@@ -184,9 +169,7 @@ class Otlp:
                 self._sequences[sender] = max(number, last)
                 await sink.remember(sender, str(max(number, last)))
 
-    async def _answer(self, request: WebRequest) -> WebAnswer:
-        sink = self._sink
-        assert sink is not None  # noqa: S101 - set before the listener runs
+    async def _answer(self, request: WebRequest, sink: SpoolSink) -> WebAnswer:
         if not is_authorized(request, self._token):
             return WebAnswer(401, b'{"message":"a bearer token is needed"}')
         if request.path != self._path:

@@ -23,16 +23,12 @@ from veen.client.home import read_secret
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.sink import Adapter
 
-__all__ = ["BUILTIN", "GROUP", "SourceConfig", "SourceInvalid", "adapter_of", "kinds"]
-
 GROUP: Final = "veen.recorder.adapters"
 _MAX_TOKEN: Final = 4096
 
 
-class SourceInvalid(LocalError):
+class SourceInvalid(LocalError, code="SDR.SOURCE"):
     """A source that the configuration describes wrongly."""
-
-    code = "SDR.SOURCE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,6 @@ from veen.products.recorder.events import SourceRecord, text_of
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json
 
-__all__ = ["SyslogTcp", "SyslogUdp", "frames", "parse_syslog"]
-
 _PRI: Final = re.compile(rb"<(\d{1,3})>")
 _5424: Final = re.compile(rb"1 (\S{1,64}) (\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) ", re.DOTALL)
 _3164: Final = re.compile(rb"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?:(\S{1,255}) )?", re.DOTALL)

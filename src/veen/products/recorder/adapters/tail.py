@@ -12,8 +12,6 @@ from veen.products.recorder.adapters.logfiles import LinesMissing, LinesRead, Lo
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.sink import SpoolSink
 
-__all__ = ["TailSource"]
-
 _POLL_SECONDS: Final = 0.25
 _TABLE: Final = "files"  # the note that holds the table of files
 

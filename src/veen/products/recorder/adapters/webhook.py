@@ -13,14 +13,12 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from veen.products.recorder.adapters.http import WebAnswer, WebListener, WebRequest, is_authorized
+from veen.products.recorder.adapters.http import PushSource, WebAnswer, WebRequest, is_authorized
 from veen.products.recorder.events import SourceRecord, text_of
 from veen.products.recorder.fields import Selectors, seconds_of, words_of
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json, encode, parse
 from veen.query.errors import InvalidJson
-
-__all__ = ["Webhook", "cloud_event", "kubernetes_event"]
 
 Form = Literal["cloudevents", "webhook", "kubernetes"]
 
@@ -85,7 +83,7 @@ def kubernetes_event(event: Mapping[str, Any], *, now: int) -> SourceRecord:
     )
 
 
-class Webhook:
+class Webhook(PushSource):
     """A listener for one form of requests. With `form="cloudevents"` any path is taken, as senders choose theirs."""
 
     def __init__(
@@ -99,28 +97,13 @@ class Webhook:
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.id, self.kind, self._form, self._token = id, str(form), form, token
+        self.id, self.kind, self._form = id, str(form), form
         self._selectors = selectors or Selectors(
             subject=".user|.actor|.sender.login|unknown", event_type=".event|.rule|webhook"
         )
-        self._listener = WebListener(host, port, self._answer, tls=tls)
-        self._sink: SpoolSink | None = None
+        super().__init__(host, port, token=token, tls=tls)
 
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    @property
-    def ready(self) -> asyncio.Event:
-        return self._listener.ready
-
-    async def run(self, sink: SpoolSink) -> None:
-        self._sink = sink
-        await self._listener.run()
-
-    async def _answer(self, request: WebRequest) -> WebAnswer:
-        sink = self._sink
-        assert sink is not None  # noqa: S101 - set before the listener runs
+    async def _answer(self, request: WebRequest, sink: SpoolSink) -> WebAnswer:
         if not is_authorized(request, self._token):
             return WebAnswer(401, b"a bearer token is needed\n", "text/plain")
         if request.method != "POST":

@@ -1,0 +1,12 @@
+"""What a replica finds at its primary that ends it."""
+
+from veen.core.errors import VerifyError
+from veen.core.objects.evidence import Equivocation
+
+
+class ReplicaInconsistent(VerifyError, code="E.REPLICA.INCONSISTENT"):
+    """The primary shows something that it cannot have signed, or that contradicts what it signed before."""
+
+    def __init__(self, what: str, evidence: Equivocation | None = None) -> None:
+        super().__init__(what)
+        self.evidence = evidence
