@@ -1,8 +1,10 @@
 """The routes of the console. Each page has a twin of the same path with `.json`; every answer passes the guard."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final
 
@@ -21,12 +23,21 @@ from veen.cli.shared.text import compact, pretty, safe
 from veen.client.errors import HubRefused, NetworkError, UnknownStream
 from veen.client.evidence_file import NoEntries
 from veen.client.transport.calls import is_not_found
-from veen.console.errors import BadAddress, ConsoleError, UploadInvalid
-from veen.console.guard import STATIC, BrowserAdmission, Guard
-from veen.console.pages.anchors import anchors
+from veen.console.errors import (
+    BadAddress,
+    ConsoleError,
+    ConsoleReadOnly,
+    CrossSiteRequest,
+    FormInvalid,
+    LoginRefused,
+    TooManyAttempts,
+    UploadInvalid,
+)
+from veen.console.guard import LOGIN, STATIC, BrowserAdmission, Guard, session_of
+from veen.console.pages.anchors import anchors, publish_anchor
 from veen.console.pages.audit import audit
 from veen.console.pages.bridge import bridge
-from veen.console.pages.capabilities import capabilities
+from veen.console.pages.capabilities import capabilities, revoke_token
 from veen.console.pages.discovery import discovery
 from veen.console.pages.equivocation import equivocation
 from veen.console.pages.identity import identity
@@ -38,11 +49,13 @@ from veen.console.pages.wallet import wallet
 from veen.console.report import DigestCell, LinkCell, MarkCell, MomentCell
 from veen.console.uploads import MAX_UPLOAD_BYTES, judge, read_form
 from veen.console.views import CONSOLE, Console, PageView, Query, diverged, fault_of
+from veen.console.writes import ConsoleWriter, WriteOutcome, read_fields
 from veen.core.errors import VeenError
 
-__all__ = ["make_app"]
-
 _MAX_PATH_DIGITS: Final = 19
+_MAX_LOGIN_BYTES: Final = 8192
+_LOGINS_AT_ONCE: Final = 2  # each takes the memory of one argon2id
+LOGOUT: Final = "/logout"
 _FILES: Final = {
     "console.css": ("veen.console", "static/console.css", "text/css; charset=utf-8"),
     "console.js": ("veen.console", "static/console.js", "text/javascript; charset=utf-8"),
@@ -87,27 +100,41 @@ _REPORTS: Final = {
 
 View = Callable[[Request], Awaitable[PageView]]
 Report = Callable[[Console, Query], Awaitable[PageView]]
+Write = Callable[[ConsoleWriter, Request, dict[str, str]], Awaitable[WriteOutcome]]
 
 
 def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
     """The application over a connected console."""
     base = admission.root_path
-    pages = _Pages(console, base)
+    pages = _Pages(console, admission)
     routes = [Route(f"{base}/", lambda _: RedirectResponse(f"{base}/overview", 303))]
     for path, view in pages.table():
         methods = ["GET", "POST"] if path == "/verify" else ["GET"]
         routes.append(Route(f"{base}{path}.json", pages.answering(view, as_json=True), methods=methods))
         routes.append(Route(f"{base}{path}", pages.answering(view, as_json=False), methods=methods))
+    for path, write in pages.writes():
+        routes.append(Route(f"{base}{path}", pages.writing(write), methods=["POST"]))
+    routes.append(Route(f"{base}{LOGIN}", pages.login, methods=["GET", "POST"]))
+    routes.append(Route(f"{base}{LOGOUT}", pages.logout, methods=["POST"]))
     routes.append(Route(f"{base}{STATIC}{{name}}", _static))
     guard = Middleware(Guard, admission=admission, refuse=pages.refuse, entrance=pages.entrance)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: pages.http_error})
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with console.rates.sampled():
+            yield
+
+    return Starlette(
+        routes=routes, middleware=[guard], exception_handlers={HTTPException: pages.http_error}, lifespan=lifespan
+    )
 
 
 class _Pages:
     """Turns views into answers, and errors into pages that name them."""
 
-    def __init__(self, console: Console, base: str) -> None:
-        self._console, self._base = console, base
+    def __init__(self, console: Console, admission: BrowserAdmission) -> None:
+        self._console, self._admission, self._base = console, admission, admission.root_path
+        self._logins = asyncio.Semaphore(_LOGINS_AT_ONCE)
         self._templates = Environment(
             loader=PackageLoader("veen.console"),
             autoescape=True,
@@ -122,7 +149,7 @@ class _Pages:
         self._templates.filters["when"] = when
         self._templates.filters["cell"] = self._cell
         self._templates.filters["svg"] = Markup  # pictures are made here, and what comes from outside is escaped there
-        self._templates.globals["base"] = base
+        self._templates.globals["base"] = self._base
 
     def table(self) -> tuple[tuple[str, View], ...]:
         return (
@@ -136,6 +163,20 @@ class _Pages:
             ("/stream/{stream}/{seq}", self._message),
             ("/stream/{stream}", self._stream),
         )
+
+    def writes(self) -> tuple[tuple[str, Write], ...]:
+        """What a console that may write does with a form. The path is also the purpose of the form's token."""
+        return (
+            ("/stream/{stream}/send", self._send),
+            ("/anchors/publish", lambda writer, _, fields: publish_anchor(self._console, writer, fields)),
+            ("/capabilities/revoke", lambda writer, _, fields: revoke_token(self._console, writer, fields)),
+        )
+
+    async def _send(self, writer: ConsoleWriter, request: Request, fields: dict[str, str]) -> WriteOutcome:
+        text = fields.get("body", "").replace("\r\n", "\n")  # forms send the line ends of text as CRLF
+        if not text:
+            raise FormInvalid("there is no text to send")
+        return await self._console.send(writer, request.path_params["stream"], text.encode())
 
     def _report(self, report: Report) -> View:
         return lambda request: report(self._console, request.query_params)
@@ -186,8 +227,97 @@ class _Pages:
 
         return endpoint
 
+    # --- writes and logins ---------------------------------------------------------------------------------------
+
+    def writing(self, write: Write) -> Callable[[Request], Awaitable[Response]]:
+        """Do what a form asks, once, then lead to the page that shows it: a reload there sends nothing."""
+
+        async def endpoint(request: Request) -> Response:
+            console, session = self._console, session_of(request)
+            try:
+                if console.writer is None:
+                    raise ConsoleReadOnly("this console was started without --allow-write")
+                self._admission.check_origin(request, required=True)
+                fields = await read_fields(request)
+                path = request.url.path.removeprefix(self._base)
+                if session is None:
+                    raise CrossSiteRequest("the form has no session")
+                writer, serial = console.writer, self._admission.form_serial(session, path, fields.pop("form", ""))
+                content = sha256(repr(sorted(fields.items())).encode("utf-8", "surrogatepass")).digest()
+                outcome = await console.writes.once(serial, content, lambda: write(writer, request, fields))
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            except VeenError as exc:
+                console.note_failure(exc, request.url.path)
+                return self._failed(request, exc, _status_of(exc), as_json=False)
+            mark = "&" if "?" in outcome.path else "?"
+            return RedirectResponse(f"{self._base}{outcome.path}{mark}done={serial}", 303)
+
+        return endpoint
+
+    async def login(self, request: Request) -> Response:
+        """The form, and what is sent with it. Name and password are in no address, log or error."""
+        passwords = self._admission.passwords
+        if passwords is None or session_of(request) is not None:
+            return RedirectResponse(f"{self._base}/overview", 303)
+        if request.method != "POST":
+            return self._login_page(None, 200)
+        address = "" if request.client is None else request.client.host
+        try:
+            self._admission.check_origin(request, required=True)
+            fields = await read_fields(request, most=_MAX_LOGIN_BYTES)
+            name = fields.get("name", "")[:64]
+            async with self._logins:
+                self._admission.attempts.begin(address)
+                await asyncio.to_thread(passwords.check, name, fields.get("password", ""))
+                self._admission.attempts.succeeded(address)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except TooManyAttempts as exc:
+            response = self._login_page(fault_of(exc), 429)
+            response.headers["Retry-After"] = str(exc.seconds)
+            return response
+        except ConsoleError as exc:
+            return self._login_page(fault_of(exc), _status_of(exc))
+        response = RedirectResponse(f"{self._base}/overview", 303)
+        self._admission.begin_session(response, name)
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        session = session_of(request)
+        try:
+            self._admission.check_origin(request, required=True)
+            fields = await read_fields(request, most=_MAX_LOGIN_BYTES)
+            if session is None:
+                raise CrossSiteRequest("the form has no session")
+            self._admission.form_serial(session, LOGOUT, fields.get("form", ""))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except ConsoleError as exc:
+            return self._failed(request, exc, _status_of(exc), as_json=False)
+        response = HTMLResponse(self._templates.get_template("farewell.html").render(
+            has_login=self._admission.passwords is not None
+        ))  # fmt: skip
+        self._admission.end_session(session, response)
+        return response
+
+    def _login_page(self, fault: dict[str, Any] | None, status: int) -> Response:
+        return HTMLResponse(self._templates.get_template("login.html").render(fault=fault), status)
+
+    def _outcome(self, request: Request) -> WriteOutcome | None:
+        """What a form did whose outcome this page is; None if it was not this page."""
+        number = request.query_params.get("done", "")
+        if not number.isascii() or not number.isdigit() or len(number) > _MAX_PATH_DIGITS:
+            return None
+        outcome = self._console.writes.outcome(int(number))
+        path = request.url.path.removeprefix(self._base)
+        return outcome if outcome is not None and outcome.path.partition("?")[0] == path else None
+
+    # --- HTML ----------------------------------------------------------------------------------------------------
+
     def _html(self, request: Request, status: int, template: str, **facts: Any) -> Response:
         path = request.url.path
+        session = session_of(request)
         arguments = request.scope["query_string"].decode("ascii", "replace")
         text = self._templates.get_template(template).render(
             navigation=_NAVIGATION,
@@ -196,6 +326,10 @@ class _Pages:
             failures=list(self._console.failures),
             now=when(int(time.time())),
             version=__version__,
+            may_write=self._console.writer is not None,
+            outcome=self._outcome(request),
+            user=None if session is None else session.name,
+            form_token=lambda purpose: "" if session is None else self._admission.form_token(session, purpose),
             **facts,
         )
         return HTMLResponse(text, status)
@@ -231,6 +365,8 @@ class _Pages:
         fault = fault_of(exc)
         if request.url.path.endswith(".json"):
             return _json(status, {"verified_by": "nobody", "error": fault})
+        if isinstance(exc, LoginRefused):
+            return self._login_page(fault, status)
         text = self._templates.get_template("refused.html").render(fault=fault)
         return HTMLResponse(text, status)
 
@@ -272,8 +408,12 @@ def _seq(request: Request) -> int:
 def _status_of(exc: VeenError) -> int:
     if diverged(exc):
         return 502
-    if isinstance(exc, (BadAddress, UploadInvalid)):
+    if isinstance(exc, (BadAddress, UploadInvalid, FormInvalid)):
         return 400
+    if isinstance(exc, LoginRefused):
+        return 401
+    if isinstance(exc, (CrossSiteRequest, ConsoleReadOnly)):
+        return 403
     if isinstance(exc, (UnknownStream, NoEntries)) or (isinstance(exc, HubRefused) and is_not_found(exc)):
         return 404
     return 503 if isinstance(exc, (NetworkError, HubRefused)) else 500

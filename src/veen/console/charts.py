@@ -12,25 +12,10 @@ from typing import Final, NamedTuple
 from veen.cli.shared.entries import when
 from veen.cli.shared.text import safe
 
-__all__ = [
-    "Bead",
-    "ChainBox",
-    "GridCell",
-    "NumberRun",
-    "TimeBar",
-    "beads",
-    "chain",
-    "gantt",
-    "grid",
-    "layers",
-    "ranges",
-    "steps",
-]  # fmt: skip
-
 _WIDTH: Final = 920
 _LEFT: Final = 210
 _ROW: Final = 30
-_MAX_NAME: Final = 27
+_MAX_NAME: Final = 25
 
 
 def _text(text: str, x: float, y: float, *, anchor: str = "start", kind: str = "") -> str:
@@ -347,6 +332,75 @@ def beads(title: str, rows: Mapping[str, tuple[int, Sequence[Bead]]]) -> str:
             )
             end = "</path>" if bead.anchored else "</circle>"
             parts.append(f"{shape}<title>{escape(safe(bead.title))}</title>{end}")
-        parts.append(_text(str(head), x(head) + 14, y + 4, kind="small"))
-    about = f"{len(rows)} logs; circles are checkpoints, diamonds are anchored ones, the thick line is verified."
+        parts.append(_text(f"✓ until {until}", x(until) + 14, y + 4, kind="small"))
+    about = (
+        f"{len(rows)} logs; circles are checkpoints, diamonds are anchored ones; the thick line is verified, until the "
+        "number at its end."
+    )
     return _svg("beads", title, about, _WIDTH, len(rows) * _ROW + 8, parts)
+
+
+# --- rate and latency ------------------------------------------------------------------------------------------------
+
+
+def rates(title: str, points: Sequence[tuple[float, float, float, float | None, float | None] | None]) -> str:
+    """Messages a second as an area, above a line of p50 and one of p99 in milliseconds: (from, to, rate, p50, p99).
+
+    What is None is a gap in all of them. Latencies have a scale of their own, at the right.
+    """
+    real = [point for point in points if point is not None]
+    if not real:
+        return ""
+    left, right, top, bottom = 60, _WIDTH - 60, 24.0, 170.0
+    first, last = real[0][0], real[-1][1]
+    span = max(last - first, 1e-9)
+    most_rate = max(point[2] for point in real) or 1.0
+    most_ms = max((point[4] or 0 for point in real), default=0) or 1.0
+
+    def x(moment: float) -> float:
+        return round(left + (right - left) * (moment - first) / span, 1)
+
+    def y(value: float, most: float) -> float:
+        return round(bottom - (bottom - top) * value / most, 1)
+
+    parts = []
+    for start, end, rate, _, _ in real:
+        height = max(bottom - y(rate, most_rate), 0.5)
+        parts.append(
+            f'<rect class="area" x="{x(start):g}" y="{bottom - height:g}" width="{max(x(end) - x(start), 1):g}" '
+            f'height="{height:g}"><title>{when(int(end))}: {rate:.2f} a second</title></rect>'
+        )
+    for kind, index in (("p50", 3), ("p99", 4)):
+        path, is_drawing = "", False
+        for point in points:
+            value = None if point is None else point[index]
+            if point is None or value is None:
+                is_drawing = False
+                continue
+            path += f"{'L' if is_drawing else 'M'}{x(point[0]):g},{y(value, most_ms):g}H{x(point[1]):g}"
+            is_drawing = True
+        if path:
+            parts.append(f'<path class="line {kind}" d="{path}"/>')
+    parts += [
+        _text(f"{most_rate:.3g} / s", left - 6, top + 4, anchor="end", kind="small"),
+        _text("0", left - 6, bottom, anchor="end", kind="small"),
+        _text(f"{most_ms:g} ms", right + 6, top + 4, kind="small"),
+        _text("0", right + 6, bottom, kind="small"),
+        f'<path class="axis" d="M{left},{bottom:g}H{right}"/>',
+        _text(when(int(first)), left, bottom + 16, kind="small"),
+        _text(when(int(last)), right, bottom + 16, anchor="end", kind="small"),
+        f'<rect class="area" x="{left}" y="2" width="12" height="10"/>',
+        _text("accepted a second", left + 18, 12, kind="small"),
+        f'<path class="line p50" d="M{left + 150},7h22"/>',
+        _text("latency p50", left + 178, 12, kind="small"),
+        f'<path class="line p99" d="M{left + 270},7h22"/>',
+        _text("latency p99", left + 298, 12, kind="small"),
+    ]
+    if not any(point[2] for point in real):
+        parts.append(_text("no message came in this time", (left + right) / 2, (top + bottom) / 2, anchor="middle"))
+    gaps = sum(point is None for point in points)
+    about = (
+        f"{len(real)} spans from {when(int(first))} to {when(int(last))} with {gaps} gaps; at most {most_rate:.3g} "
+        f"messages a second, and at most {most_ms:g} ms at p99."
+    )
+    return _svg("rates", title, about, _WIDTH, bottom + 24, parts)

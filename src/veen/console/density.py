@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from veen.cli.shared.entries import when
 
-__all__ = ["MAX_SAMPLES", "TimeColumn", "sample_numbers", "strip", "time_columns"]
-
 MAX_SAMPLES: Final = 64
 _COLUMNS: Final = 48
 _WIDTH: Final = 14

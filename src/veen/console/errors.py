@@ -2,34 +2,50 @@
 
 from veen.core.errors import StatedError
 
-__all__ = ["BadAddress", "BrowserTokenRefused", "ConsoleError", "HostRefused", "UploadInvalid"]
 
-
-class ConsoleError(StatedError):
+class ConsoleError(StatedError, code="E.CONSOLE"):
     """A request that the console does not answer with data."""
 
-    code = "E.CONSOLE"
 
-
-class BrowserTokenRefused(ConsoleError):
+class BrowserTokenRefused(ConsoleError, code="E.CONSOLE.TOKEN"):
     """The browser has not shown the token of this console."""
 
-    code = "E.CONSOLE.TOKEN"
 
-
-class HostRefused(ConsoleError):
+class HostRefused(ConsoleError, code="E.CONSOLE.HOST"):
     """The Host header names another machine: DNS rebinding, or a name that was not allowed."""
 
-    code = "E.CONSOLE.HOST"
 
-
-class BadAddress(ConsoleError):
+class BadAddress(ConsoleError, code="E.CONSOLE.ADDRESS"):
     """A path, number or time of a page that cannot be one."""
 
-    code = "E.CONSOLE.ADDRESS"
 
-
-class UploadInvalid(ConsoleError):
+class UploadInvalid(ConsoleError, code="E.CONSOLE.UPLOAD"):
     """A form that cannot be read, or a file above the bound."""
 
-    code = "E.CONSOLE.UPLOAD"
+
+class LoginRefused(ConsoleError, code="E.CONSOLE.LOGIN"):
+    """The browser is not logged in, or name and password do not belong together."""
+
+
+class TooManyAttempts(ConsoleError, code="E.CONSOLE.ATTEMPTS"):
+    """Too many logins failed; `seconds` is how long to wait."""
+
+    def __init__(self, what: str, seconds: int = 60) -> None:
+        super().__init__(what)
+        self.seconds = seconds
+
+
+class PasswordFileInvalid(ConsoleError, code="E.CONSOLE.PASSWORDS"):
+    """A file with the passwords of a console that cannot be used."""
+
+
+class CrossSiteRequest(ConsoleError, code="E.CONSOLE.ORIGIN"):
+    """A form that was not sent by a page of this console and this session."""
+
+
+class ConsoleReadOnly(ConsoleError, code="E.CONSOLE.READ_ONLY"):
+    """A write to a console that was started without --allow-write."""
+
+
+class FormInvalid(ConsoleError, code="E.CONSOLE.FORM"):
+    """A form that is too large, or lacks a field."""

@@ -20,8 +20,6 @@ from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.stream import fold_events
 
-__all__ = ["MAX_EVENTS", "EventStore", "FoldedStreams", "StreamEvents"]
-
 MAX_EVENTS: Final = 20_000  # of one stream
 _SEALED: Final = bytes(32)
 

@@ -6,8 +6,6 @@ A section is the form of facts for people; the twin of the page has the same fac
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["DigestCell", "LinkCell", "MarkCell", "MomentCell", "Section"]
-
 
 @dataclass(frozen=True, slots=True)
 class DigestCell:

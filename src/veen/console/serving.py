@@ -1,4 +1,4 @@
-"""The console as a server on loopback: uvicorn with the bounds of the console, and the address once it listens."""
+"""The console as a server: uvicorn with the bounds of the console, and the address once it listens."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,8 @@ import uvicorn
 
 from veen.console.app import make_app
 from veen.console.guard import BrowserAdmission
+from veen.console.passwords import PasswordFile
 from veen.console.views import Console
-
-__all__ = ["Announce", "Listening", "serve"]
 
 _MAX_REQUESTS: Final = 100  # at once
 _MAX_HEAD_BYTES: Final = 64 * 1024
@@ -33,8 +32,10 @@ class Listening:
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
         root_path: str = "",
+        passwords: PasswordFile | None = None,
     ) -> None:
-        self.host, self.port, self.names = host, port, names
+        """With `passwords` people log in; otherwise one browser shows a token."""
+        self.host, self.port, self.names, self.passwords = host, port, names, passwords
         self.tls_cert, self.tls_key, self.root_path = tls_cert, tls_key, root_path
 
     @property
@@ -44,7 +45,9 @@ class Listening:
 
 async def serve(console: Console, at: Listening, announce: Announce) -> None:
     """Serve until the process is told to stop. `announce` gets the address, without the token, once it listens."""
-    admission = BrowserAdmission([at.shown_host, *at.names], secure=at.tls_cert is not None, root_path=at.root_path)
+    admission = BrowserAdmission(
+        [at.shown_host, *at.names], secure=at.tls_cert is not None, root_path=at.root_path, passwords=at.passwords
+    )
     config = uvicorn.Config(
         make_app(console, admission),
         host=at.host,

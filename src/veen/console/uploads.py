@@ -15,14 +15,12 @@ from veen.cli.shared.files import unhexed
 from veen.cli.shared.overlay_values import plain
 from veen.client.evidence_file import TrustedKeys, verify_evidence
 from veen.client.verify.pin import HubPin
-from veen.console.errors import UploadInvalid
+from veen.console.errors import ConsoleError, UploadInvalid
 from veen.core.checks import Given, MissingInput, check
 from veen.core.errors import VeenError
 from veen.core.evidence_file import is_evidence
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.recognise import recognise
-
-__all__ = ["MAX_UPLOAD_BYTES", "Upload", "compared", "judge", "read_form"]
 
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024
 _MAX_PARTS: Final = 8
@@ -40,17 +38,22 @@ class Upload:
     hub_pk: bytes | None = None  # None: the pinned keys
 
 
+async def read_body(request: Request, most: int, refusal: type[ConsoleError]) -> bytes:
+    """The body of a form, or `refusal` as soon as it is longer than `most` bytes."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise refusal(f"the form has more than {most} bytes")
+    return bytes(body)
+
+
 async def read_form(request: Request) -> Upload:
     """UploadInvalid for a form that is too large or none of ours."""
     match = _BOUNDARY.fullmatch(request.headers.get("content-type", ""))
     if match is None:
         raise UploadInvalid("the request is no form with a file")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_UPLOAD_BYTES:
-            raise UploadInvalid(f"the form has more than {MAX_UPLOAD_BYTES} bytes")
-    fields = _parts(bytes(body), match[1].encode())
+    fields = _parts(await read_body(request, MAX_UPLOAD_BYTES, UploadInvalid), match[1].encode())
     (data,) = fields.get(b"file", [b""])
     if not data:
         raise UploadInvalid("the form has no file, or an empty one")

@@ -30,18 +30,20 @@ from veen.client.read.svg import to_svg
 from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.pin import HubPin
+from veen.console.charts import rates
 from veen.console.density import sample_numbers, strip, time_columns
 from veen.console.errors import BadAddress
 from veen.console.events import EventStore
+from veen.console.rates import HubRates
 from veen.console.report import Section
+from veen.console.writes import ConsoleWriter, WriteLog, WriteOutcome
 from veen.core.checks import Given, check
 from veen.core.errors import VeenError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
+from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.framework.decode import Typed, decode
 from veen.overlays.framework.registry import BUILTIN
-
-__all__ = ["CONSOLE", "Console", "LocalFiles", "PageView", "Query", "diverged", "fault_of", "number_of", "stream_word"]
 
 CONSOLE: Final = "this console"
 PAGE_ENTRIES: Final = 50
@@ -81,6 +83,7 @@ class LocalFiles:
     evidence: Path | None = None  # reports of equivocation that commands kept
     data_dir: Path | None = None  # of the hub, for queries
     audits: tuple[Path, ...] = ()  # what `veen audit run --out` left
+    witness_policy: WitnessPolicy | None = None  # of the context
     settings: Mapping[str, str] = field(default_factory=dict)  # of the context, for the page of settings
 
 
@@ -99,9 +102,20 @@ class Console:
     """The pages over one client. `keyring` names the streams that there are to look at."""
 
     def __init__(
-        self, client: Client, keyring: Keyring, *, url: str, identity: str, local: LocalFiles | None = None
+        self,
+        client: Client,
+        keyring: Keyring,
+        *,
+        url: str,
+        identity: str,
+        local: LocalFiles | None = None,
+        writer: ConsoleWriter | None = None,
     ) -> None:
+        """Without a `writer` the console is read-only."""
         self._client, self._url, self._identity = client, url, identity
+        self.writer = writer
+        self.writes = WriteLog()
+        self.revoked: set[bytes] = set()  # auth_refs of tokens that this console had the hub refuse
         self.keyring = keyring
         self.local = local or LocalFiles()
         newest: dict[bytes, StreamKeys] = {}
@@ -112,6 +126,7 @@ class Console:
         self.events = EventStore(client, list(self._streams.values())[:_MAX_STREAMS])
         self.failures: deque[dict[str, Any]] = deque(maxlen=_MAX_FAILURES)
         self.equivocations: deque[Equivocated] = deque(maxlen=_MAX_FAILURES)  # that this console met
+        self.rates = HubRates(client)
         self._times: dict[tuple[bytes, int], int] = {}  # hub_ts of sampled entries, by label and number, verified
 
     @property
@@ -154,10 +169,27 @@ class Console:
         rows, left_out = await self._rows()
         good = [row for row in rows if row["error"] is None and row["head"]]
         newest = sorted(good, key=lambda row: row["last_time"] or "", reverse=True)[:5]
-        data = {"hub": await self._hub(), "streams": rows, "streams_left_out": left_out, "newest_checkpoints": newest}
+        await self.rates.sample(least_seconds=2)
+        rate_data = self.rates.data()
+        data = {
+            "hub": await self._hub(),
+            "streams": rows,
+            "streams_left_out": left_out,
+            "newest_checkpoints": newest,
+            "rates": rate_data | {"error": None if self.rates.failure is None else fault_of(self.rates.failure)},
+        }
         return PageView(
-            template="overview.html", title="Overview", command="veen hub status", data=data, verified_by=CONSOLE
-        )
+            template="overview.html",
+            title="Overview",
+            command="veen hub status",
+            data=data,
+            verified_by=CONSOLE,
+            pictures={"rates": rates("Rate and latency", [
+                None if point is None
+                else (point["start"], point["end"], point["per_second"], point["p50_ms"], point["p99_ms"])
+                for point in rate_data["points"]
+            ])},
+        )  # fmt: skip
 
     async def streams(self, query: Query) -> PageView:
         rows, left_out = await self._rows()
@@ -171,11 +203,18 @@ class Console:
         for keys in list(self._streams.values())[:_MAX_STREAMS]:
             base = {**_stream_data(keys), "error": None}
             try:
-                rows += [{**base, **_checkpoint_data(signed)} for signed in await self.checkpoints_of(keys)]
+                rows += [
+                    {**base, **_checkpoint_data(signed), **witnesses_of(signed, self.local.witness_policy)}
+                    for signed in await self.checkpoints_of(keys)
+                ]
             except VeenError as exc:
                 self.note_failure(exc, str(keys))
                 rows.append({**base, "error": fault_of(exc)})
-        data = {"checkpoints": rows, "streams_left_out": max(len(self._streams) - _MAX_STREAMS, 0)}
+        data = {
+            "checkpoints": rows,
+            "streams_left_out": max(len(self._streams) - _MAX_STREAMS, 0),
+            "has_witness_policy": self.local.witness_policy is not None,
+        }
         return PageView(
             template="checkpoints.html",
             title="Checkpoints",
@@ -185,7 +224,7 @@ class Console:
         )
 
     async def stream(self, stream_id: str, query: Query) -> PageView:
-        keys = self._keys(stream_id)
+        keys = self.keys_of(stream_id)
         count = number_of(query, "count", PAGE_ENTRIES, most=_MAX_PAGE_ENTRIES)
         signed = await self.checkpoints_of(keys)
         checkpoint = _chosen(signed, query)
@@ -212,6 +251,7 @@ class Console:
             "density": [column._asdict() for column in columns],
             "density_samples": len(samples),
             "tail_from": head + 1,
+            "send_command": f"veen send {stream_word(keys)} TEXT",
         }
         span = f"--since {since}" if since is not None else f"--from {first} --to {first + count - 1}"
         return PageView(
@@ -223,8 +263,20 @@ class Console:
             pictures={"density": strip(columns, shown)},
         )
 
+    async def send(self, writer: ConsoleWriter, stream_id: str, body: bytes) -> WriteOutcome:
+        """Send a message as the identity of the context. The receipt was verified when this returns."""
+        keys = self.keys_of(stream_id)
+        sent = await writer.send(keys, body)
+        signed = await self.checkpoints_of(keys)
+        epoch = next((checkpoint.epoch for checkpoint in signed if checkpoint.label_curr == sent.label), 0)
+        return WriteOutcome(
+            path=f"/stream/{keys.stream_id.hex()}/{sent.seq}?epoch={epoch}",
+            what=f"Sent: the message is entry {sent.seq} of {keys}.",
+            verified="the receipt names this message, the pinned hub signed it, and its root follows from the log.",
+        )
+
     async def message(self, stream_id: str, seq: int, query: Query) -> PageView:
-        keys = self._keys(stream_id)
+        keys = self.keys_of(stream_id)
         signed = await self.checkpoints_of(keys)
         epoch = _epoch(signed, query)
         entry = await self._entry(keys, seq, epoch)
@@ -269,7 +321,7 @@ class Console:
         )
 
     async def proof(self, stream_id: str, seq: int, query: Query) -> PageView:
-        keys = self._keys(stream_id)
+        keys = self.keys_of(stream_id)
         signed = await self.checkpoints_of(keys)
         epoch = _epoch(signed, query)
         head = next((checkpoint.upto_seq for checkpoint in signed if checkpoint.epoch == epoch), 0)
@@ -414,7 +466,8 @@ class Console:
                 return entry.seq
         return head + 1
 
-    def _keys(self, stream_id: str) -> StreamKeys:
+    def keys_of(self, stream_id: str) -> StreamKeys:
+        """The keys of a stream of the keyring; UnknownStream for any other."""
         try:
             return self._streams[bytes.fromhex(stream_id)]
         except (KeyError, ValueError):
@@ -436,6 +489,16 @@ def _checkpoint_data(signed: Checkpoint) -> dict[str, Any]:
         "label": signed.label_curr.hex(),
         "label_prev": signed.label_prev.hex(),
         "witnesses": len(signed.witness_sigs or ()),
+    }
+
+
+def witnesses_of(checkpoint: Checkpoint, policy: WitnessPolicy | None) -> dict[str, Any]:
+    """The signatures of witnesses on a checkpoint, and the names of the policy whose keys verify them."""
+    names = {} if policy is None else {witness.vkey.public: name for name, witness in policy.witnesses.items()}
+    verified = checkpoint.verified_witnesses(list(names)) if checkpoint.witness_sigs else ()
+    return {
+        "witnesses": len(checkpoint.witness_sigs or ()),
+        "witnesses_verified": sorted(names[key] for key in verified),
     }
 
 

@@ -15,8 +15,6 @@ from veen.console.report import DigestCell, LinkCell, MarkCell, Section
 from veen.console.views import CONSOLE, Console, PageView, Query, fault_of
 from veen.core.errors import VeenError
 
-__all__ = ["audit"]
-
 _CELLS: Final = 32
 _MAX_ENTRIES: Final = 2_000  # of one stream, that a visit of the page reads
 _MAX_VERDICT: Final = 16 << 20

@@ -30,8 +30,6 @@ from veen.overlays.framework.decode import Typed, decode
 from veen.products.airgap.evidence import LINKS
 from veen.products.airgap.runs import Positions, missing
 
-__all__ = ["bridge"]
-
 _GAP_AFTER: Final = 5  # the bundle crosses between the online and the offline log
 _MAX_ROWS: Final = 200
 
@@ -58,6 +56,14 @@ async def bridge(console: Console, query: Query) -> PageView:
     if crossing.offline:
         sections.append(_offline_section(crossing))
     some = bool(crossing.streams)
+    if not some:
+        sections.append(
+            Section(
+                title="Nothing crossed here",
+                note="A bridge records what leaves and what arrives in streams of both zones. With their read keys in "
+                "your keyring this page shows ranges, gaps and the seven links of one event: docs/bridge.md.",
+            )
+        )
     gaps = sum(len(log["gaps"]) for log in logs)
     return PageView(
         template="report.html",

@@ -3,6 +3,7 @@
 Shown are the tokens that this identity has, and those that entries of readable streams name.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from veen.client.errors import HubRefused
@@ -10,13 +11,15 @@ from veen.client.send.captokens import describe
 from veen.client.send.grants import TokenGrant
 from veen.client.transport.calls import is_not_found
 from veen.console.charts import TimeBar, gantt
+from veen.console.errors import FormInvalid
 from veen.console.pages.common import now
 from veen.console.report import DigestCell, MarkCell, MomentCell, Section
 from veen.console.views import CONSOLE, Console, PageView, Query
+from veen.console.writes import ConsoleWriter, WriteOutcome
+from veen.core.hashing import H
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.policies import Revocation
 from veen.overlays.federation.realm import RealmFold
-
-__all__ = ["capabilities"]
 
 _MAX_TOKENS = 100
 
@@ -34,7 +37,7 @@ async def capabilities(console: Console, query: Query) -> PageView:
     for auth_ref in references[:_MAX_TOKENS]:
         grant = await _grant(console, auth_ref)
         token = tokens.get(auth_ref) if grant is None else grant.token
-        rows.append(_row(console, auth_ref, token, grant, auth_ref in revoked, moment))
+        rows.append(_row(console, auth_ref, token, grant, auth_ref in revoked | console.revoked, moment))
     bars = [
         TimeBar(
             f"{row['subject_pk'][:8]}… {', '.join(row['streams'])}",
@@ -80,6 +83,31 @@ async def capabilities(console: Console, query: Query) -> PageView:
         if rows
         else "this identity has no tokens, and no entry of your streams names one.",
         sections=tuple(sections) if rows else (),
+        form="revoke_form.html" if rows and console.writer is not None else "",
+    )
+
+
+async def revoke_token(console: Console, writer: ConsoleWriter, fields: Mapping[str, str]) -> WriteOutcome:
+    """Have the hub refuse a token and its renewals from the next second on; its administrator's right is needed."""
+    try:
+        auth_ref = bytes.fromhex(fields.get("auth_ref", "")[:64])
+    except ValueError:
+        auth_ref = b""
+    if len(auth_ref) != 32:
+        raise FormInvalid("the form names no token")
+    stored = None if console.local.tokens is None else console.local.tokens.get(auth_ref)
+    grant = await _grant(console, auth_ref)
+    token = grant.token if grant is not None else None if stored is None else stored.token
+    targets = [("auth-ref", auth_ref)]
+    if token is not None:
+        targets.append(("cap-token", H(token.sig_chain[0])))  # by its first link too: renewals have it (D-173)
+    moment = now()
+    records = await writer.revoke([Revocation(kind=kind, target=target, ts=moment) for kind, target in targets])
+    console.revoked.add(auth_ref)
+    return WriteOutcome(
+        path="/capabilities",
+        what=f"Revoked: the hub refuses the token {auth_ref.hex()[:16]}… and its renewals.",
+        verified=f"{len(records)} new records of it are signed by the pinned hub.",
     )
 
 

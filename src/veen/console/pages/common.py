@@ -7,8 +7,6 @@ from veen.console.events import FoldedStreams
 from veen.console.report import DigestCell, LinkCell, MarkCell, Section
 from veen.console.views import CONSOLE, PageView
 
-__all__ = ["basis", "entry_link", "fold_page", "now"]
-
 
 def now() -> int:
     return int(time.time())

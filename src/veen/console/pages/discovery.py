@@ -9,8 +9,6 @@ from veen.console.views import Console, PageView, Query
 from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
 from veen.overlays.discovery.directory import DirectoryFold, Listing
 
-__all__ = ["discovery"]
-
 
 async def discovery(console: Console, query: Query) -> PageView:
     folded = await console.events.folded(DirectoryFold(), now=now())

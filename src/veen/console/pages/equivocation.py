@@ -9,8 +9,6 @@ from veen.console.views import CONSOLE, Console, PageView, Query, fault_of
 from veen.core.errors import VeenError
 from veen.core.objects.evidence import Equivocation
 
-__all__ = ["equivocation", "report_sections"]
-
 _MAX_FILES: Final = 50
 _MAX_BYTES: Final = 1 << 20
 

@@ -10,8 +10,6 @@ from veen.console.report import DigestCell, MarkCell, Section
 from veen.console.views import Console, PageView, Query
 from veen.overlays.id.fold import IdFold
 
-__all__ = ["identity"]
-
 _LAYERS = (
     ("handle", "handles"),
     ("external", "accounts elsewhere"),

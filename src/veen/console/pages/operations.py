@@ -11,8 +11,6 @@ from veen.console.report import DigestCell, MomentCell, Section
 from veen.console.views import CONSOLE, Console, PageView, Query, stream_word
 from veen.overlays.framework.registry import BUILTIN
 
-__all__ = ["operations"]
-
 _ORDER: Final = ("agreement", "access", "delegation", "paid", "publication", "recovery", "audit", "mirror")
 
 

@@ -26,8 +26,6 @@ from veen.query.errors import EvidenceFailed, QueryError
 from veen.query.recording import AUDIT, REQUESTS, RESULTS
 from veen.query.times import timestamp
 
-__all__ = ["descriptor_of", "query", "sql_of"]
-
 _MAX_DESCRIPTOR: Final = 16_384
 _SHOWN: Final = 100
 _CELL_CHARS: Final = 160  # of a value in the table; the twin has all of it

@@ -20,8 +20,6 @@ from veen.products.recorder.events import LOSS, OWN_STREAM
 from veen.products.recorder.roles import record_streams
 from veen.products.recorder.verify import Agents, RecorderReport, verify
 
-__all__ = ["recorder"]
-
 _COLUMNS: Final = 36
 _MAX_PRODUCERS: Final = 40
 _NOTHING: Final = "no stream of your keyring has events of a recorder."

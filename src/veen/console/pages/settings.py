@@ -1,12 +1,11 @@
-"""Settings: what this console runs with, and its bounds. Nothing can be changed here."""
+"""Settings: what this console runs with, and its bounds. They are chosen when it starts."""
 
 from veen import __version__
 from veen.console.events import MAX_EVENTS
 from veen.console.report import DigestCell, Section
 from veen.console.uploads import MAX_UPLOAD_BYTES
 from veen.console.views import Console, PageView, Query
-
-__all__ = ["settings"]
+from veen.console.writes import MAX_FORM_BYTES
 
 
 async def settings(console: Console, query: Query) -> PageView:
@@ -19,7 +18,8 @@ async def settings(console: Console, query: Query) -> PageView:
         "streams": len(console.keyring.entries),
         "data_dir": None if local.data_dir is None else str(local.data_dir),
         "audits": [str(path) for path in local.audits],
-        "write": False,
+        "witnesses": None if local.witness_policy is None else list(local.witness_policy.witnesses),
+        "write": console.writer is not None,
         **local.settings,
     }
     bounds = {"events_of_a_fold": MAX_EVENTS, "upload_bytes": MAX_UPLOAD_BYTES}
@@ -40,7 +40,18 @@ async def settings(console: Console, query: Query) -> PageView:
                     ("Streams of the keyring", len(console.keyring.entries)),
                     ("Data directory", running["data_dir"] or "not given: queries are not answered here"),
                     ("Audits", ", ".join(map(str, local.audits)) or "none given"),
-                    ("Writing", "never: this console is read-only"),
+                    (
+                        "Writing",
+                        "never: this console is read-only"
+                        if console.writer is None
+                        else f"as {console.identity}: messages, anchors, revocations (--allow-write)",
+                    ),
+                    (
+                        "Witness policy",
+                        "none: nobody verifies cosignatures"
+                        if local.witness_policy is None
+                        else f"{len(local.witness_policy.witnesses)} witnesses",
+                    ),
                     *local.settings.items(),
                 ),
             ),
@@ -53,8 +64,9 @@ async def settings(console: Console, query: Query) -> PageView:
                 title="Bounds",
                 columns=("What", "At most"),
                 rows=(
-                    ("entries of a stream that a page folds", MAX_EVENTS),
-                    ("bytes of a file to verify", MAX_UPLOAD_BYTES),
+                    ("entries of a stream that a page folds", f"{MAX_EVENTS:,}"),
+                    ("size of a file to verify", f"{MAX_UPLOAD_BYTES // 1024**2} MiB"),
+                    ("size of a message to send", f"{MAX_FORM_BYTES // 1024} KiB as a form"),
                 ),
             ),
         ),

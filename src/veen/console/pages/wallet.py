@@ -12,8 +12,6 @@ from veen.console.views import Console, PageView, Query
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.statements import Statement, statement
 
-__all__ = ["wallet"]
-
 
 async def wallet(console: Console, query: Query) -> PageView:
     fold = LedgerFold()
