@@ -24,8 +24,6 @@ from veen.client.identity.workers import take_slot
 from veen.client.transport.calls import Retry
 from veen.client.verify.pin import HubPin
 
-__all__ = ["LOG", "Connector", "connector"]
-
 LOG: Final = logging.getLogger("veen")
 _LOCK_TRIES: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.05
@@ -214,7 +212,8 @@ def _opened(
             "E.LOCAL.INPUT",
             f"the passphrase of {name} is needed",
             "its keystore is sealed, no agent holds it open, and a program asks nobody",
-            "veen agent start, then any command as this identity; or give passphrase_file=…",
+            "veen agent start, then any command as this identity; or give passphrase_file=…;"
+            " on a desktop: veen keystore remember",
         )
     return keystore
 

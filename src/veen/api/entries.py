@@ -13,8 +13,6 @@ from veen.client.send.sealing import Draft
 from veen.core.objects.receipt import Receipt
 from veen.core.schema_id import schema_id
 
-__all__ = ["JSON_SCHEMA", "Body", "Moment", "StreamEntry", "draft_of", "moment_of"]
-
 Body = Mapping[str, Any] | list[Any] | str | bytes
 Moment = datetime | str | int
 AuthorName = Callable[[bytes], str | None]

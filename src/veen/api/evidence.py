@@ -11,8 +11,6 @@ from veen.core.evidence_check import EvidenceReport, check_evidence
 from veen.core.evidence_file import MAX_FILE_BYTES, EvidenceFile
 from veen.core.objects.trusted_root import TrustedKeys
 
-__all__ = ["EvidenceBundle", "EvidenceCheck", "verify"]
-
 HubKeys = str | bytes | Iterable[str | bytes]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from veen.api.connecting import Connector, connector
 from veen.api.entries import Body, Moment, StreamEntry, draft_of, moment_of
 from veen.api.evidence import EvidenceBundle
 from veen.client.client import Client
-from veen.client.errors import RotationDue, TokenMissing, UnknownStream
+from veen.client.errors import HubRefused, LocalError, RotationDue, TokenMissing, UnknownStream
 from veen.client.evidence_file import Contents
 from veen.client.home import Home
 from veen.client.identity.authors import AuthorNames
@@ -25,13 +26,12 @@ from veen.client.send.captokens import TokenStore, issue
 from veen.client.send.grants import TokenGrant
 from veen.client.send.sealing import Attach, Draft
 from veen.client.send.writing import Outcome, Sent
+from veen.core.errors import ApiCode
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.tooling import StatusResponse
 from veen.overlays.framework.body import Draft as OverlayDraft
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvEntry, KvFold, delete, put
-
-__all__ = ["AsyncHubConnection", "AsyncKv", "AsyncStream", "KvView", "PendingConnection", "aconnect"]
 
 T = TypeVar("T")
 
@@ -233,16 +233,40 @@ class AsyncStream:
         from_seq: int | None = None,
         to_seq: int | None = None,
         author: str | bytes | None = None,
+        last: int | None = None,
     ) -> AsyncGenerator[StreamEntry, None]:
-        """Every entry, or those of a time, a range or an author (a name that is known here, or a key); all verified."""
+        """Every entry, or those of a time, a range or an author (a name that is known here, or a key); all verified.
+
+        `last`: only the newest so many of these.
+        """
+        if last is not None and last < 1:
+            raise LocalError(f"last is {last}: at least 1 entry can be asked for")
         if not await self._is_readable():
             return
+        if last is not None and (since, until, from_seq, to_seq, author) == (None,) * 5:
+            from_seq = await self._before_end(last)
         entries = self._hub.client.read(
             self.name, since=moment_of(since), until=moment_of(until), from_seq=from_seq, to_seq=to_seq
         )
         async with contextlib.aclosing(self._shown(entries, author)) as shown:
+            if last is None:
+                async for entry in shown:
+                    yield entry
+                return
+            newest: deque[StreamEntry] = deque(maxlen=last)  # which ones these are is known when all were read
             async for entry in shown:
-                yield entry
+                newest.append(entry)
+        for entry in newest:
+            yield entry
+
+    async def _before_end(self, count: int) -> int:
+        """Where the last `count` entries begin, by the signed end of the log."""
+        try:
+            return max((await self._hub.client.checkpoint(self.name)).upto_seq - count + 1, 1)
+        except HubRefused as exc:
+            if exc.code != ApiCode.NOT_FOUND.code:
+                raise
+            return 1  # nobody wrote to it yet
 
     async def follow(
         self, *, from_seq: int | None = None, author: str | bytes | None = None

@@ -25,8 +25,6 @@ from typing import Any, Final
 from veen.client.errors import LocalError
 from veen.client.home import Home, PrivateFs
 
-__all__ = ["DEFAULT_SECONDS", "AgentKeys", "AgentRuns", "agent_dir", "ask", "serve", "store_key", "stored_key"]
-
 DEFAULT_SECONDS: Final = 3600
 MAX_SECONDS: Final = 7 * 86_400
 _SOCKET, _LOCK = "socket", "lock"

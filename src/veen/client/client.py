@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
     from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
 
-__all__ = ["Client"]
-
 _ROUNDS: Final = 4  # seals of one message before its refusal is final
 _BATCH: Final = 64
 _BOUNDS: Final = RotationBounds()

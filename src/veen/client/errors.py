@@ -1,9 +1,9 @@
-"""Every way a client says no, in four families that decide the exit code of the command line (UX: exit codes).
+"""The errors of the client, in four families that decide the exit code of the command line (UX: exit codes).
 
     LocalError      5   keys, configuration or state on this machine
     NetworkError    3   the hub was not reached, or what answered does not speak the protocol
-    HubRefused      4   the hub answered, and said no
-    Divergence      1   the hub, or someone in its place, was caught: evidence, never papered over
+    HubRefused      4   the hub answered with a refusal
+    Divergence      1   the hub, or someone in its place, contradicts what was proven: evidence, never passed over
 
 As in the core, errors carry data and survive pickling, the words are derived, and nothing here holds a secret.
 `code` is stable and names the error in JSON output and for `veen explain`; message and hint are those of its row in
@@ -18,68 +18,6 @@ from veen.core.errors import RETIRED_CODES, MalformedError, VeenError, VerifyErr
 from veen.core.extras import install_hint
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.evidence import Equivocation
-
-__all__ = [
-    "BadAnswer",
-    "BrokerRefused",
-    "CardInvalid",
-    "CertificateUnverified",
-    "ClientError",
-    "ContactExists",
-    "ContactUnknown",
-    "Divergence",
-    "Dropped",
-    "Equivocated",
-    "ExtraMissing",
-    "ForeignKey",
-    "GenerationRefused",
-    "HubIdChanged",
-    "HubRefused",
-    "IdentityExists",
-    "IdentityInUse",
-    "IdentityMissing",
-    "InsecureHttp",
-    "InviteConflict",
-    "InviteDamaged",
-    "InviteError",
-    "InviteExpired",
-    "InviteForAnother",
-    "InviteTruncated",
-    "KeyTextInvalid",
-    "KeystoreDamaged",
-    "LocalError",
-    "NameInvalid",
-    "NetworkError",
-    "NoReaderKey",
-    "NotAnInvite",
-    "NotOwner",
-    "NotPinned",
-    "NotReader",
-    "OlderHub",
-    "OpenPermissions",
-    "PortableSetInvalid",
-    "PrekeyExpired",
-    "PrekeyMissing",
-    "ProofInvalid",
-    "ReceiptMismatch",
-    "Reordered",
-    "RetiredKey",
-    "Rewound",
-    "RootMismatch",
-    "RotationDue",
-    "SettingsError",
-    "StaleCheckpoint",
-    "StateDamaged",
-    "StreamKeysExist",
-    "TimedOut",
-    "TokenExpired",
-    "TokenMissing",
-    "UnknownStream",
-    "Unreachable",
-    "WrongCode",
-    "WrongPassphrase",
-]
-
 
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _MAX_MESSAGE: Final = 1_000  # characters of what a hub says to people
@@ -102,10 +40,8 @@ class ClientError(VeenError):
 # --- this machine (exit 5) ----------------------------------------------------------------------------------
 
 
-class LocalError(ClientError):
+class LocalError(ClientError, code="E.LOCAL"):
     """Keys, configuration or state on this machine are not as they must be."""
-
-    code = "E.LOCAL"
 
 
 class SettingsError(LocalError):
@@ -120,40 +56,49 @@ class SettingsError(LocalError):
         return f"{self.what}: {self.cause}"
 
 
-class NameInvalid(LocalError):
+class _NamedError(LocalError):
+    """An error about the identity or contact that `name` names."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class _StreamError(LocalError):
+    """An error about the keys of a stream."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.stream = stream
+
+
+class _ExpiredError(LocalError):
+    """An error about something whose time has passed."""
+
+    def __init__(self, expires_at: int, now: int) -> None:
+        super(ClientError, self).__init__(expires_at, now)
+        self.expires_at, self.now = expires_at, now
+
+    @property
+    def age(self) -> int:
+        """Seconds since it expired."""
+        return self.now - self.expires_at
+
+
+class NameInvalid(_NamedError, code="E.LOCAL.NAME"):
     """A name that no identity can have."""
 
-    code = "E.LOCAL.NAME"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class IdentityMissing(LocalError):
+class IdentityMissing(_NamedError, code="E.LOCAL.IDENTITY"):
     """There is no identity of this name."""
 
-    code = "E.LOCAL.IDENTITY"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class IdentityExists(LocalError):
+class IdentityExists(_NamedError, code="E.LOCAL.EXISTS"):
     """An identity of this name exists and would be lost."""
 
-    code = "E.LOCAL.EXISTS"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class IdentityInUse(LocalError):
+class IdentityInUse(LocalError, code="E.LOCAL.IN_USE"):
     """Another process uses the identity: two would give one client_seq to two messages."""
-
-    code = "E.LOCAL.IN_USE"
 
     def __init__(self, name: str, pid: int | None = None) -> None:
         super(ClientError, self).__init__(name, pid)
@@ -164,228 +109,140 @@ class IdentityInUse(LocalError):
         return "another process" if self.pid is None else f"process {self.pid}"
 
 
-class WrongPassphrase(LocalError):
+class WrongPassphrase(LocalError, code="E.LOCAL.PASSPHRASE"):
     """The passphrase does not open the keystore, whose bytes are as they were written."""
-
-    code = "E.LOCAL.PASSPHRASE"
 
     def __init__(self) -> None:
         super(ClientError, self).__init__()
 
 
-class KeystoreDamaged(LocalError):
-    """The bytes of a keystore are not those that were written, or ask for what no honest keystore asks."""
-
-    code = "E.LOCAL.KEYSTORE"
+class KeystoreDamaged(LocalError, code="E.LOCAL.KEYSTORE"):
+    """The bytes of a keystore are not those that were written, or name parameters beyond the limits."""
 
 
-class StateDamaged(LocalError):
+class StateDamaged(LocalError, code="E.LOCAL.STATE"):
     """What the client remembered about a label is not what it wrote."""
 
-    code = "E.LOCAL.STATE"
+
+class NotPinned(LocalError, code="E.LOCAL.PIN"):
+    """No key of this hub is known, so no signature of the hub can be verified."""
 
 
-class NotPinned(LocalError):
-    """No key of this hub is known, so nothing it signs can be believed."""
-
-    code = "E.LOCAL.PIN"
-
-
-class OpenPermissions(LocalError):
+class OpenPermissions(LocalError, code="E.LOCAL.PERMISSIONS"):
     """A file with a secret that other users of this machine may read or write."""
-
-    code = "E.LOCAL.PERMISSIONS"
 
     def __init__(self, path: str, mode: int) -> None:
         super(ClientError, self).__init__(path, mode)
         self.path, self.mode = path, mode
 
 
-class InsecureHttp(LocalError):
+class InsecureHttp(LocalError, code="E.LOCAL.PLAIN_HTTP"):
     """A secret would go over the network in the clear."""
-
-    code = "E.LOCAL.PLAIN_HTTP"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.url = url
 
 
-class UnknownStream(LocalError):
-    """The keyring knows nothing of this stream."""
+class UnknownStream(_StreamError, code="E.LOCAL.STREAM"):
+    """The keyring knows nothing of this stream. `near` are names like it that it does know."""
 
-    code = "E.LOCAL.STREAM"
+    def __init__(self, stream: str, near: tuple[str, ...] = ()) -> None:
+        super(ClientError, self).__init__(stream, near)
+        self.what = self.stream = stream
+        self.near = near
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.stream = stream
+    @property
+    def remedy(self) -> str | None:
+        """For a name that was mistyped: the one that was meant."""
+        return f"Did you mean {' or '.join(map(repr, self.near))}? {self.row.hint}" if self.near else None
 
 
-class NoReaderKey(LocalError):
+class NoReaderKey(_StreamError, code="E.LOCAL.READER"):
     """The keyring can write to this stream, not read it (D-10)."""
 
-    code = "E.LOCAL.READER"
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.stream = stream
-
-
-class NotOwner(LocalError):
+class NotOwner(_StreamError, code="E.LOCAL.OWNER"):
     """Only the owner of a stream hands its read key over and announces generations (D-171)."""
 
-    code = "E.LOCAL.OWNER"
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.stream = stream
-
-
-class StreamKeysExist(LocalError):
+class StreamKeysExist(_StreamError, code="E.LOCAL.KEYS_EXIST"):
     """The stream has keys already; new ones made beside them would lock its readers out."""
 
-    code = "E.LOCAL.KEYS_EXIST"
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.stream = stream
-
-
-class NotReader(LocalError):
+class NotReader(LocalError, code="E.LOCAL.MEMBER"):
     """Somebody is not among the readers of a stream, by the hand-overs in its log."""
 
-    code = "E.LOCAL.MEMBER"
 
-
-class GenerationRefused(LocalError):
+class GenerationRefused(LocalError, code="E.LOCAL.GENERATION"):
     """A generation of keys that does not exist, is in use, or was announced by somebody else meanwhile."""
 
-    code = "E.LOCAL.GENERATION"
 
-
-class ContactUnknown(LocalError):
+class ContactUnknown(_NamedError, code="E.LOCAL.CONTACT"):
     """There is no contact of this name."""
 
-    code = "E.LOCAL.CONTACT"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class ContactExists(LocalError):
+class ContactExists(LocalError, code="E.LOCAL.CONTACT_EXISTS"):
     """A name or a card is taken by another contact."""
 
-    code = "E.LOCAL.CONTACT_EXISTS"
 
-
-class InviteError(LocalError):
+class InviteError(LocalError, code="E.INVITE"):
     """An invitation cannot be used. Nothing of it was kept."""
 
-    code = "E.INVITE"
 
-
-class NotAnInvite(InviteError):
+class NotAnInvite(InviteError, code="E.INVITE.KIND"):
     """The file or word is something else."""
 
-    code = "E.INVITE.KIND"
 
-
-class InviteTruncated(InviteError):
+class InviteTruncated(InviteError, code="E.INVITE.TRUNCATED"):
     """The end of the invitation is missing."""
 
-    code = "E.INVITE.TRUNCATED"
 
-
-class InviteDamaged(InviteError):
+class InviteDamaged(InviteError, code="E.INVITE.DAMAGED"):
     """The invitation is not the one that was written."""
 
-    code = "E.INVITE.DAMAGED"
 
-
-class InviteForAnother(InviteError):
+class InviteForAnother(InviteError, code="E.INVITE.RECIPIENT"):
     """The invitation is sealed for another card."""
 
-    code = "E.INVITE.RECIPIENT"
 
-
-class WrongCode(InviteError):
+class WrongCode(InviteError, code="E.INVITE.CODE"):
     """The one-time code is not that of this invitation."""
-
-    code = "E.INVITE.CODE"
 
     def __init__(self) -> None:
         super().__init__("the code does not open this invitation")
 
 
-class InviteExpired(InviteError):
-    """The time of the invitation is over."""
-
-    code = "E.INVITE.EXPIRED"
-
-    def __init__(self, expires_at: int, now: int) -> None:
-        super(ClientError, self).__init__(expires_at, now)
-        self.expires_at, self.now = expires_at, now
-
-    @property
-    def age(self) -> int:
-        """Seconds since it expired."""
-        return self.now - self.expires_at
+class InviteExpired(_ExpiredError, InviteError, code="E.INVITE.EXPIRED"):
+    """The invitation has expired."""
 
 
-class InviteConflict(InviteError):
+class InviteConflict(InviteError, code="E.INVITE.OWNER"):
     """The keyring follows another owner of a stream than the one in the invitation."""
 
-    code = "E.INVITE.OWNER"
 
-
-class KeyTextInvalid(LocalError):
+class KeyTextInvalid(LocalError, code="E.LOCAL.TEXT"):
     """A key or card given as text was altered, cut off, or is another kind of text."""
 
-    code = "E.LOCAL.TEXT"
 
-
-class CardInvalid(KeyTextInvalid):
+class CardInvalid(KeyTextInvalid, code="E.LOCAL.CARD"):
     """An identity card that its identity did not sign."""
 
-    code = "E.LOCAL.CARD"
 
-
-class PrekeyExpired(LocalError):
+class PrekeyExpired(_ExpiredError, code="E.LOCAL.PREKEY"):
     """A prekey past its time seals nothing any more; it still opens what was sealed to it before (KEX0.2)."""
 
-    code = "E.LOCAL.PREKEY"
 
-    def __init__(self, expires_at: int, now: int) -> None:
-        super(ClientError, self).__init__(expires_at, now)
-        self.expires_at, self.now = expires_at, now
-
-    @property
-    def age(self) -> int:
-        """Seconds since it expired."""
-        return self.now - self.expires_at
-
-
-class PrekeyMissing(LocalError):
+class PrekeyMissing(_NamedError, code="E.LOCAL.NO_PREKEY"):
     """Nobody published a prekey that is live, so nothing can be sealed to one."""
 
-    code = "E.LOCAL.NO_PREKEY"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class TokenMissing(LocalError):
+class TokenMissing(LocalError, code="E.LOCAL.TOKEN"):
     """No capability token allows this."""
 
-    code = "E.LOCAL.TOKEN"
 
-
-class TokenExpired(LocalError):
+class TokenExpired(LocalError, code="E.LOCAL.TOKEN_EXPIRED"):
     """The capability token has outlived its ttl (D-48)."""
-
-    code = "E.LOCAL.TOKEN_EXPIRED"
 
     def __init__(self, auth_ref: bytes, expires_at: int) -> None:
         super(ClientError, self).__init__(auth_ref, expires_at)
@@ -397,26 +254,20 @@ class TokenExpired(LocalError):
         return self.auth_ref.hex()[:16]
 
 
-class RotationDue(LocalError):
+class RotationDue(LocalError, code="E.LOCAL.ROTATION"):
     """The client key reached one of its bounds and must be replaced before it signs again (KEX1+)."""
 
-    code = "E.LOCAL.ROTATION"
 
-
-class PortableSetInvalid(LocalError):
+class PortableSetInvalid(LocalError, code="E.LOCAL.SET"):
     """A file of an exported set is not what was exported; `path` names it."""
-
-    code = "E.LOCAL.SET"
 
     def __init__(self, path: str, what: str) -> None:
         super(ClientError, self).__init__(path, what)
         self.path, self.what = path, what
 
 
-class ExtraMissing(LocalError):
+class ExtraMissing(LocalError, code="E.EXTRA"):
     """A feature needs a package that is not installed."""
-
-    code = "E.EXTRA"
 
     def __init__(self, extra: str, feature: str) -> None:
         super(ClientError, self).__init__(extra, feature)
@@ -427,43 +278,31 @@ class ExtraMissing(LocalError):
 # --- the way to the hub (exit 3) ----------------------------------------------------------------------------
 
 
-class NetworkError(ClientError):
+class NetworkError(ClientError, code="E.NET"):
     """Nothing is known about what the hub did: a retry resends the same bytes (D-56)."""
 
-    code = "E.NET"
 
-
-class Unreachable(NetworkError):
+class Unreachable(NetworkError, code="E.NET.UNREACHABLE"):
     """No connection, or it broke."""
 
-    code = "E.NET.UNREACHABLE"
 
-
-class CertificateUnverified(NetworkError):
+class CertificateUnverified(NetworkError, code="E.NET.CERTIFICATE"):
     """The hub's certificate could not be verified, so no request was sent."""
 
-    code = "E.NET.CERTIFICATE"
 
-
-class BrokerRefused(NetworkError):
+class BrokerRefused(NetworkError, code="E.NET.BROKER"):
     """The NATS server on the way to the hub does not let us in, or not to this subject."""
 
-    code = "E.NET.BROKER"
 
-
-class TimedOut(NetworkError):
+class TimedOut(NetworkError, code="E.NET.TIMEOUT"):
     """No answer in time."""
 
-    code = "E.NET.TIMEOUT"
 
-
-class BadAnswer(NetworkError):
+class BadAnswer(NetworkError, code="E.NET.ANSWER"):
     """Something answered, but not in the protocol."""
 
-    code = "E.NET.ANSWER"
 
-
-# --- the hub said no (exit 4) -------------------------------------------------------------------------------
+# --- refused by the hub (exit 4) -------------------------------------------------------------------------------
 
 
 class HubRefused(ClientError):
@@ -520,17 +359,15 @@ def _word(value: Any) -> str | None:
     return value if isinstance(value, str) and _WORD.fullmatch(value) else None
 
 
-# --- caught (exit 1) ----------------------------------------------------------------------------------------
+# --- divergence (exit 1) ----------------------------------------------------------------------------------------
 
 
-class Divergence(ClientError, VerifyError):
+class Divergence(ClientError, VerifyError, code="E.DIVERGED"):
     """What the hub says now does not fit what it signed, or what we know. Each kind has a class of its own.
 
     `label` and `seq` tell where; `expected` and `found` are the two values that cannot both be, as public bytes or
     numbers.
     """
-
-    code = "E.DIVERGED"
 
     def __init__(
         self,
@@ -553,10 +390,8 @@ class Divergence(ClientError, VerifyError):
         return f"{text}: expected {_shown(self.expected)}, found {_shown(self.found)}"
 
 
-class Equivocated(Divergence):
-    """The hub signed two stories about one position; `evidence` convinces anyone, offline."""
-
-    code = "E.DIVERGED.EQUIVOCATION"
+class Equivocated(Divergence, code="E.DIVERGED.EQUIVOCATION"):
+    """The hub signed two different statements about one position; anyone can check `evidence` offline."""
 
     def __init__(self, what: str, evidence: Equivocation, *, label: bytes = b"", seq: int | None = None) -> None:
         super().__init__(what, label=label, seq=seq)
@@ -564,70 +399,48 @@ class Equivocated(Divergence):
         self.args = (what, evidence)
 
 
-class ForeignKey(Divergence):
+class ForeignKey(Divergence, code="E.DIVERGED.FOREIGN_KEY"):
     """Signed by a key that is not one of the pinned hub's."""
 
-    code = "E.DIVERGED.FOREIGN_KEY"
 
-
-class HubIdChanged(Divergence):
+class HubIdChanged(Divergence, code="E.DIVERGED.HUB_ID"):
     """A hub answers under another hub_id than the pinned one: another log, whatever key it shows (D-174)."""
 
-    code = "E.DIVERGED.HUB_ID"
 
-
-class OlderHub(Divergence):
+class OlderHub(Divergence, code="E.DIVERGED.OLDER_HUB"):
     """A hub of the pinned root answers that is older than another one which this client has met (D-121)."""
 
-    code = "E.DIVERGED.OLDER_HUB"
 
-
-class RetiredKey(Divergence):
+class RetiredKey(Divergence, code="E.DIVERGED.RETIRED_KEY"):
     """Signed by a key of the hub that was not valid at the time the statement carries (D-41)."""
 
-    code = "E.DIVERGED.RETIRED_KEY"
 
-
-class Rewound(Divergence):
+class Rewound(Divergence, code="E.DIVERGED.REWOUND"):
     """The hub's log ends before what it already proved to us."""
 
-    code = "E.DIVERGED.REWOUND"
 
-
-class Reordered(Divergence):
+class Reordered(Divergence, code="E.DIVERGED.REORDERED"):
     """Entries came in another order than the one the hub signed."""
 
-    code = "E.DIVERGED.REORDERED"
 
-
-class Dropped(Divergence):
+class Dropped(Divergence, code="E.DIVERGED.DROPPED"):
     """An entry is missing that must be there."""
 
-    code = "E.DIVERGED.DROPPED"
 
-
-class StaleCheckpoint(Divergence):
+class StaleCheckpoint(Divergence, code="E.DIVERGED.STALE_CHECKPOINT"):
     """A checkpoint that ends before what the hub already proved to us."""
 
-    code = "E.DIVERGED.STALE_CHECKPOINT"
 
-
-class RootMismatch(Divergence):
+class RootMismatch(Divergence, code="E.DIVERGED.ROOT"):
     """The entries do not fold into the root that the hub signed."""
 
-    code = "E.DIVERGED.ROOT"
 
-
-class ProofInvalid(Divergence):
+class ProofInvalid(Divergence, code="E.DIVERGED.PROOF"):
     """A proof does not lead to the root it is for."""
 
-    code = "E.DIVERGED.PROOF"
 
-
-class ReceiptMismatch(Divergence):
+class ReceiptMismatch(Divergence, code="E.DIVERGED.RECEIPT"):
     """A receipt that is not for the message that was sent."""
-
-    code = "E.DIVERGED.RECEIPT"
 
 
 def _shown(value: bytes | int | None) -> str:

@@ -49,10 +49,8 @@ Read = Callable[..., AsyncGenerator[Entry, None]]  # `Client.read`
 _MAX_CONTENT_BYTES: Final = MAX_FILE_BYTES - (1 << 20)  # room for identity, proofs and checkpoints
 
 
-class NoEntries(LocalError):
+class NoEntries(LocalError, code="E.LOCAL.NO_ENTRIES"):
     """The stream has nothing in the range that was asked for."""
-
-    code = "E.LOCAL.NO_ENTRIES"
 
 
 class NotListed(LocalError):
@@ -144,7 +142,7 @@ class EvidenceExport:
 
     @property
     def trusted(self) -> TrustedKeys:
-        """What this client believes: the keys that follow from its pin."""
+        """What this client trusts: the keys that follow from its pin."""
         pin = self._session.pin
         if pin.root_pk is not None:
             return TrustedKeys(root_pk=pin.root_pk, hub_id=pin.hub_id)

@@ -31,8 +31,6 @@ from veen.fs.errors import LockedError, StorageError
 from veen.fs.local import File, OsFs
 from veen.fs.secret_files import exposed_mode, mode_of
 
-__all__ = ["CARD", "KEYSTORE", "TOKENS", "Exposed", "Home", "PrivateFs", "read_secret"]
-
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"
 TOKENS: Final = "tokens"

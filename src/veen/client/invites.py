@@ -45,21 +45,9 @@ from veen.core.objects.captoken import CapToken
 from veen.core.pin_text import PinnedKey
 from veen.core.wire import Bytes32, Bytes64, Choice, Length, Map, Size, Uint
 
-__all__ = [
-    "CODE_BITS",
-    "INVITE_TTL_SEC",
-    "MAX_INVITE_CHARS",
-    "SUFFIX",
-    "Invitation",
-    "SealedInvite",
-    "new_code",
-    "normal_code",
-]
-
 SUFFIX: Final = ".veen-invite"
 PREFIX: Final = "veen-invite1."
 CODE_BITS: Final = 80
-INVITE_TTL_SEC: Final = 7 * 86_400
 MAX_INVITE_CHARS: Final = 256 * 1024
 _MAGIC: Final = b"VEENINV1"
 _LENGTH_BYTES: Final = 4
@@ -87,10 +75,9 @@ def normal_code(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Invitation(Map):
+class Invitation(Map, kind="invitation"):
     """What is inside. Its repr shows no key."""
 
-    KIND: ClassVar[str] = "invitation"
     MAX_BYTES: ClassVar[int] = MAX_INVITE_CHARS
 
     hub: str  # URL
@@ -150,10 +137,9 @@ class Invitation(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SealedInvite(Map):
+class SealedInvite(Map, kind="sealed invitation"):
     """The outside. Everything before `sealed` is its associated data."""
 
-    KIND: ClassVar[str] = "sealed invitation"
     MAX_BYTES: ClassVar[int] = MAX_INVITE_CHARS
 
     mode: Annotated[str, Choice("card", "code")]

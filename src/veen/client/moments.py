@@ -7,8 +7,6 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["parse_moment", "parse_span"]
-
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN: Final = re.compile(r"(\d{1,12})([smhdw]?)", re.ASCII)
 
@@ -31,4 +29,5 @@ def parse_moment(text: str, now: float) -> int:
         parsed = datetime.fromisoformat(text)
         return max(int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()), 0)
     except (ValueError, OverflowError) as exc:
-        raise ValueError(f"{text!r} is no time such as 2026-11-16T10:00:00Z or -15m") from exc
+        meant = f"; do you mean -{text}, that long ago?" if _SPAN.fullmatch(text) else ""
+        raise ValueError(f"{text!r} is no time such as 2026-11-16T10:00:00Z or -15m{meant}") from exc

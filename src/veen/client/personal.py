@@ -32,18 +32,6 @@ from veen.core.hashing import Ht
 from veen.core.objects.prekey import Prekey
 from veen.core.schema_id import schema_id
 
-__all__ = [
-    "ATTEMPTS",
-    "PREKEY_SCHEMA",
-    "due_prekey",
-    "find_prekey",
-    "inbox_id",
-    "inbox_keys",
-    "publish_prekey",
-    "read_inbox",
-    "send_personal",
-]
-
 PREKEY_SCHEMA: Final = schema_id("veen.prekey.v1")
 ATTEMPTS: Final = 3  # R of RESYNC0.3
 _RENEW_SEC: Final = 86_400  # a prekey with less time than this is replaced

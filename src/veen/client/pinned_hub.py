@@ -11,8 +11,6 @@ from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.opening import open_transport
 from veen.client.verify.pin import HubPin
 
-__all__ = ["PinnedHub"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedHub:

@@ -35,48 +35,20 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, ProofError, VerifyError
 from veen.core.labels import epoch_at, epoch_window, label_of, routing_key_of
 from veen.core.limits import DEFAULT_LIMITS, Limits
+from veen.core.objects import envelopes, tooling
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.envelopes import (
-    CheckpointRequest,
-    CheckpointResponse,
-    ProofRequest,
-    ProofResponse,
-    ReceiptRequest,
-    ReceiptResponse,
-    StreamRequest,
-    StreamResponse,
-)
 from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
-from veen.core.objects.tooling import (
-    CapStatusRequest,
-    CapStatusResponse,
-    ClientCursorRequest,
-    ClientCursorResponse,
-    ConsistencyRequest,
-    ConsistencyResponse,
-    IdentityResponse,
-    InspectRequest,
-    InspectResponse,
-    LabelInfo,
-    LabelRequest,
-    ProofAtRequest,
-    StatusResponse,
-)
 from veen.core.tree.proof import ConsistencyProof, MmrProof
-
-__all__ = ["HubSession", "OutsideEpoch"]
 
 ROTATIONS: Final = "tooling/key_rotations"
 _MAX_TOKENS: Final = 4_096
 
 
-class OutsideEpoch(Divergence):
+class OutsideEpoch(Divergence, code="E.DIVERGED.EPOCH"):
     """A receipt whose hub_ts lies outside the time in which its label may be written (I12, spec §12)."""
-
-    code = "E.DIVERGED.EPOCH"
 
 
 class HubSession:
@@ -96,7 +68,7 @@ class HubSession:
         self._newest_of_root = pin.root_pk is not None and pin.hub_id is None
         self.replaced_hubs: tuple[bytes, ...] = ()  # set once, by the first contact with a new hub of a known root
         self._store, self._own_limits, self._clock = store, limits, clock
-        self._status: StatusResponse | None = None  # the last answer; None before `open`
+        self._status: tooling.StatusResponse | None = None  # the last answer; None before `open`
         self.limits = limits  # the hub's and ours, the smaller of each; changes with `_status`
         self._offset = 0.0  # the hub's clock minus ours, as of the last `_status`
         self._refreshing = asyncio.Lock()  # one refresh of identity or status at a time
@@ -110,9 +82,9 @@ class HubSession:
         await self.refresh_identity()
         await self.refresh_status()
 
-    async def refresh_identity(self) -> IdentityResponse:
+    async def refresh_identity(self) -> tooling.IdentityResponse:
         async with self._refreshing:
-            answer = await self.calls.ask("tooling/identity", NOTHING, IdentityResponse)
+            answer = await self.calls.ask("tooling/identity", NOTHING, tooling.IdentityResponse)
             pin = self._remembered(answer.hub_id)
             rotations = await self.rotations() if pin.needs_rotations(answer) else ()
             learned = pin.learn(answer, rotations)
@@ -122,7 +94,7 @@ class HubSession:
             return answer
 
     def _records(self) -> list[HubPin]:
-        """What was proven under this kind of pin: a root's word counts only for whoever pinned just this root."""
+        """What was proven under this kind of pin: a statement of a root counts only where this root is pinned."""
         return [] if self._store is None else [pin for pin in self._store.pins() if pin.root_pk == self.pin.root_pk]
 
     def _remembered(self, told_hub_id: bytes) -> HubPin:
@@ -184,7 +156,7 @@ class HubSession:
         except FormatError as exc:
             raise BadAnswer(f"{ROTATIONS}: not a control record: {exc}") from exc
 
-    async def refresh_status(self) -> StatusResponse:
+    async def refresh_status(self) -> tooling.StatusResponse:
         status = await status_of(self.calls)
         if status.hub_id != self.hub_id:
             raise HubIdChanged(
@@ -202,7 +174,7 @@ class HubSession:
         return self.pin.hub_id
 
     @property
-    def status(self) -> StatusResponse:
+    def status(self) -> tooling.StatusResponse:
         if self._status is None:
             raise LocalError("the session is not open yet")
         return self._status
@@ -274,7 +246,9 @@ class HubSession:
     async def receipt(self, label: bytes, seq: int) -> Receipt:
         """A RECEIPT by number, its signature checked."""
         receipt = (
-            await self.calls.ask("v1/receipt", ReceiptRequest(label=label, stream_seq=seq), ReceiptResponse)
+            await self.calls.ask(
+                "v1/receipt", envelopes.ReceiptRequest(label=label, stream_seq=seq), envelopes.ReceiptResponse
+            )
         ).receipt
         if (receipt.label, receipt.stream_seq) != (label, seq):
             raise ReceiptMismatch(
@@ -289,28 +263,30 @@ class HubSession:
 
     async def proof(self, receipt: Receipt) -> MmrProof:
         """The inclusion proof of an entry under the root of its own receipt (D-33)."""
-        request = ProofRequest(label=receipt.label, stream_seq=receipt.stream_seq)
-        proof = (await self.calls.ask("v1/proof", request, ProofResponse)).mmr_proof
+        request = envelopes.ProofRequest(label=receipt.label, stream_seq=receipt.stream_seq)
+        proof = (await self.calls.ask("v1/proof", request, envelopes.ProofResponse)).mmr_proof
         return _proven(proof, receipt, receipt.stream_seq, receipt.mmr_root)
 
     async def proof_at(self, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:
         """The inclusion proof of an entry under a later root that is known to be good (D-34)."""
-        request = ProofAtRequest(label=receipt.label, stream_seq=receipt.stream_seq, tree_size=tree_size)
-        proof = (await self.calls.ask("tooling/proof_at", request, ProofResponse)).mmr_proof
+        request = tooling.ProofAtRequest(label=receipt.label, stream_seq=receipt.stream_seq, tree_size=tree_size)
+        proof = (await self.calls.ask("tooling/proof_at", request, envelopes.ProofResponse)).mmr_proof
         return _proven(proof, receipt, tree_size, root)
 
     async def consistency(self, label: bytes, from_size: int, to_size: int) -> ConsistencyProof:
         """As the hub tells it: for the caller to verify against two roots."""
-        request = ConsistencyRequest(label=label, from_size=from_size, to_size=to_size)
-        return (await self.calls.ask("tooling/consistency", request, ConsistencyResponse)).consistency_proof
+        request = tooling.ConsistencyRequest(label=label, from_size=from_size, to_size=to_size)
+        return (await self.calls.ask("tooling/consistency", request, tooling.ConsistencyResponse)).consistency_proof
 
     async def checkpoint(self, stream_id: bytes | None, label: bytes, upto_seq: int | None = None) -> Checkpoint:
         """A CHECKPOINT, signed and about what was asked; whether it fits the log is for the view to say."""
         if upto_seq is None:
-            answer = await self.calls.ask("tooling/checkpoint_latest", LabelRequest(label=label), CheckpointResponse)
+            answer = await self.calls.ask(
+                "tooling/checkpoint_latest", tooling.LabelRequest(label=label), envelopes.CheckpointResponse
+            )
         else:
-            request = CheckpointRequest(label=label, upto_seq=upto_seq)
-            answer = await self.calls.ask("v1/checkpoint", request, CheckpointResponse)
+            request = envelopes.CheckpointRequest(label=label, upto_seq=upto_seq)
+            answer = await self.calls.ask("v1/checkpoint", request, envelopes.CheckpointResponse)
         checkpoint = answer.checkpoint
         if checkpoint.label_curr != label or upto_seq not in (None, checkpoint.upto_seq):
             raise StaleCheckpoint(
@@ -345,7 +321,9 @@ class HubSession:
 
     async def _ask_token(self, auth_ref: bytes) -> CapToken | None:
         try:
-            status = await self.calls.ask("tooling/cap_status", CapStatusRequest(auth_ref=auth_ref), CapStatusResponse)
+            status = await self.calls.ask(
+                "tooling/cap_status", tooling.CapStatusRequest(auth_ref=auth_ref), tooling.CapStatusResponse
+            )
             token = CapToken.from_bytes(status.token)
             token.verify()
         except HubRefused as exc:
@@ -358,28 +336,32 @@ class HubSession:
 
     async def client_cursor(
         self, key: SigningKey, label: bytes, client_seq: int | None = None
-    ) -> ClientCursorResponse | None:
+    ) -> tooling.ClientCursorResponse | None:
         """Where the hub says that a client key stands in a label; None from a hub that does not know the question.
 
         Unsigned: a hint about which receipt to ask for (D-162).
         """
-        request = ClientCursorRequest.issue(key, label, ts=self.hub_now(), client_seq=client_seq)
+        request = tooling.ClientCursorRequest.issue(key, label, ts=self.hub_now(), client_seq=client_seq)
         try:
-            return await self.calls.ask("tooling/client_cursor", request, ClientCursorResponse)
+            return await self.calls.ask("tooling/client_cursor", request, tooling.ClientCursorResponse)
         except HubRefused as exc:
             if is_not_found(exc):
                 return None
             raise
 
-    async def page(self, label: bytes, first: int, last: int | None, max_items: int) -> StreamResponse:
+    async def page(self, label: bytes, first: int, last: int | None, max_items: int) -> envelopes.StreamResponse:
         """Entries with their receipts, as the hub tells them: for the caller to verify."""
-        request = StreamRequest(label=label, from_seq=first, to_seq=last, max_items=max_items, with_receipts=True)
-        return await self.calls.ask("v1/stream", request, StreamResponse)
+        request = envelopes.StreamRequest(
+            label=label, from_seq=first, to_seq=last, max_items=max_items, with_receipts=True
+        )
+        return await self.calls.ask("v1/stream", request, envelopes.StreamResponse)
 
-    async def label_info(self, label: bytes) -> LabelInfo | None:
+    async def label_info(self, label: bytes) -> tooling.LabelInfo | None:
         """Unsigned: a hint about where a label ends; None if it has no entry."""
         try:
-            answer = await self.calls.ask("tooling/inspect", InspectRequest(label=label), InspectResponse)
+            answer = await self.calls.ask(
+                "tooling/inspect", tooling.InspectRequest(label=label), tooling.InspectResponse
+            )
         except HubRefused as exc:
             if is_not_found(exc):
                 return None

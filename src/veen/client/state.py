@@ -7,7 +7,6 @@ twice, as two hubs with one identity would equivocate (D-76).
 
 import contextlib
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hmac import compare_digest
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from veen.client.errors import LocalError, StateDamaged
 from veen.client.home import Home
+from veen.client.local_database import LocalDatabase
 from veen.client.verify.label_state import RK_BYTES, LabelState, Mode, Pending, rekey, session_keys
 from veen.client.verify.pin import HubPin
 from veen.core.errors import FormatError, VerifyError, VersionError
@@ -27,7 +27,6 @@ __all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "PendingNote", "StateSto
 
 _Key = tuple[bytes, bytes, bytes]  # hub_id, label, client_id
 
-_VERSION: Final = 1
 _NOTE: Final = ".note"
 _SUM_BYTES: Final = 32
 _SCHEMA: Final = """
@@ -57,27 +56,18 @@ class PendingNote(NamedTuple):
     sealed_at: int
 
 
-class StateStore:
-    """The label states of one identity. May be used from any thread: `_mutex` guards `_db`.
-
-    The lock of the identity's directory is in `_cleanup`, behind the database: it is released after that is closed.
-    """
+class StateStore(LocalDatabase):
+    """The label states of one identity."""
 
     FILE: ClassVar[str] = "state.db"
+    WHAT: ClassVar[str] = "the state of the client"
+    DAMAGED: ClassVar[type[LocalError]] = StateDamaged
+    VERSION: ClassVar[int] = 1
+    SCHEMA: ClassVar[str] = _SCHEMA + _NOTES
 
     def __init__(self, fs: Fs, lock: contextlib.ExitStack | None = None) -> None:
         """On a directory that nobody else uses: `open` makes sure of that. `lock` is released after the file."""
-        self._fs = fs
-        self._mutex = threading.RLock()
-        self._cleanup = lock or contextlib.ExitStack()
-        try:
-            with self._named_errors():
-                self._db = fs.database(self.FILE)
-            self._cleanup.callback(self._db.close)
-            self._prepare()
-        except BaseException:
-            self._cleanup.close()
-            raise
+        super().__init__(fs, lock or contextlib.ExitStack())
 
     @classmethod
     def open(cls, home: Home, name: str, *, recover: bool = False) -> Self:
@@ -104,16 +94,6 @@ class StateStore:
         with contextlib.ExitStack() as stack:
             stack.enter_context(home.lock(name))
             return stack.pop_all()
-
-    def close(self) -> None:
-        with self._mutex:
-            self._cleanup.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- labels ----------------------------------------------------------------------------------------
 
@@ -241,48 +221,15 @@ class StateStore:
 
     def _prepare(self) -> None:
         with self._named_errors():
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
             damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":
             raise StateDamaged(str(damage).splitlines()[0])
-        if version == _VERSION:
-            with self._named_errors():
-                has_notes = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pending_note'").fetchone()
-            if not has_notes:
-                with self._transaction() as db:
-                    db.execute(_NOTES)
-            return
-        if version != 0:
-            raise StateDamaged(f"it was written by another release (version {version}, this one knows {_VERSION})")
-        with self._transaction() as db:
-            for statement in _SCHEMA.split(";\n"):
-                if statement.strip():
-                    db.execute(statement)
-            db.execute(_NOTES)
-            db.execute(f"PRAGMA user_version = {_VERSION}")
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex, self._named_errors():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            self._fs.saved(self.FILE, self._db)
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        with self._mutex:
-            try:
-                yield
-            except sqlite3.OperationalError as exc:  # a full disk or a missing permission: nothing is damaged
-                raise LocalError(f"the state of the client cannot be used: {exc}") from exc
-            except sqlite3.DatabaseError as exc:
-                raise StateDamaged(str(exc)) from exc
+        super()._prepare()
+        with self._named_errors():
+            has_notes = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pending_note'").fetchone()
+        if not has_notes:
+            with self._transaction() as db:
+                db.execute(_NOTES)
 
     def _state(self, key: _Key, body: bytes, checksum: bytes) -> LabelState:
         where = f"label {key[1].hex()[:16]}…"

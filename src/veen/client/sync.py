@@ -5,21 +5,22 @@ An event loop of its own runs in a thread, so this also works where another loop
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
 
 from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, Stream
 from veen.client.read.reading import Entry
-from veen.client.read.resync import Resynced
 from veen.client.send.grants import TokenGrant
-from veen.client.send.sealing import Attach, Draft, Prepared
-from veen.client.send.writing import Outcome, Sent
+from veen.client.send.writing import Sent
 from veen.client.state import LabelState, Mode
 from veen.client.verify.evidence import Proven
 from veen.client.verify.pin import HubPin
@@ -28,15 +29,14 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.receipt import Receipt
-from veen.core.objects.tooling import ClientCursorResponse, IdentityResponse, StatusResponse
 from veen.core.tree.proof import ConsistencyProof
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["LoopThread", "SyncClient"]
-
+A = TypeVar("A")  # the asynchronous class
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 5.0
@@ -66,9 +66,9 @@ class LoopThread:
         future: Future[T] = asyncio.run_coroutine_threadsafe(whole(), self._loop)
         try:
             return future.result()
-        except BaseException:  # an interrupt must not leave the work running behind the caller's back
+        except BaseException:  # an interrupt also ends the work
             if future.cancel():
-                ended.wait(_PATIENCE_SECONDS)  # what is being cancelled must not meet what the caller does next
+                ended.wait(_PATIENCE_SECONDS)  # the cancelled work ends before the caller goes on
             raise
 
     def close(self) -> None:
@@ -80,16 +80,65 @@ class LoopThread:
             self._loop.close()
 
 
-class SyncClient:
+class BlockingTwin(Generic[A]):
+    """An asynchronous object, and the loop in which its coroutines run for callers that block."""
+
+    def __init__(self, loop: LoopThread, twin: A) -> None:
+        self._loop, self._twin = loop, twin
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingTwin[A], P], T]:
+    """The method of a BlockingTwin that calls `method` in the loop and waits for it."""
+
+    @functools.wraps(method)
+    def call(self: BlockingTwin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._twin, *args, **kwargs))
+
+    return call
+
+
+def blocking_each(
+    method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[BlockingTwin[A], P], Generator[T, None, None]]:
+    """The method of a BlockingTwin that gives what `method` yields, one after another."""
+
+    @functools.wraps(method)
+    def call(self: BlockingTwin[A], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        return _each(self._loop, method(self._twin, *args, **kwargs))
+
+    signature = inspect.signature(method)
+    element = get_args(signature.return_annotation)[0]
+    yields = GenericAlias(Generator, (element, None, None))
+    call.__signature__ = signature.replace(return_annotation=yields)  # type: ignore[attr-defined]
+    return call
+
+
+def _each(loop: LoopThread, values: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    async def next_value() -> tuple[T, ...]:
+        async for value in values:
+            return (value,)
+        return ()
+
+    try:
+        while value := loop.run(next_value()):
+            yield value[0]
+    finally:
+        if not loop.is_closed:  # a reader that was left unfinished may outlive its client
+            loop.run(values.aclose())
+
+
+class SyncClient(BlockingTwin[Client]):
     """`with SyncClient.connect(url, pin=…, identity=…, keyring=…) as client: client.send("orders", b"hello")`."""
 
     def __init__(self, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> None:
         """`open_client` makes the client inside the loop it will live in."""
-        self._loop = LoopThread()
+        loop = LoopThread()
         try:
-            self._client = self._loop.run(open_client())
+            super().__init__(loop, loop.run(open_client()))
         except BaseException:
-            self._loop.close()
+            loop.close()
             raise
 
     @classmethod
@@ -122,7 +171,7 @@ class SyncClient:
         )
 
     def close(self) -> None:
-        self._loop.run(self._client.aclose())
+        self._loop.run(self._twin.aclose())
         self._loop.close()
 
     def __enter__(self) -> Self:
@@ -133,101 +182,54 @@ class SyncClient:
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Whatever has no verb here: `work` runs in the loop of the client; an interrupt cancels it."""
-        return self._loop.run(work(self._client))
+        return self._loop.run(work(self._twin))
 
     @property
     def pin(self) -> HubPin:
-        return self._client.pin
+        return self._twin.pin
 
     @property
     def hub_id(self) -> bytes:
-        return self._client.hub_id
+        return self._twin.hub_id
 
     @property
     def replaced_hubs(self) -> tuple[bytes, ...]:
-        return self._client.replaced_hubs
+        return self._twin.replaced_hubs
 
     @property
     def client_id(self) -> bytes:
-        return self._client.client_id
+        return self._twin.client_id
 
     @property
     def keyring(self) -> Keyring:
-        return self._client.keyring
+        return self._twin.keyring
 
     def author(self, stream: Stream, client_id: bytes) -> bytes | None:
-        return self._client.author(stream, client_id)
+        return self._twin.author(stream, client_id)
 
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
-        return self._client.label(stream, epoch)
+        return self._twin.label(stream, epoch)
 
-    def send(
-        self,
-        stream: Stream,
-        body: bytes,
-        *,
-        schema: str | bytes | None = None,
-        attachments: Sequence[Attach | bytes] = (),
-        parent: bytes | None = None,
-        expires_at: int | None = None,
-        capability: CapToken | None = None,
-        auth_ref: bytes | None = None,
-        once: bool = False,
-    ) -> Sent:
-        return self._loop.run(
-            self._client.send(
-                stream,
-                body,
-                schema=schema,
-                attachments=attachments,
-                parent=parent,
-                expires_at=expires_at,
-                capability=capability,
-                auth_ref=auth_ref,
-                once=once,
-            )
-        )
-
-    def send_many(self, stream: Stream, bodies: Iterable[bytes | Draft], **options: Any) -> list[Outcome]:
-        return self._loop.run(self._client.send_many(stream, bodies, **options))
-
-    def prepare(self, stream: Stream, bodies: Iterable[bytes | Draft], **options: Any) -> list[Prepared]:
-        return self._loop.run(self._client.prepare(stream, bodies, **options))
-
-    def submit_prepared(self, stream: Stream, prepared: Sequence[Prepared], *, batch: int = 64) -> list[Outcome]:
-        return self._loop.run(self._client.submit_prepared(stream, prepared, batch=batch))
-
-    def recover(self, stream: Stream) -> list[Sent]:
-        return self._loop.run(self._client.recover(stream))
+    send = blocking(Client.send)
+    send_many = blocking(Client.send_many)
+    prepare = blocking(Client.prepare)
+    submit_prepared = blocking(Client.submit_prepared)
+    recover = blocking(Client.recover)
 
     def pending(self) -> list[LabelState]:
         """As `Client.pending`."""
-        return self._client.pending()
+        return self._twin.pending()
 
-    def send_pending(self, state: LabelState) -> None:
-        self._loop.run(self._client.send_pending(state))
-
-    def drop_pending(self, state: LabelState) -> tuple[int, int]:
-        return self._loop.run(self._client.drop_pending(state))
+    send_pending = blocking(Client.send_pending)
+    drop_pending = blocking(Client.drop_pending)
 
     def take_recovered(self) -> list[Sent]:
-        return self._client.take_recovered()
+        return self._twin.take_recovered()
 
-    def cursor(
-        self, stream: Stream, client_seq: int | None = None, *, epoch: int | None = None
-    ) -> ClientCursorResponse | None:
-        return self._loop.run(self._client.cursor(stream, client_seq, epoch=epoch))
-
-    def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
-        return self._loop.run(self._client.resync(stream, epoch=epoch, from_scratch=from_scratch))
-
-    def read(self, stream: Stream, **options: Any) -> Generator[Entry, None, None]:
-        """The options of `Client.read`."""
-        return self._each(self._client.read(stream, **options))
-
-    def follow(self, stream: Stream, **options: Any) -> Generator[Entry, None, None]:
-        """The options of `Client.follow`; ends when the generator is closed."""
-        return self._each(self._client.follow(stream, **options))
+    cursor = blocking(Client.cursor)
+    resync = blocking(Client.resync)
+    read = blocking_each(Client.read)
+    follow = blocking_each(Client.follow)
 
     def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
         """A range as an Arrow table: the options of `Client.read`."""
@@ -243,60 +245,44 @@ class SyncClient:
         with contextlib.closing(self.read(stream, **options)) as entries:
             return to_pandas(entries)
 
-    def _each(self, entries: AsyncGenerator[Entry, None]) -> Generator[Entry, None, None]:
-        async def next_entry() -> Entry | None:
-            return await anext(entries, None)
-
-        with contextlib.ExitStack() as closing:
-            closing.callback(self._end, entries)
-            while (entry := self._loop.run(next_entry())) is not None:
-                yield entry
-
-    def _end(self, entries: AsyncGenerator[Entry, None]) -> None:
-        if not self._loop.is_closed:  # a reader that was left unfinished may outlive its client
-            self._loop.run(entries.aclose())
-
     def receipt(self, stream: Stream, seq: int, *, epoch: int | None = None) -> Receipt:
-        return self._loop.run(self._client.receipt(stream, seq, epoch=epoch))
+        return self._loop.run(self._twin.receipt(stream, seq, epoch=epoch))
 
     def proof(self, stream: Stream, seq: int, *, tree_size: int | None = None, epoch: int | None = None) -> Proven:
-        return self._loop.run(self._client.proof(stream, seq, tree_size=tree_size, epoch=epoch))
+        return self._loop.run(self._twin.proof(stream, seq, tree_size=tree_size, epoch=epoch))
 
     def consistency(self, stream: Stream, from_size: int, to_size: int) -> ConsistencyProof:
-        return self._loop.run(self._client.consistency(stream, from_size, to_size))
+        return self._loop.run(self._twin.consistency(stream, from_size, to_size))
 
     def checkpoint(self, stream: Stream, upto_seq: int | None = None, *, epoch: int | None = None) -> Checkpoint:
-        return self._loop.run(self._client.checkpoint(stream, upto_seq, epoch=epoch))
+        return self._loop.run(self._twin.checkpoint(stream, upto_seq, epoch=epoch))
 
     def checkpoints(self, stream: Stream) -> list[Checkpoint]:
-        return self._loop.run(self._client.checkpoints(stream))
+        return self._loop.run(self._twin.checkpoints(stream))
 
     def evidence(self, stream: Stream, **options: Any) -> EvidenceFile:
         """As `Client.evidence`, with its options."""
-        return self._loop.run(self._client.evidence(stream, **options))
+        return self._loop.run(self._twin.evidence(stream, **options))
 
     def report_equivocation(self, evidence: Equivocation) -> None:
-        self._loop.run(self._client.report_equivocation(evidence))
+        self._loop.run(self._twin.report_equivocation(evidence))
 
     def attachment(self, entry: Entry, index: int) -> bytes:
-        return self._loop.run(self._client.attachments.get(entry, index))
+        return self._loop.run(self._twin.attachments.get(entry, index))
 
     def sealed_attachment(self, coid: bytes) -> bytes:
         """As the hub stores it; its hash is its name."""
-        return self._loop.run(self._client.attachments.fetch(coid))
+        return self._loop.run(self._twin.attachments.fetch(coid))
 
     def authorize(self, token: CapToken) -> TokenGrant:
-        return self._loop.run(self._client.authorize(token))
+        return self._loop.run(self._twin.authorize(token))
 
     def remember(self, grant: TokenGrant) -> None:
         """Use a grant from an earlier run."""
-        self._client.grants.remember(grant)
+        self._twin.grants.remember(grant)
 
     def cap_status(self, auth_ref: bytes) -> TokenGrant:
-        return self._loop.run(self._client.cap_status(auth_ref))
+        return self._loop.run(self._twin.cap_status(auth_ref))
 
-    def status(self) -> StatusResponse:
-        return self._loop.run(self._client.status())
-
-    def identity(self) -> IdentityResponse:
-        return self._loop.run(self._client.identity())
+    status = blocking(Client.status)
+    identity = blocking(Client.identity)

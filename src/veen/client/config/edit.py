@@ -13,8 +13,6 @@ from typing import Any
 
 from veen.client.config.file import bad_file, read
 
-__all__ = ["change", "locked", "remove_context", "write"]
-
 
 def change(path: Path, changes: Mapping[str, Any]) -> None:
     """Set each key of `changes` (`mode`, `context.acme.hub`); None takes it out. All of them or none."""

@@ -11,7 +11,7 @@
 
     [context.acme]
     hub = "https://hub.example"
-    hub_pk = "ed25519:…"                # the pin: nothing signed by another key is believed; or root:ed25519:…
+    hub_pk = "ed25519:…"                # the pin: signatures of other keys are refused; or root:ed25519:…
     hub_id = "…"                        # learned on the first connection, signed by hub_pk; never changes
     identity = "alice"
     ca_file = "ca.pem"                  # relative to this file
@@ -38,8 +38,6 @@ from typing import Any, Final
 from veen.client.errors import SettingsError
 from veen.client.transport.addresses import check_hub_url, credentials_of
 from veen.core.pin_text import PinnedKey
-
-__all__ = ["CONTEXT_KEYS", "TOP_KEYS", "ConfigFile", "bad_file", "check_key", "check_value", "context_name", "read"]
 
 _MAX_BYTES: Final = 1024 * 1024
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

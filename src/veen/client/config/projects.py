@@ -23,20 +23,6 @@ from veen.client.config.edit import locked, write
 from veen.client.config.file import ConfigFile, bad_file, read
 from veen.client.errors import SettingsError
 
-__all__ = [
-    "PROJECT_FILE",
-    "check_trust",
-    "place_of",
-    "read_both",
-    "read_project",
-    "shown",
-    "store_of",
-    "trust",
-    "trusted",
-    "untrust",
-    "wishes",
-]
-
 PROJECT_FILE: Final = "veen.toml"
 _STORE: Final = "trusted.json"
 _MAX_STORE_BYTES: Final = 1024 * 1024

@@ -21,8 +21,6 @@ from typing import Any, Final
 from veen.client.config.file import CONTEXT_KEYS, TOP_KEYS, ConfigFile, check_value
 from veen.client.errors import SettingsError
 
-__all__ = ["ENVIRONMENT", "ClientSettings", "Value", "no_context", "resolve"]
-
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "context": "VEEN_CONTEXT",
     "hub": "VEEN_HUB",

@@ -5,7 +5,7 @@ state. What is forged, of another stream or not the owner's changes nothing.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Final, Self
 
 from veen.client.errors import CardInvalid
 from veen.client.generations.records import (
@@ -31,21 +31,6 @@ from veen.core.errors import FormatError, SignatureError
 from veen.core.event import Event
 from veen.core.wire import Bytes32, Length, Map, Part, Uint
 
-__all__ = [
-    "GRACE_SEC",
-    "Announced",
-    "AuthorKey",
-    "KeyRecord",
-    "KeyState",
-    "LabelCursor",
-    "OpenInvite",
-    "ShreddedGeneration",
-    "apply",
-    "learn",
-    "record_of",
-    "with_history",
-]
-
 GRACE_SEC: Final = 600  # after a new generation, what is sealed to an older one still counts for so long
 _MAX_GENERATIONS: Final = 65_536
 _MAX_MEMBERS: Final = 65_536
@@ -53,10 +38,8 @@ _MAX_AUTHORS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced(Part):
+class Announced(Part, kind="announced generation"):
     """A generation, and since when writers seal to it."""
-
-    KIND: ClassVar[str] = "announced generation"
 
     gen: Uint
     pk: Bytes32
@@ -71,10 +54,8 @@ class Announced(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenInvite(Part):
+class OpenInvite(Part, kind="open invitation"):
     """An invitation by code that the owner gave out: a reader of `gen` whose card is not known yet."""
-
-    KIND: ClassVar[str] = "open invitation"
 
     invite_pk: Bytes32
     gen: Uint
@@ -82,37 +63,29 @@ class OpenInvite(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorKey(Part):
+class AuthorKey(Part, kind="author key"):
     """A client key and the identity that proved to have it."""
-
-    KIND: ClassVar[str] = "author key"
 
     client_id: Bytes32
     id_sign_pk: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelCursor(Part):
+class LabelCursor(Part, kind="label cursor"):
     """How far a label was read for messages about keys."""
-
-    KIND: ClassVar[str] = "label cursor"
 
     label: Bytes32
     stream_seq: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShreddedGeneration(Part):
-    KIND: ClassVar[str] = "shredded generation"
-
+class ShreddedGeneration(Part, kind="shredded generation"):
     gen: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyState(Map):
+class KeyState(Map, kind="key state"):
     """A value. Its wire form is what a client keeps between two runs; it can always be made again from the log."""
-
-    KIND: ClassVar[str] = "key state"
 
     stream_id: Bytes32
     owner_pk: Bytes32

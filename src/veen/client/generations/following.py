@@ -23,8 +23,6 @@ from veen.core.event import Event
 if TYPE_CHECKING:
     from veen.client.send.writing import Outcome
 
-__all__ = ["KeyFollower", "StreamFollow"]
-
 _AGAIN_SECONDS: Final = 1.0  # between two looks at the end of a log, while nothing else says that it grew
 
 

@@ -10,29 +10,14 @@ from dataclasses import dataclass, replace
 
 from veen.client.client import Client
 from veen.client.errors import GenerationRefused, NotOwner, NotReader
+from veen.client.generations import records
 from veen.client.generations.fold import KeyState
-from veen.client.generations.records import (
-    CARD_SCHEMA,
-    GENERATION_SCHEMA,
-    JOIN_SCHEMA,
-    MAX_WRAPS,
-    SHRED_SCHEMA,
-    WRAP_SCHEMA,
-    AuthorCard,
-    Enrolment,
-    HandOver,
-    KeyGeneration,
-    KeyShred,
-    control_keys,
-)
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, Random
 from veen.client.identity.keyring import Stream, StreamKeys
 from veen.client.send.writing import Sent
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError
-
-__all__ = ["Rotated", "announce_card", "enrol", "hand_over", "next_generation", "owned", "rotate", "shred"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +49,17 @@ def next_generation(
     reason: str = "",
     history: bool = True,
     random: Random = os.urandom,
-) -> tuple[StreamKeys, KeyGeneration]:
+) -> tuple[StreamKeys, records.KeyGeneration]:
     """The next keys of a stream, and the record that gives them to `members` and to the owner, and to nobody else."""
-    if len(members) >= MAX_WRAPS:
-        raise LimitError("readers of a stream", len(members) + 1, MAX_WRAPS)
+    if len(members) >= records.MAX_WRAPS:
+        raise LimitError("readers of a stream", len(members) + 1, records.MAX_WRAPS)
     fresh = StreamKeys.create(f"hex:{current.stream_id.hex()}", owner_pk=identity.id_sign_pk, random=random)
     keys = replace(fresh, gen=current.generation + 1, name=current.name)
     cards = [identity.card(), *(card for card in members if card.id_sign_pk != identity.id_sign_pk)]
     previous = current if history else None
-    return keys, KeyGeneration.issue(identity.id_sign, keys, cards, previous=previous, reason=reason, random=random)
+    return keys, records.KeyGeneration.issue(
+        identity.id_sign, keys, cards, previous=previous, reason=reason, random=random
+    )
 
 
 async def rotate(
@@ -92,7 +79,7 @@ async def rotate(
     staying = tuple(card for card in state.members if card.id_sign_pk not in without)
     removed = tuple(card for card in state.members if card.id_sign_pk in without)
     keys, record = next_generation(identity, current, staying, reason=reason, history=history)
-    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), GENERATION_SCHEMA)
+    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.GENERATION_SCHEMA)
     after = await client.key_state(stream)
     if after is None or after.newest is None or after.newest.pk != keys.reader_pk:
         raise GenerationRefused(f"another generation {keys.generation} of {current} was announced first: run it again")
@@ -110,8 +97,8 @@ async def hand_over(
 ) -> Sent:
     """Write into the stream who is given its read key, wrapped for each card; or that an invitation was made."""
     current, _ = await owned(client, identity, stream)
-    record = HandOver.issue(identity.id_sign, current, cards, invite_pk=invite_pk, expires_at=expires_at)
-    return await _publish(client, current, identity.id_sign_pk, record.to_bytes(), WRAP_SCHEMA)
+    record = records.HandOver.issue(identity.id_sign, current, cards, invite_pk=invite_pk, expires_at=expires_at)
+    return await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.WRAP_SCHEMA)
 
 
 async def shred(client: Client, identity: Identity, stream: Stream, gen: int, *, reason: str = "") -> Sent:
@@ -121,8 +108,8 @@ async def shred(client: Client, identity: Identity, stream: Stream, gen: int, *,
         raise GenerationRefused(f"generation {gen} of {current} is in use, or does not exist: rotate first")
     if state.is_shredded(gen):
         raise GenerationRefused(f"generation {gen} of {current} is shredded already")
-    record = KeyShred.issue(identity.id_sign, current.stream_id, gen, reason=reason)
-    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), SHRED_SCHEMA)
+    record = records.KeyShred.issue(identity.id_sign, current.stream_id, gen, reason=reason)
+    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.SHRED_SCHEMA)
     await client.key_state(stream)
     return sent
 
@@ -131,18 +118,18 @@ async def enrol(client: Client, identity: Identity, keys: StreamKeys, invite: Si
     """Tell the owner of a stream whose card an invitation was used for; None if the owner is not known."""
     if keys.owner_pk is None:
         return None
-    record = Enrolment.issue(invite, keys.stream_id, identity.card())
-    return await _publish(client, keys, keys.owner_pk, record.to_bytes(), JOIN_SCHEMA)
+    record = records.Enrolment.issue(invite, keys.stream_id, identity.card())
+    return await _publish(client, keys, keys.owner_pk, record.to_bytes(), records.JOIN_SCHEMA)
 
 
 async def announce_card(client: Client, identity: Identity, stream: Stream) -> Sent:
     """Tell the members of a stream whose client key this is; the hub does not see it."""
     keys = client.keyring.for_stream(stream)
-    body = AuthorCard(card=identity.card()).to_bytes()
+    body = records.AuthorCard(card=identity.card()).to_bytes()
     if keys.owner_pk is None:
-        return await client.send(stream, body, schema=CARD_SCHEMA)
-    return await _publish(client, keys, keys.owner_pk, body, CARD_SCHEMA)
+        return await client.send(stream, body, schema=records.CARD_SCHEMA)
+    return await _publish(client, keys, keys.owner_pk, body, records.CARD_SCHEMA)
 
 
 async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: bytes, schema: bytes) -> Sent:
-    return await client.send(control_keys(keys.stream_id, owner_pk), body, schema=schema)
+    return await client.send(records.control_keys(keys.stream_id, owner_pk), body, schema=schema)

@@ -32,28 +32,6 @@ from veen.core.hashing import Ht, u64be
 from veen.core.schema_id import schema_id
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Size, Uint
 
-__all__ = [
-    "CARD_SCHEMA",
-    "GENERATION_SCHEMA",
-    "JOIN_SCHEMA",
-    "KEY_SCHEMAS",
-    "MAX_WRAPS",
-    "SHRED_SCHEMA",
-    "WRAP_SCHEMA",
-    "AuthorCard",
-    "Enrolment",
-    "HandOver",
-    "KeyGeneration",
-    "KeyShred",
-    "KeyWrap",
-    "WrappedKey",
-    "control_keys",
-    "describe",
-    "open_back",
-    "wrap_for",
-    "wrap_id",
-]
-
 GENERATION_SCHEMA: Final = schema_id("veen.keys.generation.v1")
 WRAP_SCHEMA: Final = schema_id("veen.keys.wrap.v1")
 JOIN_SCHEMA: Final = schema_id("veen.keys.join.v1")
@@ -102,10 +80,8 @@ def wrap_id(card: IdentityCard) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrappedKey(Part):
+class WrappedKey(Part, kind="wrapped key"):
     """A secret key of a generation, sealed by HPKE."""
-
-    KIND: ClassVar[str] = "wrapped key"
 
     enc: Bytes32
     ct: Annotated[bytes, Size(_CT_BYTES)]
@@ -120,10 +96,8 @@ class WrappedKey(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyWrap(Part):
+class KeyWrap(Part, kind="key wrap"):
     """A wrapped key and the card that it is for."""
-
-    KIND: ClassVar[str] = "key wrap"
 
     card_id: Annotated[bytes, Size(_CARD_ID_BYTES)]
     key: WrappedKey
@@ -136,7 +110,7 @@ def wrap_for(card: IdentityCard, keys: StreamKeys, *, random: Random = os.urando
 
 
 def _unwrapped(wraps: Iterable[KeyWrap], card_id: bytes, dh_sk: bytes, place: bytes, pk: bytes) -> bytes | None:
-    """The secret key that was wrapped for a card; None if there is none, or not the one that was promised."""
+    """The secret key that was wrapped for a card; None if there is none, or if it does not belong to `pk`."""
     for wrap in wraps:
         if wrap.card_id == card_id:
             try:
@@ -178,10 +152,9 @@ class _Signed(Map):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyGeneration(_Signed):
+class KeyGeneration(_Signed, kind="key generation"):
     """From here on writers seal to `pk`, says the owner; `wraps` are for the readers who stay."""
 
-    KIND: ClassVar[str] = "key generation"
     TAG: ClassVar[str] = "veen/keys-generation"
 
     stream_id: Bytes32
@@ -226,10 +199,6 @@ class KeyGeneration(_Signed):
     def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
         return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
 
-    def previous_secret(self, sk: bytes) -> bytes | None:
-        """The secret key of the generation before, for who has the one of this."""
-        return open_back(self.back, sk, self.stream_id, self.gen, self.pk)
-
 
 def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk: bytes) -> bytes | None:
     """The secret key of generation gen - 1 in `back`, opened by that of gen."""
@@ -242,10 +211,9 @@ def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver(_Signed):
+class HandOver(_Signed, kind="key hand-over"):
     """The owner gave generation `gen` to `cards`, or to whoever has the secret half of `invite_pk` ("bearer")."""
 
-    KIND: ClassVar[str] = "key hand-over"
     TAG: ClassVar[str] = "veen/keys-wrap"
 
     stream_id: Bytes32
@@ -288,10 +256,9 @@ class HandOver(_Signed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enrolment(_Signed):
+class Enrolment(_Signed, kind="key enrolment"):
     """An invitation was used by the holder of `card`; signed by the key in the invitation."""
 
-    KIND: ClassVar[str] = "key enrolment"
     TAG: ClassVar[str] = "veen/keys-join"
 
     stream_id: Bytes32
@@ -306,10 +273,9 @@ class Enrolment(_Signed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyShred(_Signed):
+class KeyShred(_Signed, kind="key shredding"):
     """The owner asks all readers to forget the secret key of a generation."""
 
-    KIND: ClassVar[str] = "key shredding"
     TAG: ClassVar[str] = "veen/keys-shred"
 
     stream_id: Bytes32
@@ -325,9 +291,7 @@ class KeyShred(_Signed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorCard(Map):
+class AuthorCard(Map, kind="author card"):
     """The author of the message is the identity on this card: both keys sign, the one on the card and its own."""
-
-    KIND: ClassVar[str] = "author card"
 
     card: IdentityCard

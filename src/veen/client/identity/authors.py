@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 from veen.client.identity.contacts import ContactBook
 from veen.client.identity.identity import Identity
 
-__all__ = ["ME", "Author", "AuthorNames"]
-
 ME: Final = "me"
 
 

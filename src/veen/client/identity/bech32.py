@@ -8,8 +8,6 @@ from typing import Final
 
 from veen.client.errors import KeyTextInvalid
 
-__all__ = ["MAX_CHARS", "from_text", "to_text"]
-
 MAX_CHARS: Final = 1_023  # the length of the code: beyond it, two changes could cancel out
 _ALPHABET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _VALUES: Final = {char: value for value, char in enumerate(_ALPHABET)}

@@ -15,8 +15,6 @@ from veen.core.errors import FormatError
 from veen.core.hashing import H, Ht
 from veen.core.wire import Bytes32, Bytes64, Map
 
-__all__ = ["IdentityCard", "card_id_of"]
-
 _PREFIX: Final = "veen"
 _SIG_TAG: Final = "veen/card"
 
@@ -27,10 +25,9 @@ def card_id_of(id_sign_pk: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityCard(Map):
+class IdentityCard(Map, kind="identity_card"):
     """An identity and the client key it uses now, said by itself."""
 
-    KIND: ClassVar[str] = "identity_card"
     MAX_BYTES: ClassVar[int] = 512
 
     id_sign_pk: Bytes32

@@ -7,7 +7,7 @@ any client key, also somebody else's: a client key that two contacts claim belon
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Final, Self
 
 from veen.client.errors import CardInvalid, ContactExists, ContactUnknown, LocalError
 from veen.client.home import Home
@@ -20,8 +20,6 @@ from veen.core.wire import Bytes32, Length, Map, Part, Uint
 from veen.fs.local import Fs
 from veen.storage.scan import read_file
 
-__all__ = ["MAX_CONTACTS", "Contact", "ContactBook", "ContactStore"]
-
 MAX_CONTACTS: Final = 65_536
 _MAX_KEYS: Final = 4_096
 _MAX_TOKENS: Final = 256
@@ -29,10 +27,8 @@ _FILE: Final = "book.cbor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contact(Part):
+class Contact(Part, kind="contact"):
     """One person. `client_ids` are those on her cards, the newest last; `tokens` those that we issued to her."""
-
-    KIND: ClassVar[str] = "contact"
 
     name: str
     card: IdentityCard
@@ -61,10 +57,8 @@ class Contact(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContactBook(Map):
+class ContactBook(Map, kind="contact book"):
     """All contacts, by name. A value."""
-
-    KIND: ClassVar[str] = "contact book"
 
     contacts: Annotated[tuple[Contact, ...], Length(0, MAX_CONTACTS)] = ()
 
@@ -78,7 +72,7 @@ class ContactBook(Map):
         return next((contact for contact in self.contacts if contact.id_sign_pk == id_sign_pk), None)
 
     def claiming(self, client_id: bytes) -> tuple[Contact, ...]:
-        """The contacts whose cards name a client key: more than one is a reason to believe none of them."""
+        """The contacts whose cards name a client key: with more than one, none of them counts."""
         return tuple(contact for contact in self.contacts if client_id in contact.client_ids)
 
     def with_card(self, name: str, card: IdentityCard, now: int) -> Self:

@@ -17,8 +17,6 @@ from veen.client.identity.card import IdentityCard, card_id_of
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 
-__all__ = ["MAX_CLIENT_KEYS", "ClientKey", "Identity", "Random", "check_name"]
-
 Random = Callable[[int], bytes]
 
 MAX_CLIENT_KEYS: Final = 4_096  # eleven years of one a day; the oldest ones go

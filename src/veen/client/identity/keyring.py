@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from hmac import compare_digest
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from veen.client.errors import KeyTextInvalid, NoReaderKey, UnknownStream
 from veen.client.identity import bech32
@@ -24,12 +24,11 @@ from veen.core.errors import FormatError, MalformedError
 from veen.core.labels import label_of, stream_id_of
 from veen.core.wire import Bytes32, Map, Uint
 
-__all__ = ["MAX_NAME_BYTES", "Keyring", "Stream", "StreamKeys", "StreamRef"]
-
 MAX_NAME_BYTES: Final = 480  # with the keys still one word of text
 _MAX_NEW_NAME_BYTES: Final = 464  # with owner and generation as well
 _PREFIX: Final = "veen-stream"
 _ID_CHARS: Final = 64
+_MOST_COMPARED: Final = 500  # names, and characters of a name, when one was mistyped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +55,8 @@ class StreamRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StreamKeys(Map):
+class StreamKeys(Map, kind="stream keys"):
     """The keys of one stream. Has a wire form, which is what the keystore holds and what is shared."""
-
-    KIND: ClassVar[str] = "stream keys"
 
     stream_id: Bytes32
     reader_pk: Bytes32
@@ -175,8 +172,15 @@ class Keyring:
         ref = _ref(stream)
         candidates = self._of(ref.stream_id) if ref.stream_id is not None else ()
         if not candidates:
-            raise UnknownStream(str(ref))
+            raise UnknownStream(str(ref), self._near(str(ref)))
         return candidates
+
+    def _near(self, name: str) -> tuple[str, ...]:
+        """Names of this keyring that somebody who typed this one may have meant."""
+        from difflib import get_close_matches  # when a command fails, and not before
+
+        names = sorted({keys.name for keys in self.entries[:_MOST_COMPARED] if keys.name is not None})
+        return tuple(get_close_matches(name[:_MOST_COMPARED], names, n=3, cutoff=0.75))
 
     def for_label(self, label: bytes, routing_key: bytes, epoch: int) -> StreamKeys:
         """The keys of the stream that has this label in this epoch: a label alone does not tell its stream."""

@@ -33,17 +33,6 @@ from veen.core.wire import Map, Size, Uint
 from veen.fs.inside import FileRefused, check_size
 from veen.fs.local import Fs
 
-__all__ = [
-    "MAX_CARD_BYTES",
-    "MAX_KEYSTORE_BYTES",
-    "Kdf",
-    "Keystore",
-    "SealedKeystore",
-    "create_identity",
-    "open_identity",
-    "read_card",
-]
-
 MAX_KEYSTORE_BYTES: Final = 4 * 1024 * 1024
 MAX_CARD_BYTES: Final = 4_096  # a card as text has less than a quarter of that
 _SUM_BYTES: Final = 32
@@ -79,10 +68,9 @@ class Kdf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SealedKeystore(Map):
+class SealedKeystore(Map, kind="keystore"):
     """The bytes of keystore.enc. Everything before `sealed` is its associated data."""
 
-    KIND: ClassVar[str] = "keystore"
     MAX_BYTES: ClassVar[int] = MAX_KEYSTORE_BYTES
 
     kdf: str  # "argon2id", or "none" if anyone who has the file has the keys

@@ -10,8 +10,6 @@ from typing import Final
 
 from veen.client.errors import LocalError
 
-__all__ = ["MIN_BITS", "MIN_CHARACTERS", "WeakPassphrase", "check_passphrase", "guess_bits"]
-
 MIN_CHARACTERS: Final = 10
 MIN_BITS: Final = 40.0
 _WORD_BITS: Final = 8.0  # of a word that every list of guesses has
@@ -75,10 +73,8 @@ _ROWS: Final = (
 _LEET: Final = str.maketrans("013457@$", "oleastas")
 
 
-class WeakPassphrase(LocalError):
+class WeakPassphrase(LocalError, code="E.LOCAL.WEAK"):
     """A passphrase that guessing would find."""
-
-    code = "E.LOCAL.WEAK"
 
 
 def check_passphrase(text: str, name: str = "") -> None:
@@ -94,7 +90,7 @@ def check_passphrase(text: str, name: str = "") -> None:
 
 
 def guess_bits(text: str, name: str = "") -> float:
-    """Roughly the logarithm of the guesses that a patient person's program needs."""
+    """About the logarithm of the number of guesses that a program needs."""
     plain = text.lower()
     words = sorted({*_COMMON, *([name.lower()] if len(name) > 2 else [])}, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, words)))

@@ -15,8 +15,6 @@ from veen.core.crypto import x25519
 from veen.core.errors import SignatureError
 from veen.core.objects.prekey import Prekey
 
-__all__ = ["MAX_PREKEYS", "PREKEY_TTL_SEC", "PrekeySecret", "check_prekey", "current", "kept", "opening_keys"]
-
 PREKEY_TTL_SEC: Final = 7 * 86_400
 MAX_PREKEYS: Final = 1_024  # what a keystore keeps; the oldest go
 
@@ -44,11 +42,6 @@ def current(prekeys: Iterable[PrekeySecret], now: int) -> PrekeySecret | None:
     """The one to hand out: it lasts longest; None if all have expired."""
     live = (secret for secret in prekeys if secret.prekey.is_live(now))
     return max(live, key=lambda secret: secret.prekey.expires_at, default=None)
-
-
-def opening_keys(prekeys: Iterable[PrekeySecret]) -> dict[bytes, bytes]:
-    """prekey_pk -> secret half, also of expired ones: they open old messages and nothing else (KEX0-05)."""
-    return {secret.prekey.prekey_pk: secret.sk for secret in prekeys}
 
 
 def kept(prekeys: Iterable[PrekeySecret]) -> tuple[PrekeySecret, ...]:

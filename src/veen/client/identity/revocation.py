@@ -11,8 +11,6 @@ from veen.client.identity.keystore import Keystore
 from veen.client.send.captokens import HeldToken, TokenStore
 from veen.core.objects.policies import Revocation
 
-__all__ = ["Discarded", "discard_revoked"]
-
 
 @dataclass(frozen=True, slots=True)
 class Discarded:

@@ -17,18 +17,6 @@ from veen.client.send.captokens import TokenStore
 from veen.client.state import StateStore
 from veen.core.errors import LimitError, MalformedError
 
-__all__ = [
-    "MAX_LIFETIME_SEC",
-    "MAX_MSGS_PER_LABEL",
-    "RotationBounds",
-    "RotationReason",
-    "check_bounds",
-    "needs_rotation",
-    "rotate_at_bounds",
-    "rotate_identity",
-    "rotate_if_due",
-]
-
 MAX_LIFETIME_SEC: Final = 86_400
 MAX_MSGS_PER_LABEL: Final = 65_536
 _KEX0_MSGS: Final = 256

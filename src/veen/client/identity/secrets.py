@@ -1,7 +1,7 @@
 """Secrets, what a keystore holds: the identity, its prekeys and the keyring, and their one encoding."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Final, Self
 
 from veen.client.errors import NameInvalid
 from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey, Identity
@@ -12,8 +12,6 @@ from veen.core.crypto.x25519 import KEY_BYTES
 from veen.core.errors import MalformedError
 from veen.core.objects.prekey import Prekey
 from veen.core.wire import Length, Map, Part, Size, Uint
-
-__all__ = ["MAX_STREAMS", "Secrets"]
 
 MAX_STREAMS: Final = 4_096
 
@@ -65,26 +63,20 @@ class Secrets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _StoredKey(Part):
-    KIND: ClassVar[str] = "client key"
-
+class _StoredKey(Part, kind="client key"):
     seed: Annotated[bytes, Size(SEED_BYTES)]
     created_at: Uint
     generation: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _StoredPrekey(Part):
-    KIND: ClassVar[str] = "prekey secret"
-
+class _StoredPrekey(Part, kind="prekey secret"):
     prekey: Prekey
     sk: Annotated[bytes, Size(KEY_BYTES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _Stored(Map):
-    KIND: ClassVar[str] = "secrets"
-
+class _Stored(Map, kind="secrets"):
     name: str
     id_sign: Annotated[bytes, Size(SEED_BYTES)]
     dh_sk: Annotated[bytes, Size(KEY_BYTES)]

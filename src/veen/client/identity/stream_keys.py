@@ -7,13 +7,9 @@ from veen.client.errors import LocalError
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
 
-__all__ = ["StreamInUse", "new_stream_keys"]
 
-
-class StreamInUse(LocalError):
+class StreamInUse(LocalError, code="E.LOCAL.STREAM_IN_USE"):
     """Somebody has written to a stream that has no keys here."""
-
-    code = "E.LOCAL.STREAM_IN_USE"
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)

@@ -1,4 +1,4 @@
-"""Opening a keystore without asking anybody: it has no passphrase, a file has it, or the agent holds its key.
+"""Opening a keystore without asking anybody: no passphrase, one in a file, a key in the agent or the desktop keyring.
 
 What a dev context needs is made here as well: an identity whose passphrase is random and lies in a file (decision 151).
 """
@@ -12,12 +12,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from veen.client import agent
+from veen.client import agent, desktop_keyring
 from veen.client.errors import IdentityExists, IdentityInUse, SettingsError, WrongPassphrase
 from veen.client.home import Home, PrivateFs, read_secret
 from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity
-
-__all__ = ["make_identity", "make_passphrase_file", "open_without_asking", "read_passphrase"]
 
 _MAX_PASSPHRASE_BYTES: Final = 4096
 _OTHERS_SECONDS: Final = 30  # for another process to make an identity
@@ -29,7 +27,10 @@ _RANDOM_KDF: Final = Kdf(memory_kib=Kdf.MIN_MEMORY_KIB, passes=1)  # 256 random 
 def open_without_asking(
     home: Home, name: str, *, passphrase_file: Path | None = None, agent_home: Home | None = None
 ) -> Keystore | None:
-    """The keystore of an identity, or None if somebody has to say its passphrase."""
+    """The keystore of an identity, or None if somebody has to say its passphrase.
+
+    KeyringUnusable, or ExtraMissing, if the desktop keyring is to open it (`veen keystore remember`) and cannot.
+    """
     home.require(name)
     sealed = SealedKeystore.read(home.identity_fs(name))
     if sealed.is_plain:
@@ -37,6 +38,8 @@ def open_without_asking(
     if passphrase_file is not None:
         return open_identity(home, name, read_passphrase(passphrase_file))
     key = agent.stored_key(agent_home or home, sealed.salt)
+    if key is None:
+        key = desktop_keyring.remembered_key(agent_home or home, sealed.salt)
     if key is None:
         return None
     try:

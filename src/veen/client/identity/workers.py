@@ -26,8 +26,6 @@ from veen.client.state import StateStore
 from veen.core.crypto import hkdf
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 
-__all__ = ["MAX_WORKERS", "WorkerSlot", "take_slot", "worker_client_ids"]
-
 MAX_WORKERS: Final = 256
 _RECORD: Final = "worker.json"
 _NONCE_BYTES: Final = 32

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 from veen.client.errors import IdentityExists, LocalError, PortableSetInvalid
 from veen.client.home import CARD, KEYSTORE, Home
@@ -53,8 +53,6 @@ from veen.fs.errors import LinkError
 from veen.fs.inside import FileRefused, check_size, read_inside
 from veen.fs.local import Fs
 
-__all__ = ["PortableSet", "check_set", "export_identity", "export_set", "import_set"]
-
 _TOKENS: Final = "cap_tokens"
 _STATES: Final = "sync_state"
 _PENDING: Final = "pending.cborseq"
@@ -81,10 +79,8 @@ W = TypeVar("W", bound=Wire)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubRecord(Part):
+class HubRecord(Part, kind="hub record"):
     """A hub as the client last accepted it."""
-
-    KIND: ClassVar[str] = "hub record"
 
     hub_id: Bytes32
     record: bytes

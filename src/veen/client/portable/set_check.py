@@ -11,8 +11,6 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
 
-__all__ = ["EntryCheck", "check_attachment", "check_checkpoints"]
-
 
 class EntryCheck:
     """Receipts and their messages, one after another: order, signatures, and the tree where it begins at entry 1."""

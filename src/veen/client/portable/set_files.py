@@ -6,7 +6,7 @@ The manifest lists every other file with its size and hash and is written last: 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Final, Self
 
 from veen.client.errors import PortableSetInvalid
 from veen.core import cbor
@@ -17,18 +17,6 @@ from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Uint
 from veen.fs.inside import FileRefused, open_inside
 from veen.fs.local import Fs
 
-__all__ = [
-    "ATTACHMENTS",
-    "MANIFEST",
-    "FileWriter",
-    "Listed",
-    "Manifest",
-    "check_file",
-    "copy_file",
-    "items",
-    "write_file",
-]
-
 MANIFEST: Final = "manifest.cbor"
 ATTACHMENTS: Final = "attachments"
 _MAX_FILES: Final = 65_536
@@ -37,10 +25,8 @@ _MAX_ITEM_BYTES: Final = 2 * 1024 * 1024  # a MSG has at most half of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed(Part):
+class Listed(Part, kind="listed file"):
     """One file of the set."""
-
-    KIND: ClassVar[str] = "listed file"
 
     path: str
     size: Uint
@@ -48,10 +34,8 @@ class Listed(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest(Map):
+class Manifest(Map, kind="manifest"):
     """All files of the set, by path, signed by the identity that it is of."""
-
-    KIND: ClassVar[str] = "manifest"
 
     id_sign_pk: Bytes32
     created_at: Uint

@@ -1,3 +1,1 @@
 """Reading: streams, entries, attachments, pictures of proofs."""
-
-__all__: list[str] = []

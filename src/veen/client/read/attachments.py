@@ -21,8 +21,6 @@ from veen.core.objects.tooling import AttachmentGrant
 from veen.core.sealing.attachment_root import Attachment
 from veen.core.sealing.ciphertext import open_attachment
 
-__all__ = ["Attachments"]
-
 _AT_ONCE: Final = 8  # uploads in flight
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "row_of", "to_arrow", "to_pandas"]
-
 _BATCH: Final = 4_096  # rows that are Python objects at one time
 _EXTRA: Final = "notebook"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.client.send.writing import Sent
     from veen.client.verify.evidence import Proven
 
-__all__ = ["entry_html", "proof_html", "sent_html"]
-
 
 def proof_html(proven: "Proven") -> str:
     """The picture of a proof that holds, with its receipt under it."""

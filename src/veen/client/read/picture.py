@@ -13,8 +13,6 @@ from typing import Final, NamedTuple, Self
 from veen.core.tree.mmr import LABEL_TAGS, peak_nodes, root_of
 from veen.core.tree.proof import MmrProof
 
-__all__ = ["TREE_MAX", "Node", "Picture", "Step", "short", "text"]
-
 TREE_MAX: Final = 32  # entries; beyond that the ladder
 
 

@@ -33,8 +33,6 @@ from veen.core.tree.proof import MmrProof
 if TYPE_CHECKING:
     from veen.client.generations.following import StreamFollow
 
-__all__ = ["Entry", "LabelReader"]
-
 _MAX_AUTHORS: Final = 65_536  # authors whose numbers are followed; the one not heard of for longest is let go
 
 

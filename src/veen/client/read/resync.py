@@ -18,8 +18,6 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 
-__all__ = ["Replay", "Resynced", "check_checkpoint", "replay", "resynced"]
-
 
 @dataclass(slots=True)
 class Replay:

@@ -19,8 +19,6 @@ from veen.client.verify.view import check_order
 from veen.core.objects.envelopes import StreamItem, StreamResponse
 from veen.core.objects.tooling import MAX_WAIT_SEC, TailRequest
 
-__all__ = ["follow_labels", "merged", "seek"]
-
 _TAIL_ITEMS: Final = 256
 _QUEUED: Final = 64  # entries of one label that wait for the reader
 _ANSWER_SECONDS: Final = 15.0  # on top of the wait, before a long poll counts as lost
@@ -104,7 +102,7 @@ async def follow_labels(session: HubSession, open_label: OpenLabel, first: int) 
 async def _pump(
     session: HubSession, open_label: OpenLabel, epoch: int, first: int, queue: "asyncio.Queue[Entry | BaseException]"
 ) -> None:
-    """Follow one label until its window is over and it has nothing more."""
+    """Follow one label until its window has passed and it has no further entry."""
 
     def is_over() -> bool:
         return session.epoch_now() > epoch + max(session.window, _LIVE_EPOCHS)

@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from veen.client.read.picture import TREE_MAX, Node, Picture, short
 
-__all__ = ["to_svg"]
-
 _STEP_X: Final = 104
 _STEP_Y: Final = 72
 _MARGIN: Final = 60

@@ -1,3 +1,1 @@
 """Sending: seal, sign, submit, retry; and the tokens that allow it."""
-
-__all__: list[str] = []

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Final, Self
 
 from veen.client.errors import LocalError, TokenExpired, TokenMissing
 from veen.client.identity.card import IdentityCard
@@ -22,8 +22,6 @@ from veen.core.wire import Bytes32, Length, Map, Part, Uint
 from veen.fs.errors import LockedError
 from veen.fs.local import Fs
 from veen.storage.scan import read_file
-
-__all__ = ["RENEW_FRACTION", "Grant", "HeldToken", "TokenInfo", "TokenStore", "describe", "issue"]
 
 RENEW_FRACTION: Final = 5  # a token is due for renewal when the last fifth of its ttl begins (KEX1-05)
 _MAX_GRANTS: Final = 1_024
@@ -90,20 +88,16 @@ def describe(token: CapToken, keyring: Keyring | None = None) -> TokenInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant(Part):
+class Grant(Part, kind="grant"):
     """A hub has authorised the token: from here on its end is known (D-47)."""
-
-    KIND: ClassVar[str] = "grant"
 
     hub_id: Bytes32
     issued_at: Uint  # hub_ts of the control record, as the hub signed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldToken(Map):
+class HeldToken(Map, kind="held token"):
     """A token as a client keeps it."""
-
-    KIND: ClassVar[str] = "held token"
 
     token: CapToken
     grants: Annotated[tuple[Grant, ...], Length(0, _MAX_GRANTS)] = ()  # at most one for each hub

@@ -11,8 +11,6 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import CapAuthorize
 from veen.core.objects.tooling import AuthorizeResponse, CapStatusRequest, CapStatusResponse
 
-__all__ = ["Grants", "TokenGrant"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGrant:

@@ -22,8 +22,6 @@ from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachm
 from veen.core.sealing.attachments import SealedAttachments
 from veen.core.sealing.ciphertext import Binding, seal
 
-__all__ = ["BYTES_SCHEMA", "Attach", "Draft", "Prepared", "Sealer"]
-
 BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # a body about which nothing is said
 _IKM_BYTES: Final = 32
 

@@ -13,8 +13,6 @@ from typing import Final
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Outcome
 
-__all__ = ["SendQueue"]
-
 _MOST: Final = 64  # messages in one batch
 
 

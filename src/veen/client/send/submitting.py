@@ -23,8 +23,6 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import MAX_BATCH_ITEMS
 from veen.core.pow import solve
 
-__all__ = ["MAX_BATCH_BYTES", "Delivered", "Submitter", "batches"]
-
 _SUBMIT, _BATCH = "v1/submit", "tooling/submit_batch"
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # what a hub takes in one request
 _NONCE_BITS: Final = 48

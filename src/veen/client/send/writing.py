@@ -1,4 +1,4 @@
-"""One writer on one label: numbers messages, sends them, believes a receipt only with its proof (spec §9, D-56, D-66).
+"""One writer on one label: numbers messages, sends them, accepts a receipt only with its proof (spec §9, D-56, D-66).
 
 Order of things, so that a crash at any point loses nothing and doubles nothing: seal, write down, send, verify, advance
 the view, write down. What was written down and not confirmed is sent again byte for byte before anything new.
@@ -26,8 +26,6 @@ from veen.core.errors import Refusal, VeenError
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import ClientCursorResponse
-
-__all__ = ["Outcome", "Sent", "Writer"]
 
 _MAX_RECOVERED: Final = 65_536
 _MAX_ASKED: Final = 16  # messages that are looked for one by one; more are found faster by reading the log
@@ -150,7 +148,7 @@ class Writer:
 
     def _seal(self, draft: Draft, client_seq: int, auth_ref: bytes | None, reader_pk: bytes | None) -> Prepared:
         if self._sealer is None:
-            raise UnknownStream(f"label:{self.label.hex()}")  # a bare label: nobody knows whom to seal to
+            raise UnknownStream(f"label:{self.label.hex()}")  # a bare label: the reader key is not known
         return self._sealer.seal(
             draft, client_seq=client_seq, prev_ack=self.state.prev_ack, auth_ref=auth_ref, reader_pk=reader_pk
         )
@@ -364,7 +362,7 @@ class Writer:
         return receipt if receipt.leaf_hash == message.leaf_hash else None
 
     async def _look_for(self, messages: Sequence[Prepared]) -> dict[bytes, Receipt]:
-        """The receipts of those that are in the log. That one is not there is believed after reading the log alone."""
+        """The receipts of those that are in the log. A message counts as missing only after the log was read."""
         receipts = await self._ask_for(messages)
         if len(receipts) == len(messages):
             return receipts

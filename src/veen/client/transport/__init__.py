@@ -1,3 +1,1 @@
 """Ways to a hub: HTTP, or a hub in the same process; the typed calls over them."""
-
-__all__: list[str] = []

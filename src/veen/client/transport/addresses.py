@@ -4,11 +4,12 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-__all__ = ["SCHEMES", "check_hub_url", "credentials_of", "without_credentials"]
-
 SCHEMES: Final = ("http", "https", "file", "nats", "nats+tls", "quic")
 _EXPECTED: Final = "http://…, https://…, file:///DIRECTORY, nats://HOST/?hub=HEX or quic://HOST:PORT"
 _HUB_ID16: Final = re.compile(r"[0-9a-f]{16}")
+_HOST: Final = re.compile(
+    r"[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?(?:/[!-~]{0,200})?"
+)  # an address whose scheme was left out
 
 
 def check_hub_url(text: str) -> str:
@@ -34,7 +35,8 @@ def check_hub_url(text: str) -> str:
         if not parts.hostname or port is None or parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError(f"expected quic://HOST:PORT, found {text!r}")
     elif parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"expected {_EXPECTED}, found {text!r}")
+        meant = f"; do you mean http://{text} or https://{text}?" if _HOST.fullmatch(text) else ""
+        raise ValueError(f"expected {_EXPECTED}, found {text!r}{meant}")
     return text.rstrip("/")
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
 
-__all__ = ["ATTACHMENT", "CAP_HEADER", "NO_HEADERS", "POW_HEADER", "Answer", "Transport"]
-
 ATTACHMENT: Final = "tooling/attachment/"  # before the hex of a coid
 CAP_HEADER: Final = "VEEN-Cap"
 POW_HEADER: Final = "VEEN-PoW"

@@ -20,20 +20,6 @@ from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.tooling import MAX_LISTED, VersionRequest
 from veen.core.wire import Wire
 
-__all__ = [
-    "NOTHING",
-    "NO_RETRY",
-    "Calls",
-    "Retry",
-    "is_not_found",
-    "is_transient",
-    "place_of",
-    "read",
-    "refusal_of",
-    "refused",
-    "sequence",
-]
-
 W = TypeVar("W", bound=Wire)
 T = TypeVar("T")
 

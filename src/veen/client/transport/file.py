@@ -21,8 +21,6 @@ from veen.core import cbor
 from veen.core.call_frames import MAX_OVERHEAD_BYTES
 from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
 
-__all__ = ["FileTransport", "spool_of"]
-
 _FIRST_LOOK_SEC: Final = 0.002
 _LOOK_SEC: Final = 0.05
 

@@ -7,8 +7,6 @@ from veen.client.transport.base import Answer
 from veen.core.call_frames import RequestFrame, ResponseFrame
 from veen.core.errors import FormatError
 
-__all__ = ["answer_of", "request_bytes"]
-
 
 def request_bytes(operation: str, body: bytes, own: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
     """The frame of a call; `headers` of the call count more than the transport's own."""

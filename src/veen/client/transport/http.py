@@ -1,14 +1,15 @@
-"""HTTP to a hub: connections reused, HTTP/2 where the server offers it, certificates always checked (spec §10.3, D-67).
+"""HTTP to a hub: connections reused, certificates always checked (spec §10.3, D-67).
 
-Over TLS an HTTP library does the work, and this is the only module that knows it; plain HTTP, for loopback and inside
-clusters, has a lean path of its own. Redirects are not followed: a hub is reached where its user said, and nowhere
-else. Proxies and certificates from the environment are not looked at for the same reason.
+HTTP/1.1, plain or over TLS, has a lean path of its own (`http1`). For a server that does not offer HTTP/1.1 in the
+handshake of TLS an HTTP library does the work, by HTTP/2; this is the only module that knows it. Redirects are not
+followed: a hub is reached where its user said, and nowhere else. Proxies and certificates from the environment are not
+looked at for the same reason.
 """
 
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -16,13 +17,11 @@ from urllib.parse import urlsplit
 from veen.client.errors import BadAnswer, CertificateUnverified, InsecureHttp, LocalError, TimedOut, Unreachable
 from veen.client.home import read_secret
 from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer
-from veen.client.transport.http1 import PlainHttp
+from veen.client.transport.http1 import HTTP1_PROTOCOL, Http1
 from veen.core import cbor
 
 if TYPE_CHECKING:
     import httpx2
-
-__all__ = ["CALL_SECONDS", "HttpTransport", "check_secret_may_travel", "is_loopback", "read_token", "tls_of"]
 
 _CBOR: Final = "application/cbor"
 CALL_SECONDS: Final = 30.0  # for one call, from the first byte to the last
@@ -57,20 +56,28 @@ class HttpTransport:
         if token_file is not None and socket_path is None:
             check_secret_may_travel(url, insecure_http=insecure_http)
             headers["Authorization"] = f"Bearer {read_token(token_file)}"
-        self._carrier: PlainHttp | _TlsHttp
-        if scheme == "http" or socket_path is not None:
-            self._carrier = PlainHttp(
-                host if socket_path is None else "localhost",
-                port or 80,
-                socket_path=socket_path,
-                headers=headers,
-                max_answer=max_answer_bytes,
-                max_connections=_MAX_CONNECTIONS,
-                idle=_IDLE_SECONDS,
-            )
-        else:
-            tls = tls_of(ca_file, client_cert, client_key)
-            self._carrier = _TlsHttp(f"https://{urlsplit(url).netloc}", headers, tls, max_answer_bytes)
+        encrypted = scheme == "https" and socket_path is None
+        tls = tls_of(ca_file, client_cert, client_key) if encrypted else None
+        if tls is not None:
+            tls.set_alpn_protocols([HTTP1_PROTOCOL])
+        lean = Http1(
+            host if socket_path is None else "localhost",
+            port or (443 if encrypted else 80),
+            socket_path=socket_path,
+            headers=headers,
+            max_answer=max_answer_bytes,
+            max_connections=_MAX_CONNECTIONS,
+            idle=_IDLE_SECONDS,
+            tls=tls,
+        )
+        self._carrier: Http1 | _TlsHttp = lean
+        if tls is not None:
+
+            def make_http2() -> _LibraryHttp:
+                context = tls_of(ca_file, client_cert, client_key)
+                return _LibraryHttp(f"https://{urlsplit(url).netloc}", headers, context, max_answer_bytes)
+
+            self._carrier = _TlsHttp(lean, make_http2)
 
     def __repr__(self) -> str:
         return f"HttpTransport({self.url!r})"
@@ -96,7 +103,28 @@ class HttpTransport:
 
 
 class _TlsHttp:
-    """HTTP/1.1 or HTTP/2 over TLS."""
+    """HTTP over TLS: the lean path if the server offers HTTP/1.1, as every hub does, and otherwise the library's."""
+
+    def __init__(self, lean: Http1, make_http2: Callable[[], "_LibraryHttp"]) -> None:
+        self._lean, self._make_http2 = lean, make_http2
+        self._carrier: Http1 | _LibraryHttp | None = None  # None until a server has answered a handshake
+        self._choosing = asyncio.Lock()
+
+    async def call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        if self._carrier is None:
+            async with self._choosing:
+                if self._carrier is None:
+                    self._carrier = self._lean if await self._lean.offers_http1() else self._make_http2()
+        return await self._carrier.call(method, path, body, headers)
+
+    async def aclose(self) -> None:
+        await self._lean.aclose()
+        if isinstance(self._carrier, _LibraryHttp):
+            await self._carrier.aclose()
+
+
+class _LibraryHttp:
+    """HTTP/2, or HTTP/1.1 with a server that chooses no protocol in the handshake."""
 
     def __init__(self, base: str, headers: Mapping[str, str], tls: ssl.SSLContext, max_answer: int) -> None:
         import httpx2  # only for those who need it: it takes a while to load

@@ -1,4 +1,4 @@
-"""Plain HTTP/1.1 on a few sockets, with as little work per request as Python allows (D-67: loopback and clusters).
+"""HTTP/1.1 on a few connections, plain or over TLS, with as little work per request as Python allows (D-67).
 
 Batches of messages come back in a millisecond, so a general HTTP library would cost a client as much as all its
 verification. This one sends a request, reads one bounded answer, and keeps the connection. A connection that the hub
@@ -7,6 +7,7 @@ closed while it was idle is replaced without a word: every operation may be repe
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +15,16 @@ from typing import Final, cast
 
 import httptools
 
-from veen.client.errors import BadAnswer, NetworkError, Unreachable
+from veen.client.errors import BadAnswer, CertificateUnverified, NetworkError, Unreachable
 from veen.client.transport.base import Answer
 from veen.fs.unix_socket import short_path
 
-__all__ = ["PlainHttp"]
-
+HTTP1_PROTOCOL: Final = "http/1.1"  # its name in a TLS handshake (RFC 7301)
 _MAX_HEADERS: Final = 64 * 1024
+_JOINED_BYTES: Final = 16 * 1024  # of a body that is copied behind its head: one record of TLS, one segment of TCP
 
 
-class PlainHttp:
+class Http1:
     """Connections to one address. Calls beyond `max_connections` wait for their turn."""
 
     def __init__(
@@ -36,12 +37,14 @@ class PlainHttp:
         max_connections: int,
         idle: float,
         socket_path: Path | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """With `socket_path`, a Unix socket of this machine takes the place of the address."""
+        """With `socket_path`, a Unix socket of this machine takes the place of the address, and `tls` is not used."""
         self._host, self._port, self._max_answer, self._idle_seconds = host, port, max_answer, idle
-        self._socket_path = socket_path
+        self._socket_path, self._tls = socket_path, tls
         name = f"[{host}]" if ":" in host else host
-        self._headers = "".join(f"{key}: {value}\r\n" for key, value in {"Host": f"{name}:{port}", **headers}.items())
+        name += "" if port == (80 if tls is None else 443) else f":{port}"
+        self._headers = "".join(f"{key}: {value}\r\n" for key, value in {"Host": name, **headers}.items())
         self._turns = asyncio.Semaphore(max_connections)
         self._idle: deque[_Connection] = deque()
 
@@ -57,6 +60,20 @@ class PlainHttp:
                     if idle.heard:  # it broke in the middle of an answer
                         raise
             return await self._exchange(await self._connect(), head, body)
+
+    async def offers_http1(self) -> bool:
+        """Whether a server behind TLS says that it speaks HTTP/1.1; a connection is opened and kept to learn it."""
+        try:
+            connection = await self._connect()
+        except Unreachable as exc:
+            if getattr(exc.__cause__, "reason", None) == "TLSV1_ALERT_NO_APPLICATION_PROTOCOL":
+                return False
+            raise
+        if connection.protocol != HTTP1_PROTOCOL:
+            connection.abort()
+            return False
+        self._idle.append(connection)
+        return True
 
     async def _exchange(self, connection: "_Connection", head: bytes, body: bytes) -> Answer:
         try:
@@ -84,8 +101,12 @@ class PlainHttp:
         where = f"{self._host}:{self._port}"
         try:
             _, connection = await loop.create_connection(
-                lambda: _Connection(where, self._max_answer), self._host, self._port
+                lambda: _Connection(where, self._max_answer), self._host, self._port, ssl=self._tls
             )
+        except ssl.SSLCertVerificationError as exc:
+            raise CertificateUnverified(
+                f"https://{where}: {exc.verify_message or 'the certificate cannot be verified'}"
+            ) from exc
         except OSError as exc:
             # asyncio puts its own words and the address again in place of what the system says
             refused = isinstance(exc, ConnectionRefusedError)
@@ -143,8 +164,17 @@ class _Connection(asyncio.Protocol):
         self.heard = False
         if not self.is_usable:
             raise Unreachable(f"{self._where}: the hub closed the connection")
-        self._transport.writelines((head, body)) if body else self._transport.write(head)
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
         return await self._waiting
+
+    @property
+    def protocol(self) -> str | None:
+        """What the server chose in the handshake of TLS."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if tls is None else tls.selected_alpn_protocol()
 
     def abort(self) -> None:
         self.is_usable = False
@@ -175,7 +205,8 @@ class _Connection(asyncio.Protocol):
                 self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(Unreachable(f"{self._where}: the hub closed the connection before it answered"))
+        refused = f" ({exc.reason})" if isinstance(exc, ssl.SSLError) and exc.reason else ""  # a word of OpenSSL
+        self._fail(Unreachable(f"{self._where}: the hub closed the connection before it answered{refused}"))
         if not self._lost.done():
             self._lost.set_result(None)
 

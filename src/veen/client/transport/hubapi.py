@@ -35,8 +35,6 @@ from veen.core.objects.tooling import (
     StatusResponse,
 )
 
-__all__ = ["MAX_LABELS", "HubApi", "label_pages", "metric_samples", "status_of"]
-
 T = TypeVar("T")
 
 MAX_LABELS: Final = 4_000_000  # several times what a hub is built for; a list of labels ends there

@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl
 from veen.client.errors import TimedOut
 from veen.client.transport.base import ATTACHMENT, CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
 
-__all__ = ["Handler", "InProcess"]
-
+_OUTER: Final = "outer/"  # before a path of the outer log
 _LISTING: Final = {"streams": "streams_list"}  # read by a call without a body
 
 
@@ -56,6 +55,10 @@ class InProcess:
             query["coid"], _, parameters = operation.removeprefix(ATTACHMENT).partition("?")
             query.update(parse_qsl(parameters))
             name = "attachment_put" if body else "attachment_get"
+        elif operation.startswith(_OUTER):
+            query["path"], _, parameters = operation.removeprefix(_OUTER).partition("?")
+            query.update(parse_qsl(parameters))
+            name = "outer"
         elif not body:
             name = _LISTING.get(name, name)
         try:

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg as NatsMessage
 
-__all__ = ["NatsTransport"]
-
 _OWN: Final = (POW_HEADER, CAP_HEADER)  # travel as headers of the message
 _NO_RESPONDERS: Final = "503"
 

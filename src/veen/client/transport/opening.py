@@ -7,8 +7,6 @@ from veen.client.transport.addresses import SCHEMES, check_hub_url
 from veen.client.transport.base import Transport
 from veen.client.transport.http import CALL_SECONDS, HttpTransport
 
-__all__ = ["open_transport"]
-
 
 def open_transport(
     url: str,

@@ -31,8 +31,6 @@ from veen.net.quic_link import client_configuration
 if TYPE_CHECKING:
     from veen.client.transport.quic_connection import QuicLink
 
-__all__ = ["QuicTransport"]
-
 _CONNECT_SEC: Final = 10.0
 
 

@@ -18,8 +18,6 @@ from veen.net.quic_link import CANCELLED, IDLE_SEC
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
-__all__ = ["QuicLink", "open_quic"]
-
 _PING_SEC: Final = IDLE_SEC / 3  # while a call waits, so that the connection is not idle
 _CERTIFICATE_ALERTS: Final = frozenset((42, 43, 44, 45, 46, 48))  # of TLS: bad, unsupported, …, unknown authority
 

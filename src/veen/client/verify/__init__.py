@@ -1,3 +1,1 @@
-"""What a client believes of a hub: the pin, the verified view of each label, evidence."""
-
-__all__: list[str] = []
+"""What a client has verified of a hub: the pin, the verified view of each label, evidence."""

@@ -16,8 +16,6 @@ from veen.core.errors import VeenError
 from veen.core.objects.envelopes import ReceiptRequest, ReceiptResponse, StreamItem
 from veen.core.objects.receipt import Receipt
 
-__all__ = ["accuse", "advance", "fill", "receipt_of", "run"]
-
 PAGE_ITEMS: Final = 512
 
 
@@ -98,10 +96,10 @@ def _is_pruned(error: HubRefused) -> bool:
 
 
 async def accuse(session: HubSession, view: LabelView, error: Divergence) -> Divergence:
-    """The strongest thing that can be said: proof of two histories, if the hub now signs another one than before.
+    """Proof of equivocation if the hub now signs another history than before; `error` itself if not.
 
-    `view` is what the hub had proven before `error`. Asking costs one call; what it answers, or that it does not, can
-    only make the case stronger.
+    `view` is what the hub had proven before `error`. It costs one call; without an answer
+    the error stays as it is.
     """
     last = view.last
     if last is None:

@@ -18,8 +18,6 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import AnchorRequest, AnchorResponse, OkResponse
 from veen.core.tree.proof import ConsistencyProof, MmrProof
 
-__all__ = ["Evidence", "Proven"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
@@ -147,7 +145,7 @@ class Evidence:
 
 
 def _missing(error: HubRefused, view: LabelView, seq: int) -> HubRefused | Rewound:
-    """NOT_FOUND for an entry that was proven to be there is no refusal but a lie."""
+    """NOT_FOUND for an entry that was proven to be there is a divergence, not a refusal."""
     if not is_not_found(error) or seq > view.size or error.detail.get("reason") in ("pruned", "key_retired"):
         return error
     return Rewound("the hub does not know what it proved before", label=view.label, seq=seq, expected=view.size)

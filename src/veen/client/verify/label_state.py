@@ -6,7 +6,7 @@ after a crash at any moment the same bytes are sent again, and never two message
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from veen.core.crypto import hkdf
 from veen.core.errors import MalformedError, ProofError
@@ -15,8 +15,6 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
 from veen.core.wire import LOCAL, Bytes32, Choice, Length, Map, Size, Uint
-
-__all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "rekey", "session_keys"]
 
 Mode = Literal["full", "light"]
 
@@ -42,10 +40,8 @@ class Pending(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelState(Map):
+class LabelState(Map, kind="label state"):
     """One client key on one label of one hub. `pending` has rows of its own: it may be large."""
-
-    KIND: ClassVar[str] = "label state"
 
     hub_id: Bytes32
     label: Bytes32

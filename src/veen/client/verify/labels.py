@@ -26,8 +26,6 @@ from veen.core.objects.profile import Profile
 if TYPE_CHECKING:
     from veen.client.generations.following import StreamFollow
 
-__all__ = ["Labels", "Target"]
-
 _MAX_WRITERS: Final = 256  # those with nothing under way are let go; their state is on disk
 
 

@@ -18,8 +18,6 @@ from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey, verified_signa
 from veen.core.tlog.proof import TlogProof
 from veen.core.tlog.receipt import CoseReceipt
 
-__all__ = ["OuterReader"]
-
 _WIDTH: Final = 256
 _LENGTH_BYTES: Final = 2
 
@@ -71,7 +69,7 @@ class OuterReader:
             start = number * _WIDTH + width
 
     async def proof(self, label: bytes, seq: int) -> tuple[TlogProof, OuterLeaf] | None:
-        """That a CHECKPOINT that covers entry `seq` is listed; None if none is listed yet."""
+        """Proof that a CHECKPOINT that covers entry `seq` is listed; None if none is listed yet."""
         vkey = await self.vkey()
         try:
             data = await self._get(f"proof/{label.hex()}/{seq}")

@@ -37,8 +37,6 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
 from veen.core.pin_text import PinnedKey
 
-__all__ = ["HubPin"]
-
 _RECORD: Final = "pin record"
 _RECORD_VERSION: Final = 2  # 1 was an identity record whose times and hub_id nobody had signed: not read any more
 
@@ -67,7 +65,7 @@ class HubPin:
 
     @classmethod
     def of_key(cls, hub_pk: bytes, hub_id: bytes | None = None) -> Self:
-        """Pin one key. What older keys signed is not believed: pin the identity record for that."""
+        """Pin one key. What older keys signed does not verify: pin the identity record for that."""
         _check_sizes(("hub key", hub_pk), ("hub_id", hub_id))
         return cls(keys=(HubKey(hub_pk=hub_pk, valid_from=0),), hub_id=hub_id)
 
@@ -102,7 +100,7 @@ class HubPin:
         return PinnedKey(self.keys[-1].hub_pk).to_text()
 
     def origin_text(self) -> str:
-        """The root, or the oldest key that is believed: it leads to all others. In the form that `parse` takes."""
+        """The root, or the oldest key that is trusted: it leads to all others. In the form that `parse` takes."""
         return self.to_text() if self.root_pk is not None else PinnedKey(self.keys[0].hub_pk).to_text()
 
     @property
@@ -320,7 +318,7 @@ def _followed(start: Iterable[HubKey], rotations: Iterable[ControlRecord]) -> tu
 
 
 def _misfit(key: HubKey, rotations: Iterable[ControlRecord]) -> str:
-    """Why the record that names a key introduces it to nobody."""
+    """Why the record that names a key does not make it a key of the hub."""
     for record in rotations:
         if isinstance(record.body, KeyRotate) and record.body.hub_pk == key.hub_pk:
             return f" (control record {record.seq} names it, but the newest key at that time did not sign the record)"

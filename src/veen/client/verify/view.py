@@ -28,13 +28,9 @@ from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr, Span
 from veen.core.tree.proof import ConsistencyProof, MmrProof, PathStep
 
-__all__ = ["Forged", "LabelView", "check_order", "contradiction", "peaks_before"]
 
-
-class Forged(Divergence):
+class Forged(Divergence, code="E.DIVERGED.FORGED"):
     """An entry that its author did not sign: no hub may admit it (I1, spec §8.2)."""
-
-    code = "E.DIVERGED.FORGED"
 
 
 class LabelView:
@@ -188,7 +184,7 @@ def _signer(statement: Statement, pin: HubPin, epoch_sec: int) -> bytes:
 
 
 def check_order(label: bytes, first: int, seqs: Sequence[int]) -> None:
-    """Entries of a page are `first`, `first` + 1, …: the same numbers in another order are one lie, a hole another."""
+    """Entries of a page are `first`, `first` + 1, …: Reordered for another order, Dropped for a gap."""
     wanted = range(first, first + len(seqs))
     if list(seqs) == list(wanted):
         return

@@ -5,7 +5,7 @@ A quorum on the newest note shows that everybody who asks those witnesses sees o
 """
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from veen.client.errors import HubRefused, LocalError
 from veen.client.session import HubSession
@@ -14,9 +14,6 @@ from veen.client.verify.outer import OuterReader
 from veen.core.tlog.errors import QuorumError, WitnessPolicyError
 from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
 
-__all__ = ["WitnessRule", "check_cosigned", "read_witness_policy"]
-
-WitnessRule = Literal["require", "warn", "off"]
 _MAX_BYTES: Final = 1 << 20
 
 
