@@ -3,12 +3,13 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NoReturn, cast
 
 import click
 
 from veen import __version__
+from veen.cli.guesses import GUESSES
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
 
@@ -56,6 +57,7 @@ COMMANDS: Table = {
     "selftest": ("veen.cli.tools.selftest:selftest", "Try end to end what a hub and its clients promise."),
     "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
     "agent": ("veen.cli.setup.agent:agent", "Type a passphrase once: keystores stay open for a while."),
+    "keystore": ("veen.cli.setup.keystore:keystore", "Have the desktop keyring open keystores, or no longer."),
     "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
     "console": ("veen.cli.console.group:console", "Look at logs in a browser, served from this machine."),
     "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
@@ -95,7 +97,7 @@ COMMANDS: Table = {
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Start", ("demo", "keygen", "send", "stream", "tail", "help", "docs", "explain", "doctor")),
     ("Trust", ("verify", "evidence", "proof", "receipt", "checkpoint", "audit", "equivocation", "inspect")),
-    ("Together", ("invite", "join", "revoke", "contacts", "keys", "inbox", "cap", "authorize", "agent")),
+    ("Together", ("invite", "join", "revoke", "contacts", "keys", "inbox", "cap", "authorize", "agent", "keystore")),
     ("Messages", ("attachment", "pending", "resync", "verify-state", "shell")),
     ("Products", ("recorder", "query", "bridge", "console", "vesn")),
     ("Operate", ("hub", "policy", "anchor", "witness", "mirror", "replica", "monitor", "kube", "selftest", "bench")),
@@ -104,43 +106,6 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Bulk", ("table", "spark")),
     ("Set up", ("context", "id", "config", "completion", "version")),
 )
-
-# What people type for something that has another name here: the command that does it, and what that is.
-GUESSES: Mapping[str, tuple[str, str]] = {
-    "read": ("veen stream STREAM", "read a stream"),
-    "cat": ("veen stream STREAM", "read a stream"),
-    "follow": ("veen tail STREAM", "show what is written from now on"),
-    "watch": ("veen tail STREAM", "show what is written from now on"),
-    "write": ("veen send STREAM BODY", "send a message"),
-    "publish": ("veen send STREAM BODY", "send a message"),
-    "status": ("veen hub status", "the state of the hub in use; of this machine: veen doctor"),
-    "health": ("veen hub health", "whether the hub is ready"),
-    "export": ("veen evidence export STREAM --out FILE", "entries for outsiders; your own keys: veen id export DIR"),
-    "backup": ("veen hub clone DIR COPY", "a copy of a hub's directory; of your own keys: veen id export DIR"),
-    "restore": ("veen hub clone COPY DIR", "from a copy of a hub's directory; of your own keys: veen id import DIR"),
-    "login": (
-        "veen keygen --name NAME",
-        "there are no accounts: an identity is a key of your own; then veen context add",
-    ),
-    "init": ("veen keygen --name NAME", "make an identity; then veen context add"),
-    "keyring": ("veen id keyring list", "the keys of streams"),
-    "console": ("veen hub status", "there is no web console here; the hub in the terminal: veen hub status"),
-    "import": ("veen id import DIR", "an identity that was exported"),
-    "share": ("veen invite STREAM --for NAME", "one file with all that somebody else needs; without her card: --code"),
-    "accept": ("veen join FILE", "use an invitation"),
-    "outbox": ("veen pending list", "messages that got no receipt"),
-    "friends": ("veen contacts list", "people whose cards you keep"),
-    "unlock": ("veen agent start", "type a passphrase once"),
-    "prove": ("veen proof show STREAM SEQ --tree", "that an entry stands in the log"),
-    "record": ("veen recorder emit STREAM --type TYPE PAYLOAD", "record an event; a message: veen send"),
-    "server": ("veen hub start --dev", "run a hub to try; one to keep: veen hub start --data-dir DIR"),
-    "start": ("veen hub start --dev", "run a hub to try; one to keep: veen hub start --data-dir DIR"),
-    "stop": ("veen hub stop --data-dir DIR", "stop a hub"),
-    "search": ("veen query run --data-dir DIR", "ask recorded events"),
-    "whoami": ("veen id show", "your identity"),
-    "settings": ("veen config show", "settings, and where each comes from"),
-    "ping": ("veen hub health", "whether the hub is ready"),
-}
 
 
 @click.group(
@@ -222,8 +187,10 @@ def run_line(arguments: Sequence[str]) -> int:
     except click.FileError as exc:
         fail = Fail("E.LOCAL", "a file cannot be used", exc.format_message(), "check the path")
     except click.UsageError as exc:
-        command = exc.ctx.command_path if exc.ctx else "veen"
-        fail = Fail("E.USAGE", "usage", exc.format_message(), getattr(exc, "hint", None) or f"{command} --help")
+        from veen.cli.guesses import hint_for
+
+        hint = getattr(exc, "hint", None) or hint_for(exc, _command_path(exc, arguments))
+        fail = Fail("E.USAGE", "usage", exc.format_message().replace("\n\t", " "), hint)  # click lists choices in lines
     except click.ClickException as exc:
         fail = Fail("E.USAGE", "usage", exc.format_message(), "veen --help")
     except Exception as exc:
@@ -232,3 +199,16 @@ def run_line(arguments: Sequence[str]) -> int:
         fail = failure_of(exc)
     report(output, fail)
     return fail.exit_code
+
+
+def _command_path(error: click.UsageError, arguments: Sequence[str]) -> str:
+    """The command that a usage error is about, also where click does not say: `veen tail`."""
+    if error.ctx is not None and error.ctx.parent is not None:
+        return error.ctx.command_path
+    context, command = click.Context(cli, info_name="veen"), cast("click.Command", cli)
+    for word in arguments:
+        subcommand = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if subcommand is None:
+            break
+        context, command = click.Context(subcommand, info_name=word, parent=context), subcommand
+    return context.command_path

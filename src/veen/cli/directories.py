@@ -4,8 +4,6 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["DIR_ARGUMENT", "accept_directory"]
-
 DIR_ARGUMENT: Final = "dir_argument"
 _META: Final = "veen.cli.directory"
 

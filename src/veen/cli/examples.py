@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["EXAMPLES", "epilog_of"]
-
 _CARD: Final = "f5af17c2"
 _ID: Final = "5be1c0ff" * 8  # a msg_id, a schema id or the like: 64 digits
 

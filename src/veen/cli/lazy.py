@@ -1,5 +1,6 @@
 """A group that knows its commands by name and imports one only when it is called: help and TAB stay fast."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -9,9 +10,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["GuessedCommand", "LazyGroup", "Table"]
-
 Table = Mapping[str, tuple[str, str]]  # name -> (module:attribute, short help)
+_FEW: Final = 10  # commands of a group, which an error then lists
 _DRESSED: Final[set[click.Command]] = set()  # commands that were given what all commands have
 
 
@@ -84,16 +84,26 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.table and not args[0].startswith("-"):
-            raise self._unknown(ctx, args[0])
+            raise self._unknown(ctx, args)
         return super().resolve_command(ctx, args)
 
-    def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
-        if name in self.guesses:
-            command, what = self.guesses[name]
-            return GuessedCommand(f"there is no command {name!r}; {command}: {what}", ctx, command)
+    def _unknown(self, ctx: click.Context, args: Sequence[str]) -> click.UsageError:
         from difflib import get_close_matches
 
+        from veen.cli.guesses import group_guess
+
+        name, path = args[0], " ".join(ctx.command_path.split()[1:])
+        guess = self.guesses.get(name) or (group_guess(path, name, self.table) if path else None)
+        if guess is not None:
+            command, what = guess
+            return GuessedCommand(f"there is no command {name!r}; {command}: {what}", ctx, command)
         near = get_close_matches(name, self.table, n=3)
+        verb = next((verb for verb in ("show", "get") if verb in self.table), None)
+        if not near and verb is not None and len(args) > 1:  # `veen proof orders 3`: the verb was left out
+            meant = shlex.join([*ctx.command_path.split(), verb, *args])
+            return GuessedCommand(f"there is no command {name!r}. Did you mean {meant}?", ctx, meant)
+        if not near and len(self.table) <= _FEW:
+            return click.UsageError(f"there is no command {name!r}; there are {', '.join(sorted(self.table))}", ctx)
         meant = f" Did you mean {' or '.join(f'{ctx.command_path} {word}' for word in near)}?" if near else ""
         return click.UsageError(f"there is no command {name!r}.{meant}", ctx)
 

@@ -1,3 +1,1 @@
 """Anchors."""
-
-__all__: list[str] = []

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from veen.storage.anchors import AnchorBackend, AnchorFile
     from veen.storage.timestamps import TimestampTrust
 
-__all__ = ["anchor", "list_", "publish", "verify"]
-
 anchor = LazyGroup("anchor", help="Roots of a log that somebody else remembers: a file, a timestamp authority, a hub.")
 
 _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)

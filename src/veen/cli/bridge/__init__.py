@@ -1,3 +1,1 @@
 """veen bridge."""
-
-__all__: list[str] = []

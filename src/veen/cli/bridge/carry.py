@@ -8,8 +8,6 @@ import click
 
 from veen.cli.shared.output import Output, output_options
 
-__all__ = ["inspect", "receive", "send"]
-
 _DIR: Final = click.option(
     "--dir",
     "directory",
@@ -33,8 +31,8 @@ def inspect(output: Output, file: Path, trust: Path | None) -> None:
     veen bridge inspect plant-a-0f3e21aa-00000001.veenb --trust trust.toml
     """
     from veen.products.airgap.bundle import BundleReader
-    from veen.products.airgap.judging import judge_alone
     from veen.products.airgap.trust import TrustList
+    from veen.products.airgap.verify import judge_alone
 
     with file.open("rb") as source:
         reader = BundleReader(source)

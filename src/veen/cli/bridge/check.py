@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from veen.products.airgap.reconciling import Arrived, Exported
     from veen.products.airgap.roles import RoleFinding, RoleHolder
 
-__all__ = ["doctor", "evidence", "reconcile"]
-
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _OFFLINE: Final = click.option("--offline", required=True, help="The data directory of the receiving hub, or a copy.")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from veen.products.airgap.importing import Importer, ImportOutcome
     from veen.products.airgap.trust import TrustList
 
-__all__ = ["anchor", "export", "import_", "run"]
-
 T = TypeVar("T")
 
 _DIR: Final = click.option(

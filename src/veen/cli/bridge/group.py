@@ -5,9 +5,6 @@ from typing import NoReturn
 
 from veen.cli.lazy import LazyGroup
 
-__all__ = ["bridge", "veen_bridge_main"]
-
-
 bridge = LazyGroup(
     "bridge",
     help="""Carry events from one zone to another, with receipts and proofs, in one direction.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from veen.core.objects.captoken import CapToken
     from veen.products.federation.bridging import BridgedStream
 
-__all__ = ["copy"]
-
 _MAX_KEYSTORE_BYTES: Final = 16 << 20
 _KEYSTORE: Final = "keystore.enc"
 

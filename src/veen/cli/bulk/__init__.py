@@ -1,3 +1,1 @@
 """Queries, tables, Spark."""
-
-__all__: list[str] = []

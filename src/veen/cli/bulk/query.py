@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from veen.query.store import ResultStore
     from veen.query.table_plan import PlanReport
 
-__all__ = [
-    "SERVICE",
-    "descriptor",
-    "query",
-    "query_connection",
-    "replay",
-    "result",
-    "run",
-    "show_rows",
-    "status",
-    "verify",
-]
-
 _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
 )  # fmt: skip

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from veen.products.queryservice.principals import Principals
     from veen.products.queryservice.service import QueryService
 
-__all__ = ["serve", "submit", "token"]
-
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _PLACE: Final = log_options(

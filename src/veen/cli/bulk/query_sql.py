@@ -13,8 +13,6 @@ from veen.cli.shared.output import Fail, Mode, Output
 if TYPE_CHECKING:
     from veen.tables.sql import SqlDigest
 
-__all__ = ["sql"]
-
 _MAX_DIGEST_BYTES: Final = 1 << 20
 
 

@@ -15,8 +15,6 @@ from veen.cli.shared.output import Fail, Mode, Output, output_options
 if TYPE_CHECKING:
     from veen.spark.executor_check import Executor
 
-__all__ = ["check", "schema", "shell", "spark", "submit"]
-
 _CONFS: Final = click.option(
     "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark. Repeatable."
 )

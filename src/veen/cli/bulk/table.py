@@ -15,8 +15,6 @@ from veen.cli.shared.output import Output, output_options
 if TYPE_CHECKING:
     from veen.tables import Rewritten
 
-__all__ = ["compact", "erase", "load", "publish", "show", "table", "vacuum"]
-
 _SHOWN: Final = 20  # labels that people see before they are told of the others
 
 table = LazyGroup("table", help="Tables of a log: bronze (entries), silver (opened events), gold (states of folds).")

@@ -8,8 +8,6 @@ import click
 
 from veen.client.moments import parse_moment
 
-__all__ = ["condition_of", "order_of"]
-
 _EXPRESSION: Final = re.compile(r"\s*([^\s=<>^!~]+)(?:\s*(<=|>=|\^=|=|<|>)|\s+(in)\s)\s*(.*?)\s*", re.DOTALL)
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _TEXT_FIELDS: Final = ("subject_id", "principal_id", "event_type", "origin", "stream", "receipt_id")

@@ -1,3 +1,1 @@
 """Capability tokens and proof of work."""
-
-__all__: list[str] = []

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from veen.core.crypto.ed25519 import SigningKey
     from veen.core.objects.captoken import CapToken
 
-__all__ = ["authorize", "cap", "cap_authorize", "issue", "renew", "show", "status", "verify"]
-
 _ISSUER = click.option(
     "--issuer", type=IDENTITY, help="Whose word it is: an identity or its directory; default: yours."
 )

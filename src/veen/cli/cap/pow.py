@@ -15,8 +15,6 @@ from veen.cli.shared.output import Output, output_options
 if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
 
-__all__ = ["pow_", "request", "solve"]
-
 _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 
 pow_ = LazyGroup("pow", help="The price that a hub puts on requests.")

@@ -1,3 +1,1 @@
 """From a service in the directory to a connection."""
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
     from veen.overlays.discovery.connect import ConnectPlan, ConnectWish
 
-__all__ = ["apply", "connect", "plan"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 connect = LazyGroup("connect", help="Find a service in the directory and connect to it; its hub's key is pinned first.")
@@ -53,7 +51,7 @@ def _wish_options(command: F) -> F:
 
 
 def _wish(session: CliSession, overlay: str, **fields: Any) -> "ConnectWish":
-    from veen.cli.shared.config_file import read
+    from veen.client.config.file import read
     from veen.core.objects.profile import PRESETS
     from veen.core.pin_text import PinnedKey
     from veen.overlays.discovery.bodies import overlay_id_of
@@ -181,7 +179,7 @@ def apply(
     veen connect apply calc --method add --confirm ed25519:9f2c… --cap calc.cap
     veen rpc call hex:5d1f… add '[1, 2]' --context calc
     """
-    from veen.cli.shared.config_edit import change
+    from veen.client.config.edit import change
     from veen.client.home import PrivateFs
 
     result = _planned(session, wish, source)

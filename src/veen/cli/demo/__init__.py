@@ -1,3 +1,1 @@
 """veen demo."""
-
-__all__: list[str] = []

@@ -13,8 +13,6 @@ import click
 
 from veen.cli.shared.output import Fail, Output, output_options
 
-__all__ = ["demo"]
-
 _POLL_SECONDS: Final = 0.1
 
 

@@ -27,8 +27,6 @@ from veen.overlays.operations.content import list_root
 from veen.overlays.wallet import drafts as money
 from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
 
-__all__ = ["ANCHORS", "OPERATIONS", "fill_overlays"]
-
 OPERATIONS: Final = "demo/operations"
 ANCHORS: Final = "demo/anchors"
 _DIRECTORY: Final = ("disc.hubs.v1", "disc.overlays.v1", "disc.services.v1")

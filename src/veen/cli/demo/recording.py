@@ -31,8 +31,6 @@ from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
 from veen.products.recorder.verify import RecorderReport, verify
 
-__all__ = ["SHOP", "record_and_tamper", "record_lines"]
-
 SHOP: Final = "record/app/shop"
 LINES: Final = 40
 TARGET: Final = 23  # the line that is changed at the hub

@@ -17,8 +17,6 @@ from veen.client.send.captokens import TokenStore
 if TYPE_CHECKING:
     from veen.console.guard import BrowserAdmission
 
-__all__ = ["show"]
-
 
 def show(story: Story) -> None:
     """Serve the console over the hub of the story until Ctrl-C."""
@@ -29,6 +27,7 @@ def show(story: Story) -> None:
 
 
 async def _show(story: Story) -> None:
+    from veen.console.rates import HubRates
     from veen.console.serving import Listening, serve
     from veen.console.views import Console, LocalFiles
 
@@ -46,9 +45,13 @@ async def _show(story: Story) -> None:
             ring = ring.with_keys(keys)
         bob.secrets = replace(bob.secrets, keyring=ring)
         async with await connect(story, hub.url, "bob") as client:
+            rates = HubRates(client)
+            await rates.sample()  # so that the overview shows what the rest of the story was
             await fill_overlays(client, bob.identity, hub.url, now=int(time.time()), anchored=STREAM, tokens=tokens)
             local = LocalFiles(tokens=tokens, evidence=evidence, data_dir=story.root / "hub")
             console = Console(client, client.keyring, url=hub.url, identity="bob", local=local)
+            console.rates = rates
+            await rates.sample()
             with browser_page(root / "open") as write:
 
                 def announce(url: str, admission: "BrowserAdmission") -> None:

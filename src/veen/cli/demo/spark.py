@@ -30,8 +30,6 @@ from veen.spark.audit import SparkEngine
 from veen.verify.audit import AuditResult, audit
 from veen.verify.audit.report import document
 
-__all__ = ["on_spark"]
-
 T = TypeVar("T")
 
 SETTINGS: Final = "demo/settings"

@@ -27,21 +27,6 @@ from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 from veen.storage.copies.copying import clone
 
-__all__ = [
-    "BODIES",
-    "DOORS",
-    "PLAN",
-    "STEPS",
-    "STREAM",
-    "TARGET",
-    "Story",
-    "connect",
-    "expect",
-    "play",
-    "running",
-    "shortened",
-]
-
 STREAM: Final = "demo/control-room"
 DOORS: Final = "record/demo/doors"  # of the Spark part
 BODIES: Final = (b"hello bob", b"the valve is open", b"transfer 40 to carol", b"the valve is shut", b"good night")

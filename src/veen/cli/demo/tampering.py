@@ -17,8 +17,6 @@ from veen.fs.local import OsFs
 from veen.hub.process.forking import verify_all
 from veen.storage.copies.copying import clone
 
-__all__ = ["flip", "fork", "place_of", "tamper_and_repair"]
-
 _INTO_CIPHERTEXT: Final = 100
 
 

@@ -1,3 +1,1 @@
 """Discovery and connect."""
-
-__all__: list[str] = []

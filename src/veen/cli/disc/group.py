@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from veen.overlays.discovery.bodies import DiscoveryQuery, DiscoveryResult
     from veen.overlays.discovery.directory import DirectoryFold, Listing
 
-__all__ = ["advertise", "disc"]
-
 _KIND: Final = argument("kind", type=click.Choice(tuple(NAMES)))
 _TTL: Final = option("--ttl", type=SPAN, default="1d", show_default=True, help="For how long it can be found.")
 _TAGS: Final = option("--tag", "tags", multiple=True, help="A word to find it by. Repeatable.")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
     from veen.overlays.discovery.directory import DirectoryFold
 
-__all__ = ["NAMES", "DiscoverySource", "discovery_options", "folded_directory"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 NAMES: Final = {"hub": "disc.hubs.v1", "overlay": "disc.overlays.v1", "service": "disc.services.v1"}

@@ -1,3 +1,1 @@
 """veen docs."""
-
-__all__: list[str] = []

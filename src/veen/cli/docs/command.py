@@ -14,8 +14,6 @@ from veen.cli.shared.output import Fail, Output, output_options
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["docs", "docs_directory", "sections"]
-
 _LINK: Final = re.compile(r"^[-*] \[(?P<title>[^\]]+)\]\((?P<path>[^)#]+\.md)\)(?:: (?P<about>.*))?$")
 _HEADING: Final = re.compile(r"^#+ ")
 

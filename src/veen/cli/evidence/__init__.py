@@ -1,3 +1,1 @@
 """receipt, proof, checkpoint, verify, audit, inspect, equivocation."""
-
-__all__: list[str] = []

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from veen.verify.audit.html import ReportContext
     from veen.verify.audit.run import LabelResult
 
-__all__ = ["audit", "diff", "run", "summary"]
-
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _KEEP: Final = "keep the directory as evidence and compare it with a replica or a clone: `veen audit diff A B`"
 

@@ -18,8 +18,6 @@ from veen.cli.shared.verifying import HUB_PK, read_as, show_checks, trusted_keys
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
 
-__all__ = ["checkpoint", "list_", "show", "verify"]
-
 checkpoint = LazyGroup("checkpoint", help="What the hub signed about a whole log.")
 
 

@@ -16,8 +16,6 @@ from veen.cli.shared.verifying import HUB_PK, read_as, trusted_keys, verified
 if TYPE_CHECKING:
     from veen.core.objects.evidence import Equivocation, Statement
 
-__all__ = ["equivocation", "report", "show"]
-
 equivocation = LazyGroup("equivocation", help="Proof that a hub told two stories.")
 
 

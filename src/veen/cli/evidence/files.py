@@ -13,7 +13,7 @@ from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import EPOCH, SEQ, stream_argument
 from veen.cli.shared.text import short
-from veen.cli.shared.values import MOMENT
+from veen.cli.shared.values import MOMENT, RANGE
 
 if TYPE_CHECKING:
     from veen.cli.shared.pinning import PinnedKeys
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from veen.client.verify.pin import HubPin
     from veen.core.evidence_check import CheckedEntry, EvidenceReport
     from veen.core.tlog.policy import WitnessPolicy
-
-__all__ = ["evidence", "export", "read_evidence", "show", "verify_evidence_file"]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _TARGET = click.Path(dir_okay=False, path_type=Path)
@@ -42,6 +40,7 @@ evidence = LazyGroup(
 @stream_argument()
 @click.option("--from-seq", "--from", "first", type=SEQ, help="The first entry; default: the beginning.")
 @click.option("--to-seq", "--to", "last", type=SEQ, help="The last entry; default: the end.")
+@click.option("--range", "span", type=RANGE, help="The same in one word: 10..20; either end may be left open.")
 @click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
 @click.option("--until", type=MOMENT, help="Up to this time of the hub.")
 @EPOCH
@@ -64,6 +63,7 @@ def export(
     stream: str,
     first: int | None,
     last: int | None,
+    span: tuple[int | None, int | None] | None,
     since: int | None,
     until: int | None,
     epoch: int | None,
@@ -84,7 +84,7 @@ def export(
     and --plaintext the contents stay sealed.
 
     \b
-    veen evidence export orders --from-seq 10 --to-seq 20 --out orders.veen-evidence
+    veen evidence export orders --range 10..20 --out orders.veen-evidence
     veen evidence export orders --since -1h --open --out orders.veen-evidence --html orders.html
     veen verify orders.veen-evidence --hub-pk 8a88e3dd…
     """
@@ -92,6 +92,10 @@ def export(
         raise click.UsageError("give --out FILE, --html FILE, or both")
     if opened and plaintext:
         raise click.UsageError("give one of --open and --plaintext")
+    if span is not None:
+        if first is not None or last is not None:
+            raise click.UsageError("give --range, or --from-seq and --to-seq")
+        first, last = span
     if first is not None and last is not None and last < first:
         raise click.UsageError(f"the range {first} to {last} ends before it begins")
     ranged = [value for value in (first, last, since, until, epoch) if value is not None]

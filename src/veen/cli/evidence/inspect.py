@@ -8,8 +8,6 @@ import click
 from veen.cli.shared.files import OBJECT_FILE, read_object
 from veen.cli.shared.output import Exit, Output, output_options
 
-__all__ = ["inspect"]
-
 
 @click.command()
 @click.argument("file", type=OBJECT_FILE)

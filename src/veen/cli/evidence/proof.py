@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.client.read.picture import Picture
     from veen.client.verify.evidence import Proven
 
-__all__ = ["get", "proof", "proof_data", "show", "verify"]
-
 _SIZE = click.option("--size", type=SEQ, help="Under the root of a log of so many entries; default: of SEQ entries.")
 
 proof = LazyGroup("proof", help="That an entry stands in the log, shown with a few hashes.")

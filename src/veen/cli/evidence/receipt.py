@@ -16,8 +16,6 @@ from veen.cli.shared.verifying import HUB_PK, verify_file
 if TYPE_CHECKING:
     from veen.core.objects.receipt import Receipt
 
-__all__ = ["OUT", "get", "receipt", "receipt_data", "verify"]
-
 OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Keep it here too, as CBOR.")
 
 receipt = LazyGroup(

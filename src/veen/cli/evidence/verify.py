@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,10 +18,24 @@ if TYPE_CHECKING:
     from veen.core.tlog.policy import WitnessPolicy
     from veen.core.wire import Wire
 
-__all__ = ["verify"]
-
 _OBJECT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-_ANYTHING = click.Path(exists=True, allow_dash=True, path_type=Path)
+
+
+class _Artefact(click.Path):
+    """A file or directory; one that is not there may be a stream, which is checked whenever it is read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as exc:
+            if "/" in str(value) or Path(str(value)).suffix:
+                raise
+            hint = "veen verify --help; a stream is verified whenever it is read: veen stream STREAM"
+            exc.hint = hint  # type: ignore[attr-defined]  # `run_line` prints it
+            raise
+
+
+_ANYTHING = _Artefact(exists=True, allow_dash=True, path_type=Path)
 
 
 @click.command()

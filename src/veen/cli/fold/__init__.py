@@ -1,3 +1,1 @@
 """veen fold."""
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from veen.folds import FoldResult, StateClaim, Verdict, WrittenState
     from veen.overlays.framework.fold import AnyFold
 
-__all__ = ["Bulk", "bulk_options", "run_bulk", "show_written", "verify"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN: Final = 20  # issues that people see before they are told of the others
 
@@ -128,7 +126,7 @@ def _show_issues(output: Output, issues: Sequence[Any]) -> None:
     for issue in issues[:_SHOWN]:
         output.line(f"{issue.code} at {issue.stream_seq}: {issue.what}", "warn")
     if len(issues) > _SHOWN:
-        output.line(f"and {len(issues) - _SHOWN} more messages that counted for nothing", "warn")
+        output.line(f"and {len(issues) - _SHOWN} more messages that had no effect", "warn")
 
 
 def _document(result: "FoldResult") -> dict[str, Any]:

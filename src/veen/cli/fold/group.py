@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from veen.overlays.framework.fold import AnyFold
     from veen.overlays.framework.runner import Runner
 
-__all__ = ["fold", "fold_named", "list_", "run", "show"]
-
 fold = LazyGroup(
     "fold",
     help="What streams amount to: any overlay, recomputed from the log, at any moment of it.",
@@ -80,7 +78,7 @@ def list_(output: Output) -> None:
 def show(
     output: Output, session: CliSession, streams: tuple[str, ...], overlay: str | None, state: str | None, view: View
 ) -> None:
-    """The state that an overlay makes of STREAM, its state_hash, and the messages that counted for nothing.
+    """The state that an overlay makes of STREAM, its state_hash, and the messages that had no effect.
 
     What expires is judged at the time of the last entry, so that everyone with the same log gets the same state_hash.
 

@@ -1,3 +1,1 @@
 """veen hub."""
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ from veen.cli.shared.output import Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
 
-__all__ = ["HUB_FLAGS", "HUB_NAMES", "hub_api", "hub_options", "open_hub"]
-
 _FILES: Final = ("ca_file", "token_file")
 
 HUB_FLAGS: Final = several(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,7 +11,9 @@ from veen.fs.errors import LockedError, StorageError
 from veen.fs.local import OsFs
 from veen.storage.copies.unfinished import check_finished
 
-__all__ = ["ACCEPT_CLOCK", "DATA_DIR", "Holder", "existing", "holder_of"]
+if TYPE_CHECKING:
+    from veen.core.objects.identity import HubIdentity
+    from veen.core.pin_text import PinnedKey
 
 DATA_DIR: Final = click.Path(file_okay=False, path_type=Path)
 ACCEPT_CLOCK: Final = click.option(
@@ -51,3 +53,13 @@ def holder_of(fs: OsFs) -> Holder | None:
         if len(words) < 2 or words[0] != "pid" or not words[1].isdecimal():
             raise StorageError(f"{fs.root}: in use, but it does not say by whom") from exc
         return Holder(int(words[1]), words[2] if len(words) > 2 else None)
+
+
+def pin_for_clients(identity: "HubIdentity", root_pk: bytes | None) -> "PinnedKey":
+    """What clients of a hub pin: its first key, which leads to all later ones, or the root of an ephemeral hub.
+
+    A later key would verify nothing that was signed before it (`HubPin.of_key`).
+    """
+    from veen.core.pin_text import PinnedKey
+
+    return PinnedKey(identity.keys[0].hub_pk) if root_pk is None else PinnedKey(root_pk, is_root=True)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.storage.findings import Level
     from veen.verify.directory import Report
 
-__all__ = ["check_data", "clone", "cut_tail", "fork", "rebuild_index", "verify_data"]
-
 
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)

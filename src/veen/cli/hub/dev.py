@@ -12,8 +12,6 @@ from veen.cli.hub.common import holder_of
 from veen.cli.shared.output import Output
 from veen.fs.local import OsFs
 
-__all__ = ["DEV_CONTEXT", "check_name", "default_directory", "port_of", "register"]
-
 DEV_CONTEXT: Final = "dev"
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below those that systems hand out by themselves
 

@@ -5,8 +5,6 @@ from typing import NoReturn
 
 from veen.cli.app import LazyGroup, main
 
-__all__ = ["hub", "veen_hub_main"]
-
 hub = LazyGroup(
     "hub",
     help="Run a hub and look after its data directory.",

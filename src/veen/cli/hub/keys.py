@@ -9,7 +9,7 @@ import click
 
 from veen.cli.app import LazyGroup
 from veen.cli.hub.client import HUB_FLAGS, open_hub
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of, pin_for_clients
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
@@ -17,8 +17,6 @@ from veen.cli.shared.output import Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
     from veen.core.objects.identity import HubIdentity
-
-__all__ = ["create", "init", "key", "rotate", "show", "verify_rotation"]
 
 key = LazyGroup("key", help="Create, show and rotate the keys of a hub.")
 
@@ -139,7 +137,6 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
     veen hub key show ./hub --only-pin
     veen hub key show --hub https://hub.example.org
     """
-    from veen.core.pin_text import PinnedKey
     from veen.storage.keys.identity import read_identity, read_root
 
     root_pk: bytes | None = None
@@ -156,7 +153,7 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
         "hub_keys": [{**entry.to_json(), "hub_pk": f"ed25519:{entry.hub_pk.hex()}"} for entry in identity.keys],
     }
     data |= {"from": where, "signed_by_own_key": signed and root_pk is None}
-    pinned = PinnedKey(identity.keys[0].hub_pk) if root_pk is None else PinnedKey(root_pk, is_root=True)
+    pinned = pin_for_clients(identity, root_pk)
     if root_pk is not None:
         data["root_pin"] = pinned.to_text()
     if signed:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
     from veen.core.objects.tooling import ReadyResponse
 
-__all__ = ["admission", "checkpoint", "fence", "health", "limits", "metrics", "status"]
-
 
 @click.command()
 @hub_options
@@ -59,7 +57,8 @@ def _readiness(ready: "ReadyResponse") -> str:
 def health(output: Output, hub: "HubApi") -> None:
     """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
     about, ready = hub.health(), hub.ready()
-    data = {"url": hub.url, "healthz": about.to_json(), "readyz": ready.to_json()}
+    state = {"alive": about.ok, "ready": ready.ready}
+    data = {"url": hub.url, **state, "healthz": about.to_json(), "readyz": ready.to_json()}
     rows = [
         ("alive", about.ok),
         ("ready", _readiness(ready)),

@@ -15,8 +15,6 @@ from veen.cli.shared.output import Output, output_options
 if TYPE_CHECKING:
     from veen.storage.maintenance.retention import Erasure, RetentionPolicy
 
-__all__ = ["apply", "plan", "retention", "show"]
-
 retention = LazyGroup(
     "retention",
     help="Erase old payloads; receipts and proofs stay. A running hub does it by itself if retention.payloads is set.",

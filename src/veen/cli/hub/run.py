@@ -22,8 +22,6 @@ from veen.cli.shared.output import Exit, Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.hub.process.config import HubConfig
 
-__all__ = ["config", "start", "stop"]
-
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _POLL_SECONDS: Final = 0.05
 
@@ -113,13 +111,13 @@ def start(
         if detach:
             _announce(output, _detach(settings, is_named=options["data_dir"] is not None), context_name)
             return
-        from veen.core.pin_text import PinnedKey
+        from veen.cli.hub.common import pin_for_clients
         from veen.hub.process.process import run
         from veen.hub.process.runtime import Hub
 
         def ready(hub: Hub) -> None:
             root = hub.identity.held.root
-            pin = PinnedKey(hub.identity.current_pk) if root is None else PinnedKey(root.public, is_root=True)
+            pin = pin_for_clients(hub.identity.held.identity, None if root is None else root.public)
             data = _about(hub.url, hub.identity.current_pk, hub.identity.hub_id, pin.to_text(), settings.data_dir)
             if hub.transport_urls:
                 data["transports"] = list(hub.transport_urls)
@@ -169,7 +167,7 @@ def _about(url: str, hub_pk: bytes, hub_id: bytes, pin: str, data_dir: Path) -> 
         "url": url,
         "hub_pk": f"ed25519:{hub_pk.hex()}",
         "hub_id": hub_id.hex(),
-        "pin": pin,  # what clients pin: the root of an ephemeral hub, whose own key they could not hold it to
+        "pin": pin,  # what clients pin: the hub's first key, or the root of an ephemeral hub
         "data_dir": str(data_dir),
         "pid": os.getpid(),
     }

@@ -12,10 +12,9 @@ from typing import IO, Any, Final
 import click
 
 from veen.cli.hub.common import DATA_DIR, existing, holder_of
+from veen.cli.hub.dev import default_directory
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
-
-__all__ = ["log", "reload"]
 
 _POLL_SECONDS: Final = 0.05
 _MAX_NOTE_BYTES: Final = 1 << 20
@@ -100,7 +99,7 @@ def _await_note(data_dir: Path, before: dict[str, Any] | None, pid: int, timeout
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path), required=False)
 @click.option("--request-id", help="Only the lines of this request: the id that a refused client was shown.")
 @click.option("--client", metavar="PREFIX", help="Only lines of the client whose client_id begins so, in hex.")
 @click.option("--code", help="Only lines with this error code or detail, such as E.AUTH or CLIENT_REVOKED.")
@@ -110,7 +109,7 @@ def _await_note(data_dir: Path, before: dict[str, Any] | None, pid: int, timeout
 @output_options
 def log(
     output: Output,
-    source: Path,
+    source: Path | None,
     request_id: str | None,
     client: str | None,
     code: str | None,
@@ -121,14 +120,18 @@ def log(
     """Find lines in the log of a hub: why was somebody refused?
 
     SOURCE is a log file in JSON, a data directory (then the file beside it, as `hub start --detach` writes it), or "-"
-    for standard input. A client_id in a line about a refusal is what the message claimed; it is verified only where the
+    for standard input; by default the directory of `hub start --dev`.
+
+    A client_id in a line about a refusal is what the message claimed; it is verified only where the
     refusal came after the signature.
 
     \b
+    veen hub log --last 20
     veen hub log ./hub --request-id 5f2a91c0-1b
     veen hub log /var/log/veen/hub.log --refused --client 9f2c41d0
     journalctl -u veen-hub -o cat | veen hub log - --code CLIENT_REVOKED
     """
+    source = source or default_directory()
     wanted = {
         "request_id": request_id,
         "operation": operation,

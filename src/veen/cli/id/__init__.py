@@ -1,3 +1,1 @@
 """veen id."""
-
-__all__: list[str] = []

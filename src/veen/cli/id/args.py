@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from veen.overlays.id.drafts import Addressed
     from veen.overlays.id.fold import IdFold
 
-__all__ = ["Realm", "ctx_of", "folded_ids", "id_options", "now", "org_of", "principal_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

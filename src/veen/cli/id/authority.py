@@ -14,8 +14,6 @@ from veen.cli.shared.overlay_commands import absent, show_folded
 from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.values import RATE, SPAN
 
-__all__ = ["delegate", "resolve"]
-
 
 @click.command()
 @click.argument("device", metavar="CARD|DEVICE_PK")

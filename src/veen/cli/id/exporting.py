@@ -18,8 +18,6 @@ from veen.storage.scan import read_file
 if TYPE_CHECKING:
     from veen.client.sync import SyncClient
 
-__all__ = ["Gathered"]
-
 _RECEIPTS, _MESSAGES, _ATTACHMENTS = "receipts", "messages", "attachments"
 
 

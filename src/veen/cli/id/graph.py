@@ -15,8 +15,6 @@ from veen.cli.shared.text import compact
 if TYPE_CHECKING:
     from veen.overlays.id.state import IdState
 
-__all__ = ["edges_of", "graph", "nodes_of"]
-
 Edge = tuple[str, str, str]  # from, relation, to
 
 

@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from veen.client.home import Home
     from veen.client.identity.card import IdentityCard
 
-__all__ = [
-    "card",
-    "default_identity",
-    "export",
-    "id_",
-    "import_",
-    "keygen",
-    "list_",
-    "new",
-    "passphrase",
-    "rotate",
-    "show",
-]
-
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 id_ = LazyGroup(
@@ -271,9 +257,13 @@ def passphrase(
     """Change the passphrase of NAME. Copies made before still open with the old one."""
     if insecure and new_passphrase_file is not None:
         raise click.UsageError("give one of --new-passphrase-file and --insecure-plain-keystore")
+    from veen.client.desktop_keyring import KeyringUnusable, forget_key, is_remembered
+    from veen.client.errors import ExtraMissing
+
     home, name = _place(session, name)
     with home.lock(name):
         keystore = session.opened(home, name)
+        salt = keystore.salt
         asked = f"new passphrase for {name}"
         secret = None if insecure else session.new_passphrase(asked, name, new_passphrase_file)
         with output.progress("sealing the keystore"):
@@ -281,6 +271,12 @@ def passphrase(
     data = {"name": name, "keystore": _sealing(keystore.is_plain)}
     output.result(data, lambda: output.fields(data.items()))
     _forget_passphrase_files(output, session, name)
+    if is_remembered(session.user_home, salt):
+        try:
+            forget_key(session.user_home, salt)
+        except (KeyringUnusable, ExtraMissing) as exc:
+            output.note(f"the key of before, which opens copies made before, is still in the keyring: {exc}")
+        output.note(f"the desktop keyring no longer opens it; to have it do so again: veen keystore remember {name}")
 
 
 def _forget_passphrase_files(output: Output, session: CliSession, name: str) -> None:

@@ -1,24 +1,21 @@
 """`veen id keyring`: the keys of streams. Whoever has a write key can seal, whoever has a read key can open (D-10)."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, identity_options
+from veen.cli.shared.files import text_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 
 if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring, StreamKeys
 
-__all__ = ["add", "keyring", "list_", "new", "remove", "share", "show"]
-
-_MAX_TEXT: Final = 4096
 
 keyring = LazyGroup(
     "keyring",
@@ -96,7 +93,7 @@ def add(output: Output, session: CliSession, text: str) -> None:
     """
     from veen.client.identity.keyring import StreamKeys
 
-    keys = StreamKeys.from_text(_read(text))
+    keys = StreamKeys.from_text(text_of(text))
     if keys.can_read and not text.startswith(("@", "-")):
         raise Fail(
             "E.USAGE",
@@ -108,15 +105,6 @@ def add(output: Output, session: CliSession, text: str) -> None:
     if keys.name is not None:
         session.remember_stream(keys.name)
     output.result(_about(keys), lambda: output.fields(_about(keys).items()))
-
-
-def _read(text: str) -> str:
-    if text == "-":
-        return sys.stdin.read(_MAX_TEXT).strip()
-    if text.startswith("@"):
-        with Path(text[1:]).open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MAX_TEXT).strip()
-    return text
 
 
 @keyring.verb("list", "The streams you can write to or read.")

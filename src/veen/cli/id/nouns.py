@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from veen.overlays.id.drafts import Addressed
     from veen.overlays.id.state import IdState
 
-__all__ = ["context", "device", "external", "group", "handle", "org", "principal", "role"]
-
 Rows = list[dict[str, Any]]
 Statement = tuple[Callable[[], "Addressed"], Mapping[str, Any]]  # what is said, and facts to print
 Drafting = Callable[..., Statement]

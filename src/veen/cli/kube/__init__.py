@@ -1,3 +1,1 @@
 """veen kube."""
-
-__all__: list[str] = []

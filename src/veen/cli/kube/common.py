@@ -14,22 +14,6 @@ if TYPE_CHECKING:
     from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant, Universe
 
-__all__ = [
-    "CONTEXT",
-    "UNIVERSE",
-    "bridge_place",
-    "documents",
-    "edit_universe",
-    "hub_named",
-    "keys_of",
-    "local_failure",
-    "mounted_secrets",
-    "parse",
-    "read_text",
-    "secrets_of",
-    "universe_of",
-]
-
 _MAX_UNIVERSE_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 

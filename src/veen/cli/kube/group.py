@@ -22,8 +22,6 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.values import SPAN
 
-__all__ = ["apply", "delete", "diff", "init", "kube", "render", "status", "tenant", "validate"]
-
 kube = LazyGroup(
     "kube",
     help="Hubs on Kubernetes: one authority and its tenants, each in a namespace, from one universe.toml.",

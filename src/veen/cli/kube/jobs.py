@@ -14,8 +14,6 @@ from veen.cli.shared.output import Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.kube.objects import Manifest
 
-__all__ = ["job", "selftest", "send", "stream"]
-
 job = LazyGroup("job", help="Run a command or a self-test once, inside a cluster.")
 
 _JOB = several(

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant
 
-__all__ = ["WITHIN", "bridge_keys", "destroy", "failed_selftest", "rotate_keys", "upgrade"]
-
 _WORKLOADS = ("StatefulSet", "Deployment")
 WITHIN = click.option(
     "--within", type=SPAN, default="10m", show_default=True, help="How long a pod or a self-test may take."

@@ -7,8 +7,6 @@ import click
 from veen.cli.kube.common import UNIVERSE, hub_named, universe_of
 from veen.cli.shared.output import Output, output_options
 
-__all__ = ["spark_pods"]
-
 
 @click.command("spark-pods")
 @click.argument("hub")

@@ -1,3 +1,1 @@
 """Labels, label classes, schemas."""
-
-__all__: list[str] = []

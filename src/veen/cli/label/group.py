@@ -11,8 +11,6 @@ from veen.cli.shared.files import hex32
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 
-__all__ = ["derive", "label"]
-
 label = LazyGroup("label", help="What a hub sees of a stream.")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
     from veen.overlays.naming.label_class import LabelClassFold
 
-__all__ = ["label_class"]
-
 label_class: Final = Noun(
     "label-class",
     "Hints about labels: padding, rate and retention. They advise; a hub admits messages as ever.",

@@ -8,8 +8,6 @@ import click
 
 from veen.cli.shared.overlay_values import HEX32
 
-__all__ = ["MAKE_KEYS", "AdminRealm", "realm_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAKE_KEYS: Final = click.option(

@@ -18,8 +18,6 @@ from veen.cli.shared.overlay_values import HEX32, plain
 if TYPE_CHECKING:
     from veen.overlays.naming.schema_registry import SchemaRegistryFold
 
-__all__ = ["check", "id_", "schema"]
-
 schema: Final = Noun(
     "schema",
     "Payload schemas: their ids, and what the registry of a realm says of them (META0+).",

@@ -1,3 +1,1 @@
 """send, stream, tail, resync, attachment."""
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from veen.client.read.reading import Entry
     from veen.core.sealing.attachment_root import Attachment
 
-__all__ = ["attachment", "get", "put", "verify"]
-
 attachment = LazyGroup("attachment", help="Files that travel with a message, sealed like it.")
 
 
@@ -133,6 +131,8 @@ def get(
                     OsFs(out).replace(path.name, data)
             record = {"index": index, **declared.to_json(), "file": None if path is None else str(path)}
             records.add(record, (index, declared.name, declared.size, declared.media_type, path))
+    if not chosen:
+        output.note(f"entry {seq} of {stream} has no attachments")
 
 
 def _choose(declared: "Sequence[Attachment]", which: str | None, stream: str, seq: int) -> list[int]:

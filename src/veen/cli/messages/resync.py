@@ -12,8 +12,6 @@ from veen.cli.shared.text import short
 if TYPE_CHECKING:
     from veen.client.verify.label_state import LabelState
 
-__all__ = ["resync", "verify_state"]
-
 
 @click.command()
 @stream_argument()

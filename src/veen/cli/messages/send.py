@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from veen.client.send.sealing import Attach, Draft
     from veen.client.send.writing import Sent
 
-__all__ = ["FILES", "attached", "body_of", "check_work", "send", "sent_data", "show_sent"]
-
 FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits of the hub decide
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.client.send.writing import Outcome
     from veen.core.objects.captoken import CapToken
 
-__all__ = ["LineSource", "send_lines"]
-
 _GROUP: Final = 512  # lines that are handed to the client together
 _GROUP_BYTES: Final = 4 * 1024 * 1024
 _MAX_LINE: Final = 16 * 1024 * 1024  # longer than any hub takes

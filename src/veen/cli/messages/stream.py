@@ -1,9 +1,12 @@
 """`veen stream` and `veen tail`: read a stream, every entry verified before it is opened and shown."""
 
 import contextlib
+import functools
+import shlex
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,60 +21,62 @@ if TYPE_CHECKING:
 
     Entries = Generator[Entry, None, None]
 
-__all__ = ["stream", "tail"]
-
 Span = tuple[int | None, int | None]
+F = TypeVar("F", bound=Callable[..., Any])
 _LAST = "The last N entries; with --author or --grep the last N that match; before --follow, where to begin."
 
 
-def _options(*, follows: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    choices: list[Callable[..., Any]] = [
-        click.option(
-            "--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning."
-        ),
-        click.option("--to", "last", type=click.IntRange(min=1), help="The last entry."),
-        click.option("--last", "-n", "count", metavar="N", type=click.IntRange(min=0), help=_LAST),
-        click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry."),
-        click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key."),
-        click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'."),
-        click.option("--author", metavar="NAME", help="Only entries of a contact, of `me`, or of a client_id in hex."),
-        click.option("--grep", metavar="PATTERN", help="Only entries whose text has this (a regular expression)."),
-        click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise."),
-    ]
-    if not follows:
-        choices += [
-            click.option("--range", "span", type=RANGE, help="The same as --from and --to: 10..20."),
-            click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m."),
-            click.option("--until", type=MOMENT, help="Up to this time of the hub."),
-            click.option("--follow", is_flag=True, help="Go on with what is written from now on (see tail)."),
-            EPOCH,
-        ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What `stream` and `tail` are both asked for: which entries, and how they are shown."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(choices):
-            command = option(command)
-        return command
+    first: int | None
+    last: int | None
+    count: int | None
+    proofs: bool
+    sealed: bool
+    layout: str | None
+    author: str | None
+    grep: str | None
+    full: bool
 
-    return decorate
+
+def _reading_options(command: F) -> F:
+    """Give a command its `reading`, a Reading."""
+
+    @click.option("--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning.")
+    @click.option("--to", "last", type=click.IntRange(min=1), help="The last entry.")
+    @click.option("--last", "-n", "count", metavar="N", type=click.IntRange(min=0), help=_LAST)
+    @click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry.")
+    @click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key.")
+    @click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'.")
+    @click.option("--author", metavar="NAME", help="Only entries of a contact, of `me`, or of a client_id in hex.")
+    @click.option("--grep", metavar="PATTERN", help="Only entries whose text has this (a regular expression).")
+    @click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise.")
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        reading = Reading(**{field.name: kwargs.pop(field.name) for field in fields(Reading)})
+        if reading.layout is not None:
+            parse_format(reading.layout)  # before a passphrase is asked for
+        return command(*args, reading=reading, **kwargs)
+
+    return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
 
 
 @click.command()
 @stream_argument()
-@_options(follows=False)
+@_reading_options
+@click.option("--range", "span", type=RANGE, help="The same as --from and --to: 10..20.")
+@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
+@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
+@click.option("--follow", is_flag=True, help="Go on with what is written from now on (see tail).")
+@EPOCH
 @client_options
 def stream(
     output: Output,
     session: CliSession,
     stream: str,
-    first: int | None,
-    last: int | None,
-    count: int | None,
-    proofs: bool,
-    sealed: bool,
-    layout: str | None,
-    author: str | None,
-    grep: str | None,
-    full: bool,
+    reading: Reading,
     span: Span | None,
     since: int | None,
     until: int | None,
@@ -89,53 +94,36 @@ def stream(
     veen stream record/app/http --author bob --grep "valve|pump"
     veen stream record/app/http --with-proofs --ndjson
     """
-    if layout is not None:
-        parse_format(layout)  # before a passphrase is asked for
     if span is not None:
-        if first is not None or last is not None:
+        if reading.first is not None or reading.last is not None:
             raise click.UsageError("give --range, or --from and --to")
-        first, last = span
+        reading = replace(reading, first=span[0], last=span[1])
     if follow:
         if since is not None or until is not None or epoch is not None:
             raise click.UsageError("--follow goes with --from, --to and --last only")
-        _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep, full)
+        _follow(output, session, stream, reading)
         return
-    matching = None
-    if count is not None and author is None and grep is None:
-        first = _before_end(session, stream, count, first)
-    elif count is not None:
-        matching = count  # which entries these are is known when all were read
+    first, newest = reading.first, reading.count
+    if newest is not None and reading.author is None and reading.grep is None:
+        first, newest = _before_end(session, stream, newest, first), None  # else they are known when all were read
     entries = session.client().read(
         stream,
         from_seq=first or None,
-        to_seq=last,
+        to_seq=reading.last,
         since=since,
         until=until,
         epoch=epoch,
-        with_proofs=proofs,
-        open=not sealed,
+        with_proofs=reading.proofs,
+        open=not reading.sealed,
     )
-    _show(output, session, stream, entries, proofs, layout, author, grep, full=full, newest=matching)
+    _show(output, session, stream, entries, reading, newest=newest)
 
 
 @click.command()
 @stream_argument()
-@_options(follows=True)
+@_reading_options
 @client_options
-def tail(
-    output: Output,
-    session: CliSession,
-    stream: str,
-    first: int | None,
-    last: int | None,
-    count: int | None,
-    proofs: bool,
-    sealed: bool,
-    layout: str | None,
-    author: str | None,
-    grep: str | None,
-    full: bool,
-) -> None:
+def tail(output: Output, session: CliSession, stream: str, reading: Reading) -> None:
     """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
 
     Goes on when the hub was away: it must then still have, and sign, all that was read from it. With --to it ends by
@@ -145,30 +133,24 @@ def tail(
     veen tail record/app/http
     veen tail record/app/http -n 10 --format '{time} {body}'
     """
-    if layout is not None:
-        parse_format(layout)  # before a passphrase is asked for
-    _follow(output, session, stream, first, last, count, proofs, sealed, layout, author, grep, full)
+    _follow(output, session, stream, reading)
 
 
-def _follow(
-    output: Output,
-    session: CliSession,
-    stream: str,
-    first: int | None,
-    last: int | None,
-    count: int | None,
-    proofs: bool,
-    sealed: bool,
-    layout: str | None,
-    author: str | None,
-    grep: str | None,
-    full: bool,
-) -> None:
-    if count is not None:
-        first = _before_end(session, stream, count, first)
+def _follow(output: Output, session: CliSession, stream: str, reading: Reading) -> None:
+    first = reading.first
+    if reading.count is not None:
+        first = _before_end(session, stream, reading.count, first)
     begin = None if first is None else max(first, 1)
-    entries = session.client().follow(stream, from_seq=begin, with_proofs=proofs, open=not sealed)
-    _show(output, session, stream, _upto(entries, last), proofs, layout, author, grep, full=full, live=True)
+    if begin is None and reading.last is not None:
+        begin = _end(session, stream) + 1
+        if begin > reading.last:
+            begin_hint = f"veen stream {shlex.quote(stream)} --to {reading.last}"
+            raise click.UsageError(
+                f"--to {reading.last}: the log has {begin - 1} entries, so no later one has this number; read it: "
+                f"{begin_hint}"
+            )
+    entries = session.client().follow(stream, from_seq=begin, with_proofs=reading.proofs, open=not reading.sealed)
+    _show(output, session, stream, _upto(entries, reading.last), reading, live=True)
 
 
 def _upto(entries: "Entries", last: int | None) -> "Entries":
@@ -181,17 +163,22 @@ def _upto(entries: "Entries", last: int | None) -> "Entries":
 
 def _before_end(session: CliSession, stream: str, count: int, first: int | None) -> int:
     """Where the last `count` entries begin, by the signed end of the log."""
+    if first is not None:
+        raise click.UsageError("give one of --from and --last")
+    return max(_end(session, stream) - count + 1, 1)
+
+
+def _end(session: CliSession, stream: str) -> int:
+    """How many entries the log has, signed; 0 if nobody wrote to it yet."""
     from veen.client.errors import HubRefused
     from veen.core.errors import ApiCode
 
-    if first is not None:
-        raise click.UsageError("give one of --from and --last")
     try:
-        return max(session.client().checkpoint(stream).upto_seq - count + 1, 1)
+        return session.client().checkpoint(stream).upto_seq
     except HubRefused as exc:
         if exc.code != ApiCode.NOT_FOUND.code:
             raise
-        return 1  # nobody wrote to it yet
+        return 0
 
 
 def _show(
@@ -199,35 +186,31 @@ def _show(
     session: CliSession,
     stream: str,
     entries: "Entries",
-    proofs: bool,
-    layout: str | None,
-    author: str | None,
-    grep: str | None,
+    reading: Reading,
     *,
-    full: bool,
     live: bool = False,
     newest: int | None = None,  # so many of those that are asked for, from the end
 ) -> None:
     from veen.cli.together.people import Authors, filtered
 
     session.remember_stream(stream)
-    parts = None if layout is None else parse_format(layout)
+    parts = None if reading.layout is None else parse_format(reading.layout)
     human = output.mode is Mode.HUMAN
-    columns = COLUMNS if not proofs else WITH_PROOF if human else (*COLUMNS, "proof")
+    columns = COLUMNS if not reading.proofs else WITH_PROOF if human else (*COLUMNS, "proof")
     first = last = None
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
-        chosen = filtered(entries, Authors(session, stream), author, grep)
+        chosen = filtered(entries, Authors(session, stream), reading.author, reading.grep)
         if newest is not None:
             chosen = iter(deque(chosen, maxlen=newest))
         if parts is not None and not output.as_json:
             for entry, who in chosen:
                 click.echo(line_of(parts, data_of(entry) | who))
             return
-        records = closing.enter_context(output.records("entries", columns, WIDTHS, live=live, whole=full))
+        records = closing.enter_context(output.records("entries", columns, WIDTHS, live=live, whole=reading.full))
         for entry, who in chosen:
-            data = data_of(entry, with_proof=proofs) | who
-            records.add(data, cells_of(entry, data, human=human, with_proof=proofs))
+            data = data_of(entry, with_proof=reading.proofs) | who
+            records.add(data, cells_of(entry, data, human=human, with_proof=reading.proofs))
             first, last = first or entry, entry
     if human and first is not None and last is not None:
         output.line(verified_line(first, last, records.count, session.client().pin), good="verified")

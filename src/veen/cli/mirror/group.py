@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.products.federation.mirroring import MirrorCheck, MirrorReport
 
-__all__ = ["attest", "copy", "mirror", "verify"]
-
 T = TypeVar("T")
 
 mirror = LazyGroup(

@@ -1,3 +1,1 @@
 """veen op."""
-
-__all__: list[str] = []

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from veen.overlays.operations.delegation import Caps
     from veen.overlays.operations.recovery import Guards
 
-__all__ = ["Reading", "account_of", "identity_of", "op_options", "stream_id_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_POLICY: Final = 16 << 20

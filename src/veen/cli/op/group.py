@@ -7,8 +7,6 @@ import click
 from veen.cli.lazy import LazyGroup
 from veen.cli.op.verbs import NOUNS
 
-__all__ = ["op"]
-
 
 class _OpGroup(LazyGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

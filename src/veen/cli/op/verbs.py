@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["NOUNS", "OpField", "OpNoun", "OpVerb"]
-
 # How a value is written on the command line, and what it becomes:
 # identity  `me`, a card (veen1…) or 64 hex digits → a client_id or another identity
 # account   the same → its account; account:HEX → an account_id

@@ -22,8 +22,6 @@ from veen.cli.shared.text import short
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
 
-__all__ = ["LISTS", "noun_of", "publication_root"]
-
 Rows = Iterable[Sequence[Any]]
 Shown = Callable[[Any, int], tuple[Mapping[str, Any], Sequence[str], Rows]]  # state, as_of → data, columns, rows
 

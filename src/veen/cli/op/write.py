@@ -25,8 +25,6 @@ from veen.cli.shared.values import MOMENT, SPAN
 if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
 
-__all__ = ["add_verb", "approver", "content", "content_root_of", "id_of", "party", "payer"]
-
 _CHUNK: Final = 1 << 20
 _TYPES: Final[Mapping[str, Any]] = {
     "reference": HEX32,

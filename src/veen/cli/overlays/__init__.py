@@ -1,3 +1,1 @@
 """kv, crud, queue, crdt, rpc."""
-
-__all__: list[str] = []

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
     from veen.overlays.framework.fold import AnyFold
 
-__all__ = ["counter", "crdt", "lww", "orset", "snapshot"]
-
 crdt: Final = LazyGroup(
     "crdt",
     help="Registers, sets and counters that writers agree on without talking to each other (CRDT0).",

@@ -15,8 +15,6 @@ from veen.cli.shared.overlay_values import json_value, plain
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
 
-__all__ = ["crud"]
-
 crud: Final = Noun(
     "crud",
     "Records by entity and id over a stream; every change has a revision.",
@@ -50,7 +48,7 @@ def _object(text: str) -> dict[str, Any]:
 def _create(session: CliSession, stream: str, entity: str, record_id: str, fields: str, if_rev: int | None) -> Outgoing:
     """Create the record ID of ENTITY in STREAM with FIELDS, a JSON object.
 
-    Exit code 6 if it counts for nothing: the record exists, or is not at the revision that was asked for.
+    Exit code 6 if it has no effect: the record exists, or is not at the revision that was asked for.
 
     \b
     veen crud create app/users user 1 '{"name": "Ann"}'

@@ -13,8 +13,6 @@ from veen.cli.shared.overlay_values import plain, value_options
 from veen.cli.shared.text import compact
 from veen.cli.shared.values import MOMENT
 
-__all__ = ["kv"]
-
 kv: Final = Noun(
     "kv",
     "Values by key over a stream; the last writer wins, and every write stays in the log.",

@@ -13,8 +13,6 @@ from veen.cli.shared.overlay_commands import show_folded, state_of
 from veen.cli.shared.overlay_values import HEX32, plain, value_options
 from veen.cli.shared.values import MOMENT
 
-__all__ = ["queue"]
-
 queue: Final = Noun(
     "queue",
     "Work items over a stream, each delivered at least once to every group of consumers.",
@@ -48,7 +46,7 @@ def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> O
 def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
     """Say that the group has done the item MSG_ID: it is not delivered to this group again.
 
-    Exit code 6 if that counts for nothing: there is no such item.
+    Exit code 6 if that has no effect: there is no such item.
     """
     from veen.overlays.queue import QueueFold, ack
 
@@ -60,7 +58,7 @@ def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoin
 def _nack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
     """Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.
 
-    Exit code 6 if that counts for nothing: there is no such item, or the group has acknowledged it.
+    Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.
     """
     from veen.overlays.queue import QueueFold, nack
 

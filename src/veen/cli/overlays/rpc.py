@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.overlays.rpc.server import CallContext, Handler
 
-__all__ = ["call", "rpc", "serve", "trace"]
-
 rpc = LazyGroup("rpc", help="Calls and answers as messages of a stream: sealed, receipted, and there for audit.")
 
 

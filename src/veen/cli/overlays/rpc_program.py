@@ -11,8 +11,6 @@ from veen.cli.shared.overlay_values import plain
 from veen.overlays.rpc.caller import RpcFailed
 from veen.overlays.rpc.server import CallContext, Handler
 
-__all__ = ["FAILED", "MAX_RESULT_BYTES", "program"]
-
 FAILED: Final = "RPC.PROGRAM"
 MAX_RESULT_BYTES: Final = 1024 * 1024
 

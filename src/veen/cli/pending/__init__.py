@@ -1,3 +1,1 @@
 """pending: messages that got no receipt."""
-
-__all__: list[str] = []

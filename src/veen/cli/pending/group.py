@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.client.send.writing import Sent
     from veen.client.state import LabelState
 
-__all__ = ["drop", "list_", "pending", "send"]
-
 pending = LazyGroup(
     "pending",
     help="""Messages that got no receipt: list them, send them, drop them.

@@ -1,3 +1,1 @@
 """The policy of a realm."""
-
-__all__: list[str] = []

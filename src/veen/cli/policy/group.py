@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from veen.overlays.federation.realm import RealmFold
     from veen.products.policy.agent import HubReport, PolicyAgent
 
-__all__ = ["drop", "policy", "push", "run", "show"]
-
 _KINDS: Final = ("client-id", "auth-ref", "cap-token")
 
 policy: Final = Noun(

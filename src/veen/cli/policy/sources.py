@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from veen.overlays.operations.delegation import Caps
     from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds
 
-__all__ = ["PolicySources", "agent_of", "policy_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TO: Final = click.option(

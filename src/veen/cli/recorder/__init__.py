@@ -1,3 +1,1 @@
 """`veen recorder`: the server drive recorder (SDR0)."""
-
-__all__: list[str] = []

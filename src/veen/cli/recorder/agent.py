@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.products.recorder.agent import AgentSource
     from veen.products.recorder.agent_config import AgentConfig
 
-__all__ = ["agent"]
-
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LISTENERS: Final = ("syslog", "otlp", "cloudevents", "webhook", "kubernetes")
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.core.objects.control import AnchorPublish
     from veen.products.recorder.heads import RecordedHead
 
-__all__ = ["checkpoint"]
-
 
 @click.command()
 @click.option("--if-due", is_flag=True, help="Only if the configured time or number of events has passed.")

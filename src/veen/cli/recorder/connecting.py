@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring
     from veen.products.recorder.roles import RecorderRole
 
-__all__ = ["connector", "role_of"]
-
 Connector = Callable[["Identity", "Keyring"], "AbstractAsyncContextManager[Client]"]
 
 

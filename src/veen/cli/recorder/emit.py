@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.client.send.writing import Outcome
     from veen.products.recorder.events import SourceRecord
 
-__all__ = ["emit"]
-
 _BATCH: Final = 256
 _MAX_LINE: Final = 16 * 1024 * 1024
 
@@ -69,6 +67,7 @@ def emit(
         time=moment or defaults.time,
     )
     source = sys.stdin.buffer if lines else iter([(payload or "{}").encode("utf-8", "surrogateescape")])
+    session.make_stream_keys(stream)
     keys = session.keystore.secrets.keyring.for_stream(stream)
     tokens, client = token_store(session), session.client()
     read, first, last, faults = 0, None, None, []

@@ -2,8 +2,6 @@
 
 from veen.cli.lazy import LazyGroup
 
-__all__ = ["recorder"]
-
 recorder = LazyGroup(
     "recorder",
     help="""The recorder: events of any source in record/* streams, each exactly once, with evidence (SDR0).

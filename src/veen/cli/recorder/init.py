@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.products.recorder.roles import Equipped, RecorderRole
     from veen.products.recorder.setup import Wanted
 
-__all__ = ["init"]
-
 
 def _pairs(values: tuple[str, ...], what: str) -> dict[str, list[str]]:
     pairs: dict[str, list[str]] = {}

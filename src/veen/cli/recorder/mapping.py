@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.overlays.recorder.config import Configuration
 
-__all__ = ["map_"]
-
 
 @click.command("map")
 @click.argument("event_type", required=False)

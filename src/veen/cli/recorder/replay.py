@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.client.identity.keyring import StreamKeys
     from veen.products.recorder.replay import ReplayCoverage, Row
 
-__all__ = ["replay"]
-
 
 @click.command()
 @click.option(

@@ -12,8 +12,6 @@ from veen.cli.shared.output import Output
 if TYPE_CHECKING:
     from veen.client.client import Client
 
-__all__ = ["status"]
-
 
 @click.command()
 @client_options

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.products.recorder.verify import RecorderReport
 
-__all__ = ["verify"]
-
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

@@ -16,8 +16,6 @@ from veen.cli.shared.output import Exit, Fail, Output, output_options
 if TYPE_CHECKING:
     from veen.products.federation.promotion import OpenRange
 
-__all__ = ["promote", "replica", "run", "status"]
-
 replica = LazyGroup(
     "replica",
     help="""A hub that follows another one: without its keys, everything verified, and read-only.
@@ -131,7 +129,12 @@ async def _run(
                         await task
                 follower.save()
             entries, seconds = follower.lag()
-            counts = {"entries": hub.sequencer.store.entry_count, "lag_entries": entries, "lag_seconds": seconds}
+            counts = {
+                "entries": hub.sequencer.store.entry_count,
+                "lag_entries": entries,
+                "lag_seconds": seconds,
+                "attachments_missing": follower.attachments.missing,
+            }
             output.result(counts, lambda: output.fields(counts.items()))
     finally:
         await transport.aclose()
@@ -192,7 +195,11 @@ def _lag(url: str, directory: Path) -> dict[str, Any]:
     door = directory / layout.LOCAL_SOCKET
     with HubApi(url, socket_path=door if os.access(door, os.R_OK | os.W_OK) else None) as hub:
         samples = metric_samples(hub.metrics())
-    names = {"entries": "veen_entries", "lag_entries": "veen_replica_lag_entries"}
+    names = {
+        "entries": "veen_entries",
+        "lag_entries": "veen_replica_lag_entries",
+        "attachments_missing": "veen_replica_attachments_missing",
+    }
     counts: dict[str, Any] = {name: int(samples.get(sample) or 0) for name, sample in names.items()}
     return {**counts, "lag_seconds": samples.get("veen_replica_lag_seconds")}
 
@@ -243,6 +250,7 @@ def promote(
         "entries": done.entries,
         "labels": done.labels,
         "complete": done.complete,
+        "outer_log": done.outer,
         "may_be_lost": _ranges(done.accepted),
         "next": f"veen hub start --data-dir {directory}",
     }

@@ -1,3 +1,1 @@
 """config, context, completion, doctor, explain, help, version."""
-
-__all__: list[str] = []

@@ -16,8 +16,6 @@ from veen.cli.shared.values import SPAN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["agent", "lock", "start", "status", "stop"]
-
 agent = LazyGroup(
     "agent",
     help="""Type a passphrase once: keystores that were opened stay open for a while.

@@ -6,8 +6,6 @@ import click
 
 from veen.cli.shared.output import Output, output_options
 
-__all__ = ["completion"]
-
 _VARIABLE: Final = "_VEEN_COMPLETE"
 _ALSO: Final = {  # the second name of the program, taught by one more line
     "bash": "complete -o nosort -F _veen_completion veen-cli\n",

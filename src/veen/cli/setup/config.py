@@ -9,8 +9,6 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.output import Fail, Output
 
-__all__ = ["config", "path", "set_", "show", "trust", "trusted", "untrust"]
-
 config = LazyGroup(
     "config",
     help="""Show and change settings, and where each value comes from.

@@ -12,8 +12,6 @@ from veen.cli.shared.output import Fail, Output
 if TYPE_CHECKING:
     from veen.cli.shared.first_contact import HubClaim
 
-__all__ = ["add", "context", "list_", "pin", "remove", "show", "use"]
-
 context = LazyGroup("context", help="Name hubs, pin their keys, and choose one.")
 
 

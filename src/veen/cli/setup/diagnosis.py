@@ -26,8 +26,6 @@ from veen.core.pin_text import PinnedKey
 if TYPE_CHECKING:
     from veen.client.home import Home
 
-__all__ = ["Diagnosis", "Severity", "check_contexts", "check_files", "check_identities", "check_native", "check_spark"]
-
 _TIMEOUT_SECONDS: Final = 5.0
 _CLOCK_WARN_SEC: Final = 5  # more than the coarseness of hub_ts and a slow answer explain
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO

@@ -5,8 +5,6 @@ import click
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.output import Exit, Output
 
-__all__ = ["doctor"]
-
 
 @click.command()
 @click.option("--offline", is_flag=True, help="Do not ask any hub.")

@@ -10,8 +10,6 @@ from veen.core.catalogue import ErrorRow, catalogue, details_of, row_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["explain"]
-
 
 class _Code(click.ParamType[str]):
     name = "code"

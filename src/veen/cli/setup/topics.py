@@ -9,8 +9,6 @@ from veen.cli.shared.output import Exit, Output, output_options
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["TOPICS", "help_"]
-
 
 def _exit_codes() -> str:
     meanings = {

@@ -7,8 +7,6 @@ import click
 from veen import __version__, native
 from veen.cli.shared.output import Output, output_options
 
-__all__ = ["version"]
-
 
 @click.command()
 @output_options

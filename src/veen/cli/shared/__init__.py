@@ -1,3 +1,1 @@
 """What commands share: their context, output, names, values, files."""
-
-__all__: list[str] = []

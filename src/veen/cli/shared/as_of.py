@@ -9,8 +9,6 @@ import click
 
 from veen.cli.shared.values import MOMENT
 
-__all__ = ["AS_OF", "AsOf", "View", "view_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

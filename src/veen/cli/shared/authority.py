@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.client.send.grants import TokenGrant
     from veen.core.objects.captoken import CapToken
 
-__all__ = ["CAP", "authority", "authorized", "read_token", "token_store"]
-
 CAP = click.option("--cap", type=OBJECT_FILE, help="The capability token to write with; default: one that you hold.")
 
 

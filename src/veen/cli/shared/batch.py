@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from veen.client.identity.keystore import Keystore
 
-__all__ = ["batch", "opened_once"]
-
 
 class _Opened:
     """The keystores that are open in this process; `is_active` only inside `batch`, on the main thread."""

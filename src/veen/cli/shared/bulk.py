@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from veen.log.keys import KeyFile
     from veen.spark.progress import Tell
 
-__all__ = [
-    "DATA_DIR",
-    "DIR_OR_HUB",
-    "ENGINE",
-    "HUB_IDENTITY",
-    "KEY_FILE",
-    "MASTER",
-    "PARTITIONS",
-    "LogPlace",
-    "fetched_copy",
-    "log_options",
-    "spark_at_work",
-]
-
 DATA_DIR: Final = click.option(
     "--data-dir", required=True, help="The data directory: a path, or a URL that Arrow can read."
 )

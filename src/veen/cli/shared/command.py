@@ -21,6 +21,7 @@ other processes and end up in histories.
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable
 from functools import cached_property, wraps
@@ -43,13 +44,14 @@ if TYPE_CHECKING:
     from veen.client.verify.pin import HubPin
     from veen.core.pin_text import PinnedKey
 
-__all__ = ["FILE", "INSECURE_HTTP", "CliSession", "client_options", "home_options", "identity_options", "name_of"]
-__all__ += ["read_passphrase", "several"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=str)
 _TRIES: Final = 3  # of a passphrase that is typed
+_FILE_HINT: Final = "give --passphrase-file FILE, set VEEN_PASSPHRASE_FILE"
+_NEW_PASSPHRASE_HINT: Final = (
+    f"{_FILE_HINT}, or, for tests and machines without a person, give --insecure-plain-keystore"
+)
 
 
 class CliSession:
@@ -135,6 +137,19 @@ class CliSession:
         hub_flags = dict.fromkeys(("hub", "hub_pk", "ca_file", "token_file"))
         return CliSession(self.output, {**self._flags, **hub_flags, "context": name})
 
+    def renewed(self) -> "CliSession":
+        """The same hub and identity for one more connection, by the keystore as it is now. Close it like this one."""
+        from veen.client.identity.keystore import open_identity
+
+        session = CliSession(self.output, self._flags)
+        home, name = self._place
+        key = None if self.keystore.is_plain else self.keystore.unlock_key
+        # What was asked of a person stays answered: the passphrase, and the pin.
+        session.__dict__.update(
+            settings=self.settings, pinned=self.pinned, keystore=open_identity(home, name, None, key=key)
+        )
+        return session
+
     def remember_stream(self, stream: str) -> None:
         """For completion; see `remember_streams` in the configuration."""
         from veen.cli.shared.names import remember_stream
@@ -153,18 +168,30 @@ class CliSession:
         return opened_once(home.data, name, lambda: self.opened(home, name))
 
     def opened(self, home: "Home", name: str) -> "Keystore":
-        """Any keystore: by its passphrase file, by the agent, or by asking, three times at most."""
+        """Any keystore: by its passphrase file, the agent, the desktop keyring, or by asking, three times at most."""
         from veen.client import agent
-        from veen.client.errors import WrongPassphrase
+        from veen.client.desktop_keyring import KeyringUnusable
+        from veen.client.errors import ExtraMissing, WrongPassphrase
         from veen.client.identity.keystore import open_identity
         from veen.client.identity.unlocking import open_without_asking
 
         path = self.settings.passphrase_file_for(name)
-        with self.output.progress("opening the keystore"):
-            keystore = open_without_asking(home, name, passphrase_file=path, agent_home=self.user_home)
+        context_file = self._file_of_a_context(home, name) if path is None else None
+        if context_file is not None and context_file[0] == self.settings.context.value:
+            path = context_file[1]  # the identity of the context in use, named once more by --identity
+        keystore = None
+        try:
+            with self.output.progress("opening the keystore"):
+                keystore = open_without_asking(home, name, passphrase_file=path, agent_home=self.user_home)
+        except (KeyringUnusable, ExtraMissing) as exc:
+            if not self.output.may_ask:
+                raise
+            self.output.note(str(exc))
         for left in range(_TRIES - 1, -1, -1):
             if keystore is not None:
                 break
+            if context_file is not None:
+                raise self._not_for_here(*context_file, name)
             secret = self.asked(f"passphrase of {name}")
             try:
                 with self.output.progress("opening the keystore"):
@@ -178,10 +205,33 @@ class CliSession:
         assert keystore is not None  # noqa: S101 - the last try raised
         return keystore
 
+    def _file_of_a_context(self, home: "Home", name: str) -> "tuple[str, Path] | None":
+        """The context that made this identity on the way, and the file with its random passphrase."""
+        from veen.client.config.file import read
+
+        if home != self.user_home:
+            return None
+        for context, table in read(self.user_home.config_file).contexts.items():
+            if table.get("identity") == name and table.get("make_keys") and "passphrase_file" in table:
+                return context, Path(table["passphrase_file"])
+        return None
+
+    def _not_for_here(self, context: str, file: Path, name: str) -> Fail:
+        """A random passphrase in the file of another context: there is nobody to ask."""
+        in_use = self.settings.context.value
+        return Fail(
+            "E.LOCAL.INPUT",
+            f"the identity {name!r} is for the context {context!r}"
+            + (f", and {in_use!r} is in use" if in_use is not None else ""),
+            f"it was made on the way, with a random passphrase in {file}",
+            f"make an identity of your own: veen keygen --name NAME; to use {name!r} here too:"
+            f" --identity {name} --passphrase-file {shlex.quote(str(file))}",
+        )
+
     def passphrase(self, what: str) -> str:
         """Of a keystore that is no identity here yet: from the file that was named, or from a person."""
         path = self.settings.passphrase_file_for("")
-        return self.asked(what) if path is None else read_passphrase(path)
+        return self.asked(what, hint=_FILE_HINT) if path is None else read_passphrase(path)
 
     def first_passphrase(self, name: str) -> str:
         """The passphrase of an identity that is about to be made."""
@@ -196,7 +246,7 @@ class CliSession:
             check_passphrase(secret, name)
             return secret
         for left in range(_TRIES - 1, -1, -1):
-            secret = self.asked(what, confirm=True)
+            secret = self.asked(what, confirm=True, hint=_NEW_PASSPHRASE_HINT)
             try:
                 check_passphrase(secret, name)
             except WeakPassphrase as exc:
@@ -207,14 +257,14 @@ class CliSession:
                 return secret
         raise AssertionError  # the last try returned or raised
 
-    def asked(self, what: str, *, confirm: bool = False) -> str:
-        """From a person, or not at all."""
+    def asked(self, what: str, *, confirm: bool = False, hint: str = "") -> str:
+        """From a person, or not at all; then `hint` says what else can be done, by default that of a keystore."""
         if not self.output.may_ask:
             raise Fail(
                 "E.LOCAL.INPUT",
                 f"the {what} is needed",
                 "there is no terminal to ask at" if not self.output.no_input else "--no-input forbids to ask",
-                "give --passphrase-file FILE, set VEEN_PASSPHRASE_FILE, or open it for a while: veen agent start",
+                hint or f"{_FILE_HINT}, or open it for a while: veen agent start; on a desktop: veen keystore remember",
             )
         text: str = click.prompt(what, hide_input=True, confirmation_prompt=confirm, err=True)
         return text
@@ -296,7 +346,8 @@ class CliSession:
                     lock.enter_context(self.home.lock(self.identity_name))
                 client.run(lambda inner: new_stream_keys(inner, self.keystore, stream))
             self.output.notice(
-                f"made the keys of {stream!r}; to let somebody else use it: veen invite {stream} --code", stream=stream
+                f"made the keys of {stream!r}; to let somebody else use it: veen invite {shlex.quote(stream)} --code",
+                stream=stream,
             )
 
     def client(self) -> "SyncClient":

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from veen.client.read.reading import Entry
     from veen.client.verify.pin import HubPin
 
-__all__ = ["COLUMNS", "WIDTHS", "WITH_PROOF", "cells_of", "data_of", "line_of", "parse_format", "verified_line", "when"]
-
 COLUMNS: Final = ("seq", "time", "author", "body")
 WITH_PROOF: Final = ("seq", "time", "author", "proof", "body")  # for people: what may be long comes last
 WIDTHS: Final = (4, 20, 9, 4)

@@ -17,8 +17,6 @@ from veen.cli.shared.output import Exit, Fail
 from veen.core.catalogue import ErrorRow, catalogue
 from veen.core.errors import VeenError
 
-__all__ = ["EXTRAS", "FOREIGN", "REFUSALS", "failing_as", "failure_of"]
-
 T = TypeVar("T")
 
 _DISK: Final = "Check the path, its permissions and the free space."
@@ -44,6 +42,7 @@ EXTRAS: Final = {
     "h11": "recorder",
     "jinja2": "console",
     "jwt": "oidc",
+    "keyring": "keyring",
     "kubernetes_validate": "kube",
     "nats": "nats",
     "numpy": "spark",

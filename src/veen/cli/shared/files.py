@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,9 +11,18 @@ from veen.cli.shared.output import Exit, Fail
 if TYPE_CHECKING:
     from veen.core.objects.recognise import Recognised
 
-__all__ = ["OBJECT_FILE", "hex32", "read_object", "unhexed"]
-
 OBJECT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+_MAX_TEXT: Final = 4096
+
+
+def text_of(text: str) -> str:
+    """An argument that is a text itself, `@FILE` with the text, or `-` for standard input."""
+    if text == "-":
+        return sys.stdin.read(_MAX_TEXT).strip()
+    if text.startswith("@"):
+        with Path(text[1:]).open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_TEXT).strip()
+    return text
 
 
 def hex32(text: str) -> bytes:

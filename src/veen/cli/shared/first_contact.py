@@ -11,8 +11,6 @@ from veen.cli.shared.output import Fail, Output
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
 
-__all__ = ["HubClaim", "ask", "claimed", "first_contact", "not_pinned"]
-
 
 @dataclass(frozen=True, slots=True)
 class HubClaim:

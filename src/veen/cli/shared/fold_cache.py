@@ -20,8 +20,6 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.snapshot import Snapshot, SnapshotRefused
 from veen.overlays.framework.state import state_bytes
 
-__all__ = ["MAX_BYTES", "CachedFold", "FoldCache"]
-
 MAX_BYTES: Final = 256 * 1024 * 1024  # a larger state is folded anew: reading it back would take as long
 _VERSION: Final = 1
 

@@ -11,7 +11,7 @@ Where labels rotate nothing is kept: the labels of a stream then follow each oth
 
 import contextlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from veen.client.read.reading import Entry
     from veen.client.sync import SyncClient
 
-__all__ = ["SNAPSHOT_EVENTS", "Folded", "UnopenedEntry", "event_of", "events_of", "fold_streams", "readable"]
-
 SNAPSHOT_EVENTS: Final = 256  # fewer new events than this are quicker read again than kept
 _TOLD: Final = 100  # unopened entries that are listed; all are counted
 _SEALED: Final = bytes(32)  # the schema of an entry that we cannot open: no schema has this id
@@ -50,7 +48,7 @@ class UnopenedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """A state, what it was made from, and what counted for nothing."""
+    """A state, what it was made from, and what had no effect."""
 
     name: str
     summary: Any
@@ -109,7 +107,7 @@ def readable(session: "CliSession", streams: Sequence[Any]) -> list[StreamKeys]:
 
 
 def event_of(entry: "Entry", stream_id: bytes) -> Event:
-    """An entry as an event; one that cannot be opened keeps its place and counts for nothing."""
+    """An entry as an event; one that cannot be opened keeps its place and has no effect."""
     if entry.event is not None:
         return entry.event
     return Event(
@@ -189,7 +187,7 @@ def _folded(
         for stream_keys in keys:
             cut = cuts_before.get(client.label(stream_keys)) if cuts_before else None
             entries = closing.enter_context(
-                contextlib.closing(client.read(stream_keys, **_span(moment, None if cut is None else cut.upto_seq)))
+                contextlib.closing(_entries(client, stream_keys, moment, None if cut is None else cut.upto_seq))
             )
             if cut is not None:  # the entry at the cut is read again, for its root
                 first = next(entries, None)
@@ -222,11 +220,12 @@ def _folded(
     )
 
 
-def _span(moment: AsOf | None, first: int | None) -> dict[str, int]:
-    """What to read, in the words of the client."""
+def _entries(
+    client: "SyncClient", keys: Any, moment: AsOf | None, first: int | None = None
+) -> "Generator[Entry, None, None]":
+    """The entries of a stream up to a moment."""
     moment = moment or AsOf()
-    arguments = {"from_seq": first, "to_seq": moment.position, "until": moment.time}
-    return {name: value for name, value in arguments.items() if value is not None}
+    return client.read(keys, from_seq=first, to_seq=moment.position, until=moment.time)
 
 
 def _met(entries: "Iterator[Entry]", stream_id: bytes, progress: _Seen) -> Iterator[Event]:
@@ -249,6 +248,6 @@ def events_of(session: "CliSession", streams: Sequence[Any], *, moment: AsOf | N
     with contextlib.ExitStack() as closing:
         runs = []
         for stream_keys in readable(session, streams):
-            entries = closing.enter_context(contextlib.closing(client.read(stream_keys, **_span(moment, None))))
+            entries = closing.enter_context(contextlib.closing(_entries(client, stream_keys, moment)))
             runs.append(event_of(entry, stream_keys.stream_id) for entry in entries)
         yield from heapq.merge(*runs, key=lambda event: event.order)

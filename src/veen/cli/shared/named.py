@@ -4,8 +4,6 @@ from typing import Any
 
 from veen.core.wire import Wire
 
-__all__ = ["named"]
-
 
 def named(obj: Wire) -> dict[str, Any]:
     """Every field by the name that the spec gives it, bytes as hex. `veen verify` reads this form as well."""

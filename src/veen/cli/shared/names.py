@@ -15,8 +15,6 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["CONTEXT", "IDENTITY", "STREAM", "contexts", "identities", "remember_stream", "roots", "streams"]
-
 STREAMS_FILE: Final = "streams"
 _MAX_STREAMS: Final = 200
 _MAX_BYTES: Final = 1024 * 1024  # of a file that names come from

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
 
-__all__ = ["Noun", "Outgoing", "Parameter"]
-
 Parameter = Callable[[Any], Any]  # a decorator of click, or several of them in one
 
 

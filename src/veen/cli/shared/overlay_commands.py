@@ -5,6 +5,7 @@ message counted: exit code 6 and the code of the violation if not. A command tha
 shows a part of the state. Nothing heavy is imported before a command runs.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,19 +23,6 @@ if TYPE_CHECKING:
     from veen.client.send.writing import Sent
     from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
-
-__all__ = [
-    "absent",
-    "derived_streams",
-    "drafted",
-    "make_keys",
-    "send_draft",
-    "show_folded",
-    "show_rows",
-    "state_of",
-    "tell",
-    "tell_counted",
-]
 
 T = TypeVar("T")
 
@@ -127,7 +115,7 @@ def tell_counted(
     if issue is not None:
         raise Fail(
             issue.code,
-            f"the message is in the log at {sent.seq} and counts for nothing",
+            f"the message is in the log at {sent.seq} and has no effect",
             issue.what,
             f"see what the state is now, then send another: veen explain {issue.code}",
             exit_code=Exit.POLICY,
@@ -150,7 +138,8 @@ def make_keys(session: CliSession, stream: str) -> None:
         except UnknownStream:
             keys = StreamKeys.create(stream, owner_pk=keystore.identity.id_sign_pk)
             keystore.save(replace(keystore.secrets, keyring=ring.with_keys(keys)))
-            session.output.note(f"made the keys of {stream}; to let somebody else use it: veen invite {stream} --code")
+            invite = f"veen invite {shlex.quote(stream)} --code"
+            session.output.note(f"made the keys of {stream}; to let somebody else use it: {invite}")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -209,11 +198,11 @@ def show_rows(
 
 
 def tell_basis(output: Output, folded: "Folded") -> None:
-    """For people, on stderr: how far the log was read, and what counted for nothing."""
+    """For people, on stderr: how far the log was read, and what had no effect."""
     upto = ", ".join(f"{short(cut.label)} up to {cut.upto_seq}" for cut in folded.cuts) or "an empty log"
     output.note(f"from {upto}; state_hash {short(folded.state_hash)}")
     if folded.issues:
         codes = sorted({issue.code for issue in folded.issues})
-        output.note(f"{len(folded.issues)} messages count for nothing: {', '.join(codes)}")
+        output.note(f"{len(folded.issues)} messages have no effect: {', '.join(codes)}")
     if folded.unopened_count:
         output.note(f"{folded.unopened_count} entries could not be opened with the keys held")

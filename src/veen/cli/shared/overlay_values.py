@@ -8,8 +8,6 @@ from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["HEX32", "json_value", "plain", "printable", "value_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_VALUE: Final = 64 * 1024 * 1024  # more than any hub takes; its limits decide

@@ -5,8 +5,6 @@ from typing import Final
 
 from veen.cli.shared.output import Fail
 
-__all__ = ["check_pin"]
-
 _SECONDS: Final = 5.0
 
 

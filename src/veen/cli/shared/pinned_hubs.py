@@ -8,8 +8,6 @@ from veen.cli.shared.command import CliSession
 if TYPE_CHECKING:
     from veen.client.pinned_hub import PinnedHub
 
-__all__ = ["hubs_of"]
-
 
 def hubs_of(session: CliSession, contexts: Sequence[str] = ()) -> "list[PinnedHub]":
     """The hubs of some contexts; of the present one if none is named."""

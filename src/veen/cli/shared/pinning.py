@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
     from veen.core.objects.trusted_root import TrustedKeys
 
-__all__ = ["PinnedKeys", "bad_directory", "pin_options", "pinned_by"]
-
 
 @dataclass(frozen=True, slots=True)
 class PinnedKeys:

@@ -14,8 +14,6 @@ from typing import Final, Self
 
 from veen.cli.shared.text import safe, width_of
 
-__all__ = ["ProgressLine", "unmixed"]
-
 _PATIENCE_SECONDS: Final = 1.0  # nobody needs to be told about less
 _REDRAW_SECONDS: Final = 0.25
 _CLEAR: Final = "\r\x1b[K"

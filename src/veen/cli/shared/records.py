@@ -8,8 +8,6 @@ from veen.cli.shared.text import cell, compact, cut, padded, width_of
 if TYPE_CHECKING:
     from veen.cli.shared.output import Output
 
-__all__ = ["RecordWriter", "aligned"]
-
 
 def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     """One line of a table, in columns of a terminal; what is wider than its column is not cut."""

@@ -3,6 +3,8 @@
 `shapes.json` holds them. They are recorded from the outputs that the tests of the commands see, merged by
 `tools/json_shapes.py`, and from then on every output in any of those tests is compared with them. A version rises when
 a field goes away or changes its type; new fields come without.
+
+A command that runs until it is stopped also prints one line on standard error when it is ready; `start` is its shape.
 """
 
 import json
@@ -10,10 +12,16 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
-__all__ = ["ERROR", "meaning_of", "schema_of", "shapes"]
-
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _VERSION: Final = 1
+
+# Commands whose output is that of something else: why they have no shape of their own. A test names every other command
+# without a shape.
+FOREIGN: Final = {
+    "shell": "each command of the script prints the JSON that is documented for it, one after the other",
+    "spark shell": "it prints what the Python code that it is given prints",
+}
+_START: Final = "printed on standard error, in one line, when it is ready; it runs until it is stopped"
 
 # What every command prints on standard error if it fails.
 ERROR: Final[dict[str, Any]] = {
@@ -109,14 +117,17 @@ def meaning_of(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def shapes() -> dict[str, dict[str, Any]]:
-    """Command -> its recorded shape: `version`, `schema`, and `lines`, the list whose elements --ndjson prints."""
+    """Command -> its recorded shape: `version`, `schema`, `start`, and `lines`, whose elements --ndjson prints."""
     text = files("veen.cli").joinpath("shapes.json").read_text("utf-8")
     recorded: dict[str, dict[str, Any]] = json.loads(text)
     return recorded
 
 
 def schema_of(command: str) -> dict[str, Any]:
-    """The JSON Schema of what `veen COMMAND --json` prints; of a command without a recorded shape, any object."""
+    """The JSON Schema of what `veen COMMAND --json` prints; of a command in FOREIGN, anything.
+
+    A command that prints nothing but the line of its start has the schema of that line.
+    """
     row = shapes().get(command)
     head = {
         "$schema": _DIALECT,
@@ -124,8 +135,15 @@ def schema_of(command: str) -> dict[str, Any]:
         "title": f"veen {command} --json",
     }
     if row is None:
-        return {**head, "type": "object", "x-recorded": False}
-    more = {"x-ndjson": f"one line for each element of {row['lines']}"} if row.get("lines") else {}
+        return {**head, "description": FOREIGN[command]}
+    start = _described(row["start"]) if "start" in row else None
+    if "schema" not in row:
+        return {**head, "description": _START, **(start or {})}
+    more: dict[str, Any] = {}
+    if row.get("lines"):
+        more["x-ndjson"] = f"one line for each element of {row['lines']}"
+    if start is not None:
+        more["x-start"] = {"description": _START, **start}
     return {**head, **_described(row["schema"]), **more}
 
 

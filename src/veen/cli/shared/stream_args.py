@@ -11,8 +11,6 @@ from veen.cli.shared.names import STREAM
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["EPOCH", "SEQ", "stream_argument"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 SEQ: Final = click.IntRange(min=1)

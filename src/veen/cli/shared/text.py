@@ -9,8 +9,6 @@ import textwrap
 import unicodedata
 from typing import Any, Final
 
-__all__ = ["block", "cell", "compact", "cut", "harmless", "padded", "pretty", "safe", "short", "width_of"]
-
 # Cc: control; Cf: format, among them the marks that reverse the direction of text; Cs: halves of pairs from argv;
 # Zl and Zp: separators of lines that are not "\n".
 _STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

@@ -11,8 +11,6 @@ import click
 
 from veen.client.moments import parse_moment, parse_span
 
-__all__ = ["MOMENT", "RANGE", "RATE", "SIZE", "SPAN"]
-
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2}
 _SIZE: Final = re.compile(r"(\d{1,12})([A-Za-z]*)", re.ASCII)
 _RANGE: Final = re.compile(r"(\d{0,18})\.\.(\d{0,18})", re.ASCII)
@@ -62,7 +60,7 @@ class _Size(click.ParamType[int]):
 
 
 class _Range(click.ParamType[tuple[int | None, int | None]]):
-    """`10..20`, both included; either end may be left open."""
+    """`10..20`, both included; either end may be left open; `10` is one entry."""
 
     name = "range"
 
@@ -71,7 +69,7 @@ class _Range(click.ParamType[tuple[int | None, int | None]]):
     ) -> tuple[int | None, int | None]:
         if isinstance(value, tuple):
             return value
-        match = _RANGE.fullmatch(value)
+        match = _RANGE.fullmatch(f"{value}..{value}" if value.isascii() and value.isdecimal() else value)
         if match is None or not (match[1] or match[2]):
             raise click.BadParameter(f"{value!r} is no range such as 10..20", ctx=ctx, param=param)
         first, last = (int(end) if end else None for end in match.groups())

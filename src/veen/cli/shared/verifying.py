@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from veen.core.checks import Given, MissingInput
     from veen.core.wire import Wire
 
-__all__ = ["HUB_PK", "show_checks", "trusted_keys", "verified", "verify_file"]
-
 HUB_PK = click.option(
     "--hub-pk",
     "trusted",  # `hub_pk` is the pin

@@ -11,8 +11,6 @@ from veen.core.objects.profile import PRESETS, Profile
 from veen.core.sealing.ciphertext import Parts
 from veen.core.wire import Wire
 
-__all__ = ["derived_of", "fields_of"]
-
 
 def fields_of(obj: Wire, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every field by its name in the spec, nested ones with their path."""

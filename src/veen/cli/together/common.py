@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.send.writing import Sent
 
-__all__ = ["allow_writing", "announce_card", "announce_rotated", "file_name", "with_authority"]
-
 T = TypeVar("T")
 
 

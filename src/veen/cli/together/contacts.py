@@ -1,14 +1,13 @@
 """`veen contacts`: identity cards under names."""
 
-import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options, identity_options
+from veen.cli.shared.files import text_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 from veen.cli.together.people import contact_store
@@ -16,9 +15,6 @@ from veen.cli.together.people import contact_store
 if TYPE_CHECKING:
     from veen.client.identity.contacts import Contact
 
-__all__ = ["add", "announce", "contacts", "list_", "remove", "rename", "show"]
-
-_MAX_TEXT: Final = 4096
 
 contacts = LazyGroup(
     "contacts",
@@ -43,15 +39,6 @@ def _about(contact: "Contact") -> dict[str, Any]:
     }
 
 
-def _text(text: str) -> str:
-    if text == "-":
-        return sys.stdin.read(_MAX_TEXT).strip()
-    if text.startswith("@"):
-        with Path(text[1:]).open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MAX_TEXT).strip()
-    return text
-
-
 @contacts.verb("add", "Keep an identity card under a name.")
 @click.argument("name")
 @click.argument("card")
@@ -67,7 +54,7 @@ def add(output: Output, session: CliSession, name: str, card: str) -> None:
     """
     from veen.client.identity.card import IdentityCard
 
-    parsed = IdentityCard.from_text(_text(card))
+    parsed = IdentityCard.from_text(text_of(card))
     book = contact_store(session).change(lambda book: book.with_card(name, parsed, int(time.time())))
     data = _about(book.get(name))
     output.result(data, lambda: output.fields(data.items()))

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.read.reading import Entry
 
-__all__ = ["inbox", "publish_due", "send_to"]
-
 
 def publish_due(session: CliSession) -> bool:
     """See to it that a prekey with some days left is in our inbox; whether one was published now."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from veen.client.send.grants import TokenGrant
     from veen.core.objects.captoken import CapToken
 
-__all__ = ["invite", "join"]
-
 _WEEK: Final = 7 * 86_400
 _MONTH: Final = 30 * 86_400
 _MAX_CODE: Final = 256
@@ -79,7 +77,12 @@ def invite(
     card, contact = (None, None) if who is None else card_of(session, who)
     out = out or Path(f"{file_name(streams[0] if contact is None else contact.name)}{SUFFIX}")
     if out.exists():
-        raise Fail("E.LOCAL.INPUT", f"{out}: the file exists", "an invitation is not overwritten", "give --out FILE")
+        raise Fail(
+            "E.LOCAL.INPUT",
+            f"{out}: the file exists",
+            "an invitation is not overwritten",
+            "give --out FILE with another name, or remove the file",
+        )
     client, now = session.client(), int(time.time())
     rings = [_keys(session, stream, read=read, history=not no_history) for stream in streams]
     seed = os.urandom(32) if card is None else None
@@ -277,7 +280,7 @@ def _text_of(invitation: str) -> str:
 
 def _code(session: CliSession, source: str | None) -> str:
     if source is None:
-        return session.asked("one-time code")
+        return session.asked("one-time code", hint="put the code into a file for you alone, and give --code @FILE")
     if source == "-":
         return sys.stdin.readline(_MAX_CODE)
     if source.startswith("@"):
@@ -347,7 +350,7 @@ def _known_as(book: "ContactBook", card: "IdentityCard") -> str | None:
 
 def _context(session: CliSession, opened: "Invitation", wanted: str | None) -> "tuple[str, dict[str, Any], bool]":
     """The name of the context to use or to make. One that names this hub with this pin is used as it is."""
-    from veen.cli.shared.config_file import check_value, read
+    from veen.client.config.file import check_value, read
 
     contexts = read(session.user_home.config_file).contexts
     for name, table in contexts.items():
@@ -379,8 +382,8 @@ def _context(session: CliSession, opened: "Invitation", wanted: str | None) -> "
 def _keep_context(
     session: CliSession, name: str, table: "dict[str, Any]", opened: "Invitation", hub_id: bytes, chosen: bool | None
 ) -> None:
-    from veen.cli.shared.config_edit import change
-    from veen.cli.shared.config_file import read
+    from veen.client.config.edit import change
+    from veen.client.config.file import read
 
     home: Home = session.user_home
     values: dict[str, Any] = {f"context.{name}.{key}": value for key, value in table.items()}

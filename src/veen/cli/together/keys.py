@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from veen.client.identity.contacts import ContactBook
     from veen.client.identity.keyring import Keyring, StreamKeys
 
-__all__ = ["keys", "list_", "owner", "rotate", "rotated", "show_rotated", "shred"]
-
 keys = LazyGroup(
     "keys",
     help="""Keys of shared streams: generations, readers, owner.

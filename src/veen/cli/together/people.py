@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from veen.client.identity.contacts import Contact, ContactBook, ContactStore
     from veen.client.read.reading import Entry
 
-__all__ = ["ME", "Authors", "card_of", "contact_store", "filtered", "pattern_of"]
-
 
 def contact_store(session: "CliSession") -> "ContactStore":
     from veen.client.identity.contacts import ContactStore

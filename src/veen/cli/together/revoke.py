@@ -15,8 +15,6 @@ from veen.cli.together.people import card_of
 if TYPE_CHECKING:
     from veen.client.client import Client
 
-__all__ = ["reader", "revoke", "writer"]
-
 revoke = LazyGroup(
     "revoke",
     help="""Take the right to write or to read from somebody.

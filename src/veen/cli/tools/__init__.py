@@ -1,3 +1,1 @@
 """bench, selftest, vesn."""
-
-__all__: list[str] = []

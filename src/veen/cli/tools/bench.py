@@ -12,8 +12,6 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SIZE
 
-__all__ = ["bench", "submit"]
-
 bench = LazyGroup("bench", help="How fast a hub takes messages from here, with everything verified.")
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from veen.core.crypto.ed25519 import SigningKey
     from veen.selftest.world import HubAt
 
-__all__ = ["authority", "bridge", "core", "federated", "overlays", "recorder", "selftest", "veen_selftest_main"]
-
 _KEY_BYTES: Final = 32
 _MAX_KEY_FILE: Final = 256
 

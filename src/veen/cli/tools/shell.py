@@ -10,8 +10,6 @@ import click
 
 from veen.cli.shared.output import Exit, Fail, Output, output_options
 
-__all__ = ["run_script", "shell"]
-
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 _MAX_SCRIPT: Final = 16 * 1024 * 1024
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from veen.vesn.objects import Equivocation
     from veen.vesn.portability import Report
 
-__all__ = ["import_", "inspect", "mirror", "verify", "vesn"]
-
 _SET: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _ANY: Final = click.Path(exists=True, path_type=Path)
 _OTHER_COPY: Final = "compare with another copy of the set; keep this one as evidence"

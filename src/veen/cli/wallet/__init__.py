@@ -1,3 +1,1 @@
 """veen wallet."""
-
-__all__: list[str] = []

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from veen.overlays.wallet.ledger import LedgerFold
     from veen.overlays.wallet.policy import Owners
 
-__all__ = ["Ledgers", "ledger_options", "owner_of", "wallet_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OWNED: Final = re.compile(r"(?P<owner>[^:]+):(?P<currency>[^:]+)")
@@ -113,7 +111,7 @@ def ledger_options(command: F) -> F:
         type=click.IntRange(min=0),
         default=_SKEW_SEC,
         show_default=True,
-        help="Seconds that the time in a message may be off the time of the hub; beyond that it counts for nothing.",
+        help="Seconds that the time in a message may be off the time of the hub; beyond that it has no effect.",
     )
     @wraps(command)
     def run(

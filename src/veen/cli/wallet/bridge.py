@@ -11,8 +11,6 @@ from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import send_draft
 from veen.cli.wallet.args import Ledgers, ledger_options
 
-__all__ = ["bridge"]
-
 
 @click.command()
 @click.option("--to-context", type=CONTEXT, required=True, help="The context of the hub to copy to.")
@@ -32,7 +30,7 @@ def bridge(
 ) -> None:
     """Copy to another hub what it lacks of the wallets here: same schema, same bytes, the original as parent.
 
-    Both logs are read and verified. What counts for nothing under the policy here stays here. Readers over there name
+    Both logs are read and verified. What has no effect under the policy here stays here. Readers over there name
     the key of the bridge by --bridge. Running it again sends only what is new.
 
     \b

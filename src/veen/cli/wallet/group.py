@@ -19,8 +19,6 @@ from veen.cli.wallet.args import Ledgers, ledger_options, owner_of, wallet_of
 if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
 
-__all__ = ["wallet"]
-
 _U64: Final = (1 << 64) - 1
 _AMOUNT: Final = argument("amount", type=click.IntRange(0, _U64))
 _REF: Final = option("--ref", help="An outside reference: the same one counts once.")
@@ -36,7 +34,7 @@ wallet: Final = Noun(
     """,
     writes=[
         option("--ts", type=MOMENT, help="The time in the message; default: now."),
-        option("--force", is_flag=True, help="Send it even if it would count for nothing as things stand."),
+        option("--force", is_flag=True, help="Send it even if it would have no effect as things stand."),
         ledger_options,
     ],
     others={

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from veen.overlays.wallet.rules import Wallet
     from veen.overlays.wallet.statements import Line, Statement
 
-__all__ = ["balance", "history", "statement", "verify"]
-
 
 def _about(wallet_id: bytes, wallet: "Wallet", as_of: int) -> dict[str, Any]:
     state = "closed" if wallet.closed else "frozen" if wallet.frozen else "open" if wallet.exists else "unopened"
@@ -78,7 +76,7 @@ def _row(line: "Line") -> list[Any]:
 
 @click.command()
 @click.argument("name", metavar="WALLET")
-@click.option("--refused", is_flag=True, help="Also what counted for nothing, and why.")
+@click.option("--refused", is_flag=True, help="Also what had no effect, and why.")
 @ledger_options
 @client_options
 def history(output: Output, session: CliSession, name: str, refused: bool, ledgers: Ledgers) -> None:
@@ -123,7 +121,7 @@ def statement(
     def human() -> None:
         output.fields([("wallet_id", account.wallet_id), ("currency", account.currency), ("opening", account.opening)])
         output.table(_COLUMNS, [_row(line) for line in account.lines])
-        output.fields([("closing", account.closing), ("counted for nothing", len(account.refused))])
+        output.fields([("closing", account.closing), ("had no effect", len(account.refused))])
         if proofs:
             output.line(f"{len(account.lines)} lines proven", "good")
 

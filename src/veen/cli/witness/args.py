@@ -12,24 +12,13 @@ if TYPE_CHECKING:
     from veen.client.session import HubSession
     from veen.core.tlog.policy import WitnessPolicy
 
-__all__ = ["POLICY", "open_session", "read_policy_file", "run_with_session"]
-
 T = TypeVar("T")
-_MAX_BYTES: Final = 1 << 20
 
 
 def read_policy_file(path: Path) -> "WitnessPolicy":
-    from veen.core.tlog.errors import WitnessPolicyError
-    from veen.core.tlog.policy import WitnessPolicy
+    from veen.client.verify.witnesses import read_witness_policy
 
-    with path.open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    try:
-        return WitnessPolicy.parse(data.decode())
-    except UnicodeDecodeError as exc:
-        raise WitnessPolicyError(f"{path}: not UTF-8 text") from exc
-    except WitnessPolicyError as exc:
-        raise WitnessPolicyError(f"{path}: {exc.what}") from exc
+    return read_witness_policy(path)
 
 
 POLICY: Final = click.Path(exists=True, dir_okay=False, path_type=Path)  # to be read by `read_policy_file`

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
     from veen.core.tlog.policy import WitnessPolicy
 
-__all__ = ["check", "evidence", "key", "policy", "run", "show", "witness"]
-
 _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 

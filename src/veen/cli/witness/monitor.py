@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from veen.core.tlog.policy import WitnessPolicy
     from veen.products.witness.monitor import Monitor, MonitorFinding
 
-__all__ = ["monitor"]
-
 _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 
 
