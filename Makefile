@@ -10,11 +10,13 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest
-RUN := $(PYTEST) -q --dist loadgroup --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED))
+# The tests of a file in one process, the longest files first (tests/scheduling.py).
+RUN := $(PYTEST) -q --dist loadgroup --no-loadscope-reorder --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED))
 # What the tests marked `system` run, each with the Debian package that brings it.
 PROGRAMS := systemd-analyze:systemd zsh:zsh fish:fish buildah:buildah umoci:umoci bwrap:bubblewrap \
-	chromium:chromium rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 nsenter:util-linux iptables:iptables openssl:openssl \
-	/lib/systemd/systemd-journal-remote:systemd-journal-remote nginx:nginx-light
+	chromium:chromium firefox-esr:firefox-esr rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 nsenter:util-linux iptables:iptables openssl:openssl \
+	/lib/systemd/systemd-journal-remote:systemd-journal-remote nginx:nginx-light \
+	dbus-run-session:dbus-daemon gnome-keyring-daemon:gnome-keyring
 # What exists of the places that hold Python; benchmarks may not be there yet.
 CODE := $(wildcard src tests tools benchmarks examples)
 
@@ -24,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo dist release-check native check test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
+.PHONY: help demo dist release-check native check check-tests test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +42,7 @@ $(BIN)/uv: constraints.txt
 
 $(STAMP): $(BIN)/uv pyproject.toml constraints.txt
 	@echo "installing veen[dev]"
-	@$(UV) --editable '.[dev]'
+	@$(UV) --compile-bytecode --editable '.[dev]'
 	@touch $@
 
 $(VENV)/.stamp-fuzz: $(STAMP)
@@ -51,6 +53,15 @@ $(VENV)/.stamp-fuzz: $(STAMP)
 $(VENV)/.stamp-spark: $(STAMP)
 	@echo "installing veen[spark]; this downloads about half a gigabyte the first time"
 	@$(UV) --compile-bytecode --editable '.[spark]'
+	@touch $@
+
+# The JVMs that tests start take their classes from it: half of the time of a start.
+$(VENV)/.stamp-classes: $(VENV)/.stamp-spark
+	@tools/ensure_java.sh >&2
+	@echo "making the class-data archive for the JVMs of the tests"
+	@rm -rf $(VENV)/spark-classes
+	@VEEN_SPARK_ARCHIVE=$(CURDIR)/$(VENV)/spark-classes $(BIN)/python -c "from veen.spark.startup import prepare; prepare()" \
+		|| echo "there is none: the tests go on without"
 	@touch $@
 
 # Built where it runs, for the CPU it runs on (NATIVE_FLAGS= for any CPU of its architecture). Nothing needs it: without
@@ -91,12 +102,16 @@ release-check: $(VENV)/.stamp-release ## build twice, install on every Python he
 	@$(BIN)/python tools/release_check.py
 
 # What an edit breaks first, in a minute: no Spark, no hub processes, fewer examples. .ci/run is the whole check.
-check: $(STAMP) $(VENV)/.stamp-spark style ## the quick check while editing: style, core, storage, overlays, architecture
+# Types are checked beside the tests: mypy uses one core.
+check: $(STAMP) $(VENV)/.stamp-spark ## the quick check while editing: style, core, storage, overlays, architecture
+	@$(MAKE) --jobs=2 --output-sync=target style check-tests
+
+check-tests: $(STAMP) $(VENV)/.stamp-spark
 	@$(RUN) -n $(JOBS) --hypothesis-profile=quick -m "not slow and not system and not long" \
 		tests/core tests/overlays tests/storage tests/test_architecture.py tests/test_words.py
 
 # Tests that share a Spark session carry a group, and a group runs in one process.
-test: $(STAMP) native java $(VENV)/.stamp-spark ## the fast tests
+test: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes ## the fast tests
 	@$(RUN) -n $(JOBS) -m "not slow and not system"
 
 # What the native module has a part in, once more without it: pure Python is what other machines run.
@@ -113,7 +128,7 @@ test-system: $(STAMP) $(VENV)/.stamp-spark ## the tests that run programs of Deb
 	@tools/ensure_packages.sh $(PROGRAMS)
 	@$(RUN) -n 0 -m "system and not slow" || { [ $$? -eq 5 ] && echo "no test is marked system"; }
 
-test-slow: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
+test-slow: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
 	@$(RUN) -n $(JOBS) --hypothesis-profile=thorough -m slow || { [ $$? -eq 5 ] && echo "no test is marked slow"; }
 	@if [ -f tests/fuzz/run.py ]; then $(BIN)/python tests/fuzz/run.py $(FUZZ_ARGS); else echo "no fuzz targets yet"; fi
 
@@ -144,10 +159,12 @@ $(VENV)/.stamp-bench: $(STAMP)
 		|| echo "no PostgreSQL: it is left out"
 	@touch $@
 
+# BASELINE=DIR: another checkout with its own .venv, whose hub is measured in the same rounds.
 bench: $(STAMP) native $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure: core, hub, peers, growth, Spark (an hour)
 	@$(PYTEST) benchmarks -q -p no:xdist -p no:randomly --timeout=0 --benchmark-only --benchmark-disable-gc --benchmark-warmup=on \
 		--benchmark-min-rounds=10 --benchmark-sort=name --benchmark-columns=min,median,iqr,ops,rounds
-	@$(BIN)/python -m benchmarks.hub
+	@$(BIN)/python -m benchmarks.hub $(if $(BASELINE),--baseline $(BASELINE))
+	@$(BIN)/python -m benchmarks.cliffs
 	@$(BIN)/python -m benchmarks.hostile
 	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.overlays
@@ -155,8 +172,10 @@ bench: $(STAMP) native $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure
 	@$(BIN)/python -m benchmarks.labels 1000 1000000
 	@$(BIN)/python -m benchmarks.requests
 	@$(BIN)/python -m benchmarks.transports
+	@$(BIN)/python -m benchmarks.replica
+	@$(BIN)/python -m benchmarks.attest
 	@$(BIN)/python -m benchmarks.recorder --events 100000
-	@$(BIN)/python benchmarks/bridge.py --events 10000 100000 1000000 --openings
+	@$(BIN)/python -m benchmarks.bridge --events 10000 100000 1000000 --openings
 	@$(BIN)/python -m benchmarks.reconcile --events 1000000
 	@$(BIN)/python -m benchmarks.spark
 

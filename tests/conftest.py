@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import scheduling
+from tests.examples import QUICK
 
 import traceability
 
 SLOW_TIMEOUT_SEC = 4 * 3600
+MAX_ID_CHARS = 100
 
 # Each of the JVMs that tests start would leave 160 MB behind, in a home of its own.
 os.environ.setdefault("VEEN_SPARK_ARCHIVE", "off")
+
+
+def jvm_options(prefix: Path) -> str:
+    """For JVMs that end after seconds: the quick compiler alone, and the classes that `make` put into an archive."""
+    archives = [f"-XX:SharedArchiveFile={path}" for path in (prefix / "spark-classes").glob("classes-*.jsa")]
+    quiet = ["-Xlog:disable", "-Xlog:all=error:stderr"]  # an archive that does not fit is left out without a word
+    return " ".join(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *archives[:1], *quiet])
+
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options(Path(sys.prefix)))
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Collecting seventeen thousand tests makes no garbage, and looking for some took a third of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # tests and modules stay: later collections need not look at them
+    gc.enable()
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -20,8 +48,17 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SEC))
-    # A group runs in one process and takes minutes: it begins first, whatever the order.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    items.sort(key=scheduling.begins_before)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """A megabyte of input would be the name of its test, in the list of each process and in each of its reports."""
+    return f"{argname} of {len(val)}" if isinstance(val, (str, bytes)) and len(val) > MAX_ID_CHARS else None
+
+
+@pytest.hookimpl(optionalhook=True)  # make check and mutmut run without xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.FileScheduling | None:
+    return scheduling.FileScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -34,7 +71,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 # There half of the examples are drawn: always the same ones, after people have drawn others many times.
 CI = "CI" in os.environ
 settings.register_profile("default", deadline=None, derandomize=CI, max_examples=50 if CI else 100)
-settings.register_profile("quick", deadline=None, derandomize="CI" in os.environ, max_examples=15)  # make check
+settings.register_profile("quick", deadline=None, derandomize="CI" in os.environ, max_examples=QUICK)  # make check
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 # mutmut runs the tests several times in one process, on new instances of the test classes, and needs stable verdicts.
 settings.register_profile(

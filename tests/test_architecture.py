@@ -1,6 +1,7 @@
 """Who knows whom (spec §3.6, §3.7, §13): told from the source itself, import by import."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +11,8 @@ import pytest
 
 import veen
 from veen.storage import layout
+
+pytestmark = pytest.mark.xdist_group("architecture")  # in one process, which parses the source once
 
 ROOT = Path(veen.__file__).parent
 # From the lowest to the highest; hub, client and overlays do not know each other.
@@ -120,6 +123,13 @@ def test_tools_use_public_names_only(package):
                 owner = node.value
                 own = isinstance(owner, ast.Name) and owner.id in {"self", "cls"}
                 assert own or node.attr in defined(tree) | OF_TUPLES, f"{path}:{node.lineno} uses {node.attr}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_imports_a_private_name_of_another(package):
+    """An underscore is what makes a name private; only packages, and modules that pass names on, have `__all__`."""
+    for path, module, name in imports(package):
+        assert module.split(".")[0] != "veen" or not re.match("_[a-z]", name), f"{path}: {name}"
 
 
 @cache

@@ -42,6 +42,7 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import (
     AnchorRequest,
     AttachmentGrant,
+    AttachmentsRequest,
     CapStatusRequest,
     ClientCursorRequest,
     ConsistencyRequest,
@@ -580,6 +581,8 @@ RECIPES = {
     ("POST", "client_cursor", 200, "ok"): [post("client_cursor", cursor())],
     ("POST", "client_cursor", 400, "E.BAD_REQUEST"): [post("client_cursor", cursor(ts=w.NOW - 61))],
     ("POST", "client_cursor", 409, "SIG_INVALID"): [post("client_cursor", cursor().to_bytes()[:-1] + b"\0")],
+    ("POST", "attachments", 200, "ok"): [post("attachments", AttachmentsRequest(after=0))],
+    ("POST", "attachments", 400, "E.BAD_REQUEST"): [post("attachments", AttachmentsRequest(after=2**63))],
     ("POST", "feed", 200, "ok"): [post("feed", FeedRequest(control_bytes=0, wait_sec=0))],
     ("POST", "feed", 400, "E.BAD_REQUEST"): [
         post("feed", FeedRequest(control_bytes=0, wait_sec=61)),

@@ -51,7 +51,10 @@ from veen.core.objects.tooling import (
     AnchorRequest,
     AnchorResponse,
     AnchorsResponse,
+    AttachedEntry,
     AttachmentGrant,
+    AttachmentsRequest,
+    AttachmentsResponse,
     AuthorizeResponse,
     CapStatusRequest,
     CapStatusResponse,
@@ -79,6 +82,7 @@ from veen.core.objects.tooling import (
     RecordResponse,
     RotateKeyRequest,
     StatusResponse,
+    StoredAttachment,
     StreamRegisterRequest,
     StreamsResponse,
     TailRequest,
@@ -554,11 +558,18 @@ def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[s
     promote = HubPromote(source="http://127.0.0.1:8080", upto=8, root=heads, complete=True)
     fenced = ControlRecord.issue(hub, None, fence, hub_ts=1_700_000_000)
     info = LabelInfo(label=label, epoch=0, last_stream_seq=7, last_mmr_root=root, last_hub_ts=2000)
+    attached = AttachedEntry(label=label, client_id=KEYS["client"].public, client_seq=3)
+    stored = StoredAttachment(number=10, coid=root, size=48, owner=b"", pinned=False, entries=(attached,))
     return [
         ("hub.fence", fence),
         ("hub.promote", promote),
         ("control_record_hub.fence", fenced),
         ("control_record_hub.promote", ControlRecord.issue(hub, fenced, promote, hub_ts=1_700_000_060)),
+        ("attached_entry", attached),
+        ("stored_attachment", stored),
+        ("attachments_request", AttachmentsRequest(after=0)),
+        ("attachments_request_that_goes_on", AttachmentsRequest(after=9, instance=bytes(32))),
+        ("attachments_response", AttachmentsResponse(instance=bytes(32), last=12, attachments=(stored,))),
         ("feed_request", FeedRequest(control_bytes=0, wait_sec=0)),
         ("feed_request_that_goes_on", FeedRequest(control_bytes=512, wait_sec=30, instance=bytes(32), after=9)),
         (
@@ -1004,6 +1015,10 @@ METHODS: Final = (
         _OK,
         (400, "E.BAD_REQUEST", "`ts` is further than max_epoch_skew_sec from the hub's time"),
         (409, "SIG_INVALID", "client_id did not sign the request"),
+    )),
+    Method("POST", "/tooling/attachments", "attachments", "reader", "attachments request", "attachments response", (
+        _OK,
+        (400, "E.BAD_REQUEST", "`after` is above 2^63 - 1"),
     )),
     Method("POST", "/tooling/feed", "feed", "reader", "feed request", "feed response", (
         _OK,

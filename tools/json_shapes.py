@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from veen.cli.shared.shapes import ERROR, meaning_of
+from veen.cli.shared.shapes import ERROR, FOREIGN, meaning_of
 
 ROOT: Final = Path(__file__).parents[1]
 SHAPES: Final = ROOT / "src/veen/cli/shapes.json"
@@ -164,13 +164,16 @@ def merge(directory: Path) -> None:
     """Widen the recorded shapes by what was observed."""
     shapes: dict[str, dict[str, Any]] = json.loads(SHAPES.read_text("utf-8"))
     wholes: dict[str, Observed] = {}
+    starts: dict[str, Observed] = {}
     lines: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(directory.glob("*.ndjson")):
         for text in path.read_text("utf-8").splitlines():
             row = json.loads(text)
             if not isinstance(row["value"], dict):
                 continue
-            if row["line"]:
+            if row.get("start"):
+                starts.setdefault(row["command"], Observed()).add(row["value"])
+            elif row["line"]:
                 lines.setdefault(row["command"], []).append(row["value"])
             else:
                 wholes.setdefault(row["command"], Observed()).add(row["value"], whole=not row["code"])
@@ -188,11 +191,14 @@ def merge(directory: Path) -> None:
                 observed.add(value)
         assert observed is not None  # noqa: S101 - one of the two has the command
         old = shapes.get(command)
-        schema = observed.schema() if old is None else widened(old["schema"], observed.schema())
-        shapes[command] = {"version": 1 if old is None else old["version"], "schema": schema}
+        schema = widened((old or {}).get("schema", {}), observed.schema())
+        shapes[command] = {"version": 1 if old is None else old["version"], **(old or {}), "schema": schema}
         listed = listed or (old or {}).get("lines")
         if listed:
             shapes[command]["lines"] = listed
+    for command, observed in starts.items():
+        row = shapes.setdefault(command, {"version": 1})
+        row["start"] = widened(row.get("start", {}), observed.schema())
     SHAPES.write_text(json.dumps(dict(sorted(shapes.items())), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
@@ -203,7 +209,7 @@ def _list_of(whole: Observed | None, lines: list[dict[str, Any]]) -> str | None:
     lists = [name for name, part in whole.fields.items() if "array" in part.types]
     fitting = [
         name for name in lists if (items := whole.fields[name].items) is not None and set(lines[0]) & set(items.fields)
-    ]
+    ] or (lists if len(lists) == 1 else [])
     return fitting[0] if fitting and not set(lines[0]) <= set(whole.fields) else None
 
 
@@ -216,7 +222,12 @@ def page() -> str:
         parts.append(f"\n## veen {command}\n\nVersion {row['version']}.")
         if row.get("lines"):
             parts.append(f" `--ndjson` prints one line for each element of `{row['lines']}`.")
-        parts += ["\n\n", _table(row["schema"])]
+        if "schema" in row:
+            parts += ["\n\n", _table(row["schema"])]
+        if "start" in row:
+            parts += ["\n\nOn standard error, one line when it is ready:\n\n", _table(row["start"])]
+    parts.append("\n## Commands without a shape\n\n| command | why |\n|---|---|\n")
+    parts += [f"| `veen {command}` | {reason} |\n" for command, reason in sorted(FOREIGN.items())]
     return "".join(parts)
 
 

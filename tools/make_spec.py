@@ -94,6 +94,19 @@ MEANINGS: Final = {
         "The last accepted client_seq and prev_ack, 0 and 0 if there is none; `stream_seq` and `leaf` of "
         "the entry asked for, both absent if the client has no such entry. Only what is durable."
     ),
+    "attached entry": "An entry that an attachment belongs to, by the names that its writer knows beforehand.",
+    "attachments request": (
+        "Which attachments came or changed behind the change `after` of `instance`, both of an answer before? "
+        "0 and no instance ask for all of them."
+    ),
+    "attachments response": (
+        "The first of them in the order of their changes; none if nothing is left up to the change `last`. Another "
+        "`instance` than the one asked for counts its changes anew, and the answer begins with the first."
+    ),
+    "stored attachment": (
+        "What a hub notes of an attachment: its bytes are at /tooling/attachment/<coid>. `owner` is whose quota it "
+        "counts for, empty for nobody's; retention erases it with the last of `entries`, never if it is `pinned`."
+    ),
     "feed request": (
         "What changed? `control_bytes` is the length of the caller's control journal; `instance` and `after` "
         "are those of an answer before. The answer waits up to `wait_sec` if nothing did."

@@ -99,6 +99,20 @@ def test_many_are_sent_in_batches_with_one_outcome_each(context, stream):
         assert [entry.json["n"] for entry in hub.stream(stream).read(from_seq=149)] == [148, 149]
 
 
+def test_the_newest_entries_are_read_by_number(context, stream):
+    with veen.connect() as hub:
+        handle = hub.stream(stream)
+        assert list(handle.read(last=3)) == []
+        handle.send_many({"n": number} for number in range(5))
+        assert [entry.json["n"] for entry in handle.read(last=2)] == [3, 4]
+        assert [entry.json["n"] for entry in handle.read(last=9)] == [0, 1, 2, 3, 4]
+        assert [entry.json["n"] for entry in handle.read(last=2, to_seq=4)] == [2, 3]
+        assert [entry.json["n"] for entry in handle.read(last=1, author="dev")] == [4]
+        for bad in (0, -1):
+            with pytest.raises(veen.Error):
+                next(handle.read(last=bad))
+
+
 def test_reading_by_time_and_author(context, stream):
     with veen.connect() as hub:
         handle = hub.stream(stream)

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+from click.testing import CliRunner
 from tests.cli import shapecheck
 from tests.hub import builders as w
 
+from veen.cli.app import cli
+from veen.cli.shared.output import Exit
 from veen.core.objects.envelopes import SubmitResponse
 from veen.core.objects.receipt import Receipt
 
@@ -31,11 +34,20 @@ def veen(*args, env=None):
     return done
 
 
+LASTING = (("hub", "start"), ("replica", "run"))  # they stay, or leave a process behind
+
+
 def report(*args, code=0, env=None):
-    """What a command says as JSON."""
-    done = veen(*args, "--json", env=env)
-    assert done.returncode == code, done.stderr.decode()
-    return json.loads(done.stdout or done.stderr)
+    """What a command says as JSON; in a process of its own what is `LASTING`, and wrong calls, which `main` answers."""
+    if args[:2] in LASTING or code == Exit.USAGE:
+        done = veen(*args, "--json", env=env)
+        status, stdout, stderr = done.returncode, done.stdout.decode(), done.stderr.decode()
+    else:
+        result = CliRunner().invoke(cli, [*map(str, args), "--json"], env=env)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        status, stdout, stderr = result.exit_code, result.stdout, result.stderr
+    assert status == code, stderr
+    return json.loads(stdout or stderr)
 
 
 class HubClient:

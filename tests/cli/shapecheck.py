@@ -12,7 +12,7 @@ import click
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Mode, sniff_mode
-from veen.cli.shared.shapes import ERROR, shapes
+from veen.cli.shared.shapes import ERROR, FOREIGN, shapes
 
 RECORDING = os.environ.get("VEEN_RECORD_SHAPES")
 _TYPES = {
@@ -93,7 +93,7 @@ def check(arguments, code, stdout, stderr):
     if mode not in (Mode.JSON, Mode.NDJSON) or {"--help", "--json-schema"} & set(arguments):
         return
     name = name_of(arguments)
-    if name is None or name == "shell":
+    if name is None or name in FOREIGN:
         return
     values = parsed(mode, stdout)
     if RECORDING:
@@ -106,7 +106,8 @@ def check(arguments, code, stdout, stderr):
                     problems = list(departures(ERROR, error))
                     assert not problems, f"veen {name}: {problems}"
     row = shapes().get(name)
-    if row is None:
+    if row is None or "schema" not in row:
+        assert not values, f"veen {name} prints JSON, and docs/json.md describes none: record it"
         return
     for is_line, value in values:
         problems = list(departures(row["schema"], value))
@@ -123,10 +124,22 @@ def check(arguments, code, stdout, stderr):
         )
 
 
-def _record(name, code, values):
+def check_start(arguments, line):
+    """Compare the line that a command prints on standard error when it is ready with its shape: what the line says."""
+    name, value = name_of([str(argument) for argument in arguments]), json.loads(line)
+    if RECORDING:
+        _record(name, 0, [(False, value)], start=True)
+    else:
+        problems = list(departures(shapes()[name]["start"], value))
+        assert not problems, f"veen {name} begins with JSON that docs/json.md does not describe: {problems}"
+    return value
+
+
+def _record(name, code, values, *, start=False):
     assert RECORDING is not None
     directory = Path(RECORDING)
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{os.getpid()}.ndjson").open("a") as file:
         for is_line, value in values:
-            file.write(json.dumps({"command": name, "code": code, "line": is_line, "value": value}) + "\n")
+            row = {"command": name, "code": code, "line": is_line, "start": start, "value": value}
+            file.write(json.dumps(row) + "\n")

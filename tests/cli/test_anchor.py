@@ -82,6 +82,20 @@ def test_goals_audit_anchor(start, tmp_path, token):
         assert error["code"] == "ANCHOR.INVALID"
 
 
+def test_the_hub_anchors_the_audit_log_of_a_bridge(start, tmp_path, token):
+    chain = tmp_path / "worm"
+    with start("hub", "--set", "anchor.backend=file", "--set", f"anchor.directory={chain}") as hub:
+        alice = auditor(tmp_path / "alice", hub, token)
+        alice.say(alice.new_stream("bridge/online/log"), "a record of a bundle")
+        done = alice.json("bridge", "anchor", "online")
+        assert (done["stream"], done["upto_seq"]) == ("bridge/online/log", 1)
+        assert AnchorFile(OsFs(chain)).verify(bytes.fromhex(done["root"]), bytes.fromhex(done["anchor_ref"]))
+        alice.run("bridge", "anchor", "report", code=Exit.USAGE)
+        (tmp_path / "no-report").write_text("{}")
+        error = alice.json("bridge", "anchor", "report", "--report", tmp_path / "no-report", code=Exit.REFUSED)
+        assert error["code"] == "AGB.REPORT"
+
+
 @pytest.mark.req("ANC-02")
 def test_a_root_is_stated_in_the_log_of_another_hub_and_verifies_offline(start, tmp_path, token):
     evidence = tmp_path / "orders.veen-evidence"

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.hubprocess import running
 from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
@@ -120,8 +121,11 @@ def test_a_server_answers_what_a_local_fold_answers(fabric):
     try:
         asked = caller.json("disc", "query", "overlay", "--tag", "rpc-test", "--at", "questions", "--timeout", "90s")
         assert server.stdout is not None
-        assert json.loads(server.stdout.readline())["ok"]
+        line = server.stdout.readline()
+        assert json.loads(line)["ok"]
+        shapecheck.check(["disc", "serve", "--ndjson"], 0, line, "")
     finally:
         server.kill()
         server.communicate()
+    assert operator.json("disc", "serve", "questions", "--for", "1s").keys() == {"questions"}
     assert asked == caller.json("disc", "query", "overlay", "--tag", "rpc-test")

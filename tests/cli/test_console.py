@@ -11,10 +11,12 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tests.cli import shapecheck
 from tests.cli.hubprocess import DEV, running
 from tests.cli.interrupts import interruptible
 from tests.cli.talk import Talk
 from tests.cli.tree import check_line, command_lines, exists
+from tests.hub.test_http import certificate, trusting
 
 from veen.cli.shared.output import Exit
 
@@ -32,7 +34,7 @@ def serving(talk, verb, *words, **env):
     )
     try:
         assert process.stderr is not None
-        yield json.loads(process.stderr.readline())
+        yield shapecheck.check_start(["console", verb], process.stderr.readline())
     finally:
         process.send_signal(signal.SIGINT)
         with process:
@@ -77,12 +79,66 @@ def test_a_console_shows_the_log_while_the_terminal_goes_on(tmp_path):
         assert "token=" not in (tmp_path / "opened").read_text()
 
 
-def test_other_addresses_need_tls(tmp_path):
+def test_other_addresses_need_tls_and_a_login(tmp_path):
+    cert, key, _ = certificate(tmp_path, "localhost")
+    passwords = tmp_path / "console.passwords"
+    word = tmp_path / "word"
+    word.write_text("correct horse battery staple\n")
+    word.chmod(0o600)
+    tls = ("--tls-cert", str(cert), "--tls-key", str(key))
     with running(tmp_path / "hub", *DEV, "--set", "log.level=error") as hub:
         talk = Talk(tmp_path / "home", hub)
         talk.new_stream("orders")
-        refused = talk.run("console", "serve", "--host", "0.0.0.0", code=Exit.LOCAL)  # noqa: S104 - it is refused
-        assert "E.LOCAL.PLAIN_HTTP" in refused.stderr
+        for option in ("--host", "--listen"):
+            refused = talk.run("console", "serve", option, "0.0.0.0", code=Exit.LOCAL)  # noqa: S104 - it is refused
+            assert "E.LOCAL.PLAIN_HTTP" in refused.stderr
+        refused = talk.run("console", "serve", "--listen", "0.0.0.0", *tls, code=Exit.LOCAL)  # noqa: S104 - as above
+        assert "E.CONSOLE.LOGIN" in refused.stderr
+        talk.run("console", "password", "alice", "--out", str(passwords), "--password-file", str(word))
+        listed = talk.json("console", "password", "bob", "--out", str(passwords), "--password-file", str(word))
+        assert listed["names"] == ["alice", "bob"]
+        assert passwords.stat().st_mode & 0o077 == 0
+        assert "horse" not in passwords.read_text()
+        removed = talk.json("console", "password", "bob", "--out", str(passwords), "--remove")
+        assert removed["names"] == ["alice"]
+        talk.run("console", "password", "bob", "--out", str(passwords), "--remove", code=Exit.USAGE)
+        weak = tmp_path / "weak"
+        weak.write_text("password\n")
+        weak.chmod(0o600)
+        talk.run("console", "password", "eve", "--out", str(passwords), "--password-file", str(weak), code=Exit.LOCAL)
+        nobody = talk.run("console", "password", "eve", "--out", str(passwords), code=Exit.LOCAL)
+        assert "E.LOCAL.INPUT" in nobody.stderr
+        bad = tmp_path / "bad.passwords"
+        bad.write_text("alice:secret\n")
+        bad.chmod(0o600)
+        assert "E.CONSOLE.PASSWORDS" in talk.run("console", "serve", "--login", str(bad), code=Exit.LOCAL).stderr
+        with (
+            serving(talk, "serve", *tls, "--login", str(passwords), "--allow-write") as notice,
+            httpx2.Client(verify=trusting(cert)) as browser,
+        ):
+            url = notice["url"]
+            assert url.startswith("https://127.0.0.1:")
+            assert "token" not in json.dumps(notice)
+            url = url.replace("127.0.0.1", "localhost")  # the name in the certificate
+            assert browser.get(url + "/overview").status_code == 401
+            data = {"name": "alice", "password": "correct horse battery staple"}
+            assert browser.post(url + "/login", data=data).status_code == 403
+            answer = browser.post(url + "/login", data=data, headers={"Origin": url})
+            assert answer.status_code == 303
+            assert "secure" in answer.headers["set-cookie"].lower()
+            (row,) = browser.get(url + "/overview.json").json()["streams"]
+            path = f"/stream/{row['stream_id']}"
+            form = re.findall(rf'action="{path}/send".*?value="([^"]+)"', browser.get(url + path).text, re.DOTALL)[0]
+            answers = [
+                browser.post(f"{url}{path}/send", data={"form": form, "body": "from the page"}, headers={"Origin": url})
+                for _ in range(2)
+            ]
+            assert [answer.status_code for answer in answers] == [303, 303]
+            assert "entry 1 of orders" in browser.get(url + answers[-1].headers["location"]).text
+            talk.run("send", "orders", "from the terminal")  # the identity is free in between
+            entries = browser.get(f"{url}{path}.json").json()["entries"]
+            assert [entry["body"] for entry in entries] == ["from the page", "from the terminal"]
+            assert len({entry["client_id"] for entry in entries}) == 1  # one identity, one client key
         for prefix in ("ops", "/ops/", "/a b", "//x"):
             assert "--root-path" in talk.run("console", "serve", "--root-path", prefix, code=Exit.USAGE).stderr
 

@@ -39,10 +39,10 @@ def test_a_context_names_a_hub_and_pins_its_key(cli):
         ("acme", True, PIN),
         ("dev", False, PIN),
     ]
-    cli.run("context", "use", "dev")
+    assert cli.json("context", "use", "dev")["context"] == "dev"
     assert cli.json("context", "show")["hub"]["value"] == "http://127.0.0.1:1"
     assert cli.json("context", "show", "acme")["identity"] == "alice"
-    cli.run("context", "remove", "dev")
+    assert cli.json("context", "remove", "dev") == {"removed": "dev"}
     assert cli.json("context", "show").get("hub") is None
     assert stat.S_IMODE((cli.root / "config.toml").stat().st_mode) == 0o600
 
@@ -141,12 +141,12 @@ def test_show_tells_where_each_value_comes_from(cli, tmp_path):
 
 
 def test_set_and_unset(cli, tmp_path):
-    cli.run("config", "set", "identity", "alice")
+    assert cli.json("config", "set", "identity", "alice")["value"] == "alice"
     (tmp_path / "ca.pem").touch()
     cli.run("config", "set", "context.acme.ca_file", "ca.pem")
     assert cli.json("config", "show")["identity"] == "alice"
     assert cli.json("context", "show", "acme")["ca_file"] == str(tmp_path / "ca.pem")
-    cli.run("config", "set", "identity", "--unset")
+    assert cli.json("config", "set", "identity", "--unset")["value"] is None
     assert cli.json("config", "show")["identity"] is None
     for line in (["nonsense", "1"], ["mode", "fast"], ["mode"], ["mode", "full", "--unset"]):
         cli.run("config", "set", *line, code=Exit.USAGE)

@@ -117,7 +117,7 @@ def test_without_java_the_spark_part_is_refused_before_anything_is_played(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("jvm")
 def test_the_spark_part_names_the_flipped_bit_and_what_is_kept_is_good(tmp_path):
     root = tmp_path / "kept"
     result = CliRunner().invoke(cli, ["demo", "--spark", "--keep", str(root), "--json"])

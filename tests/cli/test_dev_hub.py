@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.homes import PIN, Cli
 from tests.cli.hubprocess import report, running, veen
+from tests.cli.terminal import in_terminal
 
 from veen.cli.shared.output import Exit
 from veen.client.config.file import read
@@ -45,6 +46,7 @@ def test_two_commands_lead_to_the_first_verified_receipt(cli):
         assert (again.returncode, again.stderr) == (0, b"")
         assert [row["body"] for row in cli.json("stream", "orders")["entries"]] == ["hello", "again"]
         cli.run("kv", "put", "settings", "colour", "blue")
+        cli.run("recorder", "emit", "record/app", "--type", "login", "--subject", "alice", '{"n": 1}')
         assert cli.json("context", "show", "dev")["hub_pk"] == about["pin"]
         assert (cli.root / "dev.passphrase").stat().st_mode & 0o777 == 0o600
         assert cli.json("id", "show")["keystore"] == "sealed"
@@ -141,6 +143,39 @@ def test_a_stream_that_is_in_use_gets_no_new_keys(cli, tmp_path):
     assert notice["identity"] == "dev"
     assert error["code"] == "E.LOCAL.STREAM_IN_USE"
     assert "keyring add" in error["hint"]
+
+
+def test_nobody_is_asked_for_the_random_passphrase_of_another_context(cli, tmp_path):
+    """The identity of the context dev is the only one: elsewhere a person is told to make one of her own."""
+    about = started(cli)
+    try:
+        cli.run("send", "orders", "hello")
+        cli.run("send", "orders", "hello", "--identity", "dev")  # the same, said once more
+        cli.run("context", "add", "prod", "--hub", about["url"], "--pin", about["pin"], "--use")
+        error = cli.json("send", "orders", "hello", code=Exit.LOCAL)
+        assert (error["code"], "veen keygen --name NAME" in error["hint"]) == ("E.LOCAL.INPUT", True)
+        code, screen = in_terminal("send", "orders", "hello", env=cli.env)
+        assert (code, "passphrase of dev" in screen) == (Exit.LOCAL, False)
+        file = error["hint"].rpartition("--passphrase-file ")[2]
+        assert cli.json("send", "orders", "hello", "--identity", "dev", "--passphrase-file", file)["verified"]
+        cli.keygen("alice")
+        assert cli.json("send", "orders", "hello", "--identity", "alice", code=Exit.LOCAL)["code"] == "E.LOCAL.STREAM"
+    finally:
+        stopped(cli)
+
+
+def test_the_pin_of_a_dev_hub_stays_when_its_key_is_rotated(cli):
+    about = started(cli)
+    cli.run("send", "orders", "before")
+    stopped(cli)
+    report("hub", "key", "rotate", about["data_dir"], "--overlap", "0s", env=cli.env)
+    done = veen("hub", "start", "--dev", "--detach", *QUIET, "--json", env=cli.env)
+    try:
+        assert done.stderr == b"", "the context is as it was"
+        assert json.loads(done.stdout)["pin"] == about["pin"]
+        assert [row["body"] for row in cli.json("stream", "orders")["entries"]] == ["before"]
+    finally:
+        stopped(cli)
 
 
 def test_a_passphrase_of_ones_own_replaces_the_file(cli, tmp_path):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,19 @@ SOURCE = Path(veen.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
+@cache
 def texts(path):
     """The strings of a module that are no docstrings; what an f-string puts in is X."""
     tree = ast.parse(path.read_text())
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes, strings = list(ast.walk(tree)), []
+    others = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    others |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner | docs:
-            yield node.value
+            strings.append("".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in others:
+            strings.append(node.value)
+    return strings
 
 
 @pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(SOURCE)) for path in MODULES])

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import shutil
 import threading
+import time
 from types import SimpleNamespace
 
-from tests.cli.hubprocess import running
+from tests.cli.hubprocess import report, running
+from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV, Talk
+from tests.waiting import until
 
 from veen.cli.shared.output import Exit
 from veen.client.transport.http import HttpTransport
@@ -140,3 +143,30 @@ def test_keys_that_others_may_read_are_not_used(tmp_path, monkeypatch, hub):
     key.chmod(0o640)
     error = talk.json("hub", "key", "rotate", "--data-dir", tmp_path / "own", code=Exit.LOCAL)
     assert "mode 0640" in str(error)
+
+
+def test_everybody_prints_the_first_key_as_the_pin_and_a_newcomer_verifies_everything_with_it(tmp_path):
+    """Before and after a rotation, by the start of the hub, by its directory and by its address."""
+    data = tmp_path / "hub"
+    with running(data, *DEV) as hub:
+        alice = Person(tmp_path / "alice", hub, "alice")
+        alice.say(alice.new_stream("orders"), "before")
+        first = hub.about["hub_pk"]
+        assert hub.about["pin"] == first
+        hub.stop()
+    rotated = report("hub", "key", "rotate", data, "--overlap", "0s")["hub_pk"]
+    until(lambda: time.time() > identities.read_identity(OsFs(data)).current.valid_from)
+    with running(data, *DEV) as hub:
+        assert hub.about["hub_pk"] == rotated != first
+        assert hub.about["pin"] == first
+        assert report("hub", "key", "show", data, "--only-pin") == {"pin": first}
+        assert report("hub", "key", "show", "--hub", hub.url, "--only-pin") == {"pin": first}
+        assert alice.json("send", "orders", "after", "--hub", hub.url, "--pin", first)["verified"]
+        newcomer = Person(tmp_path / "newcomer", hub, "newcomer")
+        newcomer.join(alice, "orders")
+        with_pin = ("--hub", hub.url, "--pin", hub.about["pin"])
+        assert [entry["body"] for entry in newcomer.entries("orders", *with_pin)] == ["before", "after"]
+        later = Person(tmp_path / "later", hub, "later")  # what the newest key alone would give her
+        later.join(alice, "orders")
+        refused = later.run("stream", "orders", "--hub", hub.url, "--pin", rotated, code=Exit.BAD_EVIDENCE)
+        assert "E.DIVERGED" in refused.stderr

@@ -50,6 +50,10 @@ def test_each_message_stands_in_the_stream_of_its_identity_and_both_see_the_same
     assert acme.json("id", "group", "show", "staff")["members"] == {known["ctx_id"]: None}
     assert acme.json("id", "role", "show", "clerk")["org_id"] == known["org_id"]
     assert acme.json("id", "org", "show", "Acme")["revoked"] is False
+    for noun, shown in (("principal", alice.me["id_sign_pk"]), ("handle", "@ann"), ("external", "corp:4711")):
+        assert alice.json("id", noun, "show", shown, "--realm", "shop")["overlay"] == "id"
+    for noun in ("context", "group", "handle", "org", "role", "external"):
+        assert len(alice.json("id", noun, "list")[f"{noun}s"]) == 1, noun
     hashes = {person.json("id", "graph")["state_hash"] for person in people}
     assert len(hashes) == 1
     assert alice.json("id", "graph")["issues"] == []

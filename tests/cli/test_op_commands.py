@@ -208,6 +208,7 @@ def test_published_directories_are_verified_against_the_log(people, tmp_path):
     bob.run("op", "publication", "root", tmp_path / "model", code=Exit.LOCAL)
     bob.run("op", "publication", "verify", "models", "other", tmp_path / "model" / "config", code=Exit.LOCAL)
     assert "v1.0.0" in bob.run("op", "publication", "list", "models").stdout
+    assert "v1.0.0" in json.dumps(bob.json("op", "publication", "list", "models"))
 
 
 @pytest.mark.req("RECOV-04", "RECOV-06")
@@ -319,3 +320,4 @@ def test_schemas_are_registered_and_unregistered_ones_in_use_are_named(people):
     assert "| veen.kv.v1 | v1 |" in alice.run("schema", "list", "--emit-docs").stdout
     alice.run("schema", "show", "nothing.v1", code=Exit.LOCAL)
     alice.run("schema", "list")
+    assert {row["name"] for row in alice.json("schema", "list")["schemas"]} >= {"veen.kv.v1", "example.thing.v1"}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.overlay_people import world
 
 from veen.cli.shared.output import Exit
@@ -154,6 +155,8 @@ def test_a_call_is_answered_by_a_program_and_silence_has_a_code(people, tmp_path
         finally:
             server.terminate()
             said, _ = server.communicate()
+    shapecheck.check(["rpc", "serve", "--ndjson"], 0, said.decode(), "")
+    assert bob.json("rpc", "serve", "rpc", "--echo", "--for", "1s").keys() == {"calls"}
     served = [json.loads(line) for line in said.splitlines()]
     assert {row["method"] for row in served} >= {"add", "echo", "fail", "none"}
     traced = alice.json("rpc", "trace", "rpc", "--server", bob.client_id)["calls"]

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.hubprocess import running
 from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
@@ -87,11 +88,15 @@ def test_the_agent_runs_is_killed_and_runs_again(world, tmp_path):
     command = [sys.executable, "-m", "veen", "policy", "run", "--context", "a", "--to", "a", "--to", "b", "--ndjson"]
 
     def start():
-        return subprocess.Popen(command, env={**env, **agent.env}, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env={**env, **agent.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     first = start()
     try:
         assert first.stdout is not None
+        assert first.stderr is not None
+        assert shapecheck.check_start(["policy", "run"], first.stderr.readline())["hubs"] == ["a", "b"]
         assert json.loads(first.stdout.readline())["revocations"] == 1
     finally:
         first.kill()
@@ -108,6 +113,8 @@ def test_the_agent_runs_is_killed_and_runs_again(world, tmp_path):
         second.kill()
         output = second.communicate()[0]
     assert {json.loads(line)["hub"] for line in output.splitlines()} <= {"a", "b"}
+    shapecheck.check(["policy", "run", "--ndjson"], 0, output, "")
+    assert agent.json("policy", "run", "--context", "a", "--to", "a", "--for", "1s").keys() == {"pushes"}
     (shown,) = admin.json("policy", "show", "--context", "a")["hubs"]
     assert shown["records"] <= 2  # each revocation once, whichever agent told it; two at once are one record
 
@@ -117,7 +124,7 @@ def test_a_link_of_a_token_can_be_revoked_by_its_file(world, tmp_path):
     admin, bob, *_ = world
     path = tmp_path / "bob.cap"
     admin.run("cap", "issue", "--subject", bob.card, "--stream", "orders", "--ttl", "1h", "--out", path)
-    by_link = admin.json("policy", "revoke", "cap-token", path, "--link", 1, "--make-keys", "--context", "a")
+    by_link = admin.json("revoke", "publish", "cap-token", path, "--link", 1, "--make-keys", "--context", "a")
     by_bytes = admin.json("policy", "revoke", "cap-token", path, "--context", "a")
     assert by_link["target"] != by_bytes["target"]
     admin.run("policy", "revoke", "cap-token", path, "--link", 2, "--context", "a", code=Exit.USAGE)

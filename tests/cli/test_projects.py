@@ -234,7 +234,7 @@ def test_trust_is_bound_to_content_and_place(cli, tmp_path):
 def test_untrust_takes_it_back_also_if_the_file_is_gone(cli, tmp_path):
     path = project(HOSTILE)
     cli.run("config", "trust", "--yes", path.parent)
-    cli.run("config", "untrust")
+    assert cli.json("config", "untrust") == {"path": str(path), "trusted": False}
     assert cli.json("config", "show", code=Exit.LOCAL)["code"] == "E.LOCAL.UNTRUSTED"
     assert cli.json("config", "untrust", code=Exit.LOCAL)["code"] == "E.LOCAL"
     cli.run("config", "trust", "--yes", path)

@@ -9,6 +9,7 @@ import sys
 from hashlib import sha256
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.hubprocess import DEV, running
 from tests.cli.interrupts import interruptible
 from tests.cli.talk import Talk
@@ -31,7 +32,7 @@ def serving(talk, *words):
     )
     try:
         assert process.stderr is not None
-        yield process, json.loads(process.stderr.readline())["url"]
+        yield process, shapecheck.check_start(["query", "serve"], process.stderr.readline())["url"]
     finally:
         process.send_signal(signal.SIGINT)
         with process:

@@ -17,7 +17,7 @@ from veen.cli.shared.output import Exit
 from veen.log.errors import SubmitFailed
 from veen.spark.submit import SHIPS, Submission, pack_all, pack_code, plan, submit
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("jvm")
 
 
 def veen(*words, **env):

@@ -121,6 +121,7 @@ def test_tail_shows_what_comes_and_ends_where_it_is_told(talk, stream):
     for line in (["tail", stream, "-n", 2], ["stream", stream, "--follow", "--from", 4]):
         lines = talk.run(*line, "--to", 5, "--ndjson").stdout.splitlines()
         assert [json.loads(entry)["seq"] for entry in lines] == [4, 5]
+        assert [entry["seq"] for entry in talk.json(*line, "--to", 5)["entries"]] == [4, 5]
 
 
 def test_tail_delivers_while_others_write(talk, stream):

@@ -235,7 +235,8 @@ def test_authors_are_names_me_and_marked_strangers(talk, bob, tmp_path):
 def test_messages_about_keys_are_shown_as_what_they_say(talk, bob):
     stream = talk.new_stream("together/shown")
     talk.run("invite", stream, "--for", "bob")
-    talk.run("keys", "rotate", stream, "--reason", "new year")
+    rotated = talk.json("keys", "rotate", stream, "--reason", "new year")
+    assert (rotated["generation"], rotated["readers"], rotated["removed"]) == (1, ["bob"], [])
     shown = [row[3] for row in talk.lines("stream", stream)]
     assert shown[0] == "[keys: generation 0 handed over to bob]"
     assert shown[1] == "[keys: generation 1 for 2 cards: new year]"
@@ -250,7 +251,7 @@ def test_contacts_are_added_shown_renamed_and_removed(talk, bob, tmp_path):
     assert talk.json("contacts", "add", "carol", "veen1nonsense", code=Exit.LOCAL)["code"] == "E.LOCAL.CARD"
     assert talk.json("contacts", "rename", "bob", "robert")["name"] == "robert"
     assert talk.json("contacts", "show", "robert")["card"] == card
-    talk.run("contacts", "remove", "robert")
+    assert talk.json("contacts", "remove", "robert") == {"removed": "robert"}
     assert talk.json("contacts", "show", "robert", code=Exit.LOCAL)["code"] == "E.LOCAL.CONTACT"
 
 
@@ -280,6 +281,22 @@ def test_revoking_a_reader_who_is_none_and_shredding_what_is_in_use_are_refused(
     assert error["code"] == "E.LOCAL.GENERATION"
     assert talk.json("keys", "shred", stream, "--generation", 0, code=Exit.LOCAL)["code"] == "E.LOCAL.INPUT"
     assert talk.entries(stream) == []
+
+
+def test_a_reader_is_taken_out_and_an_old_generation_is_shredded(talk, bob):
+    stream = talk.new_stream("together/taken-out")
+    bob.run("join", invited(talk, stream, "--for", "bob"))
+    announced = bob.json("contacts", "announce", stream)
+    assert (announced["stream"], announced["client_id"]) == (stream, bob.json("id", "show")["client_id"])
+    before = talk.json("send", stream, "before")["seq"]
+    revoked = talk.json("revoke", "reader", "bob", stream, "--reason", "left the team")
+    talk.json("send", stream, "after")
+    entries = {entry["seq"]: entry for entry in bob.json("stream", stream)["entries"]}
+    assert entries[before]["body"] == "before"
+    assert "no read key for this stream" in entries[max(entries)]["error"]
+    shredded = talk.json("keys", "shred", stream, "--generation", 0, "--yes")
+    assert (revoked["generation"], revoked["removed"], shredded["generation"]) == (1, ["bob"], 0)
+    assert not [entry for entry in talk.entries(stream) if entry["body"] == "before"]
 
 
 def test_a_hub_that_enforces_no_revocation_says_so(talk, bob):

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -245,7 +246,7 @@ def test_a_record_that_somebody_made_up_blocks_nothing(talk, tmp_path):
         MirrorRecord.of(forged, hub_pk=w.HUB.public, target_label=bytes(32), now=0).to_bytes(),
         b"nonsense",
         real.to_bytes()[:-1],
-        MirrorRecord(**{**{name: getattr(real, name) for name in real.__slots__}, "metadata": None}).to_bytes(),
+        replace(real, metadata=None).to_bytes(),
     ]
     for number, body in enumerate(bodies):
         (tmp_path / f"body-{number}").write_bytes(body)

@@ -67,6 +67,17 @@ def test_what_may_not_be_is_not_sent_and_forced_it_counts_for_nothing(people, wa
     assert alice.json("wallet", "balance", "ab" * 32, code=Exit.LOCAL)["code"] == "E.ABSENT"
 
 
+def test_a_wallet_is_corrected_emptied_and_closed(people, wallets):
+    alice, _ = people
+    mine, _ = wallets
+    assert alice.json("wallet", "adjust", mine, 5, "--reason", "a count was wrong")["balance"] == 75
+    alice.json("wallet", "withdraw", mine, 75)
+    closed = alice.json("wallet", "close", mine)
+    assert (closed["wallet_id"], closed["counted"]) == (mine, True)
+    assert alice.json("wallet", "balance", mine)["state"] == "closed"
+    alice.json("wallet", "deposit", mine, 1, code=Exit.POLICY)
+
+
 @pytest.mark.req("WAL-21")
 def test_every_line_of_a_statement_is_proven_and_the_books_are_verified(people, wallets):
     alice, bob = people

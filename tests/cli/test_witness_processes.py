@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.hubprocess import DEV, report, running, veen
 from tests.hub import builders as w
 from tests.waiting import until
@@ -33,11 +34,12 @@ def witness_process(directory, logs, *options):
     )
     assert process.stderr is not None
     try:
-        yield process, json.loads(process.stderr.readline())
+        yield process, shapecheck.check_start(["witness", "run"], process.stderr.readline())
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=60)
+    shapecheck.check(["witness", "run", "--json"], process.returncode, stdout.decode(), stderr.decode())
 
 
 def note_of(hub):

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import identity
+from tests.examples import examples
 
 from veen.client.errors import CardInvalid, KeyTextInvalid
 from veen.client.identity import bech32
@@ -43,7 +44,7 @@ def test_a_card_holds_no_secret():
 
 
 @given(st.integers(0, len(TEXT) - 1), st.sampled_from(CHARS))
-@settings(max_examples=400)
+@examples(400)
 def test_one_flipped_character_is_always_detected(place, char):
     altered = TEXT[:place] + char + TEXT[place + 1 :]
     if altered.strip() == TEXT:

@@ -20,6 +20,7 @@ from veen.client.generations.records import (
     KeyGeneration,
     KeyShred,
     control_keys,
+    open_back,
 )
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
@@ -90,7 +91,7 @@ def test_a_generation_is_opened_by_those_it_is_wrapped_for_and_by_its_owner():
     assert record.secret_for(bytes.fromhex(OWNER.card_id), OWNER.dh_sk) == keys.reader_sk
     assert record.secret_for(bytes.fromhex(CAROL.card_id), CAROL.dh_sk) is None
     assert record.secret_for(bytes.fromhex(BOB.card_id), CAROL.dh_sk) is None
-    assert record.previous_secret(keys.secret()) == FIRST.reader_sk
+    assert open_back(record.back, keys.secret(), record.stream_id, record.gen, record.pk) == FIRST.reader_sk
 
 
 @contextlib.contextmanager

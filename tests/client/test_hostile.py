@@ -577,5 +577,6 @@ def test_the_same_lies_over_a_real_socket(tmp_path, lie, error):
 
 
 def test_each_lie_has_an_error_of_its_own():
-    kinds = [getattr(errors, name) for name in errors.__all__ if issubclass(getattr(errors, name), Divergence)]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Divergence)]
+    assert len(kinds) > 10
     assert len({kind.code for kind in kinds}) == len(kinds)

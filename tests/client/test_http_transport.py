@@ -1,4 +1,5 @@
-"""HTTP to a hub: reused connections, HTTP/2 where offered, certificates always checked, answers bounded (D-67)."""
+"""HTTP to a hub: reused connections, HTTP/2 where nothing else is offered, certificates always checked, answers bounded
+(D-67)."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ from veen.client.errors import (
 )
 from veen.client.home import Home
 from veen.client.transport.http import HttpTransport
-from veen.client.transport.http1 import _Connection
+from veen.client.transport.http1 import Http1, _Connection
 from veen.core.objects.tooling import StatusResponse, VersionRequest
 
 
@@ -317,12 +318,92 @@ async def speak_h2(reader, writer, spoken):
     writer.close()
 
 
-def test_http2_is_spoken_where_the_server_offers_it(tmp_path):
-    """Many calls at once share one connection."""
+def tls_server(tmp_path, protocols):
+    """The certificate for localhost, and a server's context with it that offers these protocols."""
     cert, key, _ = certificate(tmp_path, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols(protocols)
+    return cert, context
+
+
+def test_http1_over_tls_keeps_its_connections_even_if_the_server_prefers_http2(tmp_path):
+    """A head and a small body are one record; the HTTP library has no part in it."""
+    cert, context = tls_server(tmp_path, ["h2", "http/1.1"])
+
+    async def check():
+        tasks: set[Any] = set()
+        pieces: list[bytes] = []
+
+        async def serve(reader, writer):
+            tasks.add(asyncio.current_task())
+            with contextlib.suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    pieces.append(data)
+                    writer.write(http(data.partition(b"\r\n\r\n")[2]))
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        async with transport(f"https://localhost:{port}", ca_file=cert) as hub:
+            for number in range(20):
+                assert (await hub.call("v1/submit", b"%d" % number)).body == b"%d" % number
+            assert len(tasks) == 1
+            assert len(pieces) == 20
+            answers = await asyncio.gather(*(hub.call("v1/submit", b"%d" % number) for number in range(200)))
+            assert [answer.body for answer in answers] == [b"%d" % number for number in range(200)]
+            assert len(tasks) == 64
+            assert isinstance(hub._carrier._carrier, Http1)
+        server.close()
+        await asyncio.gather(*tasks)
+        await server.wait_closed()
+
+    run(check())
+
+
+def test_a_server_without_protocols_in_its_handshake_is_served_by_the_library(tmp_path):
+    cert, context = tls_server(tmp_path, [])
+
+    async def check():
+        async with (
+            answering(http(b"ok"), tls=context) as port,
+            transport(f"https://localhost:{port}", ca_file=cert) as hub,
+        ):
+            assert (await hub.call("tooling/status", b"x")).body == b"ok"
+
+    run(check())
+
+
+@pytest.mark.parametrize("protocols", [["http/1.1"], []])
+def test_faults_over_tls_have_the_same_names(tmp_path, protocols):
+    cert, context = tls_server(tmp_path, protocols)
+
+    async def fails(error, *answers, **options):
+        async with (
+            answering(*answers, tls=context) as port,
+            transport(f"https://localhost:{port}", ca_file=cert, **options) as hub,
+        ):
+            with pytest.raises(error):
+                await hub.call("tooling/status", b"x")
+
+    async def check():
+        await fails(TimedOut, None, timeout=0.5)
+        await fails(Unreachable, b"")
+        await fails(BadAnswer, b"SSH-2.0-OpenSSH\r\n\r\n")
+        await fails(BadAnswer, http(bytes(2000)), max_answer_bytes=1000)
+        async with answering(None) as port, transport(f"https://localhost:{port}", timeout=0.5) as plain:
+            with pytest.raises(TimedOut):  # the other side never begins its part of the handshake
+                await plain.call("healthz")
+        async with transport("https://127.0.0.1:1") as nobody:
+            with pytest.raises(Unreachable):
+                await nobody.call("healthz")
+
+    run(check())
+
+
+def test_http2_is_spoken_where_the_server_offers_nothing_else(tmp_path):
+    """Many calls at once share one connection."""
+    cert, context = tls_server(tmp_path, ["h2"])
 
     async def check():
         spoken: list[str] = []
@@ -338,7 +419,7 @@ def test_http2_is_spoken_where_the_server_offers_it(tmp_path):
             assert (await hub.call("first")).body == b"/first"
             answers = await asyncio.gather(*(hub.call(f"v1/{number}", b"x") for number in range(20)))
             assert [answer.body for answer in answers] == [b"/v1/%d" % number for number in range(20)]
-        assert len(tasks) == 1
+        assert len(tasks) == 2  # with the one that asked for HTTP/1.1
         assert len(spoken) == 21
         server.close()
         await asyncio.gather(*tasks)

@@ -11,7 +11,7 @@ from tests.client.hubs import hub_at, run
 from veen.client.errors import BadAnswer, HubRefused
 from veen.client.transport.base import Answer
 from veen.client.transport.calls import NO_RETRY, Calls, sequence
-from veen.client.transport.http import _TlsHttp
+from veen.client.transport.http import _LibraryHttp
 from veen.client.transport.hubapi import MAX_LABELS, label_pages, metric_samples, status_of
 from veen.client.transport.inprocess import InProcess
 from veen.core.errors import MalformedError
@@ -159,7 +159,7 @@ def test_an_answer_in_tiny_parts_takes_no_more_memory_than_its_bytes():
                 yield number.to_bytes(3, "big")[1:]
 
     parts: Any = Parts()
-    carrier = object.__new__(_TlsHttp)
+    carrier = object.__new__(_LibraryHttp)
     carrier._base, carrier._max_answer = "https://h", 1 << 20
     tracemalloc.start()
     try:

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import seeded
+from tests.examples import examples
 
 from veen.client.errors import KeyTextInvalid, NoReaderKey, UnknownStream
 from veen.client.identity import bech32
@@ -164,7 +165,7 @@ def test_the_longest_name_still_fits_into_a_text():
 
 
 @given(st.sampled_from(TEXTS), st.data())
-@settings(max_examples=400)
+@examples(400)
 def test_one_flipped_character_is_always_detected(text, data):
     place = data.draw(st.integers(0, len(text) - 1))
     char = data.draw(st.characters(min_codepoint=33, max_codepoint=383).filter(lambda char: char != text[place]))

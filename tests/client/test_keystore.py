@@ -6,9 +6,10 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import CHEAP, NOW, PASSPHRASE, identity, killed, line, process, seeded
+from tests.examples import examples
 
 from veen.client.errors import (
     IdentityExists,
@@ -195,7 +196,7 @@ def test_the_largest_keystore_can_be_read_again():
 
 
 @given(st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_any_flipped_bit_is_damage_and_never_a_wrong_passphrase(data):
     """An accident of the disk must not send anyone looking for another passphrase."""
     fs, _ = created()

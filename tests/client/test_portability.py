@@ -8,10 +8,11 @@ import stat
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import CHEAP, NOW, PASSPHRASE, PROFILE_ID, HubLog, message, seeded
 from tests.damage import flipped
+from tests.examples import examples
 
 from veen.client.errors import IdentityExists, IdentityInUse, LocalError, PortableSetInvalid, WrongPassphrase
 from veen.client.home import CARD, KEYSTORE, Home, PrivateFs
@@ -221,7 +222,7 @@ def paths_of(good):
 
 @pytest.mark.req("CLNT-11")
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_one_flipped_bit_anywhere_is_found_and_the_file_is_named(good, data):
     path = data.draw(st.sampled_from([path for path in paths_of(good) if good[path]]))
     content = bytearray(good[path])

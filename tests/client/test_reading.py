@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import message, seeded
 from tests.client.hubs import (
@@ -28,6 +28,7 @@ from tests.client.hubs import (
     visiting,
 )
 from tests.core.twokeys import seal_for_both
+from tests.examples import examples
 from tests.waiting import DEADLINE_SEC, eventually
 
 from veen.client.errors import Divergence, LocalError, NoReaderKey, ProofInvalid, Rewound, UnknownStream
@@ -585,7 +586,7 @@ def test_follow_skips_no_epoch_when_its_clock_jumps(tmp_path):
 # --- any history ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 4)), min_size=1, max_size=8), st.booleans())
 def test_whatever_two_writers_do_both_read_one_log(tmp_path_factory, turns, light):
     """Sends and batches interleaved in any way: the same order for everybody, and every author's numbers whole."""

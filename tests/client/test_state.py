@@ -8,9 +8,10 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import NOW, PROFILE_ID, HubLog, identity, killed, line, message, process, seeded
+from tests.examples import examples
 
 from veen.client.errors import IdentityInUse, LocalError, StateDamaged
 from veen.client.home import Home
@@ -362,7 +363,7 @@ def test_a_file_of_another_release_is_not_touched(tmp_path):
 
 
 @pytest.mark.req("RES-06")
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(1, 12), st.sampled_from(["lost", "torn", "done", "error"]), st.integers(0, 10**6))
 def test_after_a_crash_the_state_is_the_last_one_saved_or_the_one_being_saved(at, kind, seed):
     fs = MemFs(fault=Fault(at=at, kind=kind))

@@ -18,6 +18,7 @@ from veen.client.transport.inprocess import InProcess
 from veen.console.app import make_app
 from veen.console.guard import BrowserAdmission
 from veen.console.views import Console, LocalFiles
+from veen.console.writes import ClientWriter
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
 from veen.query.recording import REQUESTS
@@ -52,8 +53,9 @@ class World:
         self.loop: asyncio.AbstractEventLoop | None = None  # of a console that is served in a thread
         self.browser = self.visitor()
 
-    def visitor(self, base="http://127.0.0.1:8448"):
-        return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app), base_url=base)
+    def visitor(self, base="http://127.0.0.1:8448", address="127.0.0.1"):
+        transport = httpx2.ASGITransport(app=self.app, client=(address, 4711))
+        return httpx2.AsyncClient(transport=transport, base_url=base)
 
     def do(self, work):
         """Something for the loop of a console that is served in a thread."""
@@ -83,7 +85,18 @@ async def fill(client, count=7):
 
 @contextlib.asynccontextmanager
 async def world_at(
-    tmp_path, *, count=7, ring=RING, entered=True, settings=OPEN, clock=None, retry=QUICK, **client_options
+    tmp_path,
+    *,
+    count=7,
+    ring=RING,
+    entered=True,
+    settings=OPEN,
+    clock=None,
+    retry=QUICK,
+    writes=False,
+    admission=None,
+    local=None,
+    **client_options,
 ):
     async with hub_at(tmp_path / "hub", settings=settings, clock=clock) as hub:
         wire = HostileHub(InProcess(hub.api))
@@ -91,8 +104,11 @@ async def world_at(
         who = person("alice", None if clock is None else int(clock()))
         async with client_at(wire, pin_of(hub), who, tmp_path / "home", ring=ring, retry=retry, **more) as client:
             await fill(client, count)
-            console = Console(client, ring, url="http://hub.example:8443", identity="alice")
-            admission = BrowserAdmission()
+            console = Console(
+                client, ring, url="http://hub.example:8443", identity="alice", local=local,
+                writer=ClientWriter(client) if writes else None,
+            )  # fmt: skip
+            admission = admission or BrowserAdmission()
             world = World(hub, wire, client, console, admission, make_app(console, admission))
             async with world.browser:
                 if entered:
@@ -101,7 +117,7 @@ async def world_at(
 
 
 @contextlib.asynccontextmanager
-async def filled(tmp_path, *, entered=True, orders=1, root_path=""):
+async def filled(tmp_path, *, entered=True, orders=1, root_path="", writes=False):
     """A console over a hub with events of every overlay, written by one person."""
     bob = person("bob")
     settings = {**OPEN, "admission.trusted_issuers": bob.id_sign_pk.hex()}
@@ -120,7 +136,10 @@ async def filled(tmp_path, *, entered=True, orders=1, root_path=""):
             for number in range(5):
                 await record(client, SHOP, "order" if number else HOSTILE_TEXT, {"n": number})
             local = LocalFiles(tokens=tokens, data_dir=tmp_path / "hub")
-            console = Console(client, client.keyring, url=hub.url, identity="bob", local=local)
+            writer = ClientWriter(client) if writes else None
+            console = Console(client, client.keyring, url=hub.url, identity="bob", local=local, writer=writer)
+            for _ in range(2):
+                await console.rates.sample()  # so that the overview has its picture
             admission = BrowserAdmission(root_path=root_path)
             world = World(hub, wire, client, console, admission, make_app(console, admission))
             async with world.browser:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import cbor2
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.core import strategies, strict_cbor
+from tests.examples import examples
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, MalformedError
@@ -82,7 +83,7 @@ def test_arbitrary_bytes_are_judged_as_the_oracle_judges_them(data):
 
 
 @pytest.mark.req("INV-10", "TS0-05", "CBOR-02", "CBOR-03", "CBOR-04", "CBOR-10")
-@settings(max_examples=500)
+@examples(500)
 @given(strategies.mutated(ENCODED))
 def test_damaged_encodings_are_judged_as_the_oracle_judges_them(data):
     """D-06, TS0.3: flipped, cut, extended, widened, tagged, indefinite, reordered."""

@@ -120,7 +120,7 @@ def test_retired_codes_point_to_their_successors():
 def test_there_is_a_sample_of_every_error():
     """An error that is added without one would escape the tests below."""
     assert {type(sample) for sample in SAMPLES} == core_errors() - GROUPS
-    assert {cls.__name__ for cls in core_errors()} <= set(errors.__all__)
+    assert not [cls for cls in core_errors() if cls.__name__.startswith("_")]
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: str(error)[:40])

@@ -199,6 +199,7 @@ def test_a_damaged_file_is_refused_whichever_byte_is_damaged(contents):
     assert codes >= {"KIND", "DAMAGED", "FORM", "TRUNCATED"}
 
 
+@pytest.mark.long
 def test_a_byte_that_is_altered_on_purpose_is_refused_wherever_it_stands():
     """With the digest made right: every byte of evidence with openings is bound by a signature, a hash or its form."""
     data = SMALL.evidence((2, 2), contents="openings", head=3).to_file()

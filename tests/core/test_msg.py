@@ -6,11 +6,12 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import VerifyKey
 from tests.core import strategies
 from tests.core.strategies import single_bit_flips
+from tests.examples import examples
 
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
@@ -50,7 +51,7 @@ def outcome(read, data):
 
 
 @pytest.mark.req("INV-10", "TS0-05")
-@settings(max_examples=500)
+@examples(500)
 @given(strategies.mutated(strategies.MSG.map(Msg.to_bytes)))
 def test_the_fast_path_agrees_with_the_general_reader(data):
     """I10: in the value, in the class of the error and in its words."""

@@ -4,10 +4,11 @@ import json
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies
 from tests.core.strategies import VALID
+from tests.examples import examples
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, VersionError
@@ -40,7 +41,7 @@ def test_every_kind_has_a_strategy():
 
 @pytest.mark.req("CBOR-07")
 @pytest.mark.parametrize("cls", CLASSES)
-@settings(max_examples=5)
+@examples(5)
 @given(data=st.data())
 def test_an_object_is_an_array_where_the_spec_lists_items_and_a_map_where_it_lists_keys(cls, data):
     """D-01, D-02: arrays for MSG, RECEIPT, CHECKPOINT and journal records; text keys for bodies only."""
@@ -58,7 +59,7 @@ def test_an_object_is_an_array_where_the_spec_lists_items_and_a_map_where_it_lis
 
 @pytest.mark.req("INV-10")
 @pytest.mark.parametrize("cls", CLASSES)
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_an_object_comes_back_from_its_bytes_and_from_its_json(cls, data):
     """I10: one canonical encoding; D-62: an equivalent JSON form."""
@@ -75,7 +76,7 @@ def test_an_object_comes_back_from_its_bytes_and_from_its_json(cls, data):
 
 @pytest.mark.req("INV-10", "TS0-05")
 @pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.__name__)
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_damaged_bytes_end_in_the_object_they_encode_or_in_a_format_error(cls, data):
     """I10: no other exception, and nothing that is accepted has a second encoding."""
@@ -88,7 +89,7 @@ def test_damaged_bytes_end_in_the_object_they_encode_or_in_a_format_error(cls, d
 
 
 @pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.__name__)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_damaged_json_ends_in_an_object_or_in_a_format_error(cls, data):
     """D-62: what is accepted has canonical bytes."""
@@ -103,7 +104,7 @@ def test_damaged_json_ends_in_an_object_or_in_a_format_error(cls, data):
     assert cls.from_bytes(obj.to_bytes()) == obj
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(strategies.mutated(ANY.map(lambda obj: obj.to_bytes())) | st.binary(max_size=80))
 def test_any_bytes_given_to_any_kind_end_in_an_object_or_a_format_error(data):
     """I10: the encoding of one kind is also the natural attack on another."""
@@ -118,7 +119,7 @@ def test_any_bytes_given_to_any_kind_end_in_an_object_or_a_format_error(data):
 # --- recognise ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(ANY)
 def test_an_object_is_recognised_in_both_forms(obj):
     """Every kind that fits is named, the object's own among them."""
@@ -129,7 +130,7 @@ def test_an_object_is_recognised_in_both_forms(obj):
         assert recognised.obj.to_bytes() == obj.to_bytes()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.binary(max_size=40) | strategies.mutated(ANY.map(lambda obj: obj.to_bytes())))
 def test_recognising_ends_in_an_object_or_a_format_error(data):
     """I10"""

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies
+from tests.examples import examples
 
 from veen.core import cbor
 from veen.core.checks import Given, check
@@ -59,7 +60,7 @@ def test_a_prekey_is_live_up_to_the_second_in_which_it_expires():
 
 
 @given(st.integers(0, 8 * len(PREKEY.to_bytes()) - 1))
-@settings(max_examples=200)
+@examples(200)
 def test_no_single_bit_can_change(bit):
     data = bytearray(PREKEY.to_bytes())
     data[bit // 8] ^= 1 << bit % 8

@@ -321,6 +321,7 @@ def test_a_proof_holds_for_no_other_leaf_place_or_size():
                 )
 
 
+@pytest.mark.long
 @pytest.mark.req("PROOF-08")
 def test_a_root_does_not_tell_its_size_so_sizes_come_from_what_the_hub_signed():
     """spec §5.1 hashes no size into the root: a false (size, root) pair passes exactly if the shape is the same.

@@ -8,6 +8,7 @@ import pytest
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, MalformedError, VersionError
 from veen.core.wire import (
+    LEFT_OUT_EMPTY,
     LOCAL,
     Anything,
     Bytes32,
@@ -190,3 +191,18 @@ def test_schemas_and_words_follow_from_the_declaration():
     assert fields["hashes"].type.words == "array of 1 to 2 × 32 bytes"
     assert fields["more"].type.parts == (Inner,)
     assert [name for name, field in fields.items() if field.optional] == ["count", "names", "info"]
+
+
+def test_a_list_may_be_left_out_when_it_has_no_element():
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Bag(Part, kind="bag"):
+        items: Annotated[tuple[Bytes32, ...], Length(1, 2), LEFT_OUT_EMPTY] = ()
+        name: str
+
+    assert Bag.KIND == "bag"
+    empty, full = Bag(name="a"), Bag(items=(bytes(32),), name="a")
+    assert [empty.to_tree(), full.to_tree()] == [{2: "a"}, {1: [bytes(32)], 2: "a"}]
+    assert [Bag.from_bytes(bag.to_bytes()) for bag in (empty, full)] == [empty, full]
+    assert Bag.from_json(empty.to_json()) == empty
+    with pytest.raises(FieldSizeError):
+        Bag.from_tree({1: [], 2: "a"})

@@ -12,8 +12,9 @@ from random import Random
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fuzz import mutate, run, seeds, targets
 
 from veen.core import cbor
@@ -58,7 +59,7 @@ def test_every_target_runs_in_exactly_one_group():
 
 @pytest.mark.req("TS0-05")
 @pytest.mark.parametrize("name", targets.GROUPS)
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), rng=st.randoms(use_true_random=False))
 def test_no_mutant_gets_anything_but_a_value_or_a_veen_error(name, data, rng):
     """TS0.3: malformed maps, over-long integers, indefinite lengths, truncation; and the laws of `targets`."""

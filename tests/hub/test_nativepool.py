@@ -17,6 +17,7 @@ from veen.core.errors import Refusal
 from veen.core.limits import Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import LimitsSet, StreamRegister
+from veen.core.objects.msg import end_of
 from veen.fs.errors import StorageError
 from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse
@@ -257,3 +258,27 @@ def test_many_verdicts_at_once_leave_the_loop_free_in_between(tmp_path, module):
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert sum(sizes) == 300
     assert max(sizes) <= 64
+
+
+def test_a_batch_is_split_at_the_same_places(module):
+    """What has not the outline of a MSG is left to Python, wherever it stands."""
+    rng = random.Random(7)
+    good = [
+        w.msg(w.ALICE, seq=seq, token=token, ciphertext=w.CIPHERTEXT + bytes(size)).to_bytes()
+        for seq in (1, 30, 300, 70_000, 2**33)
+        for token in (None, TOKENS[w.ALICE.public])
+        for size in (0, 300)
+    ]
+    strange = [b"\x01", b"\x8a\x01", b"\x82\x01\x02", b"\xf6", good[0][:-1], flipped(good[0], 0), flipped(good[0], 70)]
+    for _ in range(300):
+        items = rng.choices(good, k=rng.randrange(6))
+        items.insert(rng.randrange(len(items) + 1), rng.choice([*good, *strange]))
+        data = b"".join(items)
+        messages: list[bytes] = []
+        start = 0
+        while (end := end_of(data, start)) is not None and len(messages) < 4:
+            messages.append(data[start:end])
+            start = end
+        assert module.split(data, 0, 4) == (messages, start)
+    assert module.split(b"", 0, 4) == ([], 0)
+    assert module.split(good[0], len(good[0]) + 5, 4) == ([], len(good[0]) + 5)

@@ -8,6 +8,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from jsonschema_rs import Draft202012Validator
 from schemathesis.checks import CHECKS
+from tests.examples import examples
 from tests.hub import builders as w
 from tests.hub.servers import ADMIN, LiveHub
 
@@ -85,7 +86,7 @@ def test_the_hub_serves_the_document(hub):
 
 @SCHEMA.parametrize()
 @settings(
-    max_examples=40,
+    examples(40),
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

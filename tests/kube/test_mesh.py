@@ -198,10 +198,12 @@ def test_a_tenant_comes_and_goes_and_nobody_else_notices(mesh):
     mesh.cluster.wait_ready(*place)
     claims = mesh.root / "cluster" / "pvc" / place[0]
     assert list(claims.rglob("hub-identity.json"))
+    deleted = mesh.kube("delete", "brief", "--yes", *CONTEXT)
+    assert deleted == {"namespace": place[0], "context": CONTEXT[1], "deleted": True}
+    assert not claims.exists()
     done = mesh.kube("tenant", "destroy", "brief", "--yes", *CONTEXT)
     assert done["pin"] == mesh.pins.pop(place[0])
     assert list(Path(done["keys"]).glob("hub/*.key"))
-    assert not claims.exists()
     assert not [o for o in mesh.cluster.everything() if mesh.cluster.namespace_of(o) == place[0]]
     assert "brief" not in [row["tenant"] for row in mesh.kube("tenant", "list")["tenants"]]
     for other, pod in others.items():

@@ -6,8 +6,9 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of
@@ -291,7 +292,7 @@ def test_what_no_filter_has_is_refused_and_never_ignored():
 
 
 @pytest.mark.req("DISC-09")
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 7), st.integers(0, 9), st.integers(0, 9))
 def test_pages_are_slices_of_the_whole_in_the_order_of_ids(count, offset, limit):
     """D-112, D-152: more if and only if matches > offset + limit."""
@@ -338,7 +339,7 @@ queries = st.one_of(
 
 
 @pytest.mark.req("CONN-07", "DISC-06", "DISC-09")
-@settings(max_examples=30, deadline=None)
+@examples(30, deadline=None)
 @given(
     st.lists(st.tuples(adverts, st.booleans(), st.sampled_from(["alice", "bob"]), st.integers(0, 4)), max_size=10),
     queries,
@@ -412,7 +413,7 @@ def test_a_server_answers_what_was_asked_while_it_was_away_once_and_also_what_it
     asyncio.run(scenario())
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_the_fold_obeys_the_laws(data):
     def write(draw, log):

@@ -1,8 +1,9 @@
 """ID keeps the laws of folds, in merged streams through the shared suite and in its own streams here."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.id_builders import APP, BRIDGE, DH, SHOP, IdLog, key
 
 from veen.core.hashing import H
@@ -127,7 +128,7 @@ def merged_fold(**kwargs):
 
 
 @pytest.mark.req("OVL-01", "OVL-02", "OVL-05", "OVL-06", "OVL-07")
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_identity_in_merged_streams_keeps_the_laws(data):
     """001 ID §4.1: streams may be merged as long as folding stays deterministic."""
@@ -135,7 +136,7 @@ def test_identity_in_merged_streams_keeps_the_laws(data):
 
 
 @pytest.mark.req("ID-26")
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_the_union_of_two_hubs_is_the_same_however_it_is_read(data):
     """001 ID §12.1: union of the events of all trusted hubs, each once, in an order that does not depend on the hub."""
@@ -159,7 +160,7 @@ def test_the_union_of_two_hubs_is_the_same_however_it_is_read(data):
 
 
 @pytest.mark.req("ID-26")
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_a_reader_of_the_mirror_alone_holds_the_same_identities(data):
     """Copies keep the order of their originals, so LWW, membership and revocation come out alike."""

@@ -1,8 +1,9 @@
 """Every overlay keeps the laws of folds: one suite, one strategy of random histories for each."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from veen.core.hashing import H
 from veen.core.objects.policies import Authority
@@ -117,7 +118,7 @@ OVERLAYS = {
 
 @pytest.mark.req("OVL-01", "OVL-02", "OVL-04", "OVL-05", "OVL-06", "OVL-07", "OVL-09", "OVL-10", "OVL-14", "OVL-15")
 @pytest.mark.parametrize("name", OVERLAYS)
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_any_cut_any_association_replays_copies_and_interleaving_give_the_same_state(name, data):
     """spec §11.1, §11.3: the laws that let anyone cut the log anywhere."""

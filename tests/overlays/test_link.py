@@ -2,10 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from veen.overlays import kv
-from veen.overlays.framework.fold import fold_async
-from veen.testing.events import FakeLog
-from veen.testing.links import FakeHub, FakeLink
+from veen.testing.links import FakeLink
 
 if TYPE_CHECKING:  # what matters here is what the type checker says
     from veen.client.client import Client
@@ -24,19 +21,3 @@ def test_a_client_has_the_verbs_of_a_link():
     for verb in ("send", "read", "follow"):
         assert callable(getattr(Client, verb))
         assert callable(getattr(FakeLink, verb))
-
-
-def test_events_that_arrive_over_time_fold_to_the_same_summary():
-    import asyncio
-
-    log = FakeLog()
-    log.extend(kv.put(f"key {n % 7}", n) for n in range(50))
-
-    async def fold():
-        hub = FakeHub()
-        hub.log = log
-        fold = kv.KvFold()
-        events = (entry.event async for entry in hub.link("reader").read("main"))
-        return fold.view(await fold_async(fold, events, batch=8)) == fold.view(fold.summarize(log.all()))
-
-    assert asyncio.run(fold())

@@ -1,8 +1,11 @@
 """paid.operation.v1: the ledger, who may debit, and every reason why a payment counts for nothing (001 spec-3 §2)."""
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.operation_builders import (
     ALICE,
     BANK,
@@ -19,6 +22,7 @@ from tests.overlays.operation_builders import (
 )
 from tests.overlays.test_operations_laws import paid_with_issuers, write_paid
 
+from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.overlays.operations import access, delegation
 from veen.overlays.operations.common import Speakers, Speaks, account_id_of
@@ -118,6 +122,21 @@ def test_the_same_operation_with_the_same_reference_is_paid_once():
     log.append(payment("alice", "bob", 5), client="alice")
     assert codes(ledger(), log) == [(1, "PAID.DUPLICATE")]
     assert view(ledger(), log).balance(account("bob"), "EUR") == 21
+
+
+@pytest.mark.req("PAID-07")
+def test_an_operation_is_the_same_in_whatever_order_its_arguments_stand():
+    """D-03: the keys of free-form maps stand in any order, and one encoding decides."""
+    sorted_draft = payment("alice", "bob", 5, operation_reference=ID, operation_args={"a": 1, "bb": [{"c": 2, "d": 3}]})
+    tree = cbor.decode(sorted_draft.body)
+    tree["operation_args"] = {"bb": [{"d": 3, "c": 2}], "a": 1}
+    other_draft = replace(sorted_draft, body=cbor.encode(tree))
+    assert other_draft.body != sorted_draft.body
+    for first, second in ((sorted_draft, other_draft), (other_draft, sorted_draft)):
+        log = FakeLog()
+        log.append(first, client="alice")
+        log.append(second, client="alice")
+        assert codes(ledger(), log) == [(2, "PAID.DUPLICATE")]
 
 
 @pytest.mark.req("PAID-07")
@@ -225,7 +244,7 @@ def test_an_agent_pays_with_the_authority_of_its_principal():
 
 
 @pytest.mark.req("PAID-02", "PAID-03")
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_no_history_creates_or_destroys_money(data):
     """Of each currency all balances sum up to 0, and only issuing accounts are below it."""

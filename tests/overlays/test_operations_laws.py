@@ -1,8 +1,9 @@
 """Every operation profile, the label classes and the schema registry keep the laws of folds."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.operation_builders import ALICE, BANK, BOB, MAIN, ROOT, SIDE, account, cap, refs
 
 from veen.core.hashing import H
@@ -200,7 +201,7 @@ OVERLAYS: dict[str, tuple[MakeFold, Writer]] = {
 
 @pytest.mark.req("OVL-01", "OVL-02", "OVL-09", "PAID-02", "PAID-06", "AGREE-04")
 @pytest.mark.parametrize("name", OVERLAYS)
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_any_cut_any_association_replays_copies_and_interleaving_give_the_same_state(name, data):
     """spec §11.1, §11.3; P1: a replayed position changes nothing."""

@@ -65,6 +65,7 @@ def check_as_of(count: int, positions: int) -> None:
         assert state_bytes(view) == state_bytes(recent)
 
 
+@pytest.mark.long
 @pytest.mark.req("OVL-10")
 def test_a_moment_of_a_long_log_costs_few_summaries_and_at_most_one_interval_of_events():
     check_as_of(100_000, positions=10)
@@ -76,6 +77,7 @@ def test_a_moment_of_a_million_events_touches_at_most_64_summaries_and_one_inter
     check_as_of(1_000_000, positions=40)
 
 
+@pytest.mark.long
 @pytest.mark.req("OVL-10")
 def test_a_moment_of_an_ordered_fold_costs_no_replay_either():
     drafts = [crud.create("doc", str(n % 50), {"n": n}) for n in range(101)]

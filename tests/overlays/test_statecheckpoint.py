@@ -1,8 +1,9 @@
 """state.checkpoint.v1: what a checkpoint says, and which of several counts."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from veen.core import cbor
 from veen.core.hashing import H
@@ -102,7 +103,7 @@ def test_the_id_of_a_state_names_the_fold_its_settings_and_the_streams():
 
 
 @pytest.mark.req("SNAP-05")
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_checkpoints_keep_the_laws_of_folds(data):
     def write(draw, log):

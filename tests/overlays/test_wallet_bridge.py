@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.wallet_reference import ANN, ANY_TIME, BOB, BRIDGE, REALM, World, opened, worlds, xfer
 
 from veen.core.crypto.ed25519 import SigningKey
@@ -151,7 +152,7 @@ def test_what_was_not_noted_is_missing_again():
 
 
 @pytest.mark.req("WALBR-03", "WALBR-04")
-@settings(max_examples=60)
+@examples(60)
 @given(worlds(max_events=12), st.integers(1, 3))
 def test_a_ring_of_bridges_carries_every_event_once(world, rounds):
     """A to B, B to C, C to A: the parent is always the first original, and all hubs together hold the same money."""

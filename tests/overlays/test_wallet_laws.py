@@ -4,8 +4,9 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.wallet_reference import ANY_TIME, BRIDGE, STATE0, Reference, World, drafts_of_wallets, worlds
 
 from veen.core.hashing import H
@@ -39,7 +40,7 @@ def check_conservation(ledger):
 
 
 @pytest.mark.req("WAL-05", "WAL-10", "WAL-11", "WAL-15")
-@settings(max_examples=300)
+@examples(300)
 @given(worlds(), st.data())
 def test_money_never_appears_or_disappears_in_any_cut_and_association(world, data):
     """Closed, frozen and self transfers, other currencies, copies, replays, forgeries, several labels per stream."""
@@ -57,7 +58,7 @@ def test_money_never_appears_or_disappears_in_any_cut_and_association(world, dat
 
 
 @pytest.mark.req("WAL-05", "WAL-06", "WAL-07", "WAL-08", "WAL-09", "WAL-10", "WAL-12", "WAL-13", "WAL-14", "WAL-15")
-@settings(max_examples=400)
+@examples(400)
 @given(worlds())
 def test_the_ledger_agrees_with_the_reference_algorithm(world):
     """WAL §6 with D-98 … D-100, written a second time without any of our code."""
@@ -83,7 +84,7 @@ def wallets_anywhere(**kwargs):
 
 
 @pytest.mark.req("OVL-15", "WAL-15")
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_the_ledger_keeps_the_laws_of_folds(data):
     """spec §11.1, §11.3; several wallets on one stream, as WAL §3.1 permits."""
@@ -91,7 +92,7 @@ def test_the_ledger_keeps_the_laws_of_folds(data):
 
 
 @pytest.mark.req("WALBR-03")
-@settings(max_examples=150)
+@examples(150)
 @given(worlds(hostile=False), st.data())
 def test_copies_by_a_bridge_change_nothing_wherever_they_stand(world, data):
     fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
@@ -103,7 +104,7 @@ def test_copies_by_a_bridge_change_nothing_wherever_they_stand(world, data):
 
 
 @pytest.mark.req("WALBR-03")
-@settings(max_examples=150)
+@examples(150)
 @given(worlds(hostile=False, max_events=20))
 def test_a_replica_on_one_stream_shows_the_same_balances(world):
     """WAL §11.2: hub B holds copies only, sent in logical order."""
@@ -116,7 +117,7 @@ def test_a_replica_on_one_stream_shows_the_same_balances(world):
 
 
 @pytest.mark.req("WAL-19")
-@settings(max_examples=100)
+@examples(100)
 @given(worlds(hostile=False))
 def test_neither_metadata_nor_attachments_nor_expiry_decide_anything(world):
     fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
@@ -128,7 +129,7 @@ def test_neither_metadata_nor_attachments_nor_expiry_decide_anything(world):
     assert outcome(fold, fold.summarize(dressed)) == expected
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(worlds(max_events=40), st.lists(st.integers(0, 50), max_size=4), st.integers(0, 50))
 def test_settling_windows_in_parallel_gives_the_state_of_folding_one_by_one(world, cuts, start):
     fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)
@@ -215,7 +216,7 @@ STATES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(STATES, payments(), st.integers(0, 25))
 def test_what_addition_settles_is_what_one_by_one_gives(before, bodies, cut):
     one_by_one = dict(before)
@@ -276,7 +277,7 @@ def test_another_currency_and_a_used_id_are_doubtful():
 
 
 @pytest.mark.req("WAL-21")
-@settings(max_examples=60)
+@examples(60)
 @given(worlds(), st.integers(1, 5), st.data())
 def test_a_runner_shows_the_ledger_as_of_any_moment(world, interval, data):
     fold = LedgerFold(mirrors=BY_BRIDGE, policy=ANY_TIME)

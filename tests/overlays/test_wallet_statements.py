@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.wallet_reference import ANN, ANY_TIME, BOB, BRIDGE, CAT, WALLETS, World, opened, worlds, xfer
 
 from veen.core.crypto.ed25519 import SigningKey
@@ -64,7 +65,7 @@ def test_a_statement_of_everything_begins_with_nothing():
 
 
 @pytest.mark.req("WAL-21")
-@settings(max_examples=150)
+@examples(150)
 @given(worlds(), st.sampled_from(sorted(WALLETS.values())), st.data())
 def test_statements_agree_with_the_ledger_and_join_without_a_gap(world, wallet_id, data):
     """An auditor folds everything again: opening and closing are the balances of the ledger at those moments."""

@@ -3,6 +3,7 @@
 import pickle
 import random
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from tests.storage.builders import LABELS, LIMITS, World
 from tests.storage.driver import CLIENTS, HUB, STREAMS, TOKENS
@@ -15,7 +16,7 @@ from veen.fs.places import open_fs
 from veen.storage import frame
 from veen.storage.store import Group
 from veen.verify.audit import AuditOptions, PythonEngine, audit
-from veen.verify.audit.chunk import check_chunk, check_chunk_slowly
+from veen.verify.audit.chunk import check_chunk, check_chunk_slowly, check_claimed, fold_only
 from veen.verify.audit.engine import cut
 
 SEALED = bytes(40)  # empty header and body, by their length fields
@@ -156,9 +157,27 @@ class ShuffledEngine:
             yield from results[number]
 
 
-class SlowEngine(PythonEngine):
-    """Every chunk entry by entry, also those in which nothing is wrong."""
+class TwoPassEngine(PythonEngine):
+    """No claim is read: pass 1 folds every chunk, pass 2 checks it from the peaks before it."""
+
+    STEPS: ClassVar[dict[Any, Any]] = {check_claimed: fold_only}
 
     def map(self, step, context, tasks, *, weight, what):
-        slow = check_chunk_slowly if step is check_chunk else step
-        return super().map(slow, context, tasks, weight=weight, what=what)
+        return super().map(self.STEPS.get(step, step), context, tasks, weight=weight, what=what)
+
+
+class SlowEngine(TwoPassEngine):
+    """In two passes, and every chunk entry by entry, also those in which nothing is wrong."""
+
+    STEPS: ClassVar[dict[Any, Any]] = {check_claimed: fold_only, check_chunk: check_chunk_slowly}
+
+
+class CountingEngine(PythonEngine):
+    """Counts the chunks that each pass checks."""
+
+    def __init__(self):
+        self.chunks = {"pass 1": 0, "pass 2": 0}
+
+    def map(self, step, context, tasks, *, weight, what):
+        self.chunks[what] += len(tasks)
+        return super().map(step, context, tasks, weight=weight, what=what)

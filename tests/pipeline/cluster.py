@@ -18,7 +18,9 @@ from veen.spark.submit import spark_home
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
 _START_SECONDS = 120
-_SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
+_SMALL = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 # What makes a driver or an executor quick to start and small.
 CONFS = {
     "spark.driver.host": "127.0.0.1",

@@ -13,7 +13,7 @@ from tests.pipeline.drivers import KILLS, hooked, in_one_process, prepare
 from veen.cli.shared.output import Exit
 from veen.verify.audit.report import document
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("jvm")
 
 SETTINGS = [word for name, value in CONFS.items() for word in ("--conf", f"{name}={value}")]
 DRIVER = ROOT / "tests" / "pipeline" / "drivers.py"

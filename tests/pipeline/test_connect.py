@@ -104,7 +104,7 @@ def server(directory):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("jvm")
 def test_over_connect_everything_is_what_one_process_says(tmp_path):
     world = filled(tmp_path / "hub", 60, 4)
     for number in range(20):

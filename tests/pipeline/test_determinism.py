@@ -7,6 +7,7 @@ done twice. Files lie in the directory in another order. A sample runs on Spark 
 import pickle
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from tests.pipeline.audit_builders import ShuffledEngine, SlowEngine, run, tables
@@ -25,7 +26,9 @@ from veen.log.events import EventJob, event_batches, make_prefix, read_events
 from veen.log.keys import write_keys
 from veen.overlays.framework.state import state_hash
 from veen.overlays.framework.stream import fold_events
+from veen.query.descriptor import EvidencePolicy
 from veen.query.engine import LocalSource
+from veen.query.fields import FieldPath
 from veen.query.on_spark import SparkSource
 from veen.query.planning import plan_query
 from veen.query.table_plan import PlannedSource, TablePlan, TableSource, plan_tables
@@ -258,6 +261,48 @@ def test_some_logs_give_the_same_answer_on_spark(spark, tmp_path, keys):
 @pytest.mark.xdist_group("spark")
 def test_more_logs_give_the_same_answer_on_spark(spark, tmp_path, keys):
     check_on_spark(spark, range(100, 112), tmp_path, keys, CUTS)
+
+
+def broad_query(seed):
+    """A random query without what leaves most rows out, and without what only the log can answer."""
+    asked = random_query(random.Random(seed), seed)
+    chosen = replace(asked.filter, subject_id=None, event_type=None, first_ts=None, last_ts=None)
+    projection = asked.projection if asked.aggregate is None else (FieldPath.of("origin"),)
+    return replace(asked, evidence=EvidencePolicy(mode="none"), filter=chosen, projection=projection)
+
+
+def check_sql(spark, seeds, root, keys, enough=LOGS):
+    """By plans of Spark SQL over the tables of a log, and of a part of it; how many sources had such a plan."""
+    with_plan = 0
+    for seed in seeds:
+        if with_plan >= enough:
+            break
+        world = random_log(seed)
+        here = world.put(root / f"{seed}-here")
+        asked = broad_query(seed)
+        rows = answered(here, asked, lambda plan, asked=asked: LocalSource(plan, asked, KEYRING))
+        sources: list[SparkSource] = []
+
+        def with_files(prefix, task, asked=asked, sources=sources):
+            sources.append(SparkSource(spark, prefix, asked, keys, parts=3, table=task))
+            return sources[-1]
+
+        for to in loaded_tables(world, here, root, keys):
+            assert planned(here, asked, to, with_files)[0] == rows, (world, asked)
+        with_plan += sum(source.sql is not None for source in sources)
+    return with_plan
+
+
+@pytest.mark.xdist_group("spark")
+def test_some_logs_give_the_same_answer_by_plans_of_sql(spark, tmp_path, keys):
+    assert check_sql(spark, range(1, 20), tmp_path, keys, enough=3) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("lot", range(10))
+def test_two_hundred_logs_give_the_same_answer_by_plans_of_sql(spark, tmp_path, keys, lot):
+    assert check_sql(spark, range(lot, LOGS, 10), tmp_path, keys) > LOGS // 20
 
 
 def test_the_logs_are_of_every_kind():

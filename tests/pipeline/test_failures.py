@@ -7,7 +7,7 @@ import pytest
 from tests.pipeline.cluster import ROOT, drive
 from tests.pipeline.drivers import KILLS, hooked, in_one_process, prepare
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]  # test_cluster.py has the short form
+pytestmark = [pytest.mark.xdist_group("jvm"), pytest.mark.slow]  # test_cluster.py has the short form
 
 
 @pytest.mark.req("GEN-04", "SNAP-02")

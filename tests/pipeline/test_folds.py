@@ -3,8 +3,9 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.overlays.wallet_reference import ANY_TIME, OWNERS, WALLETS, worlds
 from tests.overlays.wallet_reference import BRIDGE as WALLET_BRIDGE
 from tests.pipeline.fold_builders import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
@@ -144,7 +145,7 @@ def in_windows(fold, events, bounds):
 
 
 @pytest.mark.req("WAL-15", "SNAP-02")
-@settings(max_examples=200)
+@examples(200)
 @given(worlds(max_events=40), st.lists(st.integers(0, 60), max_size=6))
 def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
     """Violations, freezes, limits, copies by bridges and strangers, forgeries: table, identities, issues, all of it."""
@@ -155,7 +156,7 @@ def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
 
 
 @pytest.mark.req("WAL-17", "SNAP-02")
-@settings(max_examples=80)
+@examples(80)
 @given(worlds(max_events=30), st.lists(st.integers(0, 40), max_size=4), st.data())
 def test_a_policy_refuses_the_same_events_in_windows(world, bounds, data):
     clients = sorted({event.client_id for event in world.all()})
@@ -167,7 +168,7 @@ def test_a_policy_refuses_the_same_events_in_windows(world, bounds, data):
     assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(worlds(max_events=30), st.lists(st.integers(0, 40), max_size=4), st.booleans(), st.data())
 def test_owners_are_asked_for_in_windows_as_in_the_sequential_fold(world, bounds, bridged, data):
     """The key of an owner is checked against the record of the wallet, so it is state: windows have to see the same."""

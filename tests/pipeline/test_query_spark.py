@@ -2,18 +2,20 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 from tests.pipeline.query_builders import KEYRING, KEYS, descriptor, filled
 from tests.pipeline.table_builders import grow
 from tests.pipeline.test_query_cuts import answer, random_query
 
 from veen import tables
+from veen.log.columns import Column, arrow_schema
 from veen.log.keys import KeyFile, write_keys
-from veen.log.skips import Skips
 from veen.query import api
 from veen.query.descriptor import normalise
 from veen.query.engine import LocalSource
 from veen.query.errors import EvidenceFailed, ExecutionFailed
+from veen.query.matches import MatchTally
 from veen.query.on_spark import SparkSource
 from veen.query.planning import plan_query
 from veen.query.tasks import MATCHES, match_batches
@@ -21,6 +23,7 @@ from veen.spark.runner import over
 
 pytestmark = pytest.mark.xdist_group("spark")
 
+PAIRS = [Column(name, "BIGINT", pa.int64(), "") for name in ("number", "size")]
 GROUPED = {"group_by": ["payload.where.rack"], "metrics": ["count", "avg(payload.price)"]}
 COUNTED = {"metrics": ["count"]}
 
@@ -35,7 +38,7 @@ def keys(tmp_path_factory):
     return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 64])
+@pytest.mark.parametrize("parts", [1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)])
 def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, parts):
     rng = random.Random(parts)
     for number in range(2):
@@ -89,7 +92,7 @@ def test_a_task_that_cannot_read_its_keys_ends_the_query_by_name(spark, log, tmp
     asked = normalise(descriptor()).descriptor
     source = SparkSource(spark, plan_query(log, asked), asked, KeyFile(str(tmp_path / "gone")), parts=2)
     with pytest.raises(ExecutionFailed, match=r"key file .*gone: No such file"):
-        list(source.matches(Skips()))
+        list(source.matches(MatchTally()))
 
 
 def test_evidence_fails_on_spark_as_it_does_in_one_process(spark, tmp_path, keys):
@@ -126,3 +129,19 @@ def test_tables_the_log_and_both_give_one_answer_by_either_engine(spark, tmp_pat
         assert all(list(answer.rows()) == list(answers[0].rows()) for answer in answers)
         sources |= {answer.plan.source for answer in answers}
     assert {"log", "tables and log", "log by tables"} <= sources
+
+
+@pytest.mark.parametrize("size", [1, 40_000], ids=["in the function", "as rows"])
+def test_every_task_runs_once_however_many_bytes_their_values_have(spark, size):
+    """Many large values travel as rows: a task is given its own and no other."""
+    values = [(number, bytes(size)) for number in range(30)]
+    schema = arrow_schema(PAIRS)
+
+    def run(value):
+        yield pa.RecordBatch.from_pylist([{"number": value[0], "size": len(value[1])}], schema=schema)
+
+    frame = over(spark, values, run, PAIRS)
+    assert frame.rdd.getNumPartitions() == len(values)
+    assert sorted((row.number, row.size) for row in frame.collect()) == [(number, size) for number in range(30)]
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert ("Exchange" in plan) == (size > 1)

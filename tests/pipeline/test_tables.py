@@ -21,6 +21,7 @@ from veen.core.labels import stream_id_of
 from veen.fs.inside import FileRefused
 from veen.fs.local import OsFs
 from veen.fs.stores import ArrowStore, LocalStore, open_store
+from veen.log import entries
 from veen.log.events import make_prefix, read_events, rows_of
 from veen.log.keys import write_keys
 from veen.log.prefix import Shortened
@@ -218,6 +219,21 @@ def test_a_file_that_goes_while_it_is_loaded_is_no_damage(log, keys, to, tmp_pat
     with pytest.raises(LogMoved, match="a moment ago"):
         list(load_task(job, task))
     assert load(copy, to, keys).version == 1  # a new look: it is missing
+
+
+@pytest.mark.parametrize("level", ["none", "hash", "full"])
+def test_a_load_reads_and_checks_each_entry_once(log, keys, to, monkeypatch, level):
+    """Bronze, silver and typed tables come from one look at each chunk."""
+    looks: Counter[tuple[str, int]] = Counter()
+
+    def counted(data, ref, spec, _real=entries.from_frames):
+        looks[ref.path, ref.start_seq] += 1
+        return _real(data, ref, spec)
+
+    (task,) = timed_tasks(None, make_prefix(str(log)), 1)  # one task needs no survey of times
+    monkeypatch.setattr(entries, "from_frames", counted)
+    list(load_task(LoadJob(uri=str(log), to=open_store(to), keys=keys, level=level), task))
+    assert looks == dict.fromkeys(((part.chunk.path, part.chunk.start_seq) for part in task), 1)
 
 
 def test_bodies_that_do_not_decode_are_kept_as_they_are(log, keys, to):

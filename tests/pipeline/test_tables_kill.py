@@ -26,7 +26,7 @@ from veen.log.keys import write_keys
 from veen.overlays import kv
 from veen.tables.log import TableLog
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("jvm")
 
 DRIVER = Path(__file__).with_name("tabledriver.py")
 

@@ -28,7 +28,10 @@ from veen.overlays.framework.schema import Schema
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.framework.typed_table import COLUMN_KINDS, TypedColumn, TypedTable
+from veen.overlays.recorder import checkpoint as recorder_checkpoint
+from veen.overlays.recorder import config as recorder_config
 from veen.overlays.recorder import events as sdr
+from veen.overlays.recorder.checkpoint import EMPTY_ROOT, StreamHead
 from veen.query.fields import payload_of
 from veen.tables.errors import LoadFailed, NoTable, TableDamaged
 from veen.tables.log import TableLog
@@ -302,10 +305,10 @@ def test_a_value_that_a_column_cannot_have_is_an_issue_and_stops_nothing(tmp_pat
 
 
 def test_events_of_every_built_in_overlay_have_a_table(tmp_path, keys, to):
-    """Columns are the declared fields; of bodies that are read by code of their own there is none."""
+    """Columns are the declared fields; bodies that are read by code of their own say what theirs are."""
     schemas = {schema.name for overlay in registry.BUILTIN.values() for schema in overlay.schemas}
     declared = {table.schema.name for table in installed().values()}
-    assert schemas - declared == {"sdr.config.v1", "sdr.checkpoint.v1"}
+    assert schemas == declared
     world = Recorder(tmp_path)
     drafts = [
         kv.put("colour", {"name": "red"}, ts=7),
@@ -326,6 +329,32 @@ def test_events_of_every_built_in_overlay_have_a_table(tmp_path, keys, to):
     assert json.loads(counter["unfit"])["delta"]["value"] == (1 << 64) - 1
     (record,) = tables.rows(to, "typed_veen_crud_v1")
     assert (record["entity"], json.loads(record["fields"]), record["if_rev"]) == ("user", {"a": [1, "02"]}, None)
+
+
+def test_configuration_and_checkpoints_of_a_recorder_are_columns(tmp_path, keys, to):
+    world = Recorder(tmp_path)
+    move = recorder_config.change(
+        "split", ts=9, stream_id=b"\x0a" * 32, stream="a", to=(b"\x0b" * 32, b"\x0c" * 32), to_names=("b", "c")
+    )
+    empty = StreamHead(
+        stream_id=bytes(32), label=b"\x01" * 32, epoch=2, last_seq=0, mmr_root=EMPTY_ROOT, checkpoint=b""
+    )
+    ids = {name: bytes(32) for name in ("hub_id", "hub_pk", "profile_id", "sdr_profile_id")}
+    for draft in (move, recorder_checkpoint.checkpoint([empty], ts=5, **ids)):
+        world.emit(schema=draft.schema, body=draft.body)
+    world.emit(schema=recorder_config.CONFIG.id, body=b"\xa0")
+    load(world.done(), to, keys)
+    change, refused = tables.rows(to, "typed_sdr_config_v1")
+    assert (change["change"], change["body_stream_id"], change["body_stream"]) == ("split", "0a" * 32, "a")
+    assert (json.loads(change["to"]), json.loads(change["to_names"])) == (["0b" * 32, "0c" * 32], ["b", "c"])
+    assert change["body_ts"] == datetime.fromtimestamp(9, UTC)
+    assert (change["reason"], change["issue"], change["unfit"]) == (None, None, None)
+    assert (refused["change"], refused["issue"] is None) == (None, False)
+    (covering,) = tables.rows(to, "typed_sdr_checkpoint_v1")
+    assert (covering["hub_id"], covering["prev"], covering["events"]) == ("00" * 32, None, 0)
+    (head,) = json.loads(covering["streams"])
+    assert (head["label"], head["epoch"], head["last_seq"]) == ("01" * 32, 2, 0)
+    assert covering["issue"] is None
 
 
 def test_a_declaration_whose_own_code_fails_keeps_the_reason(tmp_path, keys, to, monkeypatch, with_readings):

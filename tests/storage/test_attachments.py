@@ -141,6 +141,7 @@ def test_attachments_go_with_the_entries_they_belong_to(files, tmp_path):
     assert files.get(H(b"pinned")) == b"pinned"
 
 
+@pytest.mark.long
 def test_a_sweep_takes_thousands(files):
     for seq in range(1, 601):
         put(files, b"%d" % seq, seq=seq)

@@ -5,8 +5,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.hub import builders as w
 
 from veen.core.hashing import H
@@ -202,7 +203,7 @@ OVERTAKEN = [("send", EACH), ("commit", 0), ("roll", 0), ("send", EACH), ("persi
 
 @pytest.mark.req("GEN-16", "RES-01", "GEN-27")
 @example(plan=OVERTAKEN)
-@settings(max_examples=150, deadline=None)
+@examples(150, deadline=None)
 @given(plan=steps)
 def test_a_hub_that_keeps_one_cursor_decides_as_one_that_keeps_all(plan):
     """I13, D-56: evicting, reloading, restarting and a full filter change no answer, no receipt and no byte on disk."""

@@ -85,6 +85,7 @@ def earlier(world):
     world.now -= 1
 
 
+@pytest.mark.long
 @pytest.mark.req("OPS-02")
 @pytest.mark.parametrize("closed", [True, False], ids=["at rest", "in the journal"])
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ def unpacked(archive, directory):
     return directory / "hub", json.loads((directory / "about.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.req("OPS-02")
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.gz"))
 def test_a_directory_of_an_earlier_release_verifies_and_its_log_goes_on(archive, tmp_path):

@@ -25,6 +25,7 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.tooling import (
     AnchorRequest,
+    AttachmentsRequest,
     CapStatusRequest,
     CheckpointRangeRequest,
     ClientCursorRequest,
@@ -207,6 +208,7 @@ def script(hub, now):
         ("version", b""),
         ("tooling/version", b""),
         ("metrics", b""),
+        ("tooling/attachments", AttachmentsRequest(after=2**63).to_bytes()),
         ("tooling/feed", FeedRequest(control_bytes=0, wait_sec=0).to_bytes()),
         ("tooling/feed", FeedRequest(control_bytes=10**9, wait_sec=0).to_bytes()),
         ("tooling/promotion", nothing),

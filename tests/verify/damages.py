@@ -21,6 +21,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import AnchorPublish, ControlRecord, LabelOpen, LimitsSet
 from veen.core.objects.profile import PRESETS, Profile
+from veen.core.tree.mmr import peak_nodes, root_of
 from veen.storage import frame, layout
 from veen.storage.anchors import AnchorFile
 from veen.storage.index import Index
@@ -153,6 +154,18 @@ def anchored(**change: Any) -> MemFs:
     return at_rest(world)
 
 
+def anchored_at(upto_seq: int) -> MemFs:
+    """Also the root after an entry inside of a chunk, at a backend elsewhere."""
+    world = Liar()
+    world.control(LimitsSet(limits=LIMITS.to_json()))
+    grow(world, 12)
+    files = world.store.files(LABELS[0])
+    assert files is not None
+    root = root_of([files.node_at(*node) for node in peak_nodes(upto_seq)])
+    world.store.abandon()
+    return anchored(upto_seq=upto_seq, mmr_root=root)
+
+
 HONEST: Mapping[str, Callable[[], MemFs]] = {
     "at rest": honest,
     "payloads erased": erased,
@@ -160,6 +173,7 @@ HONEST: Mapping[str, Callable[[], MemFs]] = {
     "in use": in_use,
     "compressed": compressed,
     "anchored": anchored,
+    "anchored before the end": lambda: anchored_at(2),
 }
 
 
@@ -382,7 +396,6 @@ ADMISSION = (
     "verify-data checks that the log is whole and signed; whether the hub kept to its admission rules is audited"
 )
 TORN = "a group that a crash cut off holds nothing that was acknowledged; verify-data mentions it to its operator"
-ONLY_ROOTS = "an audit takes an anchor as a claim that entries exist; its root is compared by verify-data"
 
 FRAME_PLACES = {"version": 0, "label": 5, "stream_seq": 41, "msg_len": 42, "receipt_len": 48, "entry_hash": 50,
                 "MSG": 82, "ciphertext": CIPHERTEXT_AT}  # fmt: skip
@@ -491,7 +504,8 @@ def _list_records() -> None:
         change = partial(without_records, "retention.drop")
         _add(f"{name} erased: no record says so", changed, layout.CONTROL, change, base)
     _add("payloads not erased", not_erased)
-    _add("anchors: of another root", lambda: anchored(mmr_root=H(b"another")), audit=ONLY_ROOTS)
+    _add("anchors: of another root", lambda: anchored(mmr_root=H(b"another")))
+    _add("anchors: of another root before the end", lambda: anchored(upto_seq=2, mmr_root=H(b"another")))
     _add("anchors: of an entry that is not there", lambda: anchored(upto_seq=99))
     _add("anchors: chain flipped", changed, layout.ANCHORS, partial(flipped, at=50), anchored)
     _add("anchors: chain missing", changed, layout.ANCHORS, gone, anchored)

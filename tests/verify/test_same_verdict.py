@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.pipeline.audit_builders import SlowEngine, dump, run
+from tests.pipeline.audit_builders import CountingEngine, SlowEngine, TwoPassEngine, dump, run, tables
 from tests.storage.builders import LABELS
 from tests.verify.damages import DAMAGES, HONEST
 
+from veen.verify.audit.report import document
 from veen.verify.directory import verify_data
 
 REPORTS = Path(__file__).with_name("reports.json")
@@ -26,10 +27,13 @@ def reports():
 
 
 def judged(fs, path):
-    """What both say about one directory, line by line; the audit on both of its paths."""
-    audited = run(dump(fs, path)).findings
-    assert run(path, engine=SlowEngine()).findings == audited
-    return {"directory": shortened(verify_data(fs).findings), "audit": shortened(audited)}
+    """What both say about one directory, line by line; the audit in one pass and in two, on both of its paths."""
+    result = run(dump(fs, path))
+    for engine in (TwoPassEngine(), SlowEngine()):
+        other = run(path, engine=engine)
+        assert tables(other) == tables(result)
+        assert document(other) == document(result)
+    return {"directory": shortened(verify_data(fs).findings), "audit": shortened(result.findings)}
 
 
 def shortened(findings):
@@ -41,6 +45,14 @@ def shortened(findings):
 @pytest.mark.parametrize("name", HONEST)
 def test_neither_finds_anything_in_a_good_directory(name, tmp_path):
     assert judged(HONEST[name](), tmp_path) == {"directory": [], "audit": []}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_audit_of_a_good_directory_checks_each_chunk_once(name, tmp_path):
+    engine = CountingEngine()
+    result = run(dump(HONEST[name](), tmp_path), engine=engine)
+    assert engine.chunks == {"pass 1": result.counts["chunks"], "pass 2": 0}
+    assert result.counts["chunks"] > 2
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -9,9 +9,9 @@ import pyhpke
 import pytest
 from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_decrypt
 from nacl.signing import SigningKey
+from tests.vesn import section_20 as vector
 
 import vesn_verify
-from veen.vesn import vector
 from veen.vesn.errors import Violation
 from veen.vesn.logcheck import check_entry, check_payload
 from veen.vesn.merkle import new_mmr

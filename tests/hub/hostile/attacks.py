@@ -46,6 +46,7 @@ REFUSED: Final = 4
 EXPENSIVE: Final = 4
 POW_BITS: Final = 4
 _PROFILE: Final = PRESETS["bulk"].profile_id()
+_HOST: Final = "Host: 127.0.0.1"  # a hub for trying things answers to no other name
 _PAUSE: Final = 0.02  # between two steps of one attacker: what counts is what it holds, not how busy this process is
 
 
@@ -69,7 +70,7 @@ def message(name: str, seq: int, body_bytes: int = 24) -> bytes:
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {len(body)}", *headers]
+    lines = [f"POST {path} HTTP/1.1", _HOST, f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
@@ -238,7 +239,7 @@ async def tiny_chunks(battle: Battle) -> None:
     async def attack(number: int) -> None:
         reader, writer = await battle.connect("127.0.0.5")
         try:
-            writer.write(b"POST /v1/submit HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(f"POST /v1/submit HTTP/1.1\r\n{_HOST}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
             for _ in range(60):
                 writer.write(b"2\r\nxx\r\n" * 8192)
                 battle.counts["tiny chunks: sent"] += 8192
@@ -254,17 +255,19 @@ async def tiny_chunks(battle: Battle) -> None:
 
 
 async def event_streams(battle: Battle) -> None:
-    """Event streams for ever, half of them never read."""
-    path = f"/tooling/events?label={label_of_writer('large').hex()}&from=1"
+    """Event streams for ever: half of them of large entries and never read, the others of what comes now."""
+    path = f"/tooling/events?label={label_of_writer('large').hex()}&from="
 
     async def attack(number: int) -> None:
         reader, writer = await battle.connect("127.0.0.6", small=number % 2 == 0)
         try:
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: hub\r\n\r\n".encode())
-            battle.counts["event streams: opened"] += 1
+            writer.write(f"GET {path}{1 + (number % 2 << 32)} HTTP/1.1\r\n{_HOST}\r\n\r\n".encode())
             if number % 2 == 0:
                 await battle.over.wait()
-            while number % 2 and (await _wait_out(battle, reader)) and not battle.over.is_set():
+                return
+            status = (await reader.readuntil(b"\r\n")).split()[1].decode()
+            battle.counts[f"event streams: {status}"] += 1
+            while (await _wait_out(battle, reader)) and not battle.over.is_set():
                 pass
         finally:
             writer.transport.abort()

@@ -21,6 +21,7 @@ from veen.client.send.writing import Sent
 from veen.client.verify.pin import HubPin
 from veen.overlays.airgap.bodies import ImportedEvent, OfflineRecord, OnlineRecord
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
+from veen.products.airgap.files import BridgeFiles, is_bundle_name
 
 SOURCE, TARGET = "record/numbers", "import/z1/numbers"
 STREAMS = (SOURCE, TARGET, ONLINE_LOG, OFFLINE_LOG)
@@ -62,14 +63,19 @@ async def client(site, zone, name, *keys):
     )
 
 
+def _die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 async def one_side(site):
     from veen.products.airgap.audit import Auditor
     from veen.products.airgap.exporting import OUTGOING, Exporter, ExportOptions
-    from veen.products.airgap.files import BridgeFiles
     from veen.products.airgap.importing import FOLDERS, Importer, ImportOptions
     from veen.products.airgap.trust import TrustList
 
     root = Path(site["root"])
+    if site.get("dies_before"):
+        setattr(BridgeFiles, site["dies_before"], _die)
     source, target, online, offline = (keys_of(site["root"], stream) for stream in STREAMS)
     if site["side"] == "export":
         reader = await client(site, "z1", "exporter", source)
@@ -110,7 +116,7 @@ def attempt(site, side, kill_after):
     )
     assert child.stdout is not None
     with child.stdout:
-        child.stdout.readline()
+        assert child.stdout.readline() == "working\n"
         try:
             child.wait(timeout=kill_after)
         except subprocess.TimeoutExpired:
@@ -123,14 +129,17 @@ def attempt(site, side, kill_after):
 def carried(root):
     """The walk with the stick: copied, then renamed, so that a half-copied file is never taken."""
     (root / "in" / "incoming").mkdir(parents=True, exist_ok=True)
-    for path in sorted((root / "out" / "outgoing").glob("*.veenb")):
+    for path in sorted((root / "out" / "outgoing").iterdir()):
+        if not is_bundle_name(path.name):  # one that has no name yet is the exporter's: it goes on with it
+            continue
         hidden = root / "in" / "incoming" / f".{path.name}"
         shutil.copy(path, hidden)
         hidden.rename(hidden.with_name(path.name))
         path.unlink()
 
 
-def through(tmp_path, count, per_bundle, seed, growth):
+def through(tmp_path, count, per_bundle, seed, growth, first_lives=()):
+    """`first_lives`: (side, function of BridgeFiles before which the first process of that side dies)."""
     rng = random.Random(seed)
     with running(tmp_path / "z1", *DEV) as z1, running(tmp_path / "z2", *DEV) as z2:
         site = {
@@ -153,6 +162,10 @@ def through(tmp_path, count, per_bundle, seed, growth):
         for side in ("export", "import"):
             # Ever longer lives, from none at all: every part of the work is hit, and the work is done in the end.
             life = 0.0
+            for name in (name for of, name in first_lives if of == side):
+                assert not attempt({**site, "dies_before": name}, side, 600.0)
+                killed += 1
+                carried(tmp_path)
             while not attempt(site, side, life + rng.random() * 0.2):
                 killed += 1
                 life = life * growth + 0.1
@@ -177,6 +190,12 @@ def through(tmp_path, count, per_bundle, seed, growth):
 @pytest.mark.req("AGB-09", "AGB-13", "AGB-19")
 def test_a_sample_of_events_survives_kills(tmp_path):
     assert through(tmp_path, 150, 60, seed=1, growth=2.0) > 0
+
+
+@pytest.mark.req("AGB-09", "AGB-19")
+def test_a_bundle_that_has_no_name_yet_is_not_carried_away(tmp_path):
+    """The exporter dies when it has kept the head of the chain, just before the bundle gets its name."""
+    assert through(tmp_path, 20, 15, seed=3, growth=4.0, first_lives=[("export", "publish"), ("import", "move")]) >= 2
 
 
 @pytest.mark.req("AGB-09", "AGB-13", "AGB-19")

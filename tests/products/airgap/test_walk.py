@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.cli import shapecheck
 from tests.cli.hubprocess import DEV, running
 from tests.cli.tree import check_line, command_lines, exists
 
@@ -48,6 +50,12 @@ class Shell:
         assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def json(self, command, **more):
+        """What the command of such a line says as JSON, compared with its documented shape."""
+        stdout = self(f"{command} --json", **more)
+        shapecheck.check([*shlex.split(command)[1:], "--json"], 0, stdout, "")
+        return json.loads(stdout)
+
     def stop(self):
         """The directories of hubs at rest have all entries."""
         for hub in self._hubs:
@@ -74,6 +82,10 @@ def test_every_line_of_the_walk_works(site, tmp_path):
     site.stop()
     for line in steps(1):
         site(line, MSG_ID=row["msg_id"])
+    assert site.json(steps(1)[1])["report"]["clean"]
+    assert site.json(steps(1)[2], MSG_ID=row["msg_id"])
+    for command in ("veen bridge doctor", "veen bridge inspect"):
+        assert site.json(next(line for line in steps(0) if line.startswith(command)))
     report = json.loads((tmp_path / "report.json").read_text())["report"]
     assert report["clean"]
     assert (report["streams"][0]["attachments"], report["streams"][0]["missing_attachments"]) == (1, [])

@@ -25,8 +25,7 @@ from veen.overlays.federation import realm
 from veen.overlays.federation.policy import RealmPolicy
 from veen.overlays.federation.realm import AdminStreams, RealmFold, admin_streams
 from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds, PolicyPace
-from veen.products.policy.errors import PolicyNotEnforced
-from veen.products.policy.hubs import PushedPolicy, policy_link
+from veen.products.policy.hubs import PolicyNotEnforced, PushedPolicy, policy_link
 from veen.testing.links import FakeHub
 
 NAMES = ("admin", "revocation")

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -127,6 +128,48 @@ def test_a_hub_that_is_away_costs_nothing_but_time(tmp_path):
             gate.set()
             await life
             assert await numbers(world) == list(range(1, COUNT + 1))
+
+    run(story())
+
+
+class Slow:
+    """A hub that takes its time for every request."""
+
+    def __init__(self, inner, seconds):
+        self._inner, self._seconds = inner, seconds
+
+    async def call(self, operation, body, **options):
+        if operation in ("v1/submit", "tooling/submit_batch"):
+            await asyncio.sleep(self._seconds)
+        return await self._inner.call(operation, body, **options)
+
+    async def aclose(self):
+        await self._inner.aclose()
+
+
+def test_an_agent_whose_source_has_ended_waits_as_long_as_the_hub_takes_records(tmp_path):
+    """12 flights of 0.25 s are longer than the drain time; each of them is shorter."""
+
+    async def story():
+        pace = replace(FAST, drain=2.0)
+        async with recorder_at(tmp_path) as world:
+            await run_agent(
+                world, [lines_source(numbered(12 * 64))], pace=pace, wire=lambda: Slow(InProcess(world.hub.api), 0.25)
+            )
+            assert await numbers(world) == list(range(1, 12 * 64 + 1))
+
+    run(story())
+
+
+def test_an_agent_whose_hub_takes_nothing_gives_up_after_the_drain_time(tmp_path):
+    async def story():
+        async with recorder_at(tmp_path) as world:
+            spool = spool_of(world, "web")
+            await run_agent(
+                world, [lines_source(numbered(COUNT))], spool=spool, pace=replace(FAST, drain=0.2),
+                wire=lambda: Gated(InProcess(world.hub.api), asyncio.Event()),
+            )  # fmt: skip
+            assert await numbers(world) == []
 
     run(story())
 

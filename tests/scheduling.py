@@ -1,0 +1,67 @@
+"""Which process runs which tests, and in which order they begin.
+
+The tests of a file run in one process, one after another, so that what they share (a hub, a log, a parsed source) is
+made once and not once in each process; tests with the mark `xdist_group` run in the process of their group. What takes
+longest begins first, so that no process is left alone with it at the end.
+"""
+
+from typing import Final
+
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+__all__ = ["LONGEST_FIRST", "FileScheduling", "begins_before"]
+
+# By the CPU time of a run (`-p tests.costs`), the longest first. The others take less than eight seconds each.
+LONGEST_FIRST: Final = (
+    "spark",
+    "jvm",
+    "tests/cli/test_hub.py",
+    "tests/cli/test_docs_site.py",
+    "tests/storage/test_crash.py",
+    "tests/overlays/test_wallet_laws.py",
+    "tests/products/airgap/test_link.py",
+    "tests/products/airgap/test_walk.py",
+    "tests/pipeline/test_query_cuts.py",
+    "tests/hub/hostile/test_hostile.py",
+    "tests/cli/test_app.py",
+    "tests/selftest/test_selftest.py",
+    "tests/products/recorder/test_loss_threads.py",
+    "tests/pipeline/test_tables_lake.py",
+    "tests/hub/test_rotation.py",
+    "tests/cli/test_docs.py",
+    "tests/storage/test_fsck.py",
+    "tests/storage/test_policies.py",
+    "tests/storage/test_bitflips.py",
+    "tests/selftest/test_jobs.py",
+    "tests/hub/test_openapi.py",
+    "tests/products/airgap/test_crashes.py",
+    "tests/cli/test_replication_docs.py",
+    "tests/hub/test_signals.py",
+    "tests/cli/test_bridge_copy.py",
+    "tests/pipeline/test_query_tables.py",
+    "tests/cli/test_walks.py",
+    "tests/cli/test_replica.py",
+    "tests/cli/test_audit_policy.py",
+    "tests/storage/test_rebuild.py",
+)
+_PLACES: Final = {scope: place for place, scope in enumerate(LONGEST_FIRST)}
+
+
+def begins_before(item: pytest.Item) -> int:
+    """The key of the order in which tests begin; tests of the same key stay in the order that they have."""
+    group = item.get_closest_marker("xdist_group")
+    scope = group.args[0] if group is not None else item.nodeid.partition("::")[0]
+    return _PLACES.get(scope, len(_PLACES))
+
+
+class FileScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
+    """`--dist loadgroup`, where the tests of a file that are in no group are a group as well.
+
+    Without that each test is a unit of work of its own: the controller counts all units that a process ever had after
+    each test, which takes longer than many of the tests.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if scope == nodeid else scope
