@@ -1,7 +1,9 @@
-"""How fast a bundle is verified, and in how much memory: `python benchmarks/bridge.py [--events N …]`.
+"""How fast a bundle is verified, and in how much memory: `python -m benchmarks.bridge [--events N …]`.
 
 Writes bundles of N events, has the verifier judge each in its own process, and prints a JSON object per size. Memory
-is the peak of that process, which must not grow with N.
+is the peak of that process, which must not grow with N. The limit is what two Ed25519 verifications take per event,
+one of the author and one of the hub's receipt, on one core: the best of the loops before each run. The table goes to
+docs/benchmarks.md.
 """
 
 import argparse
@@ -11,12 +13,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import report
 from tests.client.builders import HubLog, seeded
 from tests.products.airgap.signer import AUTHOR, BRIDGE, EXPORTER, KEYS, PROFILE, SCHEMA, START, STREAM
 
+from veen.core.crypto import ed25519
 from veen.core.labels import stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
@@ -86,12 +91,47 @@ def write_bundle(path: Path, events: int, body_bytes: int, *, openings: bool) ->
     return hub
 
 
+def signature_limit(seconds: float = 1.0) -> float:
+    """Events a second if only their two signatures were verified, by libsodium on one core."""
+    digest = bytes(32)
+    signature = AUTHOR.sign(digest)
+    count, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        for _ in range(50):
+            ed25519.libsodium_verify(AUTHOR.public, digest, signature)
+        count += 50
+    return count / elapsed / 2
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    limit = max(row["limit"] for row in rows)
+    lines = [
+        "## Bridge: verification of a bundle",
+        "",
+        report.machine(),
+        "",
+        "One bundle, verified by the process without keys and network, on one core"
+        f"{', every event opened as well' if rows[0]['openings'] else ''}. The limit is the two signatures of each "
+        f"event (author, hub) by libsodium in a bare loop, the best of {len(rows)}: {limit:,.0f} events a second.",
+        "",
+        "| events | bundle MB | seconds | MB/s | events/s | ratio to the limit | peak memory MiB |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['events']:,} | {row['bundle_mb']:.1f} | {row['seconds']:.1f} | {row['mb_per_second']:.1f} "
+            f"| {row['events_per_second']:,} | {row['events_per_second'] / limit:.2f} | {row['peak_mib']} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--body-bytes", type=int, default=300)
     parser.add_argument("--openings", action="store_true", help="open every event, too")
     options = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as directory:
         for events in sorted(options.events):
             path = Path(directory) / f"{events}.veenb"
@@ -106,6 +146,7 @@ def main() -> None:
                     }
                 ]
             )
+            limit = signature_limit()
             began = time.perf_counter()
             verdict = verify_apart(path, Path(directory) / "spool", trust, {})
             seconds = time.perf_counter() - began
@@ -118,10 +159,14 @@ def main() -> None:
                 "seconds": round(seconds, 2),
                 "mb_per_second": round(megabytes / seconds, 2),
                 "events_per_second": round(events / seconds),
+                "limit": round(limit),
                 # Of all children so far: sizes ascend, so the last one counts.
                 "peak_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
             }
             print(json.dumps(row), flush=True)
+            rows.append(row)
+            path.unlink()
+    report.write_section("bridge", table(rows))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """A load generator for the hub: prepared messages, closed loop, as little work per request as Python allows.
 
-    python -m benchmarks.load PORT MESSAGES --connections 64 --batch 1
+    python -m benchmarks.load PORT MESSAGES --connections 64 --batch 1 [--ca CERTIFICATE]
+    python -m benchmarks.load PORT --ca CERTIFICATE --handshakes 200
 
-Run it as a process of its own. It prints one JSON object: messages, seconds, refusals, latencies, and the CPU it
-used itself, which tells whether it was the bottleneck. Requests are built before the clock starts; answers are
-kept and checked after it has stopped.
+With --ca it speaks TLS, on connections that were opened before the clock starts. Run it as a process of its own. It
+prints one JSON object: messages, seconds, refusals, latencies, and the CPU it used itself, which tells whether it was
+the bottleneck. Requests are built before the clock starts; answers are kept and checked after it has stopped.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import pickle
+import ssl
 import time
 from functools import partial
 from pathlib import Path
@@ -43,15 +46,20 @@ def token(number: int) -> CapToken:
 class Writer:
     """One client of a hub: its messages, in the order in which they must be sent."""
 
-    def __init__(self, hub_pk: bytes, number: int) -> None:
-        self._number, self._key, self._auth_ref = number, client_key(number), token(number).auth_ref()
-        self._label = label_of(routing_key_of(hub_id_of(hub_pk)), STREAMS[number % len(STREAMS)], 0)
+    def __init__(
+        self, hub_pk: bytes, number: int, *, size: int = CIPHERTEXT_BYTES, stream: int | None = None, gated: bool = True
+    ) -> None:
+        """`size` is that of the ciphertext; without `gated` its messages name no capability."""
+        self._number, self._key, self._size = number, client_key(number), size
+        self._auth_ref = token(number).auth_ref() if gated else None
+        stream_id = STREAMS[number % len(STREAMS)] if stream is None else stream_id_of(f"bench/{stream}")
+        self._label = label_of(routing_key_of(hub_id_of(hub_pk)), stream_id, 0)
         self._seq = 0
 
     def next(self) -> bytes:
         self._seq += 1
-        filler = H(b"%d %d" % (self._number, self._seq)) * 14
-        head = bytes(32) + (52).to_bytes(4, "big") + (CIPHERTEXT_BYTES - 92).to_bytes(4, "big")
+        filler = H(b"%d %d" % (self._number, self._seq)) * (self._size // 32 + 1)
+        head = bytes(32) + (52).to_bytes(4, "big") + (self._size - 92).to_bytes(4, "big")
         msg = Msg.compose(
             self._key,
             profile_id=PROFILE_ID,
@@ -59,26 +67,40 @@ class Writer:
             client_seq=self._seq,
             prev_ack=0,
             auth_ref=self._auth_ref,
-            ciphertext=(head + filler)[:CIPHERTEXT_BYTES],
+            ciphertext=(head + filler)[: self._size],
         )
         return msg.to_bytes()
 
 
-def prepare(hub_pk: bytes, clients: int, each: int, path: Path) -> None:
+def prepare(hub_pk: bytes, clients: int, each: int, path: Path, *, size: int = CIPHERTEXT_BYTES) -> None:
     """Write `each` messages of every client: one list per client, in the order they must be sent."""
-    writers = [Writer(hub_pk, number) for number in range(clients)]
+    writers = [Writer(hub_pk, number, size=size) for number in range(clients)]
     path.write_bytes(pickle.dumps([[writer.next() for _ in range(each)] for writer in writers]))
 
 
-def request(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cbor\r\n"
+def prepare_fresh(
+    hub_pk: bytes, connections: int, each: int, path: Path, *, labels: int = len(STREAMS), size: int = CIPHERTEXT_BYTES
+) -> None:
+    """One message of each of many clients, over `labels` labels: one list per connection."""
+
+    def message(number: int) -> bytes:
+        return Writer(hub_pk, number, size=size, stream=number % labels, gated=False).next()
+
+    numbers = range(connections * each)
+    path.write_bytes(
+        pickle.dumps([[message(number) for number in numbers[k::connections]] for k in range(connections)])
+    )
+
+
+def request(path: str, body: bytes, line: str = "") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cbor\r\n{line}"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
-def submit(raw: bytes) -> bytes:
-    """The request that submits one MSG."""
-    return request("/v1/submit", b"\xa2\x01\x01\x02" + raw)
+def submit(raw: bytes, line: str = "") -> bytes:
+    """The request that submits one MSG, with one more line in its head."""
+    return request("/v1/submit", b"\xa2\x01\x01\x02" + raw, line)
 
 
 def next_answer(buffer: bytes) -> tuple[bytes, bytes, int] | None:
@@ -134,28 +156,81 @@ def _same(connection: Connection) -> Connection:
     return connection
 
 
-def requests_of(messages: list[bytes], batch: int) -> list[bytes]:
+def requests_of(messages: list[bytes], batch: int, *, changing: bool = False) -> list[bytes]:
+    """With `changing`, each head has a line that no other has, as those of clients that trace their requests."""
     if batch == 1:
-        return [submit(raw) for raw in messages]
+        lines = (f"X-Request-Id: {H(raw).hex()}\r\n" if changing else "" for raw in messages)
+        return [submit(raw, line) for raw, line in zip(messages, lines, strict=True)]
     groups = [messages[start : start + batch] for start in range(0, len(messages), batch)]
     return [request("/tooling/submit_batch", b"".join(group)) for group in groups]
 
 
-async def drive(port: int, lists: list[list[bytes]], connections: int, batch: int) -> dict[str, object]:
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """CPU time of a process with its children so far, and of its first thread, which orders messages; 0 of none."""
+    total = first = 0.0
+    waiting = [pid] if pid else []
+    while waiting:
+        process = waiting.pop()
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(OSError):
+                seconds = int((thread / "schedstat").read_text("ascii").split()[0]) / 1e9
+                total += seconds
+                first += seconds if thread.name == str(pid) else 0.0
+                waiting += map(int, (thread / "children").read_text("ascii").split())
+    return total, first
+
+
+def hub_cost(before: tuple[float, float], hub: int, count: int) -> dict[str, float]:
+    """CPU time of the hub for each of `count` since `before`; nothing if nobody said which process it is."""
+    if not hub:
+        return {}
+    total, first = (new - old for old, new in zip(before, cpu_seconds(hub), strict=True))
+    return {"hub_cpu_us": total / max(count, 1) * 1e6, "ordering_cpu_us": first / max(count, 1) * 1e6}
+
+
+def tls_of(ca: Path | None) -> ssl.SSLContext | None:
+    return None if ca is None else ssl.create_default_context(cafile=str(ca))
+
+
+async def shake_hands(port: int, tls: ssl.SSLContext | None, count: int, hub: int = 0) -> dict[str, object]:
+    """Open and close connections, one after the other."""
+    loop = asyncio.get_running_loop()
+    before = cpu_seconds(hub)
+    began, cpu = time.perf_counter(), time.process_time()
+    for _ in range(count):
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port, ssl=tls)
+        transport.close()
+    seconds, own_cpu = time.perf_counter() - began, time.process_time() - cpu
+    cost = hub_cost(before, hub, count)
+    return {"handshakes": count, "per_second": count / seconds, "own_cpu_us": own_cpu / count * 1e6, **cost}
+
+
+async def drive(
+    port: int,
+    lists: list[list[bytes]],
+    connections: int,
+    batch: int,
+    tls: ssl.SSLContext | None = None,
+    *,
+    changing: bool = False,
+    hub: int = 0,
+) -> dict[str, object]:
     loop = asyncio.get_running_loop()
     opened: list[Connection] = []
     waiting = []
     for messages in lists[:connections]:
         done: asyncio.Future[None] = loop.create_future()
-        link = Connection(requests_of(messages, batch), done)
-        await loop.create_connection(partial(_same, link), "127.0.0.1", port)
+        link = Connection(requests_of(messages, batch, changing=changing), done)
+        await loop.create_connection(partial(_same, link), "127.0.0.1", port, ssl=tls)
         opened.append(link)
         waiting.append(done)
+    before = cpu_seconds(hub)
     began, cpu = time.perf_counter(), time.process_time()
     for connection in opened:
         connection.send()
     await asyncio.gather(*waiting)
     seconds, own_cpu = time.perf_counter() - began, time.process_time() - cpu
+    cost = hub_cost(before, hub, sum(len(messages) for messages in lists[:connections]))
     receipts, refused = check([answer for connection in opened for answer in connection.answers], batch)
     latencies = sorted(latency for connection in opened for latency in connection.latencies)
     return {
@@ -167,6 +242,7 @@ async def drive(port: int, lists: list[list[bytes]], connections: int, batch: in
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
         "own_cpu_us": own_cpu / max(receipts, 1) * 1e6,
         "own_cpu_share": own_cpu / seconds,
+        **cost,
     }
 
 
@@ -194,17 +270,27 @@ def check(answers: list[bytes], batch: int) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("port", type=int)
-    parser.add_argument("messages", type=Path)
+    parser.add_argument("messages", type=Path, nargs="?")
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--ca", type=Path, help="speak TLS, and trust this certificate")
+    parser.add_argument("--changing", action="store_true", help="a line in each head that no other request has")
+    parser.add_argument("--hub", type=int, default=0, metavar="PID", help="tell the CPU time of this process, too")
+    parser.add_argument("--handshakes", type=int, help="send nothing: open so many connections, one after the other")
     options = parser.parse_args()
-    lists = pickle.loads(options.messages.read_bytes())  # noqa: S301 - our own file
+    tls = tls_of(options.ca)
+    if options.handshakes:
+        work = shake_hands(options.port, tls, options.handshakes, options.hub)
+    else:
+        lists = pickle.loads(options.messages.read_bytes())  # noqa: S301 - our own file
+        more = {"changing": options.changing, "hub": options.hub}
+        work = drive(options.port, lists, options.connections, options.batch, tls, **more)
     try:
         import uvloop
     except ImportError:
-        result = asyncio.run(drive(options.port, lists, options.connections, options.batch))
+        result = asyncio.run(work)
     else:
-        result = uvloop.run(drive(options.port, lists, options.connections, options.batch))
+        result = uvloop.run(work)
     print(json.dumps(result))
 
 

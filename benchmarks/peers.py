@@ -1,9 +1,9 @@
 """What others do with the same load and the same durability: NATS JetStream, Redis streams, PostgreSQL.
 
-Each gets messages of 690 bytes from 64 connections in a closed loop, by a client of a few lines that speaks its wire
-protocol, and answers when they are synced. None checks an author's signature, signs a receipt or can prove anything
-later; the table says so. It also says how much of a core the client took: far less than one, so that it is not what
-is measured.
+Each gets messages of 690 bytes in a closed loop, one by one from 64 connections or 64 at a time from 8, by a client of
+a few lines that speaks its wire protocol, and answers when they are synced. None checks an author's signature, signs a
+receipt or can prove anything later; the table says so. It also says how much of a core the client took: far less than
+one, so that it is not what is measured.
 """
 
 import asyncio
@@ -19,12 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 MESSAGE: Final = bytes(range(256)) * 2 + bytes(178)  # 690 bytes
 CONNECTIONS: Final = 64
+BATCH: Final = 64
+BATCH_CONNECTIONS: Final = 8
 
 
 class Loop(asyncio.Protocol):
@@ -76,32 +79,43 @@ class Loop(asyncio.Protocol):
             self.done.set_result(None)
 
 
-def _nats_answer(buffer: bytes) -> int:
-    """The length of a whole `MSG inbox sid size CRLF body CRLF`, or 0."""
-    end = buffer.find(b"\r\n")
-    if end < 0 or not buffer.startswith(b"MSG"):
-        return len(buffer) if buffer.startswith(b"PING\r\n") else 0
-    whole = end + 4 + int(buffer[:end].rsplit(b" ", 1)[1])
-    if len(buffer) < whole:
-        return 0
-    if b'"error"' in buffer[:whole]:
-        raise RuntimeError(buffer[:whole].decode())
-    return whole
+def _nats_answers(buffer: bytes, batch: int) -> int:
+    """The length of `batch` whole `MSG inbox sid size CRLF body CRLF`, or 0."""
+    start = 0
+    for _ in range(batch):
+        if buffer.startswith(b"PING\r\n", start):  # it goes on for minutes without an answer
+            start += 6
+        end = buffer.find(b"\r\n", start)
+        if end < 0:
+            return 0
+        whole = end + 4 + int(buffer[start:end].rsplit(b" ", 1)[1])
+        if len(buffer) < whole:
+            return 0
+        if not buffer.startswith(b"MSG", start) or b'"error"' in buffer[start:whole]:
+            raise RuntimeError(buffer[start:whole].decode())
+        start = whole
+    return start
 
 
-def _redis_answer(buffer: bytes) -> int:
-    if buffer.startswith(b"-"):
+def _redis_answers(buffer: bytes, batch: int) -> int:
+    if buffer.startswith(b"-") or b"\n-" in buffer:
         raise RuntimeError(buffer.decode())
-    return len(buffer) if buffer.count(b"\r\n") == 2 else 0
+    return len(buffer) if buffer.count(b"\r\n") == 2 * batch else 0
 
 
 async def _drive(
-    port: int, make: Callable[[int], tuple[bytes, bytes, bytes]], answered: Callable[[bytes], int], each: int
+    port: int,
+    make: Callable[[int, int], tuple[bytes, bytes, bytes]],
+    answered: Callable[[bytes, int], int],
+    each: int,
+    batch: int,
 ) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     loops = []
-    for number in range(CONNECTIONS):
-        worker = Loop(*make(number), answered, each)
+    connections = CONNECTIONS if batch == 1 else BATCH_CONNECTIONS
+    requests = max(1, each * CONNECTIONS // connections // batch)
+    for number in range(connections):
+        worker = Loop(*make(number, batch), partial(_whole, answered, batch), requests)
         await loop.create_connection(partial(_same, worker), "127.0.0.1", port)
         await worker.ready
         loops.append(worker)
@@ -112,15 +126,19 @@ async def _drive(
     seconds, own = time.perf_counter() - began, time.process_time() - cpu
     latencies = sorted(latency for worker in loops for latency in worker.latencies)
     return {
-        "per_second": len(latencies) / seconds,
+        "per_second": len(latencies) * batch / seconds,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
         "own_cpu_share": own / seconds,
     }
 
 
-def _same(one: Loop) -> Loop:
-    return one
+def _same(worker: Loop) -> Loop:
+    return worker
+
+
+def _whole(answered: Callable[[bytes, int], int], batch: int, buffer: bytes) -> int:
+    return answered(buffer, batch)
 
 
 def _free_port() -> int:
@@ -143,7 +161,7 @@ def _server(command: list[str], port: int, stop: int = signal.SIGTERM, user: str
         process.wait(timeout=60)
 
 
-def nats(each: int) -> dict[str, float] | None:
+def nats(each: int, batch: int) -> dict[str, float] | None:
     """JetStream, file storage, `sync_interval: always`."""
     binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
     if binary is None:
@@ -156,14 +174,14 @@ def nats(each: int) -> dict[str, float] | None:
         )
         with _server([binary, "-c", str(config)], port):
             asyncio.run(_make_stream(port))
-            return asyncio.run(_drive(port, _nats_message, _nats_answer, each))
+            return asyncio.run(_drive(port, _nats_message, _nats_answers, each, batch))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _nats_message(number: int) -> tuple[bytes, bytes, bytes]:
+def _nats_message(number: int, batch: int) -> tuple[bytes, bytes, bytes]:
     hello = b'CONNECT {"verbose":false}\r\nSUB inbox.%d 1\r\nPING\r\n' % number
-    return hello, b"PONG\r\n", b"PUB bench.m inbox.%d %d\r\n%b\r\n" % (number, len(MESSAGE), MESSAGE)
+    return hello, b"PONG\r\n", b"PUB bench.m inbox.%d %d\r\n%b\r\n" % (number, len(MESSAGE), MESSAGE) * batch
 
 
 async def _make_stream(port: int) -> None:
@@ -177,7 +195,7 @@ async def _make_stream(port: int) -> None:
     writer.close()
 
 
-def redis(each: int) -> dict[str, float] | None:
+def redis(each: int, batch: int) -> dict[str, float] | None:
     """XADD with `appendfsync always`."""
     binary = shutil.which("redis-server")
     if binary is None:
@@ -187,14 +205,15 @@ def redis(each: int) -> dict[str, float] | None:
         options = {"port": port, "bind": "127.0.0.1", "dir": root, "appendonly": "yes", "appendfsync": "always"}
         command = [binary, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
         with _server([*command, "--save", ""], port):
-            return asyncio.run(_drive(port, _redis_message, _redis_answer, each))
+            return asyncio.run(_drive(port, _redis_message, _redis_answers, each, batch))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _redis_message(number: int) -> tuple[bytes, bytes, bytes]:
+def _redis_message(number: int, batch: int) -> tuple[bytes, bytes, bytes]:
     words = (b"XADD", b"bench", b"*", b"m", MESSAGE)
-    return b"", b"", b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    command = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    return b"", b"", command * batch
 
 
 # --- PostgreSQL ------------------------------------------------------------------------------------------
@@ -202,8 +221,8 @@ def _redis_message(number: int) -> tuple[bytes, bytes, bytes]:
 _READY: Final = b"Z\x00\x00\x00\x05I"  # ReadyForQuery, idle
 
 
-def postgres(each: int) -> dict[str, float] | None:
-    """A prepared INSERT of one row, committed by itself, with `synchronous_commit = on`."""
+def postgres(each: int, batch: int) -> dict[str, float] | None:
+    """A prepared INSERT of one row, or of `batch` rows, committed by itself, with `synchronous_commit = on`."""
     tools = _postgres_tools()
     if tools is None:
         return None
@@ -220,7 +239,7 @@ def postgres(each: int) -> dict[str, float] | None:
             command += ["-c", setting]
         with _server(command, port, signal.SIGINT, user):  # SIGINT: without waiting for clients
             asyncio.run(_make_table(port))
-            return asyncio.run(_drive(port, _postgres_message, _postgres_answer, each))
+            return asyncio.run(_drive(port, _postgres_message, _postgres_answer, each, batch))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -241,16 +260,18 @@ def _startup() -> bytes:
     return _framed(b"", struct.pack(">I", 3 << 16) + b"user\0bench\0database\0postgres\0\0")
 
 
-def _postgres_message(number: int) -> tuple[bytes, bytes, bytes]:
-    parse = _framed(b"P", b"add\0INSERT INTO bench (m) VALUES ($1)\0" + struct.pack(">HI", 1, 17))  # 17: bytea
-    value = struct.pack(">I", len(MESSAGE)) + MESSAGE
-    bind = _framed(b"B", b"\0add\0" + struct.pack(">HHH", 1, 1, 1) + value + struct.pack(">H", 0))
+def _postgres_message(number: int, batch: int) -> tuple[bytes, bytes, bytes]:
+    rows = ", ".join(f"(${row})" for row in range(1, batch + 1)).encode()
+    types = struct.pack(">H", batch) + struct.pack(">I", 17) * batch  # 17: bytea
+    parse = _framed(b"P", b"add\0INSERT INTO bench (m) VALUES " + rows + b"\0" + types)
+    values = (struct.pack(">I", len(MESSAGE)) + MESSAGE) * batch
+    bind = _framed(b"B", b"\0add\0" + struct.pack(">HHH", 1, 1, batch) + values + struct.pack(">H", 0))
     message = bind + _framed(b"E", b"\0" + struct.pack(">I", 0)) + _framed(b"S", b"")
     # Startup is answered by one ReadyForQuery, Parse and Sync by ParseComplete and another one.
     return _startup() + parse + _framed(b"S", b""), b"1\x00\x00\x00\x04" + _READY, message
 
 
-def _postgres_answer(buffer: bytes) -> int:
+def _postgres_answer(buffer: bytes, batch: int) -> int:
     if buffer.startswith(b"E"):
         raise RuntimeError(buffer.decode("utf-8", "replace"))
     return len(buffer) if buffer.endswith(_READY) else 0
@@ -270,12 +291,27 @@ async def _make_table(port: int) -> None:
     raise RuntimeError("PostgreSQL does not take queries")
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another system under the same load; `measure` gives None where it is not installed."""
+
+    run: Callable[[int, int], dict[str, float] | None]
+    batch: int = 1
+    target: float | None = None  # of VEEN beside it
+
+    def measure(self, each: int) -> dict[str, float] | None:
+        return self.run(each, self.batch)
+
+
 PEERS: Final = {
-    "NATS JetStream, sync always": nats,
-    "Redis XADD, appendfsync always": redis,
-    "PostgreSQL INSERT, synchronous_commit on": postgres,
+    "NATS JetStream, sync always": Peer(nats, target=2.2),
+    "Redis XADD, appendfsync always": Peer(redis),
+    "PostgreSQL INSERT, synchronous_commit on": Peer(postgres),
+    f"NATS JetStream, {BATCH} publishes without waiting": Peer(nats, BATCH),
+    f"Redis, pipelines of {BATCH} XADD": Peer(redis, BATCH),
+    f"PostgreSQL INSERT of {BATCH} rows": Peer(postgres, BATCH, target=1.0),
 }
 
 if __name__ == "__main__":
-    for title, measure in PEERS.items():
-        print(title, json.dumps(measure(200)))
+    for title, peer in PEERS.items():
+        print(title, json.dumps(peer.measure(200)), flush=True)

@@ -2,7 +2,8 @@
 
 N events are sent in one zone, exported, carried and imported in the other, by the real hubs, exporter and importer of a
 bridge. Then the import stream is folded twice, by one process and by Spark on all cores; both must give the report byte
-for byte. Prints one JSON object. The crossing itself is timed as well.
+for byte. Prints one JSON object and writes the table to docs/benchmarks.md. The crossing itself is timed as well. With
+`--zones DIR` both zones are kept there, and a second run compares them without another crossing.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import report
 from tests.products.airgap import test_reconciling
 from tests.products.airgap.zones import SOURCE, phase, send_numbers
 
@@ -31,7 +33,9 @@ _BATCH = 10_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=100_000)
-    events = parser.parse_args().events
+    parser.add_argument("--zones", type=Path, help="keep the two zones here, or compare those of an earlier run")
+    options = parser.parse_args()
+    events: int = options.events
     seconds: dict[str, float] = {}
 
     def timed(name: str, began: float) -> None:
@@ -50,16 +54,28 @@ def main() -> None:
             await world.importer(verify=verify_here).run()
             timed("import", began)
 
+    async def nothing(world: Any) -> None:
+        pass
+
     with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory)
-        world = phase(root, cross)
+        root = options.zones or Path(directory)
+        crossing = root / "crossing.json"
+        again = crossing.exists()
+        if again:
+            about = json.loads(crossing.read_text())
+            events, seconds = about["events"], about["seconds"]
+            world = phase(root, nothing)
+        else:
+            root.mkdir(parents=True, exist_ok=True)
+            world = phase(root, cross)
+            crossing.write_text(json.dumps({"events": events, "seconds": seconds}))
         offline = Offline(uri=str(root / "z2"), identities=identities_of(world.trust, str(root / "z1"), []))
         checks: Any = test_reconciling  # as its tests read both zones
         ring, sides = checks.keyring_of(world), checks.sides_of(world)
         began = time.perf_counter()
         alone = reconcile(arrived_in(offline, ring), sides)
         timed("reconcile_one_process", began)
-        keys = write_keys(root / "keys", ring.entries)
+        keys = write_keys(Path(directory) / "keys", ring.entries)
         spark = spark_session("veen bench reconcile")
         began = time.perf_counter()
         on_spark = reconcile(arrived_on_spark(spark, offline, keys), sides)
@@ -69,6 +85,35 @@ def main() -> None:
         raise SystemExit("the two reports differ, or the bridge lost something")
     rate = round(events / seconds["reconcile_spark"])
     print(json.dumps({"events": events, "seconds": seconds, "events_per_second_spark": rate}), flush=True)
+    report.write_section("reconcile", table(events, seconds, again=again))
+
+
+def table(events: int, seconds: dict[str, float], *, again: bool) -> str:
+    """`again`: the zones are those of an earlier run, whose times of the crossing are left out."""
+    names = {
+        "send": "send in zone 1, receipts verified",
+        "export": "export",
+        "import": "import in zone 2, verified",
+        "reconcile_one_process": "reconcile, one process",
+        "reconcile_spark": "reconcile, Spark on all cores, start of its workers included",
+    }
+    lines = [
+        "## Bridge: reconciliation",
+        "",
+        report.machine(),
+        "",
+        f"{events:,} events sent, exported, carried in bundles of {_BATCH:,} and imported; then both zones are "
+        "compared. Both reports are equal byte for byte.",
+        "",
+        "| step | seconds | events/s |",
+        "|---|---:|---:|",
+    ]
+    lines += [
+        f"| {names[step]} | {spent:.1f} | {events / spent:,.0f} |"
+        for step, spent in seconds.items()
+        if not again or step.startswith("reconcile")
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

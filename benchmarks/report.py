@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ _OPENING: Final = """\
 
 `make bench` measures and rewrites the sections below. What counts are the ratios: each operation is measured in the
 same run as the limit it cannot beat, in turns, so that a busy or slow machine changes both. No test asserts a time.
+Every section names the commit that it was made at.
 """
 
 
@@ -30,13 +32,25 @@ def write_section(name: str, text: str) -> None:
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """What the figures were measured on, and at which commit."""
     software = (
         f"{platform.python_implementation()} {platform.python_version()}",
         f"PyNaCl {version('pynacl')} with libsodium {_libsodium()}",
         f"cbor2 {version('cbor2')}",
     )
-    return f"{_cpu()}, {os.cpu_count()} cores; {', '.join(software)}."
+    return f"{_cpu()}, {os.cpu_count()} cores; {', '.join(software)}; commit {_commit()}."
+
+
+def _commit() -> str:
+    """The commit that is measured; with a note if files of the program differ from it."""
+    git = ("git", "-C", str(PAGE.parents[1]))
+    commit = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=False)
+    if commit.returncode:
+        return "unknown"
+    changes = subprocess.run(
+        [*git, "status", "--porcelain", "src", "native"], capture_output=True, text=True, check=False
+    )
+    return commit.stdout.strip() + (" with changes" if changes.stdout.strip() else "")
 
 
 def _libsodium() -> str:

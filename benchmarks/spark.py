@@ -5,6 +5,8 @@
 
 The smallest log is measured on one core and on all of them, the others on all. Logs are really sealed and signed, which
 takes some minutes for millions of entries; they are kept in --cache (by default the directory for temporary files).
+200 thousand entries should take about half an hour on two quiet cores (an estimate from 50 thousand), most for folds
+and queries on one core; --parts read audit columns leaves these out. Standard error says how long each part took.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +27,9 @@ SMALL: Final = 20_000  # what a session warms up with
 ROUNDS: Final = 3
 TARGETS: Final = {
     "read, all columns, hashes checked": 0.7,
-    "audit; limit: cores × one thread": 0.85,
-    "fold of typed columns, native": 0.83,  # within 1.2 times
+    "read, lean columns, hashes checked": 0.7,
+    "audit; limit: cores × one thread": 0.88,
+    "fold of typed columns, native": 0.9,
 }
 GROWTH: Final = 1.2
 BEYOND: Final = 1.0
@@ -40,7 +44,9 @@ def _run(entries: int, cores: int, rounds: int, parts: list[str], cache: Path | 
         "--rounds", str(rounds), "--parts", *parts, "--inside",
     ]  # fmt: skip
     command += ["--cache", str(cache)] if cache else []
+    began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    print(f"{entries:,} entries, cores: {cores}: took {time.monotonic() - began:,.0f} s", file=sys.stderr, flush=True)
     run: Run = json.loads(done.stdout.splitlines()[-1])
     return {"entries": entries, "cores": cores, "found": run}
 
@@ -55,11 +61,11 @@ def _rates(run: Run) -> list[str]:
         target = TARGETS.get(name)
         goal = "–" if target is None else f"≥ {target}"
         met = "–" if target is None else "yes" if figure["ratio"] >= target else "NO"
-        if figure["ratio"] > BEYOND:
+        if figure["ratio"] > BEYOND and "Parquet" not in name:
             met = "limit disturbed"  # nothing is faster than its limit: something else ran while that was measured
         rows.append(
             f"| {name} | {run['entries']:,} | {run['cores']} | {figure['rate']:,.0f} {figure['unit']} "
-            f"| {figure['limit']:,.0f} | {figure['ratio']:.2f} | {goal} | {met} |"
+            f"| {figure['limit']:,.0f} | {figure['ratio']:.2f} | {figure['cpu_ratio']:.2f} | {goal} | {met} |"
         )
     return rows
 
@@ -105,14 +111,15 @@ def table(runs: list[Run], rounds: int) -> str:
         report.machine(),
         "",
         f"Spark in local mode on the given cores, to which it and all that it starts are bound; medians of {rounds} "
-        "rounds at the smallest size, one round at others. The limit of reading and querying is the same decoder, "
-        "called for the same parts of the log in as many plain processes without Spark. The limit of the audit is bare "
-        "Ed25519 verification, that of a fold of typed columns the same aggregation over plain columns, with nothing "
-        "made of its rows (within 1.2 times: 0.83). Half of the entries are recorder events, half writes of a "
-        "key-value state.",
+        "rounds at the smallest size, one round at others, each warmed up until two rounds agree. The limit of reading "
+        "and querying is the same decoder, called for the same parts of the log in as many plain processes without "
+        "Spark; a second limit of reading is Spark over the same columns in Parquet, where nothing is checked. The "
+        "limit of the audit is bare Ed25519 verification, that of a fold of typed columns the same aggregation over "
+        "plain columns, with nothing made of its rows. Ratios are of wall time and, beside it, of CPU time of all "
+        "processes. Half of the entries are recorder events, half writes of a key-value state.",
         "",
-        "| what | entries | cores | a second | limit | ratio | target | met |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
+        "| what | entries | cores | a second | limit | ratio | by CPU | target | met |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
         *(row for run in runs for row in _rates(run)),
         "",
         *_scaling(runs),
@@ -148,7 +155,7 @@ def main() -> None:
         logs: list[Log] = [built(size, chosen.cache) for size in (sizes[0], SMALL)]
         print(json.dumps(measured(*logs, cores=cores[0], rounds=chosen.rounds, parts=chosen.parts)))
         return
-    runs = []
+    runs, began = [], time.monotonic()
     for size in sizes:
         for count in cores if size == sizes[0] else cores[-1:]:
             first = size == sizes[0]
@@ -157,6 +164,7 @@ def main() -> None:
             runs.append(_run(size, count, chosen.rounds if first else 1, parts, chosen.cache))
     text = table(runs, chosen.rounds)
     print(text)
+    print(f"all of it took {time.monotonic() - began:,.0f} s", file=sys.stderr)
     if chosen.entries is None:
         report.write_section("spark", text)
 

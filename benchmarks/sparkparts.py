@@ -11,11 +11,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.sparkbench import Bench, Figure, Limits, Touched, in_processes, seconds_of, turns
+from benchmarks.sparkbench import (
+    Bench,
+    Figure,
+    Limits,
+    Rate,
+    Touched,
+    in_processes,
+    rate_of,
+    seconds_of,
+    turns,
+    warmed,
+)
 from benchmarks.sparklog import EVENTS, START, STATE, STATE_KEYS, Log, begin_of
 from nacl.bindings import crypto_sign_open
 
@@ -28,7 +40,7 @@ from veen.folds.coverage import FoldCoverage
 from veen.folds.on_spark import NATIVE
 from veen.folds.planning import PlanName
 from veen.fs.places import open_fs
-from veen.log.columns import ENTRIES, chosen, ddl
+from veen.log.columns import ENTRIES, LEAN, chosen, ddl
 from veen.log.entries import Level, ReadSpec, batches
 from veen.log.events import EventJob, make_prefix
 from veen.log.keys import KeyFile
@@ -66,6 +78,7 @@ _LATEST: Final = (
 
 _READS: Final[tuple[tuple[str, Level, tuple[str, ...]], ...]] = (
     ("read, all columns, hashes checked", "hash", tuple(column.name for column in ENTRIES)),
+    ("read, lean columns, hashes checked", "hash", tuple(column.name for column in LEAN)),
     ("read, all columns, unchecked", "none", tuple(column.name for column in ENTRIES)),
     ("read, two columns, unchecked", "none", ("label", "stream_seq")),
 )
@@ -90,25 +103,41 @@ def read(bench: Bench) -> Iterator[Figure]:
             frame = bench.spark.read.format("veen").option("verify", level).schema(schema).load(log.path)
             frame.write.format("noop").mode("overwrite").save()
 
-        on_spark(bench.small)
+        warmed(on_spark)
         plain = in_processes(bench, _decode, tasks, bench.log.entries)
-        yield from turns(bench, "entries", bench.log.entries, on_spark, {name: plain})
+        parquet = _parquet(bench, bench.log, names)
+        warmed(parquet)
+        limits = {name: plain, f"{name}; limit: Spark over Parquet": parquet}
+        yield from turns(bench, "entries", bench.log.entries, on_spark, limits)
+
+
+def _parquet(bench: Bench, log: Log, names: tuple[str, ...]) -> Callable[[], Rate]:
+    """The same columns, read by Spark from Parquet (ZSTD): columnar in the JVM, nothing checked. Kept with the log."""
+    path = Path(log.path).parent / "entries.parquet"
+    if not (path / "_SUCCESS").exists():
+        frame = bench.spark.read.format("veen").option("verify", "none").option("columns", "all").load(log.path)
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(path))
+
+    def read_columns() -> None:
+        bench.spark.read.parquet(str(path)).select(*names).write.format("noop").mode("overwrite").save()
+
+    return lambda: rate_of(log.entries, read_columns)
 
 
 # --- auditing ------------------------------------------------------------------------------------------------
 
 
-def _verify(seconds: float) -> float:
-    """Bare verifications a second, on one thread. Of many signatures: a processor learns the branches of one."""
+def _verify(seconds: float) -> Rate:
+    """Bare verifications, on one thread. Of many signatures: a processor learns the branches of one."""
     key = SigningKey(H(b"bare"))
     digests = [H(u64be(number)) for number in range(500)]
     signed = [key.sign(digest) + digest for digest in digests]
-    done, began = 0, time.perf_counter()
+    done, began, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
         for signature in signed:
             crypto_sign_open(signature, key.public)
         done += len(signed)
-    return done / (time.perf_counter() - began)
+    return Rate(done / (time.perf_counter() - began), done / (time.process_time() - cpu))
 
 
 def audits(bench: Bench) -> Iterator[Figure]:
@@ -117,13 +146,15 @@ def audits(bench: Bench) -> Iterator[Figure]:
         assert result.ok
         assert result.counts["signatures"] >= 2 * log.entries  # and those of checkpoints and control records
 
-    def one_thread() -> float:
-        return bench.cores * bench.pool.apply(_verify, (_VERIFY_SECONDS,))
+    def one_thread() -> Rate:
+        rate = bench.pool.apply(_verify, (_VERIFY_SECONDS,))
+        return rate._replace(wall=bench.cores * rate.wall)
 
-    def together() -> float:
-        return sum(bench.pool.map(_verify, [_VERIFY_SECONDS] * bench.cores, chunksize=1))
+    def together() -> Rate:
+        rates = bench.pool.map(_verify, [_VERIFY_SECONDS] * bench.cores, chunksize=1)
+        return Rate(sum(rate.wall for rate in rates), sum(rate.cpu for rate in rates) / len(rates))
 
-    run(bench.small)
+    warmed(lambda: run(bench.small))
     limits: Limits = {"audit; limit: cores × one thread": one_thread}
     if bench.cores > 1:
         limits["audit; limit: all cores at once"] = together
@@ -181,7 +212,7 @@ def query(bench: Bench) -> Iterator[Figure]:
         def on_spark(log: Log = bench.log, asked: QueryDescriptor = asked) -> None:
             _answer(bench, log, asked)
 
-        on_spark(bench.small)
+        warmed(partial(on_spark, bench.small))
         plain = in_processes(bench, _open, tasks, _events(bench.log))
         yield from turns(bench, "events", _events(bench.log), on_spark, {name: plain})
 
@@ -212,7 +243,7 @@ def folds(bench: Bench) -> Iterator[Figure]:
             assert result.entries == _writes(log)
             assert not result.issues
 
-        on_spark(bench.small)
+        warmed(partial(on_spark, bench.small))
         yield from turns(bench, "writes", _writes(bench.log), on_spark, {f"fold of the log, {plan}": plain})
 
 
@@ -230,22 +261,21 @@ def columns(bench: Bench) -> Iterator[Figure]:
         state = NATIVE[KvFold](bench.spark.read.parquet(typed), FoldCoverage(), "bench")
         assert len(state) <= STATE_KEYS
 
-    def plain() -> float:
-        began = time.perf_counter()
+    def plain() -> None:
         last = F.max(F.struct(*_LATEST)).alias("last")
         table = bench.spark.read.parquet(simple).groupBy("key").agg(last).toArrow()
         assert table.num_rows <= STATE_KEYS
-        return _writes(bench.log) / (time.perf_counter() - began)
 
-    plain()
-    native()
-    yield from turns(bench, "writes", _writes(bench.log), native, {"fold of typed columns, native": plain})
+    warmed(plain)
+    warmed(native)
+    limits: Limits = {"fold of typed columns, native": lambda: rate_of(_writes(bench.log), plain)}
+    yield from turns(bench, "writes", _writes(bench.log), native, limits)
 
 
 def _written(bench: Bench, log: Log) -> tuple[str, str]:
     """The bodies as columns, in Parquet: as the fold has them, and as plain integers. Kept with the log."""
     root = Path(log.path).parent
-    typed, simple = root / "typed", root / "plain"
+    typed, simple = root / "typed-2", root / "plain-2"  # counts up with the columns of typed rows
     if not (simple / "_SUCCESS").exists():
         frame = events_frame(bench.spark, make_prefix(log.path, streams=[stream_id_of(STATE)]), log.keys)
         typed_frame(frame, KvFold()).write.mode("overwrite").parquet(str(typed))
@@ -333,7 +363,9 @@ def measured(log: Log, small: Log, *, cores: int, rounds: int, parts: list[str])
         try:
             bench = Bench(spark=spark, pool=pool, cores=cores, rounds=rounds, log=log, small=small)
             for part in parts:
+                began = time.monotonic()
                 figures[part] = [asdict(figure) for figure in PARTS[part](bench)]
+                print(f"{part}: took {time.monotonic() - began:,.0f} s", file=sys.stderr, flush=True)
         finally:
             spark.stop()
     return figures
