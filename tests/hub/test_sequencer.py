@@ -549,13 +549,17 @@ def test_no_old_message_is_taken_for_new_and_no_new_one_for_old(tmp_path):
 
 
 class SlowFile:
-    """A file whose syncs wait for `go`."""
+    """A file whose writes and syncs wait for `go`."""
 
     def __init__(self, file, go):
         self._file, self._go = file, go
 
     def __getattr__(self, name):
         return getattr(self._file, name)
+
+    def write_at(self, offset, data):
+        assert self._go.wait(30)
+        self._file.write_at(offset, data)
 
     def sync(self):
         assert self._go.wait(30)
@@ -611,13 +615,17 @@ def test_a_copy_of_a_message_in_flight_is_refused_with_its_place_once_that_is_du
 
 def test_a_copy_of_a_message_that_never_became_durable_is_not_called_a_duplicate():
     """D-165: the entry that the refusal would name does not exist."""
-    fs = MemFs()
+    fs = SlowDisk()
 
     async def scenario():
         line = sequencer(open_store(fs), reopen=lambda: open_store(fs))
         assert isinstance(await line.submit(message(1)), bytes)
+        fs.go.clear()
         fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
         first, copy = line.submit(message(2)), line.submit(message(2))
+        other = await line.submit(message(2, ciphertext=w.CIPHERTEXT[:-1] + b"c"))
+        assert other.refusal is Refusal.DUPLICATE  # decided after the copy, which therefore waits for the first
+        fs.go.set()
         for answer in (first, copy):
             with pytest.raises(asyncio.CancelledError):
                 await answer

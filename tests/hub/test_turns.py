@@ -4,6 +4,7 @@ A clock of our own stands still unless a test moves it, so how fast this machine
 """
 
 import asyncio
+import math
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -25,12 +26,14 @@ from veen.hub.http.listener import _TURN, Listener
 from veen.hub.http.shares import ConnectionSlot, ConnectionSlots, Shares
 from veen.storage.frame import encode
 
+STEP = 2**-10  # seconds; sums of it are exact
+
 
 class SteppingClock:
     """Goes on by `step` seconds each time it is asked."""
 
     def __init__(self, step):
-        self.now, self.step = time.perf_counter() + 60.0, step  # later than all that the hub has noted
+        self.now, self.step = math.ceil(time.perf_counter()) + 60.0, step  # later than all that the hub has noted
 
     def __call__(self):
         self.now += self.step
@@ -128,10 +131,10 @@ def test_a_client_that_sends_tiny_chunks_waits_for_its_turn(tmp_path):
 
 
 def charges(hub):
-    """What is charged to those who do not write, by a clock that goes on by a millisecond each time it is asked."""
+    """What is charged to those who do not write, by a clock that goes on by `STEP` each time it is asked."""
     amounts: list[float] = []
     priority = hub.server.priority
-    priority.clock = SteppingClock(0.001)
+    priority.clock = SteppingClock(STEP)
     priority.charge = amounts.append
     return amounts
 
@@ -142,7 +145,7 @@ def test_connecting_is_charged_to_those_who_do_not_write(tmp_path):
         async def scenario():
             amounts = charges(hub)
             with connected(hub):
-                assert sum(amounts) >= 0.003
+                assert sum(amounts) >= 3 * STEP
 
         hub.run(scenario(), timeout=20)
 
