@@ -23,7 +23,7 @@ def _text(text: str, x: float, y: float, *, anchor: str = "start", kind: str = "
     return f'<text{mark} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(safe(text))}</text>'
 
 
-def _name(text: str) -> str:
+def row_name(text: str) -> str:
     """The name of a row, as long as there is room for it."""
     if text.startswith("hex:"):
         return f"{text[:12]}…{text[-4:]}"
@@ -114,7 +114,7 @@ def gantt(title: str, bars: Sequence[TimeBar], now: int) -> str:
     parts = []
     for row, bar in enumerate(bars):
         top = row * _ROW + 6
-        parts.append(_text(_name(bar.name), _LEFT - 10, top + 13, anchor="end"))
+        parts.append(_text(row_name(bar.name), _LEFT - 10, top + 13, anchor="end"))
         parts.append(
             f'<rect class="bar {bar.kind}" x="{x(bar.start):g}" y="{top}" '
             f'width="{max(x(bar.end) - x(bar.start), 3):g}" height="18"><title>{escape(safe(bar.title))}</title></rect>'
@@ -147,7 +147,7 @@ def grid(title: str, about: str, rows: Mapping[str, Sequence[GridCell]], ends: t
     parts = []
     for row, (name, cells) in enumerate(rows.items()):
         top = row * _ROW
-        parts.append(_text(_name(name), _LEFT - 10, top + 19, anchor="end"))
+        parts.append(_text(row_name(name), _LEFT - 10, top + 19, anchor="end"))
         for column, item in enumerate(cells):
             shade = f"w{min(4, int(item.weight * 4.999))}" if item.weight > 0 else "w0"
             place = f'x="{_LEFT + column * room:g}" y="{top + 2}" width="{max(room - 2, 1):g}" height="{_ROW - 4}"'
@@ -193,7 +193,7 @@ def ranges(title: str, runs: Sequence[NumberRun]) -> str:
     parts = []
     for row, name in enumerate(names):
         top = row * _ROW + 4
-        parts.append(_text(_name(name), _LEFT - 10, top + 15, anchor="end"))
+        parts.append(_text(row_name(name), _LEFT - 10, top + 15, anchor="end"))
         parts.append(f'<rect class="track" x="{_LEFT}" y="{top}" width="{_WIDTH - _LEFT}" height="20"/>')
         for run in runs:
             if run.row == name:
@@ -231,7 +231,7 @@ def chain(title: str, boxes: Sequence[ChainBox], gap_after: int | None = None) -
     wide = room - 22
     parts = []
     for number, box in enumerate(boxes):
-        left = number * room
+        left = number * room + 1  # the border of the first box is inside of the picture
         kind = {True: "good", False: "bad", None: "muted"}[box.holds]
         if number:
             gap = " gap" if number == gap_after else ""
@@ -315,7 +315,7 @@ def beads(title: str, rows: Mapping[str, tuple[int, Sequence[Bead]]]) -> str:
     parts = []
     for row, (name, (head, points)) in enumerate(rows.items()):
         y = row * _ROW + 16
-        parts.append(_text(_name(name), _LEFT - 10, y + 4, anchor="end"))
+        parts.append(_text(row_name(name), _LEFT - 10, y + 4, anchor="end"))
         until = max((bead.number for bead in points), default=0)
 
         def x(number: int, most: int = head or 1) -> float:

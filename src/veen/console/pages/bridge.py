@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from veen.cli.shared.overlay_values import plain
-from veen.console.charts import ChainBox, NumberRun, chain, ranges
+from veen.console.charts import ChainBox, NumberRun, chain, ranges, row_name
 from veen.console.errors import BadAddress
 from veen.console.events import StreamEvents
 from veen.console.report import DigestCell, LinkCell, MarkCell, MomentCell, Section
@@ -76,8 +76,8 @@ async def bridge(console: Console, query: Query) -> PageView:
             "streams_left_out": crossing.left_out,
         },
         verified_by=CONSOLE if some else None,
-        verified_what=f"every entry of {len(crossing.streams)} streams of this hub; {gaps} gaps. The other zone is not "
-        "looked at."
+        verified_what=f"every entry of the streams of bridges at this hub (streams: {len(crossing.streams)}, "
+        f"gaps: {gaps}). The other zone is not looked at."
         if some
         else "no stream of your keyring has records of a bridge.",
         sections=tuple(sections),
@@ -152,12 +152,12 @@ def _log_sections(console: Console, log: dict[str, Any]) -> list[Section]:
     ]
     return [
         Section(
-            title=f"Ranges of {name}",
+            title=f"Ranges of {row_name(name)}",
             note="Numbers of entries in the sending zone.",
             kind="bad" if log["gaps"] or log["twice"] else "",
             facts=(("Label of the sending zone", DigestCell(log["label"])),),
             picture=ranges("Exported and imported ranges", runs),
-            columns=("State", "Entries", ""),
+            columns=("State", "Entries", "Note"),
             rows=tuple(rows[:_MAX_ROWS]),
         )
     ]
