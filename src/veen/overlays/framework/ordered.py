@@ -86,7 +86,7 @@ class Table(Generic[K, R]):
         self._top[key] = _GONE
 
     def __contains__(self, key: object) -> bool:
-        return self.get(key) is not None  # type: ignore[call-overload, no-any-return]  # any object may be asked for
+        return self.get(key) is not None  # type: ignore[arg-type]  # any object may be asked for
 
     def items(self) -> Iterator[tuple[K, R]]:
         """All records, in no particular order; nothing may be written meanwhile."""

@@ -179,7 +179,8 @@ def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, A
         raise Violation("DELEG.INNER", f"{schema.name} without a parent_id")
     tree = body.operation_body
     if type(tree) is dict:  # free-form in here, so its keys stand in any order (D-03); its own schema lists them
-        tree = {**{name: tree[name] for name in _names_of(schema.body) if name in tree}, **tree}
+        names = _names_of(schema.body)  # type: ignore[arg-type]  # a class, of any body, is hashable
+        tree = {**{name: tree[name] for name in names if name in tree}, **tree}
     try:
         return schema.body.from_tree(tree)  # type: ignore[no-any-return]  # a schema of any body
     except FormatError as exc:

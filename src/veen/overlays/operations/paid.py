@@ -222,14 +222,9 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         owner = self._owners.get(account_id)
         if owner is not None:
             return owner in identities
-        for identity in identities:
-            if account_id_of(identity) == account_id:
-                return True
-        return False
+        return account_id in map(account_id_of, identities)
 
-    def _debit_right(
-        self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str
-    ) -> tuple[_Key, Rights]:
+    def _debit_right(self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str) -> tuple[_Key, Rights]:
         """The rights of a sender who is not the owner, as they are after this debit."""
         body, e = act.body, act.event
         has_right = False
