@@ -15,6 +15,7 @@ from tests.cli.test_op_commands import Issuer
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit
+from veen.cli.shared.shapes import shapes
 
 NAMES = ("disc.hubs.v1", "disc.overlays.v1", "disc.services.v1")
 
@@ -129,3 +130,29 @@ def test_a_server_answers_what_a_local_fold_answers(fabric):
         server.communicate()
     assert operator.json("disc", "serve", "questions", "--for", "1s").keys() == {"questions"}
     assert asked == caller.json("disc", "query", "overlay", "--tag", "rpc-test")
+
+
+def test_a_watcher_sees_what_is_published_as_docs_json_describes_it(fabric, tmp_path):
+    operator, caller, _ = fabric
+    lines = tmp_path / "records.ndjson"
+    command = [sys.executable, "-m", "veen", "disc", "watch", "--ndjson"]
+    with lines.open("w") as stdout:
+        watcher = subprocess.Popen(command, env={**os.environ, **caller.env}, stdout=stdout)
+    try:
+
+        def is_seen():
+            """Nobody says when the watcher has begun: publish until it sees something."""
+            operator.json("disc", "advertise", "overlay", "crdt", "--tag", "beta")
+            return "\n" in lines.read_text()
+
+        until(is_seen)
+    finally:
+        watcher.kill()
+        watcher.communicate()
+    first = lines.read_text().splitlines()[0]
+    shapecheck.check(["disc", "watch", "--ndjson"], 0, first, "")
+    record = json.loads(first)
+    (listing,) = caller.json("disc", "list")["listings"]
+    assert (record["id"], record["publisher"]) == (listing["id"], listing["publisher"])
+    element = shapes()["disc watch"]["schema"]["properties"]["records"]["items"]
+    assert set(record) == set(element["properties"]) == set(element["required"])

@@ -11,15 +11,21 @@ import pytest
 import yaml
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
-from tests.client.hubs import GATED, Clock, client_at, hub_at, person, pin_of, run, token_for
+from tests.client.builders import seeded
+from tests.client.hubs import GATED, ORDERS, RING, Clock, client_at, hub_at, person, pin_of, run, token_for
 from tests.hub import builders as w
 from tests.waiting import eventually
 
+from veen.client.errors import HubRefused
+from veen.client.identity.keyring import StreamKeys
 from veen.client.transport.inprocess import InProcess
 from veen.core.entry import claimed_client
 from veen.core.errors import ApiCode, Refusal
+from veen.core.labels import stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.envelopes import ErrorEnvelope
+from veen.core.objects.policies import Revocation
+from veen.core.objects.tooling import PolicyRequest
 from veen.core.tree.mmr import Mmr
 from veen.hub.admission.decide import Refuse
 from veen.hub.api.access import Principal
@@ -164,7 +170,7 @@ def test_every_metric_says_what_it_is_and_no_label_can_grow():
         assert family.documentation
         assert re.fullmatch(r"[a-z_]+", family.name)
     labels = {name for family in rendered.values() for sample in family.samples for name in sample.labels}
-    assert labels == {"code", "detail", "kind", "result", "le", "version"}
+    assert labels == {"code", "detail", "kind", "result", "le", "version", "stream"}
     assert LABEL.hex() not in text
     assert CLIENT.hex()[:8] not in text
 
@@ -253,6 +259,64 @@ def test_a_hub_exposes_every_gauge_and_counts_what_is_evidence(tmp_path):
     assert value(rendered, "veen_anchors_total") == 1
     assert value(rendered, "veen_evidence_files") == 0
     assert value(rendered, "veen_equivocation_reports_total") == 0
+
+
+@pytest.mark.req("K8S-20")
+def test_the_six_metrics_of_a_hub_in_a_cluster(tmp_path):
+    """Two streams of which one is watched, a seal, a revocation that comes 40 seconds late, and a refusal by it."""
+    clock = Clock()
+    carol = StreamKeys.create("carol's", random=seeded("carol's"))
+
+    async def scenario():
+        settings = {"admission__kex1_plus": True, "limits__max_checkpoint_interval": 2, "metrics__streams": "orders"}
+        async with hub_at(tmp_path / "hub", clock=clock, settings=GATED, **settings) as hub:
+            who = person("alice", clock.now)
+            token = token_for(who.client_id, ORDERS.stream_id, carol.stream_id)
+            keys = {"ring": RING.with_keys(carol), "clock": clock}
+            async with client_at(InProcess(hub.api), pin_of(hub), who, tmp_path / "home", **keys) as client:
+                await client.authorize(token)
+                for number in range(3):
+                    await client.send("orders", b"%d" % number)
+                await client.send("carol's", b"one")
+                late = Revocation(kind="client-id", target=who.client_id, ts=clock.now - 40)
+                ahead = Revocation(kind="client-id", target=CLIENT, ts=clock.now + 40)
+                for _ in range(2):  # what the hub knows already is not late again
+                    request = PolicyRequest(revocations=(late, ahead))
+                    reply = await hub.api.call("policy", request.to_bytes(), principal=LOCAL)
+                    assert reply.status == 200, reply.body
+                clock.now += 1
+                with pytest.raises(HubRefused):
+                    await client.send("orders", b"too late")
+            return families(hub.metrics_text()), hub.fs.used_bytes()
+
+    rendered, used_bytes = run(scenario())
+    assert value(rendered, "veen_appends_total", stream="orders") == 3
+    assert value(rendered, "veen_appends_total", stream="") == 1
+    assert value(rendered, "veen_commit_seconds_count") == 4
+    assert value(rendered, "veen_checkpoint_interval_count") == 1
+    assert value(rendered, "veen_capability_checks_total", result="OK") == 4
+    assert value(rendered, "veen_admission_refusals_total", detail="CLIENT_REVOKED") == 1
+    assert value(rendered, "veen_revocation_lag_seconds_count") == 2
+    assert value(rendered, "veen_revocation_lag_seconds_sum") == 40
+    assert value(rendered, "veen_used_bytes") == pytest.approx(used_bytes, rel=0.2)
+    assert value(rendered, "veen_free_bytes") > 0
+    assert "carol" not in str(rendered)
+
+
+def test_streams_that_the_operator_names_are_counted_by_name_id_or_label_and_no_name_breaks_the_text():
+    odd = 'quo"te, back\\slash, new\nline'
+    observer = HubObserver(streams=[odd, LABEL.hex(), "quiet"])
+    observer.accepted(1, 1, 0.0, 0.0, 0.0, admitted(1))  # of a hub that knows no streams, only labels
+    of_stream = admitted(2)._replace(label=Label(1, CLIENT, 0, stream_id_of(odd), Mmr()))
+    observer.accepted(1, 1, 0.0, 0.0, 0.0, of_stream)
+    unnamed = admitted(3)._replace(label=Label(1, CLIENT, 0, LEAF, Mmr()))
+    for _ in range(2):
+        observer.accepted(1, 1, 0.0, 0.0, 0.0, unnamed)
+    text = observer.render({}, openmetrics=True).decode()
+    strict = {family.name: family for family in openmetrics.text_string_to_metric_families(text)}
+    for family in (strict["veen_appends"], families(observer.render({}))["veen_appends"]):
+        appends = {sample.labels["stream"]: sample.value for sample in family.samples}
+        assert appends == {odd: 1, LABEL.hex(): 1, "quiet": 0, "": 2}
 
 
 def test_requests_that_fail_outside_admission_leave_a_line_with_their_id_and_are_counted(tmp_path):

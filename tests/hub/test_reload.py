@@ -125,6 +125,7 @@ OTHER = {
     "log.format": ("text", lambda hub: sink_of(hub).as_json),
     "log.submits": ("off", lambda hub: hub.log._refused),
     "log.file": ("{dir}/other-log", lambda hub: logged(hub) and hub.config.log.file.name),
+    "metrics.streams": ("orders", None),
     "retention.payloads": ("1d", lambda hub: hub.config.retention.payloads),  # read for each round
     "retention.receipts": ("2d", lambda hub: hub.config.retention.receipts),
     "attachments.client_bytes": ("1MiB", lambda hub: hub.attachment_policy.client_bytes),

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.overlays.id_builders import IdLog
 from tests.overlays.test_realm import GIVEN, STREAMS, Log
 
 from veen.core.crypto.ed25519 import SigningKey
@@ -13,6 +14,7 @@ from veen.core.objects.policies import Revocation
 from veen.overlays.federation import realm
 from veen.overlays.federation.policy import LEASE_SEC, RealmPolicy, realm_policy
 from veen.overlays.federation.realm import RealmFold, RealmState
+from veen.overlays.id import drafts
 from veen.overlays.id.state import Device, IdState
 from veen.overlays.operations import access
 from veen.overlays.operations.access import AccessFold
@@ -115,6 +117,17 @@ class TestDevices:
             self.device(b"later", revoked_since=10_001),
         )
         assert {item.target for item in policy.revocations} == {H(b"old"), H(b"off"), H(b"lost")}
+
+    @pytest.mark.req("ID-23")
+    def test_tokens_that_their_issuer_took_back_are_refused_where_the_agent_knows_them(self):
+        issuer, thief = SigningKey(b"\x31" * 32), SigningKey(b"\x32" * 32)
+        token, other = (CapToken.issue(key, BOB, [STREAM], ttl=600) for key in (issuer, thief))
+        log = IdLog()
+        for ref in (token.auth_ref(), other.auth_ref(), H(b"unknown")):
+            log.send(drafts.revoke_by_principal(issuer.public, auth_ref=ref, ts=1_500), ts=1_500)
+        caps = Caps([KnownCap(token, 1_000), KnownCap(other, 1_000)])
+        policy = realm_policy(NOTHING, devices=log.state(), caps=caps, as_of=2_000)
+        assert policy.revocations == (Revocation(kind="auth-ref", target=token.auth_ref(), ts=1_500),)
 
     def test_a_device_is_refused_for_a_span_that_is_extended_so_that_it_can_be_enabled_again(self):
         off = self.device(b"off", disabled=True)

@@ -88,6 +88,11 @@ def decode(
     return item
 
 
+def decode_unchecked(data: bytes) -> Item:
+    """As `decode`, of bytes that it has accepted before."""
+    return cbor2.loads(data)
+
+
 def _reason(exc: BaseException) -> str:
     """cbor2 wraps the telling message in a general one; the innermost speaks to a person."""
     while exc.__cause__ is not None:

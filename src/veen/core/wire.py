@@ -561,6 +561,11 @@ class Wire:
         """Accept the one canonical encoding; anything else is a FormatError (I10)."""
         return cls.from_tree(cbor.decode(data, what=cls.KIND, max_bytes=cls.MAX_BYTES, max_items=cls.MAX_ITEMS))
 
+    @classmethod
+    def from_bytes_unchecked(cls, data: bytes) -> Self:
+        """The same object, of bytes that `from_bytes` has read before: that they are canonical is not checked again."""
+        return cls.from_tree(cbor.decode_unchecked(data))
+
     def to_bytes(self) -> bytes:
         """The one canonical encoding; a FormatError if the values are not legal on the wire."""
         tree = self.to_tree()

@@ -367,6 +367,10 @@ class OsFs:
         disk = os.statvfs(self.root)
         return disk.f_bavail * disk.f_frsize
 
+    def used_bytes(self) -> int:
+        disk = os.statvfs(self.root)
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+
     def section(self, directory: str) -> "OsFs":
         """A directory inside this one, as a data directory of its own; LinkError if it is a link."""
         with contextlib.suppress(FileNotFoundError):

@@ -37,7 +37,11 @@ class Policies:
         self._check(request)
         records = []
         if request.revocations:
-            records.append(await self._context.journal(self._revoking(request.revocations)))
+            record = await self._context.journal(self._revoking(request.revocations))
+            records.append(record)
+            if record is not None and isinstance(record.body, PolicyRevocation):
+                for revocation in record.body.revocations:  # one that is dated ahead is not late
+                    self._services.observer.revoked(max(0, record.hub_ts - revocation.ts))
         if request.authorities:
             records.append(await self._context.journal(self._authorising(request.authorities)))
         journaled = tuple(record for record in records if record is not None)

@@ -33,6 +33,7 @@ from veen.hub.process.settings import (
     SIZE,
     STREAM,
     TEXT,
+    WATCHED_STREAMS,
     WORKERS,
     Issuer,
     Kind,
@@ -218,6 +219,18 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    streams: Annotated[
+        tuple[str, ...],
+        Key(
+            WATCHED_STREAMS,
+            "Streams, by name or id, that veen_appends_total counts one by one, at most 100; others are one number.",
+            restart=True,
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     payloads: Annotated[int, Key(DURATION, "Age after which sealed payloads are erased; 0: never. Receipts stay.")] = 0
     receipts: Annotated[int, Key(DURATION, "Age after which archived receipts are erased; 0: never.")] = 0
@@ -394,6 +407,7 @@ class HubConfig:
     limits: Limits = DEFAULT_LIMITS
     engine: Engine = Engine()
     log: LogConfig = LogConfig()
+    metrics: MetricsConfig = MetricsConfig()
     retention: Retention = Retention()
     attachments: AttachmentPolicy = AttachmentPolicy()
     anchor: Anchor = Anchor()

@@ -58,11 +58,16 @@ class Family:
         cls, name: str, kind: Literal["counter", "gauge"], about: str, label: str, values: Mapping[str, Value]
     ) -> "Family":
         """One sample for each value of one label, in a stable order."""
-        return cls(name, kind, about, [(f'{name}{{{label}="{key}"}}', values[key]) for key in sorted(values)])
+        return cls(name, kind, about, [(f'{name}{{{label}="{_escaped(key)}"}}', values[key]) for key in sorted(values)])
 
     @classmethod
     def of(cls, name: str, about: str, histogram: Histogram, scale: int = 1) -> "Family":
         return cls(name, "histogram", about, list(histogram.samples(name, scale)))
+
+
+def _escaped(value: str) -> str:
+    """The value of a label, as the text form wants it."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def exposition(families: Iterable[Family], *, openmetrics: bool = False) -> bytes:

@@ -1,17 +1,19 @@
 """What a hub tells about itself: the metrics of OBS0 and one log line per submit (OBS-01 … OBS-03, spec §12).
 
 `Observer` is what the sequencer calls. It is called on the path of every message, so it only counts and hands the
-numbers on; words are made by the log's own thread. Names, bodies, keys and whole client ids never get here.
+numbers on; words are made by the log's own thread. Bodies, keys and whole client ids never get here, and of names only
+those of the streams that the operator wants to see counted.
 """
 
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from veen import __version__
 from veen.core.errors import ApiCode, Refusal
+from veen.core.labels import stream_id_of
 from veen.hub.admission.decide import Refuse
 from veen.hub.api.reply import Failure
 from veen.hub.process.logs import EventLog
@@ -27,6 +29,8 @@ _INTERVAL: Final = (1, 4, 16, 64, 256, 512, 1_024, 4_096, 16_384, 65_536)
 _GROUP: Final = (1, 2, 4, 8, 16, 32, 64, 100, 200)
 _RETIRE_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
+_LAG_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 86_400)
+
 # Gauges that the runtime reads when somebody asks: name -> what it is.
 GAUGES: Final = {
     "veen_connections": "Connections that are open, TLS handshakes included.",
@@ -34,6 +38,7 @@ GAUGES: Final = {
     "veen_unread_answer_bytes": "Bytes of large answers that their clients have not read yet.",
     "veen_queue_depth": "Messages taken in and not answered yet.",
     "veen_free_bytes": "Free bytes on the disk of the data directory.",
+    "veen_used_bytes": "Bytes in use on the disk of the data directory, whoever uses them.",
     "veen_journal_bytes": "Bytes in the write-ahead journal, which a restart would read.",
     "veen_labels": "Labels with entries.",
     "veen_entries": "Entries in all labels.",
@@ -117,6 +122,10 @@ class Observer(Protocol):
         """A client was turned away because it, or all together, hold too many connections."""
         ...
 
+    def revoked(self, lag_s: int) -> None:
+        """A revocation is in force, `lag_s` after the time from which on it was to count."""
+        ...
+
 
 class NullObserver:
     """Nobody watches."""
@@ -143,14 +152,17 @@ class NullObserver:
     def anchor_failed(self) -> None: ...
     def failed(self, failure: Failure) -> None: ...
     def connection_refused(self) -> None: ...
+    def revoked(self, lag_s: int) -> None: ...
 
 
 class HubObserver:
-    """Counts everything and, if there is a log, writes submits to it."""
+    """Counts everything and, if there is a log, writes submits to it. `streams` are counted one by one."""
 
-    def __init__(self, log: EventLog | None = None) -> None:
+    def __init__(self, log: EventLog | None = None, streams: Iterable[str] = ()) -> None:
         self._log = log
         self._ok = 0
+        self._streams = {stream: stream_id_of(stream) for stream in streams}
+        self._appends: dict[bytes, int] = dict.fromkeys(self._streams.values(), 0)
         self._errors: dict[str, int] = dict.fromkeys(
             sorted({refusal.code for refusal in Refusal} | {ApiCode.UNAVAILABLE.code}), 0
         )
@@ -160,7 +172,7 @@ class HubObserver:
         self._verify, self._commit, self._total = (Histogram(_LATENCY_S) for _ in range(3))
         self._fsync, self._proof = Histogram(_LATENCY_S), Histogram(_LATENCY_S)
         self._interval, self._group = Histogram(_INTERVAL), Histogram(_GROUP)
-        self._retire = Histogram(_RETIRE_S)
+        self._retire, self._revocation = Histogram(_RETIRE_S), Histogram(_LAG_S)
         self._anchor_failures = self._connections_refused = 0
         self.scrubbed_bytes = 0
         self.scrub_findings = 0
@@ -204,6 +216,10 @@ class HubObserver:
         self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
     ) -> None:
         self._ok += 1
+        if self._appends:
+            key = admitted.label.stream_id or admitted.label.label  # a hub that takes any label knows no streams (D-24)
+            if key in self._appends:
+                self._appends[key] += 1
         self._bytes_in += bytes_in
         self._verify.observe(verify_s)
         self._commit.observe(commit_s)
@@ -235,6 +251,9 @@ class HubObserver:
     def connection_refused(self) -> None:
         self._connections_refused += 1
 
+    def revoked(self, lag_s: int) -> None:
+        self._revocation.observe(lag_s)
+
     # --- text ------------------------------------------------------------------------------------------
 
     def render(self, gauges: Mapping[str, Value], *, openmetrics: bool = False) -> bytes:
@@ -243,10 +262,19 @@ class HubObserver:
 
     def _families(self) -> list[Family]:
         accepted = {"OK": self._ok, **{name: self._refusals[name] for name in _CAP_RESULTS}}
+        appends = {stream: self._appends[key] for stream, key in self._streams.items()}
+        appends[""] = self._ok - sum(appends.values())  # no stream has an empty name
         dropped = self._log.dropped if self._log else 0
         suppressed = dict(self._log.budget.suppressed) if self._log else {}
         return [
             Family.single("veen_submit_ok_total", "counter", "Messages accepted and durable.", self._ok),
+            Family.by(
+                "veen_appends_total",
+                "counter",
+                "Messages accepted and durable, by streams that metrics.streams names; without a stream: all others.",
+                "stream",
+                appends,
+            ),
             Family.by("veen_submit_err_total", "counter", "Messages refused, by error code.", "code", self._errors),
             Family.single(
                 "veen_rate_limited_total", "counter", "Messages refused by a rate.", self._refusals["CAP_RATE"]
@@ -303,6 +331,11 @@ class HubObserver:
             Family.of("veen_fsync_seconds", "Writing and syncing one group.", self._fsync),
             Family.of("veen_proof_seconds", "Making one proof.", self._proof),
             Family.of("veen_retire_seconds", "Emptying the journal into chunks and index.", self._retire),
+            Family.of(
+                "veen_revocation_lag_seconds",
+                "From the time from which on a revocation was to count until this hub enforced it.",
+                self._revocation,
+            ),
         ]
 
 

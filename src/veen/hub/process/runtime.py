@@ -103,7 +103,7 @@ class Hub:
         self._hub_clock = HubClock(clock, ticks, max_step=config.engine.max_clock_step)
         self._clock_step: str | None = None  # why nothing is admitted, while the clock is not believed
         self.log = log or EventLog(config)
-        self.observer = HubObserver(self.log)
+        self.observer = HubObserver(self.log, config.metrics.streams)
         self.server_version = __version__
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.started_at = clock()
@@ -111,7 +111,7 @@ class Hub:
         self._draining = False
         self._low_disk: str | None = None
         self._full = False  # whether the sequencer had no room when it was last asked
-        self._free_bytes = 0
+        self._free_bytes = self._used_bytes = 0
         self._retired_upto = 0
         self._tls: Tls | None = None
         self.outer: OuterLog | None = None  # set by `start` where it is configured
@@ -490,6 +490,7 @@ class Hub:
             "veen_unread_answer_bytes": self._server.answers.in_use,
             "veen_queue_depth": self.sequencer.depth,
             "veen_free_bytes": self._free_bytes,
+            "veen_used_bytes": self._used_bytes,
             "veen_journal_bytes": store.journal.offset,
             "veen_labels": store.label_count,
             "veen_entries": store.entry_count,
@@ -563,7 +564,7 @@ class Hub:
     def _watch_disk(self) -> None:
         """Refuse new messages before the disk is full; what was taken in still has room (DESIGN §3)."""
         try:
-            self._free_bytes = self.fs.free_bytes()
+            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.used_bytes()
         except OSError as exc:
             self._failed(exc)
             return

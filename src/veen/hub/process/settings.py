@@ -138,6 +138,16 @@ def _stream(value: Any, text: bool, base: Path) -> bytes:
         raise ValueError(str(exc)) from exc
 
 
+def _watched_streams(value: Any, text: bool, base: Path) -> tuple[str, ...]:
+    """As they are written: the names of the series are those that the operator chose."""
+    streams = tuple(_elements(value, text, WATCHED_STREAMS.expects))
+    if len(streams) > _MAX_WATCHED_STREAMS:
+        raise ValueError(f"{len(streams)} streams, and at most {_MAX_WATCHED_STREAMS} may be named")
+    if len({_stream(stream, text, base) for stream in streams}) < len(streams):
+        raise ValueError("a stream is named twice")
+    return streams
+
+
 def _realm(value: Any, text: bool, base: Path) -> bytes:
     if type(value) is not str or not value:
         raise _fail(REALM.expects, value)
@@ -195,6 +205,10 @@ SIZE: Final = _scaled(
 DURATION: Final = _scaled("a duration, such as 90s, 15m, 12h or 30d", {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400})
 HEX32: Final = Kind("a public key of 64 hex digits", _hex32)
 STREAM: Final = Kind("the name of a stream, or its id in 64 hex digits", _stream)
+_MAX_WATCHED_STREAMS: Final = 100  # series of one metric
+WATCHED_STREAMS: Final = Kind(
+    f"a list of at most {_MAX_WATCHED_STREAMS} streams, each a name or an id in 64 hex digits", _watched_streams
+)
 REALM: Final = Kind("the name of a realm, or its id in 64 hex digits", _realm)
 PROFILES: Final = Kind(f"a list of {', '.join(PRESETS)} or {{epoch_sec, pad_block}}", _profiles)
 ISSUERS: Final = Kind('a list of public keys in hex, {issuer, streams}, or "*"', _issuers)

@@ -5,7 +5,8 @@ log hand over the same. Four sources, of which the first is always there:
 
     realm     authority over streams, and revocations (`RealmState`)
     access    grants that were revoked (`AccessState`): the tokens that stand for them, where those are known
-    devices   client keys whose device record is disabled, revoked or past its end (`IdState`, D-96)
+    devices   client keys whose device record is disabled, revoked or past its end (`IdState`, D-96), and the tokens
+              that their issuers took back there
     caps      the tokens that the agent knows, by auth_ref: a revocation names a grant, a hub knows the token only
 
 A revocation cannot be taken back from a hub, but a device may be enabled again. So devices are revoked for a span of
@@ -19,6 +20,7 @@ from typing import Final, TypeVar
 
 from veen.core.objects.policies import Authority, Revocation
 from veen.overlays.federation.realm import RealmState
+from veen.overlays.id.delegation import hub_revocations
 from veen.overlays.id.state import IdState
 from veen.overlays.operations.access import AccessState, Revoked
 from veen.overlays.operations.delegation import NO_CAPS, Caps
@@ -72,6 +74,7 @@ def realm_policy(
         revocations += [Revocation(kind="auth-ref", target=ref, ts=revoked.hub_ts) for ref in refs]
     if devices is not None:
         revocations += _devices(devices, principals, as_of)
+        revocations += hub_revocations(devices, (cap.token for cap in caps.values()))
     return RealmPolicy(_ordered(realm.authorities), _ordered(revocations), tuple(unresolved))
 
 

@@ -6,16 +6,18 @@ them: a client, to drop what was revoked while it was away (§4.4); an agent, to
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from veen.core.hashing import Ht
 from veen.core.objects.policies import REVOCATION_KINDS, Authority, Revocation, realm_id_of
-from veen.core.wire import Bytes32, Choice, Form, Uint
+from veen.core.wire import Bytes32, Choice, Form, Uint, Wire
 from veen.overlays.framework.body import Body, Draft
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
+
+_Record = TypeVar("_Record", Authority, Revocation)
 
 DEFAULT_REALM: Final = realm_id_of("default")  # of deployments without realms (§1.3)
 
@@ -40,6 +42,17 @@ class AuthorityRecord(Authority, Body, kind="veen.fed.authority.v1"):
     """What a hub is told of it (`veen.core.objects.policies`), as a body."""
 
     FORM: ClassVar[Form] = "body"
+
+    def authority(self) -> Authority:
+        return Authority(
+            realm_id=self.realm_id,
+            stream_id=self.stream_id,
+            primary_hub=self.primary_hub,
+            replica_hubs=self.replica_hubs,
+            policy=self.policy,
+            ts=self.ts,
+            ttl=self.ttl,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +158,7 @@ class RealmFold(Compact[RealmRecords, RealmState]):
         if isinstance(body, AuthorityRecord):
             if body.realm_id != self._realm_id:
                 raise Violation("REALM.REALM", "a record of another realm")
-            fields = {name: getattr(body, name) for name in _AUTHORITY_FIELDS}
-            into.authorities.add(Authority(**fields))
+            into.authorities.add(body.authority())
         else:
             into.revocations.add(Revocation(kind=body.kind, target=body.target, ts=body.ts, ttl=body.ttl))
 
@@ -159,9 +171,12 @@ class RealmFold(Compact[RealmRecords, RealmState]):
         return RealmState(_ordered(state.authorities), _ordered(state.revocations))
 
 
-_AUTHORITY_FIELDS: Final = ("realm_id", "stream_id", "primary_hub", "replica_hubs", "policy", "ts", "ttl")
-
-
-def _ordered(records: Iterable[Any]) -> tuple[Any, ...]:
+def _ordered(records: Iterable[_Record]) -> tuple[_Record, ...]:
     """By ts, then by the bytes: of authorities these put primary_hub first among records of one stream."""
-    return tuple(sorted(records, key=lambda record: (record.ts, record.to_bytes_unchecked())))
+    by_ts: dict[int, list[_Record]] = {}
+    for record in records:
+        by_ts.setdefault(record.ts, []).append(record)
+    for group in by_ts.values():
+        if len(group) > 1:  # only these have to be encoded
+            group.sort(key=Wire.to_bytes_unchecked)
+    return tuple(record for ts in sorted(by_ts) for record in by_ts[ts])

@@ -33,7 +33,9 @@ class Mirrors:
 
     def identity(self, event: Event) -> bytes:
         """What two copies of one event have in common."""
-        return self.original_of(event) or event.leaf_hash
+        if event.client_id in self.bridges or event.hdr.schema in self.schemas:
+            return event.hdr.parent_id or event.leaf_hash
+        return event.leaf_hash
 
 
 NO_MIRRORS: Final = Mirrors()

@@ -86,11 +86,7 @@ class Table(Generic[K, R]):
         self._top[key] = _GONE
 
     def __contains__(self, key: object) -> bool:
-        for layer in (self._top, *self._below) if self._below else (self._top,):
-            record = layer.get(key)  # type: ignore[arg-type]  # any object may be asked for
-            if record is not None:
-                return record is not _GONE
-        return False
+        return self.get(key) is not None  # type: ignore[arg-type]  # any object may be asked for
 
     def items(self) -> Iterator[tuple[K, R]]:
         """All records, in no particular order; nothing may be written meanwhile."""

@@ -4,15 +4,13 @@ Compact folds take events in any order; ordered ones settle each at once, since 
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
-from typing import Any, Final
+from itertools import chain
+from typing import Any
 
 from veen.core.event import Event
-from veen.overlays.framework.decode import Issue, Place, Typed
+from veen.overlays.framework.decode import Issue, Place, Typed, decode
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import LateEvent, Ordered, OrderedPrefix, Progress
-
-_BATCH: Final = 1_024
 
 
 def fold_events(fold: AnyFold, events: Iterable[Event], base: Any = None) -> Any:
@@ -43,16 +41,24 @@ class _Advance:
         prefix: OrderedPrefix[Any, Any] | None = self._base.prefix
         heads = {} if prefix is None else prefix.upto
         last = None if prefix is None else prefix.last
-        while batch := list(islice(events, _BATCH)):
-            summary = self._fold.summarize(batch)
-            self._issues.update(summary.issues)
-            self._ts = max(self._ts, summary.ts)
-            for typed in summary.segment.values():  # in the order of the batch
-                event = typed.event
-                order = event.order
-                if event.stream_seq <= heads.get(event.label, 0) or order == last:
+        find = dict(self._fold.schemas).get
+        for event in events:
+            if event.ts > self._ts:
+                self._ts = event.ts
+            schema = find(event.hdr.schema)
+            if schema is None:
+                continue
+            typed = decode(event, schema)
+            if type(typed) is Issue:
+                self._issues[event.label, event.stream_seq] = typed
+                continue
+            assert type(typed) is Typed  # noqa: S101 - tells mypy what the line above has left
+            if heads and event.stream_seq <= heads.get(event.label, 0):
+                continue
+            order = event.order
+            if last is not None and order <= last:
+                if order == last:
                     continue
-                if last is not None and order < last:
-                    raise LateEvent(event.label, event.stream_seq)
-                last = order
-                yield typed
+                raise LateEvent(event.label, event.stream_seq)
+            last = order
+            yield typed

@@ -37,6 +37,7 @@ from veen.overlays.id.records import (
     Member,
     absorb,
     add_member,
+    check_bodies,
     expiry_of,
     place_of,
     put,
@@ -90,7 +91,8 @@ class IdFold(Compact[IdRecords, IdState]):
 
     def load(self, tree: cbor.Item) -> Summary[IdRecords]:
         summary = super().load(tree)
-        show(summary.state, 0)  # reads every body: a damaged one must be found now
+        check_bodies(summary.state)  # nobody checks them again
+        show(summary.state, 0)  # what else does not fit together must be found now
         return summary
 
     # --- checks ------------------------------------------------------------------------------------------

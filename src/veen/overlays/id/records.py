@@ -5,11 +5,14 @@ membership keeps the last removal and those additions after it that outlive each
 only add up, so a maximum or a minimum is enough. Each of them merges without regard to order or repetition.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from veen.core.event import Event, Order
 from veen.core.objects.policies import FOREVER
+from veen.overlays.framework.body import Body
+from veen.overlays.id.bodies import CtxProfile, DeviceRecord, ExternalLink, HandleMap, OrgProfile, PrincipalRecord
 
 K = TypeVar("K")
 
@@ -45,6 +48,21 @@ class IdRecords:
     # scope (the stream of whoever revoked), kind, target, realm_id
     revoked: dict[tuple[bytes, str, bytes, bytes | None], Revoked] = field(default_factory=dict)
     revokers: set[bytes] = field(default_factory=set)  # principal_pk, named by a revocation in its own stream (D-178)
+
+
+def check_bodies(records: IdRecords) -> None:
+    """A FormatError unless every body can be read: those of a snapshot may be damaged."""
+    registers: tuple[tuple[Mapping[Any, Last], type[Body]], ...] = (
+        (records.principals, PrincipalRecord),
+        (records.devices, DeviceRecord),
+        (records.contexts, CtxProfile),
+        (records.orgs, OrgProfile),
+        (records.handles, HandleMap),
+        (records.links, ExternalLink),
+    )
+    for register, kind in registers:
+        for last in register.values():
+            kind.from_bytes(last[4])
 
 
 def place_of(event: Event) -> Place:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from veen.overlays.framework.state import Free
+from veen.overlays.framework.state import Free, state_record
 from veen.overlays.id.ids import ctx_id_of, device_id_of, org_stream, principal_stream, scoped_org_id_of
 from veen.overlays.id.records import ANYWHERE
 
@@ -18,7 +18,7 @@ def _counts(until: int | None, as_of: int) -> bool:
     return until is None or as_of <= until
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class IdRevocation:
     """Something taken back, by whom (`scope`: a stream, empty for beyond doubt) and from when on."""
 
@@ -31,7 +31,7 @@ class IdRevocation:
     msg_id: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class IdPrincipal:
     principal_pk: bytes
     created_at: int
@@ -48,7 +48,7 @@ class DeviceStatus(Enum):
     ACTIVE = "active"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Device:
     principal_pk: bytes
     device_id: bytes
@@ -73,7 +73,7 @@ class Device:
         return self.status(as_of) is DeviceStatus.ACTIVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class IdContext:
     """An account as it shows itself. display_name is no identifier: several accounts may have the same (§7.1)."""
 
@@ -87,7 +87,7 @@ class IdContext:
     msg_id: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Org:
     org_id: bytes
     display_name: str | None
@@ -98,7 +98,7 @@ class Org:
     msg_id: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class GroupState:
     org_id: bytes
     group_id: bytes
@@ -108,7 +108,7 @@ class GroupState:
     members: Mapping[bytes, int | None]  # ctx_id, and until when; None is for ever
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class RoleGrant:
     org_id: bytes
     realm_id: bytes | None  # None: in every realm
@@ -117,7 +117,7 @@ class RoleGrant:
     targets_group: Mapping[bytes, int | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Handle:
     realm_id: bytes
     handle: str
@@ -128,7 +128,7 @@ class Handle:
     msg_id: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class AccountLink:
     """The last record of one writer about an external account."""
 

@@ -48,17 +48,17 @@ def _principals(records: IdRecords, as_of: int) -> dict[bytes, IdPrincipal]:
         principal_pk: IdPrincipal(
             principal_pk=principal_pk,
             created_at=records.since[principal_pk][2],
-            info=_free(PrincipalRecord.from_bytes(raw).info) if as_of <= until else None,
+            info=_free(PrincipalRecord.from_bytes_unchecked(raw).info) if has_info and as_of <= until else None,
             msg_id=msg_id,
         )
-        for principal_pk, (_, _, msg_id, until, raw) in records.principals.items()
+        for principal_pk, (has_info, _, msg_id, until, raw) in records.principals.items()
     }
 
 
 def _devices(records: IdRecords) -> dict[tuple[bytes, bytes], Device]:
     devices = {}
     for key, (_, _, msg_id, until, raw) in records.devices.items():
-        body = DeviceRecord.from_bytes(raw)
+        body = DeviceRecord.from_bytes_unchecked(raw)
         scopes = (principal_stream(body.principal_pk), ANYWHERE)
         revoked = [entry for scope in scopes if (entry := records.revoked.get((scope, "device", body.device_id, None)))]
         devices[key] = Device(
@@ -165,7 +165,7 @@ def _links(records: IdRecords, as_of: int) -> dict[tuple[bytes, str, str], tuple
         until = last[3]
         if as_of > until:
             continue
-        body = ExternalLink.from_bytes(last[4])
+        body = ExternalLink.from_bytes_unchecked(last[4])
         link = AccountLink(
             realm_id=realm_id,
             provider=provider,
@@ -205,7 +205,7 @@ def _age(revocation: IdRevocation) -> tuple[int, bytes, bytes, bytes]:
 def _current(register: dict[K, Last], kind: type[B], as_of: int) -> Iterator[tuple[K, B, int | None, bytes]]:
     for key, (_, _, msg_id, until, raw) in register.items():
         if as_of <= until:
-            yield key, kind.from_bytes(raw), _until(until), msg_id
+            yield key, kind.from_bytes_unchecked(raw), _until(until), msg_id
 
 
 def _until(until: int) -> int | None:

@@ -28,6 +28,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import state_record
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
@@ -97,7 +98,7 @@ def token_for(body: AccessGrant, issuer: SigningKey, *, now: int) -> CapToken:
     return CapToken.issue(issuer, body.subject_identity, body.allowed_stream_ids, ttl=ttl, rate=rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class GrantedAccess:
     """A grant that counts, until it expires or is revoked."""
 
@@ -141,7 +142,7 @@ class GrantedAccess:
         return body.maximum_amount <= self.maximum_amount and body.currency_code == self.currency_code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Revoked:
     """A revocation that counts."""
 
@@ -153,7 +154,7 @@ class Revoked:
     code: str | None = None  # REVOKE.UNMATCHED where the reference means nothing that the reader knows
 
 
-@dataclass(frozen=True, slots=True)
+@state_record
 class Named:
     """The grants of one subject, by operation_id."""
 
@@ -248,13 +249,16 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
             currency_code=body.currency_code,
             reason=body.reason,
         )
-        ids = tuple(grant.operation_id for grant in _grants_of(state, body.subject_identity))
-        state["subject", body.subject_identity] = Named((*ids, act.operation_id))
+        subject: _Key = ("subject", body.subject_identity)
+        named = state.get(subject)
+        ids = named.grants_of_subject if isinstance(named, Named) else ()
+        state[subject] = Named(grants_of_subject=(*ids, act.operation_id))
 
     def _granter(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> bytes:
         """The identity under which the sender may grant this (A1, D-159)."""
-        for identity in sorted(act.identities & self._granters):
-            return identity
+        granters = act.identities & self._granters
+        if granters:
+            return min(granters)
         own = [
             grant
             for identity in sorted(act.identities)
@@ -272,7 +276,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         """A configured granter revokes anything, anyone else what he granted himself."""
         body, is_granter = act.body, bool(act.identities & self._granters)
         named = [grant for grant in _grants_of(state, body.subject_identity) if self._is_meant(grant, body)]
-        ours = [grant for grant in named if is_granter or grant.granter in act.identities]
+        ours = named if is_granter else [grant for grant in named if grant.granter in act.identities]
         if not is_granter and not ours:
             raise Violation("REVOKE.AUTHORITY", "the sender granted none of this and is no granter")
         for grant in ours:
@@ -293,7 +297,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         target = body.target_capability_reference
         if target is None or target in (one.operation_id, one.msg_id):
             return True
-        cap = self.caps.get(target)
+        cap = self.caps.find(target)
         return (
             cap is not None
             and cap.token.subject_pk == one.subject

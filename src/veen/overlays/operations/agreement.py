@@ -24,7 +24,7 @@ from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
-from veen.overlays.framework.state import Free
+from veen.overlays.framework.state import Free, state_record
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
 from veen.overlays.operations.delegation import DELEGATED
@@ -89,7 +89,7 @@ def confirm(agreement_id: bytes, version: int, party: bytes, decision: str, **fi
     return CONFIRMATION.draft(body)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Defined:
     """A version of an agreement, as its definition has it."""
 
@@ -106,7 +106,7 @@ class Defined:
         return (self.effective_time or 0) <= at and (self.expiry_time is None or at < self.expiry_time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Decision:
     """The latest decision of a party on a version (M1)."""
 
@@ -116,7 +116,7 @@ class Decision:
     hub_ts: int
 
 
-@dataclass(frozen=True, slots=True)
+@state_record
 class Highest:
     """The highest version of an agreement that is defined."""
 
@@ -176,7 +176,7 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
             before = state["definition", body.agreement_id, top.highest_version, b""]
             if isinstance(before, Defined) and not act.identities & {*before.definers, *before.parties}:
                 raise Violation("AGREE.OWNER", "the sender neither defined nor is a party of the version before")
-        state["highest", body.agreement_id, 0, b""] = Highest(body.version)
+        state["highest", body.agreement_id, 0, b""] = Highest(highest_version=body.version)
         state["definition", body.agreement_id, body.version, b""] = Defined(
             operation_id=act.operation_id,
             definers=act.identities,

@@ -32,6 +32,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import AnySchema, Schema, SchemaSet
+from veen.overlays.framework.state import state_record
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, operation_id_of
 
 MAX_CHAIN: Final = 8  # D-139
@@ -118,6 +119,13 @@ class Caps(Mapping[bytes, KnownCap]):
     def __len__(self) -> int:
         return len(self._by_ref)
 
+    def __contains__(self, auth_ref: object) -> bool:
+        return auth_ref in self._by_ref
+
+    def find(self, auth_ref: bytes) -> KnownCap | None:
+        """As `get`, which the base class makes of an exception: folds ask for every link of every chain."""
+        return self._by_ref.get(auth_ref)
+
     def settings(self) -> list[list[Any]]:
         """An auth_ref is the hash of the whole token."""
         return [[ref, cap.issued_at, cap.revoked_at] for ref, cap in sorted(self._by_ref.items())]
@@ -132,17 +140,18 @@ def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Sp
         raise Violation("DELEG.SPEAKER", "the sender does not speak for agent_identity")
     links: list[KnownCap] = []
     for number, ref in enumerate(body.delegation_chain, start=1):
-        token = caps.get(ref)
-        if token is None:
+        link = caps.find(ref)
+        if link is None:
             raise Violation("DELEG.UNRESOLVED", f"token {number} of the chain, {ref.hex()}, is not known here")
-        links.append(token)
+        links.append(link)
     tokens = [link.token for link in links]
     if tokens[0].subject_pk != body.principal_identity:
         raise Violation("DELEG.CHAIN", "the first token is not for the principal")
     for number, (giver, taker) in enumerate(pairwise(tokens), start=2):
         if taker.issuer_pk != giver.subject_pk:
             raise Violation("DELEG.CHAIN", f"token {number} was not issued by the subject of the one before it")
-        if not set(taker.allow.stream_ids) <= set(giver.allow.stream_ids):
+        given, taken = giver.allow.stream_ids, taker.allow.stream_ids
+        if given != taken and not set(given).issuperset(taken):
             raise Violation("DELEG.CHAIN", f"token {number} allows streams that the one before it does not")
     if tokens[-1].subject_pk not in (body.agent_identity, event.client_id):
         raise Violation("DELEG.CHAIN", "the last token is neither for the agent nor for the sender")
@@ -156,9 +165,9 @@ def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Sp
 
 
 @functools.cache
-def _names_of(schema: AnySchema) -> tuple[str, ...]:
+def _names_of(body: type[Body]) -> tuple[str, ...]:
     """The names of the fields of a body, in the order of the wire."""
-    return tuple(field.name for field in dataclasses.fields(schema.body))
+    return tuple(field.name for field in dataclasses.fields(body))  # type: ignore[arg-type]  # every body is a dataclass
 
 
 def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, AnySchema]) -> Body:
@@ -170,7 +179,8 @@ def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, A
         raise Violation("DELEG.INNER", f"{schema.name} without a parent_id")
     tree = body.operation_body
     if type(tree) is dict:  # free-form in here, so its keys stand in any order (D-03); its own schema lists them
-        tree = {**{name: tree[name] for name in _names_of(schema) if name in tree}, **tree}
+        names = _names_of(schema.body)  # type: ignore[arg-type]  # a class, of any body, is hashable
+        tree = {**{name: tree[name] for name in names if name in tree}, **tree}
     try:
         return schema.body.from_tree(tree)  # type: ignore[no-any-return]  # a schema of any body
     except FormatError as exc:
@@ -180,7 +190,7 @@ def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, A
 # --- folds -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Execution:
     """A valid delegated execution. The whole chain stays, so that responsibility can be told later (D3)."""
 

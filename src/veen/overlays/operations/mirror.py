@@ -26,6 +26,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import state_record
 from veen.overlays.operations.common import Operation
 
 _IDENTIFIER: Final = re.compile("(hub|vesn):[0-9a-f]{64}")
@@ -95,7 +96,7 @@ def attest(
     return MIRROR.draft(body, parent_id=receipt.leaf_hash)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Mirrored:
     """What was stated of one position of a source."""
 

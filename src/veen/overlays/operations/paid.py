@@ -27,7 +27,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
-from veen.overlays.framework.state import Free
+from veen.overlays.framework.state import Free, state_record
 from veen.overlays.operations.access import GRANT, REVOKE, AccessGrant, AccessRevoke
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, account_id_of
@@ -66,7 +66,7 @@ def pay(body: PaidOperation, *, now: int | None = None) -> Draft:
     return PAID.draft(body, expires_at=now + body.ttl_seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Paid:
     """A payment that counted. Side effects of the operation are keyed by its operation_id (P2)."""
 
@@ -83,7 +83,7 @@ class Paid:
     hub_ts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Right:
     """What the owner of an account allows a subject to debit."""
 
@@ -96,7 +96,7 @@ class Right:
     expiry_time: int
 
 
-@dataclass(frozen=True, slots=True)
+@state_record
 class Rights:
     """All live rights of one subject to one account."""
 
@@ -180,13 +180,15 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
                 raise Violation(
                     "PAID.DUPLICATE", "the same operation with the same operation_reference was paid before"
                 )
-        spent = self._debit_right(state, act, currency)
-        payer, payee = self._balance(body.payer_account, currency), self._balance(body.payee_account, currency)
-        left = _amount(state, payer) - body.amount
+        spent = None
+        if not self._owns(act.identities, body.payer_account):
+            spent = self._debit_right(state, act, currency)
+        unit = currency.encode()
+        payer, payee = ("balance", body.payer_account, unit), ("balance", body.payee_account, unit)
+        balance = _amount(state, payer)
+        left = balance - body.amount
         if left < 0 and body.payer_account not in self._issuing:
-            raise Violation(
-                "PAID.FUNDS", f"the account holds {_amount(state, payer)}, and the operation costs {body.amount}"
-            )
+            raise Violation("PAID.FUNDS", f"the account holds {balance}, and the operation costs {body.amount}")
         if spent is not None:
             key, rights = spent
             state[key] = rights
@@ -216,22 +218,15 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
             raise Violation("PAID.CURRENCY", f"{currency} is no currency of this ledger")
         return currency
 
-    @staticmethod
-    def _balance(account_id: bytes, currency: str) -> _Key:
-        return "balance", account_id, currency.encode()
-
     def _owns(self, identities: Collection[bytes], account_id: bytes) -> bool:
-        if account_id in self._owners:
-            return self._owners[account_id] in identities
-        return any(account_id_of(identity) == account_id for identity in identities)
+        owner = self._owners.get(account_id)
+        if owner is not None:
+            return owner in identities
+        return account_id in map(account_id_of, identities)
 
-    def _debit_right(
-        self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str
-    ) -> tuple[_Key, Rights] | None:
-        """None for the owner, else the rights of the sender as they are after this debit."""
+    def _debit_right(self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str) -> tuple[_Key, Rights]:
+        """The rights of a sender who is not the owner, as they are after this debit."""
         body, e = act.body, act.event
-        if self._owns(act.identities, body.payer_account):
-            return None
         has_right = False
         for identity in sorted(act.identities):
             key = ("right", body.payer_account, identity)
@@ -243,7 +238,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
                 has_right = True
                 if right.spent + body.amount <= right.maximum:
                     after = replace(right, spent=right.spent + body.amount)
-                    return key, Rights((*rights.debits[:number], after, *rights.debits[number + 1 :]))
+                    return key, Rights(debits=(*rights.debits[:number], after, *rights.debits[number + 1 :]))
         if has_right:
             raise Violation("PAID.AMOUNT", "the grant of the owner does not allow this much any more")
         raise Violation("PAID.RIGHTS", "the sender neither owns the account of the payer nor has a grant of its owner")
@@ -273,7 +268,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         for account_id in self._accounts(act):
             key = ("right", account_id, body.subject_identity)
             live = tuple(debit for debit in _rights(state, key).debits if act.event.hub_ts < debit.expiry_time)
-            state[key] = Rights((*live, right))
+            state[key] = Rights(debits=(*live, right))
 
     def _disallow(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
         """An owner who names what means none of the rights he gave must hear of it: nothing was taken back."""
@@ -285,7 +280,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
             had_any = had_any or bool(debits)
             left = tuple(debit for debit in debits if not self._is_meant(debit, target, act))
             if len(left) < len(debits):
-                changed[key] = Rights(left)
+                changed[key] = Rights(debits=left)
         if target is not None and had_any and not changed:
             raise Violation("REVOKE.UNMATCHED", "the reference means none of the rights that the sender gave")
         for key, rights in changed.items():
@@ -294,7 +289,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
     def _is_meant(self, right: Right, target: bytes | None, act: Act[AccessRevoke]) -> bool:
         if target is None or target in (right.granted_by, right.grant_msg_id):
             return True
-        cap = self.caps.get(target)
+        cap = self.caps.find(target)
         return (
             cap is not None
             and cap.token.subject_pk == act.body.subject_identity
@@ -332,4 +327,4 @@ def _amount(state: Table[_Key, _Record], key: _Key) -> int:
 
 def _rights(state: Table[_Key, _Record], key: _Key) -> Rights:
     record = state.get(key)
-    return record if isinstance(record, Rights) else Rights(())
+    return record if isinstance(record, Rights) else Rights(debits=())

@@ -21,7 +21,7 @@ from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
-from veen.overlays.framework.state import Free
+from veen.overlays.framework.state import Free, state_record
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
 from veen.overlays.operations.delegation import DELEGATED
@@ -76,7 +76,7 @@ def publish(
     return PUBLICATION.draft(body)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Published:
     """A version of a publication, and the message that has it."""
 
@@ -135,7 +135,7 @@ def _part(text: str) -> tuple[int, int, str]:
     return (0, int(text), "") if text.isdigit() and len(text) <= 18 else (1, 0, text)
 
 
-@dataclass(frozen=True, slots=True)
+@state_record
 class Owner:
     """The first publisher under an id."""
 
@@ -162,7 +162,7 @@ class PublicationFold(ActingFold[_Key, _Record, Publications]):
         key = ("version", body.publication_id, body.version)
         if key in state:
             raise Violation("PUB.DUPLICATE", f"version {body.version} was published before")
-        state["owner", body.publication_id, ""] = Owner(body.publisher_identity)
+        state["owner", body.publication_id, ""] = Owner(owner=body.publisher_identity)
         state[key] = Published(
             operation_id=act.operation_id,
             msg_id=act.msg_id,

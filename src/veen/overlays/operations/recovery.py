@@ -28,6 +28,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.state import state_record
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, MAX_LIST, Operation, Speakers, Speaks
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
@@ -149,7 +150,7 @@ def _guarded(guardians: Collection[bytes], threshold: int) -> Guarded:
 NO_GUARDS: Final = Guards.of()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Requested:
     """The latest request for a recovery."""
 
@@ -157,7 +158,7 @@ class Requested:
     is_open: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Approval:
     """The latest decision of a guardian on the open request."""
 
@@ -166,7 +167,7 @@ class Approval:
     decision: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@state_record
 class Remapped:
     """What an execution has done."""
 
@@ -177,7 +178,7 @@ class Remapped:
     ts: int  # ts* of the execution: from then on
 
 
-@dataclass(frozen=True, slots=True)
+@state_record
 class Asked:
     """The identities that were asked for as the successor of a target."""
 
@@ -252,7 +253,9 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         state["request", target, new, b""] = Requested(requested_by=act.operation_id)
         asked = state.get(("asked", target, b"", b""))
         names = asked.asked_for if isinstance(asked, Asked) else ()
-        state["asked", target, b"", b""] = Asked(tuple(sorted({*names, new})))
+        state["asked", target, b"", b""] = Asked(asked_for=tuple(sorted({*names, new})))
+        if before is None:
+            return  # nobody could decide before anybody asked
         guarded = self._guards.guarding(target)
         for guardian in guarded.guardians if guarded is not None else ():
             if ("decision", target, new, guardian) in state:

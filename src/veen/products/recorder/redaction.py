@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hmac import compare_digest
 from typing import Final, Self
 
 from veen.client.errors import LocalError
@@ -39,11 +38,6 @@ class Opening:
 
 def commitment(salt: bytes, value: Json) -> str:
     return Ht("sdr/redact", salt + encode(value)).hex()
-
-
-def is_opening(commit: str, salt: bytes, value: Json) -> bool:
-    """Whether salt and value are what the commitment was made of."""
-    return compare_digest(commitment(salt, value).encode(), commit.encode())
 
 
 class Redactor:
