@@ -30,11 +30,12 @@ from veen.log.prefix import Prefix
 from veen.log.slices import Slice
 from veen.query import canonical
 from veen.query.canonical import Json
+from veen.query.control import ExecutionControl, Progress
 from veen.query.coverage import heads_of
 from veen.query.descriptor import QueryDescriptor, new_result_id, normalise
 from veen.query.digest import ResultDigest
 from veen.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute
-from veen.query.errors import EvidenceFailed, ForbiddenScope, InvalidDescriptor, QueryError
+from veen.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope, InvalidDescriptor, QueryError
 from veen.query.evidence import Leaves
 from veen.query.planning import plan_query
 from veen.query.store import ResultStore
@@ -175,19 +176,21 @@ def answer_into(
     now: Callable[[], int] = lambda: int(time.time()),
     tables: str | TableStore | None = None,
     on_plan: Callable[[PlanReport], None] = lambda report: None,
+    control: ExecutionControl | None = None,
 ) -> QueryOutcome:
     """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise.
 
-    `on_plan` is called with the plan, before the first row.
+    `on_plan` is called with the plan, before the first row. `control` shows how far it is and may stop it.
     """
+    control = control or ExecutionControl()
     prefix = plan_query(data_dir, descriptor, identity=identity)
     if tables is None:
         on_plan(log_plan(prefix))
-        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, control)
     plan = plan_tables(tables, prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
     on_plan(plan.report if isinstance(plan, TablePlan) else plan)
     table_plan = plan if isinstance(plan, TablePlan) else None
-    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, table_plan)
+    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, control, table_plan)
 
 
 def _fail(store: ResultStore, result_id: str, exc: Exception) -> None:
@@ -316,7 +319,8 @@ def _again(
     descriptor, digest = recorded.descriptor, recorded.digest
     check_scope(descriptor, keys)
     prefix = plan_query(data_dir, descriptor, heads=heads, identity=identity)
-    outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), lambda: int(time.time()))
+    now, control = lambda: int(time.time()), ExecutionControl()
+    outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), now, control)
     return outcome.digest
 
 
@@ -341,10 +345,11 @@ def _executed(
     spark: "SparkSession | None",
     sink: ResultSink,
     now: Callable[[], int],
+    control: ExecutionControl,
     plan: TablePlan | None = None,
 ) -> QueryOutcome:
-    with _source(prefix, descriptor, keys, engine, spark, plan) as source:
-        return execute(prefix, descriptor, result_id, source, sink, now=now)
+    with _source(prefix, descriptor, keys, engine, spark, plan, control) as source:
+        return execute(prefix, descriptor, result_id, source, sink, now=now, control=control)
 
 
 @contextmanager
@@ -355,17 +360,19 @@ def _source(
     engine: Engine,
     spark: "SparkSession | None",
     plan: TablePlan | None,
+    control: ExecutionControl,
 ) -> Iterator[MatchSource]:
     if engine == "python":
         keyring = keys.load() if isinstance(keys, KeyFile) else keys
         if plan is None:
-            yield LocalSource(prefix, descriptor, keyring)
+            yield LocalSource(prefix, descriptor, keyring, control)
         else:
-            proven = None if plan.proven is None else LocalSource(plan.proven, descriptor, keyring)
-            table, rest = TableSource(plan.task, descriptor), LocalSource(plan.rest, descriptor, keyring)
+            proven = None if plan.proven is None else LocalSource(plan.proven, descriptor, keyring, control)
+            table, rest = TableSource(plan.task, descriptor), LocalSource(plan.rest, descriptor, keyring, control)
             yield PlannedSource(plan, [table, rest], proven)
         return
     from veen.query.on_spark import SparkSource
+    from veen.spark.control import controlled
     from veen.spark.session import spark_session
 
     session = spark or spark_session("veen query", log_bytes=prefix.size, register=False)
@@ -376,10 +383,18 @@ def _source(
         proven = None if plan.proven is None else SparkSource(session, plan.proven, descriptor, key_file)
         return PlannedSource(plan, [SparkSource(session, plan.rest, descriptor, key_file, table=plan.task)], proven)
 
-    if isinstance(keys, KeyFile):
-        yield source(keys)
-        return
-    # Executors of this machine read the keys of the scope; a cluster is given a KeyFile that its machines can reach.
-    wanted = [key for name in descriptor.scope for key in keys.readers(stream_id_of(name))]
-    with keys_for_tasks(wanted) as key_file:
-        yield source(key_file)
+    def report(done: int, total: int) -> None:
+        control.set(Progress(done, total))
+
+    with controlled(session, control.name, pool=control.pool, stopped=control.stopped, report=report):
+        try:
+            if isinstance(keys, KeyFile):
+                yield source(keys)
+                return
+            # Executors of this machine read the keys of the scope; a cluster is given a KeyFile that all can reach.
+            wanted = [key for name in descriptor.scope for key in keys.readers(stream_id_of(name))]
+            with keys_for_tasks(wanted) as key_file:
+                yield source(key_file)
+        except ExecutionFailed:
+            control.check()  # a job that was cancelled fails: why is known here alone
+            raise

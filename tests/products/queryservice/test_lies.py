@@ -23,8 +23,8 @@ def log(tmp_path_factory):
 class Lying(QueryService):
     """Changes rows and coverage after an honest execution, and makes a digest that fits them."""
 
-    def _answer(self, request):
-        digest = super()._answer(request)
+    def _answer(self, request, control):
+        digest = super()._answer(request, control)
         directory = self._store._directory(request.result_id)
         rows = self.rows([canonical.parse(line) for line in (directory / "rows.ndjson").read_bytes().splitlines()])
         coverage = self.coverage_of(canonical.parse((directory / "coverage.json").read_bytes()))
