@@ -97,7 +97,9 @@ class QueryConnection:
             raise ServiceUnreachable(f"{url}: a client certificate is shown over https:// only")
         headers = {"Accept": "application/json"}
         if token is not None:
-            headers["Authorization"] = f"Bearer {(token.decode('ascii') if isinstance(token, bytes) else token).strip()}"
+            headers["Authorization"] = (
+                f"Bearer {(token.decode('ascii') if isinstance(token, bytes) else token).strip()}"
+            )
         self._http = httpx2.Client(
             base_url=url.rstrip("/") + _PREFIX,
             headers=headers,
@@ -115,7 +117,7 @@ class QueryConnection:
         self._http.close()
 
     def ask(self, given: bytes | str | Mapping[str, Any], *, patience: float = 600.0) -> RemoteResult:
-        """Submit a query and wait for its result. It goes on at the service if the waiting is given up: see `cancel`."""
+        """Submit a query and wait for its result. If the waiting is given up, the query goes on: see `cancel`."""
         descriptor, _ = normalise(given)
         accepted = self.submit(descriptor.to_bytes())
         result_id = str(accepted["result_id"])

@@ -41,12 +41,27 @@ _PLACE: Final = log_options(
 @click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
 )
-@click.option("--workers", type=click.IntRange(1, 64), default=4, show_default=True,
-              help="Queries executed at a time; of one principal one fewer.")
-@click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True,
-              help="An execution that takes longer fails.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-              show_default=True, help="Which lines are written to standard error.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Queries executed at a time; of one principal one fewer.",
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="An execution that takes longer fails.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Which lines are written to standard error.",
+)
 @click.option("--sync-entries", type=click.IntRange(min=0), default=50_000, show_default=True,
               help="A query over at most so many entries is answered at once.")  # fmt: skip
 @_PLACE

@@ -77,7 +77,7 @@ def _endpoint(handler: Handler, principals: Principals, budget: LineBudget) -> C
                 line(_log, "request", "request failed", request=handler.__name__[1:], code=error_code, status=status)
 
         try:
-            principal = _authenticated(request, principals)
+            principal = authenticated(request, principals)
             status, value = await handler(service, principal, request)
             return _json(status, value)
         except QueryError as exc:
@@ -92,7 +92,7 @@ def _endpoint(handler: Handler, principals: Principals, budget: LineBudget) -> C
     return endpoint
 
 
-def _authenticated(request: Request, principals: Principals) -> QueryPrincipal:
+def authenticated(request: Request, principals: Principals) -> QueryPrincipal:
     """Whose request this is; Unauthorized if that is not known, or if token and certificate are of two principals."""
     certificate, header = certificate_of(request.scope), request.headers.get("authorization")
     certified = None

@@ -49,7 +49,9 @@ class ServiceMetrics:
         yield Family("veen_build_info", "gauge", "The release that runs.", [(_build(), 1)])
         start = "When the process started to serve."
         yield Family.single("veen_query_start_time_seconds", "gauge", start, round(self._start, 3))
-        yield Family.single("veen_query_running", "gauge", "Queries that have not ended, waiting ones included.", running)
+        yield Family.single(
+            "veen_query_running", "gauge", "Queries that have not ended, waiting ones included.", running
+        )
         for name, about, value in (
             ("submitted", "Queries that were recorded.", self.submitted),
             ("deliveries", "Answers with rows, each of which is in the audit stream.", self.deliveries),
@@ -59,8 +61,12 @@ class ServiceMetrics:
             yield Family.single(f"veen_query_{name}_total", "counter", about, value)
         for how, value in self._ends.items():
             yield Family.single(f"veen_query_{how}_total", "counter", f"Queries that ended {how}.", value)
-        yield Family.by("veen_query_refusals_total", "counter", "Refused requests, by error_code.", "code", self._refusals)
-        yield Family.of("veen_query_execution_seconds", "Executions, from their place to their last row.", self.execution)
+        yield Family.by(
+            "veen_query_refusals_total", "counter", "Refused requests, by error_code.", "code", self._refusals
+        )
+        yield Family.of(
+            "veen_query_execution_seconds", "Executions, from their place to their last row.", self.execution
+        )
 
 
 def _build() -> str:

@@ -104,8 +104,8 @@ class _Unanswered(NamedTuple):
     received_at: int
 
 
-class ServiceStopped(Exception):  # noqa: N818 - no error: the service ends, and its next start goes on
-    """The reason why an execution stops that nobody has ended."""
+class ServiceStopped(Exception):
+    """Why an execution stops that nobody has ended: the service ends, and its next start goes on."""
 
 
 class Execution:

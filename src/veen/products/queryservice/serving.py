@@ -94,7 +94,7 @@ def make_server(app: Any, at: ListenAddress) -> uvicorn.Server:
 
 @contextlib.asynccontextmanager
 async def listening(server: uvicorn.Server, at: ListenAddress) -> AsyncIterator[tuple[str, asyncio.Task[None]]]:
-    """Serve while inside; gives the URL once it listens, and the task that serves. At the end the server has stopped."""
+    """Serve while inside; gives the URL once it listens, and the task that serves. At the end it has stopped."""
     serving = asyncio.create_task(server.serve())
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
