@@ -100,6 +100,35 @@ def test_a_thread_has_its_own_pool_and_keeps_nothing_of_it(spark):
     assert [context.getLocalProperty(name) for name in names] == before
 
 
+def test_a_pool_gets_its_share_while_another_has_much_to_do(spark, tmp_path):
+    """Tasks of the heavy job end one by one, when they are let go; the other pool needs few of them to end."""
+
+    def wait(batches):
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                while not (tmp_path / str(number)).exists():
+                    time.sleep(0.01)
+            yield batch
+
+    heavy = Work(
+        spark, "heavy", lambda session: session.range(0, 40, 1, 40).mapInArrow(wait, "id BIGINT").collect(), pool="a"
+    )
+    light = Work(spark, "light", lambda session: session.range(0, 4, 1, 4).count(), pool="b")
+    heavy.start()
+    until(lambda: (0, 40) in heavy.reports)
+    light.start()
+    until(lambda: spark.sparkContext.statusTracker().getJobIdsForGroup("light"))
+    for number in range(10):
+        (tmp_path / str(number)).touch()
+    light.join(120)
+    assert light.outcome == 4
+    assert heavy.is_alive()  # one after another, the light job would come after all forty
+    for number in range(10, 40):
+        (tmp_path / str(number)).touch()
+    heavy.join(120)
+    assert len(heavy.outcome) == 40
+
+
 def test_a_query_on_spark_stops_with_the_reason_it_was_given(spark, log):
     question = normalise(descriptor()).descriptor
     control = ExecutionControl("r-stopped", pool="alice")
@@ -120,6 +149,7 @@ def test_a_query_on_spark_stops_with_the_reason_it_was_given(spark, log):
             sink, log, question, result_id="r-1", keys=KEYRING, engine="spark", spark=spark, control=control
         )
     assert sink.rows == 1
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup("r-stopped")  # its jobs are those of the group
 
 
 def test_a_query_whose_job_is_cancelled_fails_with_the_reason_of_the_stop(spark, log):

@@ -26,7 +26,7 @@ from veen.log.columns import ENTRIES
 from veen.log.decryption import reader_of
 from veen.log.entries import ReadSpec, batches
 from veen.log.keys import KeyFile, keys_for_tasks
-from veen.log.prefix import Prefix
+from veen.log.prefix import LabelRange, Prefix, make_prefix
 from veen.log.slices import Slice
 from veen.query import canonical
 from veen.query.canonical import Json
@@ -38,9 +38,11 @@ from veen.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink
 from veen.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope, InvalidDescriptor, QueryError
 from veen.query.evidence import Leaves
 from veen.query.planning import plan_query
+from veen.query.recording import result_id_of
 from veen.query.store import ResultStore
 from veen.query.table_plan import PlannedSource, PlanReport, TablePlan, TableSource, log_plan, plan_tables
 from veen.query.times import seconds_of
+from veen.storage.pinned import pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,19 +273,55 @@ def check_fresh(
     """
     covered = heads_of(recorded.coverage)
     executed = seconds_of(recorded.digest.executed_at)
-    fs, spec = open_fs(data_dir), ReadSpec(columns=tuple(column for column in ENTRIES if column.name == "hub_ts"))
     for label_range in plan_query(data_dir, recorded.descriptor, identity=identity).labels:
         first_left_out = covered.get(label_range.label, 0) + 1
-        for chunk in label_range.chunks:
-            if not chunk.start_seq <= first_left_out <= min(chunk.end_seq, label_range.head):
-                continue
-            part = Slice.whole(chunk)._replace(first=first_left_out, last=first_left_out)
-            times = [time for batch in batches(fs, part, spec) for time in batch.column("hub_ts").to_pylist()]
-            if times and times[0] is not None and times[0] + lag_seconds < executed:
-                raise EvidenceFailed(
-                    f"label {label_range.label.hex()}: the result covers it up to entry {first_left_out - 1}, and "
-                    f"entry {first_left_out} stood in the log {executed - times[0]} s before the query was executed"
-                )
+        entry = _entry_at(data_dir, label_range, first_left_out)
+        if entry is not None and entry["hub_ts"] is not None and entry["hub_ts"] + lag_seconds < executed:
+            raise EvidenceFailed(
+                f"label {label_range.label.hex()}: the result covers it up to entry {first_left_out - 1}, and "
+                f"entry {first_left_out} stood in the log {executed - entry['hub_ts']} s before the query was executed"
+            )
+
+
+def check_requested(
+    data_dir: str, recorded: Recorded, record_event: Mapping[str, Json], *, lag_seconds: int = 60
+) -> bool:
+    """EvidenceFailed if a result was executed before its request stood in the log: it is an old one, under a new name.
+
+    A result_id that follows from its request (D-136) is bound to one entry, whose time the hub has set. False if that
+    cannot be checked here: the log is not the one that the service writes to, or the result_id says nothing.
+    """
+    stream, seq, receipt_id = (record_event.get(name) for name in ("stream", "seq", "receipt_id"))
+    if type(stream) is not str or type(seq) is not int or type(receipt_id) is not str:
+        return False
+    digest = recorded.digest
+    for label_range in make_prefix(
+        data_dir, streams={stream_id_of(stream)}, pinned=pin(data_dir, journal=True), roots=False
+    ).labels:
+        entry = _entry_at(data_dir, label_range, seq)
+        if entry is None or entry["leaf_hash"] is None or f"rcpt-{entry['leaf_hash'].hex()}" != receipt_id:
+            continue
+        if result_id_of(entry["leaf_hash"]) != digest.result_id or entry["hub_ts"] is None:
+            continue
+        if seconds_of(digest.executed_at) + lag_seconds < entry["hub_ts"]:
+            raise EvidenceFailed(
+                f"result {digest.result_id} was executed at {digest.executed_at}, "
+                f"{entry['hub_ts'] - seconds_of(digest.executed_at)} s before its request stood in the log"
+            )
+        return True
+    return False
+
+
+def _entry_at(data_dir: str, label_range: LabelRange, seq: int) -> dict[str, Any] | None:
+    """hub_ts and leaf_hash of an entry; None if the range does not have it."""
+    columns = tuple(column for column in ENTRIES if column.name in ("hub_ts", "leaf_hash"))
+    for chunk in label_range.chunks:
+        if chunk.start_seq <= seq <= min(chunk.end_seq, label_range.head):
+            part = Slice.whole(chunk)._replace(first=seq, last=seq)
+            for batch in batches(open_fs(data_dir), part, ReadSpec(columns=columns)):
+                for row in batch.to_pylist():
+                    return dict(row)
+    return None
 
 
 def replay(

@@ -38,6 +38,7 @@ class RemoteResult:
     descriptor: QueryDescriptor
     digest: ResultDigest
     coverage: Json
+    record_event: Mapping[str, Json]  # where the service says that the request is recorded: `api.check_requested`
     _pages: Callable[[int], tuple[list[Json], bool]]
 
     def rows(self) -> Iterator[dict[str, Json]]:
@@ -163,9 +164,8 @@ class QueryConnection:
         """A completed result. Digest, descriptor and coverage belong together, or ResultForged is raised."""
         first = self.page(result_id)
         digest = _digest(first)
-        descriptor = QueryDescriptor.from_bytes(
-            canonical.encode(_member(self.descriptor(digest.query_id), "descriptor", dict))
-        )
+        about = self.descriptor(digest.query_id)
+        descriptor = QueryDescriptor.from_bytes(canonical.encode(_member(about, "descriptor", dict)))
         coverage = self._call("GET", f"/coverage/{result_id}")
         if digest.result_id != result_id or descriptor.query_id != digest.query_id:
             raise ResultForged("the digest is of another query")
@@ -178,7 +178,13 @@ class QueryConnection:
                 raise ResultForged("the digest changes from page to page")
             return _member(page, "rows", list), bool(_member(page, "page", dict).get("has_more"))
 
-        return RemoteResult(descriptor=descriptor, digest=digest, coverage=coverage, _pages=page_at)
+        return RemoteResult(
+            descriptor=descriptor,
+            digest=digest,
+            coverage=coverage,
+            record_event=_member(about, "record_event", dict),
+            _pages=page_at,
+        )
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Json]:
         headers = {"Content-Type": "application/json"} if body is not None else {}

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from tests.client.builders import seeded
 from tests.client.hubs import client_at, hub_at, person, pin_of
-from tests.pipeline.query_builders import KEYRING, STREAMS, filled
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, filled
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.transport.inprocess import InProcess
@@ -24,6 +24,8 @@ RECORDS = (REQUESTS, RESULTS, EXECUTIONS, ACCESSES)
 RING = Keyring()
 for name in RECORDS:
     RING = RING.with_keys(StreamKeys.create(name, random=seeded(name)))
+for keys in KEYS.values():
+    RING = RING.with_keys(keys)
 
 
 def table(name, **members):
@@ -82,12 +84,14 @@ async def world_at(tmp_path, data_dir):
 
 
 @contextlib.contextmanager
-def served(tmp_path, data_dir, kind=QueryService, *, principals=PRINCIPALS, at=None, **changes):
-    """The URL of a service that runs in a thread, over real HTTP on loopback."""
+def served(tmp_path, data_dir, kind=QueryService, *, principals=PRINCIPALS, at=None, prepare=None, **changes):
+    """The URL of a service that runs in a thread, over real HTTP on loopback; `prepare` is given the world first."""
     started, stop, box, at = threading.Event(), threading.Event(), {}, at or ListenAddress()
 
     async def main():
         async with world_at(tmp_path, data_dir) as world:
+            if prepare is not None:
+                await prepare(world)
             app = make_app(lambda: world.open(kind, principals=principals, **changes), principals)
             async with listening(make_server(app, at), at) as (url, _):
                 box["url"] = url

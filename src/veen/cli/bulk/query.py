@@ -464,8 +464,8 @@ def verify(
     """Answer a query again over exactly the entries it covered, under the same roots, and compare.
 
     A row that was left out, added or changed shows, and so does a log that was rewritten since. With --service the
-    result of a query service is fetched and checked: its rows by their hash, its digest by the log, and that it left
-    out no entry that stood in the log a minute before it was executed.
+    result of a query service is fetched and checked: its rows by their hash, its digest by the log, that it left out no
+    entry that stood in the log a minute before it was executed, and that it was executed after it was asked for.
 
     \b
     veen query verify r-… --data-dir ./hub
@@ -480,6 +480,8 @@ def verify(
                 pass
         recorded: Recorded = remote
         api.check_fresh(place.data_dir, recorded, identity=place.identity())
+        if not api.check_requested(place.data_dir, recorded, remote.record_event):
+            output.note("not checked that the result is younger than its request: this log does not have the request")
     else:
         recorded = api.stored(_store(session, store_dir), result_id)
     keys = place.keys(session)
