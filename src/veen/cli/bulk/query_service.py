@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -124,8 +125,8 @@ def serve(
     with output.progress("starting") as progress, _spark(place, progress) as spark:
         bounds = {"workers": workers, "sync_entries": sync_entries, "max_seconds": max_seconds}
         opened = _Opened(session, principals, place, spark, store_dir, bounds)
-        with lines_to(sys.stderr, log_level):
-            asyncio.run(_serve(output, opened, at))
+        with lines_to(sys.stderr, log_level) as begin_lines:
+            asyncio.run(_serve(output, opened, at, begin_lines))
 
 
 def _spark(place: LogPlace, progress: Any) -> Any:
@@ -176,7 +177,7 @@ class _Opened:
         return await QueryService.open(client, self._store, self.principals, self._settings)
 
 
-async def _serve(output: Output, opened: _Opened, at: "ListenAddress") -> None:
+async def _serve(output: Output, opened: _Opened, at: "ListenAddress", begin_lines: Callable[[], None]) -> None:
     import asyncio
 
     from veen.products.queryservice.http import make_app
@@ -186,6 +187,7 @@ async def _serve(output: Output, opened: _Opened, at: "ListenAddress") -> None:
         app = make_app(lambda: opened.service(client), opened.principals)
         async with listening(make_server(app, at), at) as (url, serving):
             output.notice(f"answering queries at {url}", url=url)
+            begin_lines()
             await asyncio.wait([serving])
 
 

@@ -6,9 +6,10 @@ Neither names a stream, a subject or a query: a line has the result_id, and of a
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from logging.handlers import MemoryHandler
 from typing import IO, Any, Final
 
 from veen import __version__
@@ -19,6 +20,7 @@ _ENDS: Final = ("completed", "failed", "cancelled")
 _SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 600.0, 3600.0)
 _LOGGERS: Final = (("veen", "debug"), ("uvicorn.error", "warning"))  # and the lowest level that is of interest
 _COMPONENT: Final = "query"
+_MAX_KEPT: Final = 10_000  # lines before the service listens
 
 
 class ServiceMetrics:
@@ -103,10 +105,19 @@ class LineFormatter(logging.Formatter):
 
 
 @contextmanager
-def lines_to(stream: IO[str], level: str) -> Iterator[None]:
-    """Write the lines of this process to `stream` while inside."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter(as_json=not stream.isatty()))
+def lines_to(stream: IO[str], level: str) -> Iterator[Callable[[], None]]:
+    """Write the lines of this process to `stream` while inside, from when the function that is given is called.
+
+    Until then they are kept: the first thing that a service says is its address.
+    """
+    writer = logging.StreamHandler(stream)
+    writer.setFormatter(LineFormatter(as_json=not stream.isatty()))
+    handler = MemoryHandler(_MAX_KEPT, flushLevel=logging.CRITICAL, target=writer)
+
+    def begin() -> None:
+        handler.flush()
+        handler.capacity = 1
+
     loggers = [logging.getLogger(name) for name, _ in _LOGGERS]
     before = [(logger.level, logger.propagate) for logger in loggers]
     for logger, (_, lowest) in zip(loggers, _LOGGERS, strict=True):
@@ -114,9 +125,10 @@ def lines_to(stream: IO[str], level: str) -> Iterator[None]:
         logger.setLevel(max(level, lowest, key=LEVELS.index).upper())
         logger.propagate = False
     try:
-        yield
+        yield begin
     finally:
         for logger, (was, propagated) in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
             logger.setLevel(was)
             logger.propagate = propagated
+        handler.close()
