@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from tests.pipeline.query_builders import KEYRING, descriptor, filled
@@ -25,7 +26,8 @@ class Work(threading.Thread):
     def __init__(self, spark, name, run, *, pool=None):
         super().__init__(name=name)
         self._spark, self._run, self._pool = spark, run, pool
-        self.stopped, self.outcome, self.reports = threading.Event(), None, []
+        self.stopped, self.reports = threading.Event(), []
+        self.outcome: Any = None
 
     def run(self):
         try:

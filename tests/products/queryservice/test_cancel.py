@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 from tests.client.hubs import run
@@ -19,6 +20,7 @@ from veen.query.errors import ExecutionFailed, ForbiddenScope, NotReady, QueryCa
 from veen.query.matches import MatchTally
 from veen.query.planning import plan_query
 from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
+from veen.query.store import ResultStore
 
 FULL = asked(query_id="q-1", scope=[STREAMS[0]], evidence={"mode": "full"})
 
@@ -57,6 +59,7 @@ class Paused(QueryService):
     async def middle(self, result_id):
         """Wait until the execution is there."""
         control = self._executions[result_id][0].control
+        assert isinstance(control, Pausing)
         await asyncio.to_thread(control.reached.wait, 120)
         return control
 
@@ -164,6 +167,9 @@ def test_a_query_that_has_ended_is_not_cancelled_any_more(tmp_path, log):
 class Recording(QueryService):
     """Its digests wait on their way to the log."""
 
+    gate: asyncio.Event
+    on_the_way: asyncio.Event
+
     async def _record_digest(self, request, digest):
         self.on_the_way.set()
         await self.gate.wait()
@@ -237,10 +243,19 @@ class Dying(Paused):
     """Dies between the record of a failure and what it does to the store."""
 
     async def _fail(self, request, exc):
-        store, self._store = self._store, None  # whatever would follow the record does not happen
-        with pytest.raises(AttributeError):
+        store, self._store = self._store, Dead(Path())  # whatever would follow the record does not happen
+        with pytest.raises(Killed):
             await super()._fail(request, exc)
         self._store = store
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class Dead(ResultStore):
+    def fail(self, result_id, error_code, message):
+        raise Killed
 
 
 @pytest.mark.req("QRY-26")

@@ -109,6 +109,10 @@ def service(tmp_path_factory, authority, web):
         yield url
 
 
+def connected(service, web, files):
+    return query.connect(service, client_cert=files[0], client_key=files[1], ca_file=web.file)
+
+
 def status_of(service, web, files=(None, None), *, token=None):
     """What a caller with these credentials is told of a result that there is not: 404 if the service knows them."""
     context = ssl.create_default_context(cafile=web.file)
@@ -122,15 +126,14 @@ def status_of(service, web, files=(None, None), *, token=None):
 @pytest.mark.req("QRY-20")
 def test_a_certificate_answers_for_its_principal_and_its_scopes(service, web, authority):
     files = authority.certificate("somebody", x509.DNSName("bob.example"))
-    with query.connect(service, client_cert=files[0], client_key=files[1], ca_file=web.file) as bob:
+    with connected(service, web, files) as bob:
         answer = bob.ask(descriptor(query_id="q-bob", scope=[STREAMS[0]]))
         assert len(list(answer.rows())) == answer.digest.row_count > 0
         with pytest.raises(ServiceRefused, match="forbidden_scope"):
             bob.ask(descriptor(query_id="q-bob-2", scope=[STREAMS[1]]))
-    files = authority.certificate("alice")
-    with query.connect(service, client_cert=files[0], client_key=files[1], ca_file=web.file) as alice:
-        with pytest.raises(ServiceRefused, match="query_not_found"):  # bob's
-            alice.status(answer.digest.result_id)
+    alice = connected(service, web, authority.certificate("alice"))
+    with alice, pytest.raises(ServiceRefused, match="query_not_found"):  # bob's
+        alice.status(answer.digest.result_id)
 
 
 @pytest.mark.req("QRY-20")
@@ -168,9 +171,8 @@ def test_tokens_still_count_and_must_not_contradict_a_certificate(service, web, 
 def test_certificates_of_others_and_expired_ones_do_not_get_through_the_handshake(service, web, authority, tmp_path):
     stranger = Authority(tmp_path / "other", "clients of the query service")
     for files in (stranger.certificate("alice"), web.certificate("alice"), authority.certificate("alice", days=-1)):
-        with query.connect(service, client_cert=files[0], client_key=files[1], ca_file=web.file) as connection:
-            with pytest.raises(ServiceUnreachable):
-                connection.status("r-none")
+        with connected(service, web, files) as connection, pytest.raises(ServiceUnreachable):
+            connection.status("r-none")
 
 
 def test_a_header_is_no_certificate(service, web):
@@ -183,9 +185,8 @@ def test_a_header_is_no_certificate(service, web):
 def test_the_server_is_verified_and_speaks_new_tls_only(service, web, authority, tmp_path):
     files = authority.certificate("alice")
     other = Authority(tmp_path / "other", "another authority")
-    with query.connect(service, client_cert=files[0], client_key=files[1], ca_file=other.file) as connection:
-        with pytest.raises(ServiceUnreachable):
-            connection.status("r-none")
+    with connected(service, other, files) as connection, pytest.raises(ServiceUnreachable):
+        connection.status("r-none")
     host = service.removeprefix("https://")
     old = subprocess.run(
         ["openssl", "s_client", "-connect", host, "-tls1_1"], input=b"", capture_output=True, timeout=60, check=False

@@ -127,6 +127,8 @@ def test_the_result_of_another_query_is_not_taken_for_the_answer(tmp_path, log):
 class Narrows(Lying):
     """Answers from fewer entries than there were, and says so in roots and ranges that hold."""
 
+    shorter: str  # a directory
+
     def _answer(self, request, control):
         object.__setattr__(self._settings, "data_dir", self.shorter)
         return QueryService._answer(self, request, control)
