@@ -50,6 +50,7 @@ def test_an_execution_goes_from_pending_over_running_to_completed(store, asked):
     store.submit(asked, "r-1")
     assert store.status("r-1").to_json() == {
         "query_id": "q-1", "result_id": "r-1", "status": "pending", "error_code": None, "message": None,
+        "progress": None,
     }  # fmt: skip
     with store.start("r-1") as writer:
         assert store.status("r-1").state == "running"

@@ -26,20 +26,23 @@ from veen.log.columns import ENTRIES
 from veen.log.decryption import reader_of
 from veen.log.entries import ReadSpec, batches
 from veen.log.keys import KeyFile, keys_for_tasks
-from veen.log.prefix import Prefix
+from veen.log.prefix import LabelRange, Prefix, make_prefix
 from veen.log.slices import Slice
 from veen.query import canonical
 from veen.query.canonical import Json
+from veen.query.control import ExecutionControl, Progress
 from veen.query.coverage import heads_of
 from veen.query.descriptor import QueryDescriptor, new_result_id, normalise
 from veen.query.digest import ResultDigest
 from veen.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute
-from veen.query.errors import EvidenceFailed, ForbiddenScope, InvalidDescriptor, QueryError
+from veen.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope, InvalidDescriptor, QueryError
 from veen.query.evidence import Leaves
 from veen.query.planning import plan_query
+from veen.query.recording import result_id_of
 from veen.query.store import ResultStore
 from veen.query.table_plan import PlannedSource, PlanReport, TablePlan, TableSource, log_plan, plan_tables
 from veen.query.times import seconds_of
+from veen.storage.pinned import pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,19 +178,21 @@ def answer_into(
     now: Callable[[], int] = lambda: int(time.time()),
     tables: str | TableStore | None = None,
     on_plan: Callable[[PlanReport], None] = lambda report: None,
+    control: ExecutionControl | None = None,
 ) -> QueryOutcome:
     """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise.
 
-    `on_plan` is called with the plan, before the first row.
+    `on_plan` is called with the plan, before the first row. `control` shows how far it is and may stop it.
     """
+    control = control or ExecutionControl()
     prefix = plan_query(data_dir, descriptor, identity=identity)
     if tables is None:
         on_plan(log_plan(prefix))
-        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now)
+        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, control)
     plan = plan_tables(tables, prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
     on_plan(plan.report if isinstance(plan, TablePlan) else plan)
     table_plan = plan if isinstance(plan, TablePlan) else None
-    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, table_plan)
+    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, control, table_plan)
 
 
 def _fail(store: ResultStore, result_id: str, exc: Exception) -> None:
@@ -268,19 +273,55 @@ def check_fresh(
     """
     covered = heads_of(recorded.coverage)
     executed = seconds_of(recorded.digest.executed_at)
-    fs, spec = open_fs(data_dir), ReadSpec(columns=tuple(column for column in ENTRIES if column.name == "hub_ts"))
     for label_range in plan_query(data_dir, recorded.descriptor, identity=identity).labels:
         first_left_out = covered.get(label_range.label, 0) + 1
-        for chunk in label_range.chunks:
-            if not chunk.start_seq <= first_left_out <= min(chunk.end_seq, label_range.head):
-                continue
-            part = Slice.whole(chunk)._replace(first=first_left_out, last=first_left_out)
-            times = [time for batch in batches(fs, part, spec) for time in batch.column("hub_ts").to_pylist()]
-            if times and times[0] is not None and times[0] + lag_seconds < executed:
-                raise EvidenceFailed(
-                    f"label {label_range.label.hex()}: the result covers it up to entry {first_left_out - 1}, and "
-                    f"entry {first_left_out} stood in the log {executed - times[0]} s before the query was executed"
-                )
+        entry = _entry_at(data_dir, label_range, first_left_out)
+        if entry is not None and entry["hub_ts"] is not None and entry["hub_ts"] + lag_seconds < executed:
+            raise EvidenceFailed(
+                f"label {label_range.label.hex()}: the result covers it up to entry {first_left_out - 1}, and "
+                f"entry {first_left_out} stood in the log {executed - entry['hub_ts']} s before the query was executed"
+            )
+
+
+def check_requested(
+    data_dir: str, recorded: Recorded, record_event: Mapping[str, Json], *, lag_seconds: int = 60
+) -> bool:
+    """EvidenceFailed if a result was executed before its request stood in the log: it is an old one, under a new name.
+
+    A result_id that follows from its request (D-136) is bound to one entry, whose time the hub has set. False if that
+    cannot be checked here: the log is not the one that the service writes to, or the result_id says nothing.
+    """
+    stream, seq, receipt_id = (record_event.get(name) for name in ("stream", "seq", "receipt_id"))
+    if type(stream) is not str or type(seq) is not int or type(receipt_id) is not str:
+        return False
+    digest = recorded.digest
+    for label_range in make_prefix(
+        data_dir, streams={stream_id_of(stream)}, pinned=pin(data_dir, journal=True), roots=False
+    ).labels:
+        entry = _entry_at(data_dir, label_range, seq)
+        if entry is None or entry["leaf_hash"] is None or f"rcpt-{entry['leaf_hash'].hex()}" != receipt_id:
+            continue
+        if result_id_of(entry["leaf_hash"]) != digest.result_id or entry["hub_ts"] is None:
+            continue
+        if seconds_of(digest.executed_at) + lag_seconds < entry["hub_ts"]:
+            raise EvidenceFailed(
+                f"result {digest.result_id} was executed at {digest.executed_at}, "
+                f"{entry['hub_ts'] - seconds_of(digest.executed_at)} s before its request stood in the log"
+            )
+        return True
+    return False
+
+
+def _entry_at(data_dir: str, label_range: LabelRange, seq: int) -> dict[str, Any] | None:
+    """hub_ts and leaf_hash of an entry; None if the range does not have it."""
+    columns = tuple(column for column in ENTRIES if column.name in ("hub_ts", "leaf_hash"))
+    for chunk in label_range.chunks:
+        if chunk.start_seq <= seq <= min(chunk.end_seq, label_range.head):
+            part = Slice.whole(chunk)._replace(first=seq, last=seq)
+            for batch in batches(open_fs(data_dir), part, ReadSpec(columns=columns)):
+                for row in batch.to_pylist():
+                    return dict(row)
+    return None
 
 
 def replay(
@@ -316,7 +357,8 @@ def _again(
     descriptor, digest = recorded.descriptor, recorded.digest
     check_scope(descriptor, keys)
     prefix = plan_query(data_dir, descriptor, heads=heads, identity=identity)
-    outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), lambda: int(time.time()))
+    now, control = lambda: int(time.time()), ExecutionControl()
+    outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), now, control)
     return outcome.digest
 
 
@@ -341,10 +383,11 @@ def _executed(
     spark: "SparkSession | None",
     sink: ResultSink,
     now: Callable[[], int],
+    control: ExecutionControl,
     plan: TablePlan | None = None,
 ) -> QueryOutcome:
-    with _source(prefix, descriptor, keys, engine, spark, plan) as source:
-        return execute(prefix, descriptor, result_id, source, sink, now=now)
+    with _source(prefix, descriptor, keys, engine, spark, plan, control) as source:
+        return execute(prefix, descriptor, result_id, source, sink, now=now, control=control)
 
 
 @contextmanager
@@ -355,17 +398,19 @@ def _source(
     engine: Engine,
     spark: "SparkSession | None",
     plan: TablePlan | None,
+    control: ExecutionControl,
 ) -> Iterator[MatchSource]:
     if engine == "python":
         keyring = keys.load() if isinstance(keys, KeyFile) else keys
         if plan is None:
-            yield LocalSource(prefix, descriptor, keyring)
+            yield LocalSource(prefix, descriptor, keyring, control)
         else:
-            proven = None if plan.proven is None else LocalSource(plan.proven, descriptor, keyring)
-            table, rest = TableSource(plan.task, descriptor), LocalSource(plan.rest, descriptor, keyring)
+            proven = None if plan.proven is None else LocalSource(plan.proven, descriptor, keyring, control)
+            table, rest = TableSource(plan.task, descriptor), LocalSource(plan.rest, descriptor, keyring, control)
             yield PlannedSource(plan, [table, rest], proven)
         return
     from veen.query.on_spark import SparkSource
+    from veen.spark.control import controlled
     from veen.spark.session import spark_session
 
     session = spark or spark_session("veen query", log_bytes=prefix.size, register=False)
@@ -376,10 +421,18 @@ def _source(
         proven = None if plan.proven is None else SparkSource(session, plan.proven, descriptor, key_file)
         return PlannedSource(plan, [SparkSource(session, plan.rest, descriptor, key_file, table=plan.task)], proven)
 
-    if isinstance(keys, KeyFile):
-        yield source(keys)
-        return
-    # Executors of this machine read the keys of the scope; a cluster is given a KeyFile that its machines can reach.
-    wanted = [key for name in descriptor.scope for key in keys.readers(stream_id_of(name))]
-    with keys_for_tasks(wanted) as key_file:
-        yield source(key_file)
+    def report(done: int, total: int) -> None:
+        control.set(Progress(done, total))
+
+    with controlled(session, control.name, pool=control.pool, stopped=control.stopped, report=report):
+        try:
+            if isinstance(keys, KeyFile):
+                yield source(keys)
+                return
+            # Executors of this machine read the keys of the scope; a cluster is given a KeyFile that all can reach.
+            wanted = [key for name in descriptor.scope for key in keys.readers(stream_id_of(name))]
+            with keys_for_tasks(wanted) as key_file:
+                yield source(key_file)
+        except ExecutionFailed:
+            control.check()  # a job that was cancelled fails: why is known here alone
+            raise

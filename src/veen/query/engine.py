@@ -16,6 +16,7 @@ from veen.log.skips import Skips
 from veen.log.slices import Slice
 from veen.query import canonical
 from veen.query.aggregate import GroupReceipts, Partial, row_of, total_ignored
+from veen.query.control import ExecutionControl
 from veen.query.coverage import Coverage
 from veen.query.descriptor import Aggregate, QueryDescriptor
 from veen.query.digest import EvidenceHash, ResultDigest, RowsHash
@@ -63,18 +64,22 @@ def execute(
     now: Callable[[], int],
     profile_id: str | None = None,
     leaves: Leaves | None = None,
+    control: ExecutionControl | None = None,
 ) -> QueryOutcome:
     """Run a query to its end. EvidenceFailed if a receipt or proof does not hold: then there is no result."""
+    control = control or ExecutionControl()
     rows, evidence, tally = RowsHash(), EvidenceHash(descriptor, result_id), MatchTally()
     ignored: dict[str, int] = {}
 
     def emit(row: bytes) -> None:
+        control.check()
         rows.add(row)
         sink.row(row)
 
     with Prover(prefix, descriptor, leaves) as prover:
 
         def verify(match: Match) -> None:
+            control.check()
             if match.fault is not None:
                 raise EvidenceFailed(f"label {match.label.hex()}, entry {match.stream_seq}: {match.fault}")
             signed = descriptor.evidence.mode == "full"  # then whoever opened it has verified its signatures
@@ -187,18 +192,36 @@ def _grouped(
 class LocalSource:
     """The reference engine: labels merged by logical order, each opened when its first entry can be the next."""
 
-    def __init__(self, prefix: Prefix, descriptor: QueryDescriptor, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        prefix: Prefix,
+        descriptor: QueryDescriptor,
+        keyring: Keyring,
+        control: ExecutionControl | None = None,
+    ) -> None:
         self._prefix, self._fs = prefix, open_fs(prefix.uri)
+        self._control = control or ExecutionControl()
         self._matcher = Matcher(descriptor, keyring, prefix.identity)
 
     def groups(self, tally: MatchTally) -> None:
         return None
 
     def matches(self, tally: Skips) -> Iterator[Match]:
-        return in_order(
-            (self._begin(label_range), self._matcher.matches(self._fs, present(label_range.slices), tally))
+        control = self._control
+        control.add(total=sum(1 for _ in present(self._prefix.slices)))
+
+        def watched(slices: Iterable[Slice]) -> Iterator[Slice]:
+            for part in slices:
+                control.check()
+                yield part
+                control.add(done=1)
+
+        for match in in_order(
+            (self._begin(label_range), self._matcher.matches(self._fs, watched(present(label_range.slices)), tally))
             for label_range in self._prefix.labels
-        )
+        ):
+            control.check()
+            yield match
 
     def _begin(self, label_range: LabelRange) -> int:
         """A time not after the first match of the label, so that labels far ahead stay closed."""

@@ -81,6 +81,12 @@ class ExecutionFailed(QueryError):
     error_code = "execution_failed"
 
 
+class QueryCancelled(QueryError):
+    """Whoever submitted the query has ended it: there is no result, and there will be none."""
+
+    error_code = "cancelled"
+
+
 class EvidenceFailed(VerifyError, ExecutionFailed):
     """A receipt or proof behind a row does not hold: there is no result (QRY-18, QRY-19)."""
 
@@ -91,7 +97,7 @@ class ServiceUnreachable(QueryError):
     """A query service gave no answer that can be understood."""
 
     code = "E.NET"
-    hint = "Check the URL and that the service runs; a private CA is named by `--ca-file`."
+    hint = "Check the URL and that the service runs; a private CA is named by `--service-ca`."
 
 
 class ServiceRefused(QueryError):

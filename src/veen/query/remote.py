@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 import httpx2
 
+from veen.client.transport.http import tls_of
 from veen.query import canonical
 from veen.query.canonical import Json
 from veen.query.descriptor import QueryDescriptor, normalise
@@ -37,6 +38,7 @@ class RemoteResult:
     descriptor: QueryDescriptor
     digest: ResultDigest
     coverage: Json
+    record_event: Mapping[str, Json]  # where the service says that the request is recorded: `api.check_requested`
     _pages: Callable[[int], tuple[list[Json], bool]]
 
     def rows(self) -> Iterator[dict[str, Json]]:
@@ -55,29 +57,55 @@ class RemoteResult:
             raise ResultForged("the rows are not those of the digest: their hash is another one")
 
 
-def connect(url: str, *, token: str | bytes, ca_file: Path | None = None, timeout: float = 60.0) -> "QueryConnection":
-    """A query service by its URL. `token` is the bearer token that its operator gave out."""
-    return QueryConnection(url, token=token, ca_file=ca_file, timeout=timeout)
+def connect(
+    url: str,
+    *,
+    token: str | bytes | None = None,
+    client_cert: Path | None = None,
+    client_key: Path | None = None,
+    ca_file: Path | None = None,
+    timeout: float = 60.0,
+) -> "QueryConnection":
+    """A query service by its URL.
+
+    `token` is the bearer token that its operator gave out; `client_cert` and `client_key` are files with a certificate
+    that says who calls, instead. `ca_file` names who signed the certificate of the service, if no public authority did.
+    """
+    return QueryConnection(
+        url, token=token, client_cert=client_cert, client_key=client_key, ca_file=ca_file, timeout=timeout
+    )
 
 
 class QueryConnection:
     """Calls to one service; a context manager."""
 
-    def __init__(self, url: str, *, token: str | bytes, ca_file: Path | None, timeout: float) -> None:
-        text = token.decode("ascii") if isinstance(token, bytes) else token
-        host = httpx2.URL(url).host
-        if not url.startswith("https://") and host not in ("127.0.0.1", "localhost", "::1"):
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | bytes | None = None,
+        client_cert: Path | None = None,
+        client_key: Path | None = None,
+        ca_file: Path | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        if token is None and client_cert is None:
+            raise ServiceUnreachable(f"{url}: neither a token nor a client certificate says who asks")
+        is_encrypted = url.startswith("https://")
+        if not is_encrypted and httpx2.URL(url).host not in ("127.0.0.1", "localhost", "::1"):
             raise ServiceUnreachable(f"{url}: a token goes to another machine over https:// only")
-        verify: Any = True
-        if ca_file is not None:
-            import ssl
-
-            verify = ssl.create_default_context(cafile=ca_file)
+        if client_cert is not None and not is_encrypted:
+            raise ServiceUnreachable(f"{url}: a client certificate is shown over https:// only")
+        headers = {"Accept": "application/json"}
+        if token is not None:
+            headers["Authorization"] = (
+                f"Bearer {(token.decode('ascii') if isinstance(token, bytes) else token).strip()}"
+            )
         self._http = httpx2.Client(
             base_url=url.rstrip("/") + _PREFIX,
-            headers={"Authorization": f"Bearer {text.strip()}", "Accept": "application/json"},
+            headers=headers,
             timeout=timeout,
-            verify=verify,
+            verify=tls_of(ca_file, client_cert, client_key) if is_encrypted else True,
         )
 
     def __enter__(self) -> Self:
@@ -90,7 +118,7 @@ class QueryConnection:
         self._http.close()
 
     def ask(self, given: bytes | str | Mapping[str, Any], *, patience: float = 600.0) -> RemoteResult:
-        """Submit a query and wait for its result."""
+        """Submit a query and wait for its result. If the waiting is given up, the query goes on: see `cancel`."""
         descriptor, _ = normalise(given)
         accepted = self.submit(descriptor.to_bytes())
         result_id = str(accepted["result_id"])
@@ -121,6 +149,10 @@ class QueryConnection:
     def status(self, result_id: str) -> dict[str, Json]:
         return self._call("GET", f"/status/{result_id}")
 
+    def cancel(self, result_id: str) -> dict[str, Json]:
+        """End a query; its state, which is failed with the error_code `cancelled` unless it had ended before."""
+        return self._call("POST", f"/cancel/{result_id}")
+
     def page(self, result_id: str, offset: int = 0, limit: int = MAX_LIMIT) -> dict[str, Json]:
         return self._call("GET", f"/result/{result_id}?offset={offset}&limit={limit}")
 
@@ -132,9 +164,8 @@ class QueryConnection:
         """A completed result. Digest, descriptor and coverage belong together, or ResultForged is raised."""
         first = self.page(result_id)
         digest = _digest(first)
-        descriptor = QueryDescriptor.from_bytes(
-            canonical.encode(_member(self.descriptor(digest.query_id), "descriptor", dict))
-        )
+        about = self.descriptor(digest.query_id)
+        descriptor = QueryDescriptor.from_bytes(canonical.encode(_member(about, "descriptor", dict)))
         coverage = self._call("GET", f"/coverage/{result_id}")
         if digest.result_id != result_id or descriptor.query_id != digest.query_id:
             raise ResultForged("the digest is of another query")
@@ -147,7 +178,13 @@ class QueryConnection:
                 raise ResultForged("the digest changes from page to page")
             return _member(page, "rows", list), bool(_member(page, "page", dict).get("has_more"))
 
-        return RemoteResult(descriptor=descriptor, digest=digest, coverage=coverage, _pages=page_at)
+        return RemoteResult(
+            descriptor=descriptor,
+            digest=digest,
+            coverage=coverage,
+            record_event=_member(about, "record_event", dict),
+            _pages=page_at,
+        )
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Json]:
         headers = {"Content-Type": "application/json"} if body is not None else {}

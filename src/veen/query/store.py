@@ -23,6 +23,7 @@ from typing import IO, Final, Literal, Self
 from veen.fs.inside import FileRefused, check_inside, read_path
 from veen.query import canonical
 from veen.query.canonical import Json
+from veen.query.control import Progress
 from veen.query.coverage import Coverage
 from veen.query.descriptor import QueryDescriptor, check_id
 from veen.query.digest import ResultDigest
@@ -31,6 +32,7 @@ from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, Query
 State = Literal["pending", "running", "completed", "failed"]
 DEFAULT_LIMIT: Final = 1000
 MAX_LIMIT: Final = 10_000
+_MADE: Final = ("rows.ndjson", "rows.idx", "evidence.ndjson", "coverage.json")  # by an execution
 _OFFSET_BYTES: Final = 8
 _MAX_ID_BYTES: Final = 256
 _MAX_JSON_BYTES: Final = 256 << 20  # a coverage lists the labels of a query
@@ -44,6 +46,7 @@ class Status:
     state: State
     error_code: str | None = None
     message: str | None = None
+    progress: Progress | None = None  # of an execution in this process
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -52,6 +55,7 @@ class Status:
             "status": self.state,
             "error_code": self.error_code,
             "message": self.message,
+            "progress": None if self.progress is None else self.progress._asdict(),
         }
 
 
@@ -142,13 +146,23 @@ class ResultStore:
         directory = self._directory(result_id)
         if self._final(result_id) is not None or (directory / "digest.json").exists():
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it is not executed again")
-        for name in ("rows.ndjson", "rows.idx", "evidence.ndjson", "coverage.json", "running"):
-            (directory / name).unlink(missing_ok=True)
-        _sync(directory)
+        self._remove(directory, *_MADE, "running")
 
     def fail(self, result_id: str, error_code: str, message: str) -> None:
-        """Failed, from pending or running, and for good: no digest (QRY-26)."""
+        """Failed, from pending or running, and for good: no digest, and no rows are left behind (QRY-26)."""
         self._end(result_id, {"state": "failed", "error_code": error_code, "message": message})
+        self.discard_failed(result_id)
+
+    def discard_failed(self, result_id: str) -> None:
+        """Remove the rows of a failed execution, if a crash left them."""
+        final = self._final(result_id)
+        if final is not None and final["state"] == "failed":
+            self._remove(self._directory(result_id), *_MADE, "digest.json")
+
+    def _remove(self, directory: Path, *names: str) -> None:
+        for name in names:
+            (directory / name).unlink(missing_ok=True)
+        _sync(directory)
 
     def _end(self, result_id: str, final: Json) -> None:
         if not put_once(self._directory(result_id) / "final.json", canonical.encode(final)):

@@ -5,16 +5,16 @@ import contextlib
 import threading
 from hashlib import sha256
 
-import uvicorn
 from tests.client.builders import seeded
 from tests.client.hubs import client_at, hub_at, person, pin_of
-from tests.pipeline.query_builders import KEYRING, STREAMS, filled
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, filled
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.transport.inprocess import InProcess
 from veen.products.queryservice.http import make_app
 from veen.products.queryservice.principals import Principals
 from veen.products.queryservice.service import QueryService, ServiceSettings
+from veen.products.queryservice.serving import ListenAddress, listening, make_server
 from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
 from veen.query.store import ResultStore
 from veen.testing.hostile import HostileHub
@@ -24,6 +24,8 @@ RECORDS = (REQUESTS, RESULTS, EXECUTIONS, ACCESSES)
 RING = Keyring()
 for name in RECORDS:
     RING = RING.with_keys(StreamKeys.create(name, random=seeded(name)))
+for keys in KEYS.values():
+    RING = RING.with_keys(keys)
 
 
 def table(name, **members):
@@ -65,8 +67,8 @@ class World:
         values = {"data_dir": self.data_dir, "keys": KEYRING, "now": lambda: 1_700_000_100, "record_seconds": 5.0}
         return ServiceSettings(**values | changes)
 
-    async def open(self, kind=QueryService, **changes):
-        return await kind.open(self.client, self.store, PRINCIPALS, self.settings(**changes))
+    async def open(self, kind=QueryService, *, principals=PRINCIPALS, **changes):
+        return await kind.open(self.client, self.store, principals, self.settings(**changes))
 
     async def events(self, stream):
         return [entry.event async for entry in self.client.read(stream)]
@@ -82,22 +84,19 @@ async def world_at(tmp_path, data_dir):
 
 
 @contextlib.contextmanager
-def served(tmp_path, data_dir, kind=QueryService, **changes):
-    """The URL of a service that runs in a thread, over real HTTP on loopback."""
-    started, stop, box = threading.Event(), threading.Event(), {}
+def served(tmp_path, data_dir, kind=QueryService, *, principals=PRINCIPALS, at=None, prepare=None, **changes):
+    """The URL of a service that runs in a thread, over real HTTP on loopback; `prepare` is given the world first."""
+    started, stop, box, at = threading.Event(), threading.Event(), {}, at or ListenAddress()
 
     async def main():
         async with world_at(tmp_path, data_dir) as world:
-            app = make_app(lambda: world.open(kind, **changes), PRINCIPALS)
-            server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
-            serving = asyncio.create_task(server.serve())
-            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
-                await asyncio.sleep(0.01)
-            box["url"] = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-            started.set()
-            await asyncio.to_thread(stop.wait)
-            server.should_exit = True
-            await serving
+            if prepare is not None:
+                await prepare(world)
+            app = make_app(lambda: world.open(kind, principals=principals, **changes), principals)
+            async with listening(make_server(app, at), at) as (url, _):
+                box["url"] = url
+                started.set()
+                await asyncio.to_thread(stop.wait)
 
     def run():
         try:

@@ -7,14 +7,30 @@ import httpx2
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
+from prometheus_client.parser import text_string_to_metric_families
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 from tests.pipeline.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import TOKENS, log_at, served
+from tests.products.queryservice.test_cancel import paused
+from tests.waiting import until
 
+from veen import query
 from veen.products.queryservice.openapi import document, document_bytes
 from veen.query import canonical
 from veen.query.descriptor import MAX_BYTES
 
 ROOT = Path(__file__).parents[3]
+CHECKS = [
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+]
 SCHEMA = schemathesis.openapi.from_dict(document())
 
 
@@ -74,6 +90,9 @@ def test_a_query_is_submitted_and_fetched_under_both_paths(service, prefix):
         ("GET", "/status/r-1", None, None, 401, "unauthorized"),
         ("POST", "/submit", asked(scope=["record/nowhere"]), "alice", 403, "forbidden_scope"),
         ("POST", "/submit", asked(scope=[STREAMS[1]]), "bob", 403, "forbidden_scope"),
+        ("POST", "/cancel/r-1", None, None, 401, "unauthorized"),
+        ("POST", "/cancel/r-1", None, "alice", 404, "query_not_found"),
+        ("GET", "/cancel/r-1", None, "alice", 405, "invalid_request"),
         ("GET", "/status/r-1", None, "alice", 404, "query_not_found"),
         ("GET", "/result/r-1", None, "alice", 404, "query_not_found"),
         ("GET", "/descriptor/q-none", None, "alice", 404, "query_not_found"),
@@ -109,10 +128,63 @@ def test_a_duplicate_and_a_failure_have_their_codes(service):
     assert (status, answer["error_code"]) == (425, "result_not_ready")
 
 
+@pytest.mark.req("QRY-22", "QRY-26")
+@pytest.mark.parametrize("prefix", ["/api/query", "/api/v1/query"])
+def test_a_query_is_cancelled_by_a_call_and_every_later_call_says_so(tmp_path, prefix):
+    kind = paused()
+    with served(tmp_path, log_at(tmp_path / "log"), kind, sync_entries=0) as url:
+        status, accepted, _ = call(url, "POST", f"{prefix}/submit", asked(query_id="q-1"))
+        assert status == 202
+        result_id = accepted["result_id"]
+        until(lambda: call(url, "GET", f"{prefix}/status/{result_id}")[1]["progress"])
+        status, answer, _ = call(url, "GET", f"{prefix}/status/{result_id}")
+        assert answer["progress"].keys() == {"done", "total"}
+        assert call(url, "POST", f"{prefix}/cancel/{result_id}", name="bob")[0] == 404
+        status, answer, _ = call(url, "POST", f"{prefix}/cancel/{result_id}", name="carol")
+        assert (status, answer["error_code"]) == (403, "forbidden_scope")
+        for _ in range(2):
+            status, answer, _ = call(url, "POST", f"{prefix}/cancel/{result_id}")
+            assert (status, answer["status"], answer["error_code"]) == (200, "failed", "cancelled")
+        status, answer, _ = call(url, "GET", f"{prefix}/result/{result_id}")
+        assert (status, answer["error_code"]) == (425, "result_not_ready")
+        status, answer, _ = call(url, "POST", f"{prefix}/submit", asked(query_id="q-1"))
+        assert (status, answer["error_code"]) == (409, "cancelled")
+        with query.connect(url, token=TOKENS["alice"]) as connection:
+            accepted = connection.submit(asked(query_id="q-2"))
+            assert connection.cancel(accepted["result_id"])["error_code"] == "cancelled"
+            kind.gate.set()
+            result_id = connection.ask(asked(query_id="q-3")).digest.result_id
+            assert connection.cancel(result_id)["status"] == "completed"
+        text = httpx2.get(f"{url}/metrics").text
+        assert "\nveen_query_cancelled_total 2\n" in text
+
+
+def test_a_client_that_goes_away_in_the_middle_leaves_a_query_that_ends(tmp_path):
+    """Its request is recorded, so its state stays to be asked for; nothing waits for the client."""
+    kind = paused()
+    with served(tmp_path, log_at(tmp_path / "log"), kind) as url:
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.post(
+                f"{url}/api/query/submit",
+                content=asked(query_id="q-1"),
+                headers={"Authorization": f"Bearer {TOKENS['alice']}"},
+                timeout=httpx2.Timeout(60, read=0.5),
+            )
+        until(lambda: call(url, "GET", "/api/query/descriptor/q-1")[0] == 200)
+        kind.gate.set()
+        status, answer, _ = call(url, "POST", "/api/query/submit", asked(query_id="q-1"))
+        assert (status, answer["result_digest"]["query_id"]) == (200, "q-1")
+
+
 def test_counts_and_health_need_no_token_and_name_nobody(service):
     assert httpx2.get(f"{service}/healthz").json() == {"ok": True}
-    text = httpx2.get(f"{service}/metrics").text
-    assert "veen_query_submitted_total " in text
+    assert call(service, "GET", "/api/query/status/r-1", name="nobody")[0] == 401
+    answer = httpx2.get(f"{service}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = answer.text
+    families = {family.name for family in text_string_to_metric_families(text)}
+    assert families >= {f"veen_query_{name}" for name in ("submitted", "running", "refusals", "execution_seconds")}
+    assert 'veen_query_refusals_total{code="unauthorized"} ' in text
     assert not any(name in text for name in (*TOKENS, *STREAMS))
     assert httpx2.get(f"{service}/openapi.json").content == document_bytes()
 
@@ -128,3 +200,4 @@ def test_whatever_the_document_allows_gets_an_answer_it_describes(case, service)
     assert response.status_code in (200, 202, 400, 401, 403, 404, 405, 409, 425, 500, 503), response.status_code
     assert response.status_code != 500 or json.loads(response.content)["error_code"] == "execution_failed"
     assert isinstance(json.loads(response.content), dict)
+    case.validate_response(response, checks=CHECKS)

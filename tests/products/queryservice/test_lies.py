@@ -1,10 +1,15 @@
 """Services that lie: the client, or the log, finds out (issue: omitted, reordered, changed, narrowed, old)."""
 
+import shutil
+
 import pytest
-from tests.pipeline.query_builders import KEYRING, STREAMS, descriptor, filled
+from tests.cli.homes import Cli
+from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, descriptor, filled
 from tests.products.queryservice.services import TOKENS, log_at, served
 
 from veen import query
+from veen.cli.shared.output import Exit
+from veen.overlays.recorder import events as sdr
 from veen.products.queryservice.service import QueryService
 from veen.query import api, canonical
 from veen.query.coverage import Coverage
@@ -23,8 +28,8 @@ def log(tmp_path_factory):
 class Lying(QueryService):
     """Changes rows and coverage after an honest execution, and makes a digest that fits them."""
 
-    def _answer(self, request):
-        digest = super()._answer(request)
+    def _answer(self, request, control):
+        digest = super()._answer(request, control)
         directory = self._store._directory(request.result_id)
         rows = self.rows([canonical.parse(line) for line in (directory / "rows.ndjson").read_bytes().splitlines()])
         coverage = self.coverage_of(canonical.parse((directory / "coverage.json").read_bytes()))
@@ -114,6 +119,98 @@ def test_the_result_of_another_query_is_not_taken_for_the_answer(tmp_path, log):
         ask(url)
         with pytest.raises(ResultForged, match="another query"):
             ask(url, descriptor(query_id="q-new", scope=[STREAMS[1]]))
+
+
+# --- veen query verify -------------------------------------------------------------------------------------------
+
+
+class Narrows(Lying):
+    """Answers from fewer entries than there were, and says so in roots and ranges that hold."""
+
+    shorter: str  # a directory
+
+    def _answer(self, request, control):
+        object.__setattr__(self._settings, "data_dir", self.shorter)
+        return QueryService._answer(self, request, control)
+
+
+class ReplaysOld(QueryService):
+    """Gives the result of last week another name: rows, roots and hashes hold, and so does its time of execution."""
+
+    def _answer(self, request, control):
+        object.__setattr__(self._settings, "now", lambda: 1_600_000_000)
+        return super()._answer(request, control)
+
+
+@pytest.fixture
+def verifier(tmp_path):
+    """Somebody with the read keys, at the command line."""
+    (tmp_path / "keys").write_text("".join(f"{keys.to_text()}\n" for keys in KEYS.values()))
+    (tmp_path / "token").write_text(TOKENS["alice"])
+    for name in ("keys", "token"):
+        (tmp_path / name).chmod(0o600)
+    return Cli(tmp_path / "home")
+
+
+def verified(verifier, tmp_path, url, data_dir, code):
+    with query.connect(url, token=TOKENS["alice"]) as connection:
+        result_id = connection.submit(ASKED)["result_id"]
+    return verifier.run(
+        "query", "verify", result_id, "--data-dir", data_dir, "--key-file", tmp_path / "keys", "--engine", "python",
+        "--service", url, "--service-token", tmp_path / "token", code=code,
+    )  # fmt: skip
+
+
+def filler(tmp_path):
+    """Puts events into the hub of the service; a copy of the hub has the first half of them."""
+
+    async def fill(world):
+        for number in range(12):
+            draft = sdr.event(
+                subject_id="user:1",
+                principal_id=world.client.client_id,
+                event_type="login",
+                event_time=1_700_000_000,
+                origin="gw",
+                payload={"n": number},
+            )
+            await world.client.send(STREAMS[0], draft.body, schema=draft.schema)
+            if number == 5:
+                shutil.copytree(tmp_path / "hub", tmp_path / "short", ignore=shutil.ignore_patterns("local"))
+
+    return fill
+
+
+def test_the_command_finds_an_honest_service_honest(tmp_path, verifier):
+    hub = str(tmp_path / "hub")
+    with served(tmp_path, hub, prepare=filler(tmp_path), now=lambda: 1_900_000_000) as url:
+        result = verified(verifier, tmp_path, url, hub, Exit.OK)
+    assert "rows_hash" in result.stdout
+    assert "not checked" not in result.stderr
+
+
+def test_the_command_says_if_the_log_does_not_have_the_request(tmp_path, log, verifier):
+    with served(tmp_path, log, now=lambda: 1_900_000_000) as url:
+        assert "not checked that the result is younger" in verified(verifier, tmp_path, url, log, Exit.OK).stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Omits, "row_count"),
+        (Reorders, "rows_hash"),
+        (Changes, "rows_hash"),
+        (Narrows, "stood in the log"),
+        (ReplaysOld, "before its request stood in the log"),
+    ],
+)
+def test_five_hostile_services_are_found_by_the_command(tmp_path, verifier, kind, why):
+    """With the log alone: that of the hub, which also has the records of the service."""
+    hostile = type("Hostile", (kind,), {"shorter": str(tmp_path / "short")})
+    hub = str(tmp_path / "hub")
+    with served(tmp_path, hub, hostile, prepare=filler(tmp_path), now=lambda: 1_900_000_000) as url:
+        result = verified(verifier, tmp_path, url, hub, Exit.BAD_EVIDENCE)
+    assert why in result.stderr
 
 
 class SendsOthers(QueryService):

@@ -15,6 +15,7 @@ def test_a_token_names_its_principal_and_no_other_text_names_anybody():
         principal = PRINCIPALS.by_token(token.encode())
         assert principal is not None
         assert principal.name == name
+    assert ALICE.token_hash is not None
     for wrong in (b"", b"token-of-alic", b"token-of-alice ", b"\x00" * 32, ALICE.token_hash):
         assert PRINCIPALS.by_token(wrong) is None
 
@@ -60,6 +61,13 @@ def test_the_class_of_a_scope_is_the_first_that_fits_any_of_its_streams():
         ({"principal": {"a": table("alice") | {"max_rows": True}}}, "max_rows"),
         ({"principal": {"a": table("alice") | {"auditor": 1}}}, "auditor"),
         ({"principal": {"a": table("alice") | {"token_sha256": "zz"}}}, "token_sha256 is 64 hex digits"),
+        ({"principal": {"a": table("alice") | {"certificate_names": "alice"}}}, "certificate_names is a list"),
+        ({"principal": {"a": table("alice") | {"certificate_names": [""]}}}, "certificate_names is a list"),
+        ({"principal": {"a": {"scopes": ["x"], "client_id": "5b" * 32}}}, "token_sha256 or certificate_names"),
+        (
+            {"principal": {name: table(name, certificate_names=["same"]) for name in ("alice", "bob")}},
+            "must mean one principal",
+        ),
         ({"principal": {"a": table("alice") | {"client_id": 7}}}, "client_id is 64 hex digits"),
         ({"principal": {"a": table("alice"), "b": table("alice")}}, "the same token"),
         ({"principal": {"a": table("alice", subject_id="x"), "b": table("bob", subject_id="x")}}, "told apart"),

@@ -124,7 +124,7 @@ def test_a_larger_query_is_accepted_and_fetched_in_pages_each_of_which_is_audite
             submission = await service.submit(ALICE, asked(query_id="q-2"))
             assert submission.digest is None
             result_id = submission.status.result_id
-            await asyncio.wait(list(service._tasks.values()))
+            await service.settled()
             assert service.status(ALICE, result_id).state == "completed"
             first = await service.result(ALICE, result_id, 0, 5)
             second = await service.result(ALICE, result_id, 5, 5)
@@ -291,12 +291,12 @@ class Dying(QueryService):
         if self.step != "recorded":
             super()._begin(request)
 
-    def _answer(self, request):
+    def _answer(self, request, control):
         if self.step == "executing":
             with self._store.start(request.result_id) as writer:
                 writer.row(b"{}")
                 raise Killed
-        digest = super()._answer(request)
+        digest = super()._answer(request, control)
         if self.step == "prepared":
             raise Killed
         return digest
@@ -321,8 +321,7 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
             (request,) = await world.events(REQUESTS)
             result_id = result_id_of(request.leaf_hash)
             again = await world.open()
-            if again._tasks:
-                await asyncio.wait(list(again._tasks.values()))
+            await again.settled()
             submission = await again.submit(ALICE, FULL)
             assert submission.status.result_id == result_id
             expected = api.run(log, FULL, keys=KEYRING, result_id=result_id, now=lambda: 1_700_000_100)

@@ -1,6 +1,8 @@
 """`veen query`: ask recorder events, and get an answer that others can check (001 query API)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +38,7 @@ query = LazyGroup(
     Exit code 1 means that a receipt, a proof or a digest does not hold.
     """,
     table={
+        "cancel": ("veen.cli.bulk.query_service:cancel", "End a query of a query service."),
         "serve": ("veen.cli.bulk.query_service:serve", "Serve the query API over HTTP, recorded and audited."),
         "sql": ("veen.cli.bulk.query_sql:sql", "Answer one SELECT over typed tables."),
         "submit": ("veen.cli.bulk.query_service:submit", "Submit a descriptor to a query service."),
@@ -51,20 +54,58 @@ _STORE: Final = click.option(
 )
 
 
-SERVICE: Final = several(
-    click.option("--service", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="Ask a query service."),
-    click.option("--service-token", "token_file", envvar="VEEN_QUERY_TOKEN_FILE", type=click.Path(path_type=Path),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """Which query service is asked, if one is, and how the caller is known to it."""
+
+    url: str | None
+    token_file: Path | None
+    cert: Path | None
+    key: Path | None
+    ca_file: Path | None
+
+
+_PATH: Final = click.Path(path_type=Path)
+_SERVICE: Final = several(
+    click.option("--service", "url", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="Ask a query service."),
+    click.option("--service-token", "token_file", envvar="VEEN_QUERY_TOKEN_FILE", type=_PATH,
                  help="The file with the bearer token for --service."),
+    click.option("--service-cert", "cert", envvar="VEEN_QUERY_CERT_FILE", type=_PATH,
+                 help="Your certificate for --service, in PEM, instead of a token."),
+    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH, help="Its private key."),
+    click.option("--service-ca", "ca_file", envvar="VEEN_QUERY_CA_FILE", type=_PATH,
+                 help="Who signed the certificate of --service, if no public authority did."),
 )  # fmt: skip
 
 
-def query_connection(service: str, token_file: Path | None) -> "QueryConnection":
+def SERVICE(command: Callable[..., Any]) -> Any:  # noqa: N802 - used like the constants above
+    """Give a command its `service`, a ServiceOptions."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        service = ServiceOptions(**{name: kwargs.pop(name) for name in ServiceOptions.__slots__})
+        return command(*args, service=service, **kwargs)
+
+    return _SERVICE(run)
+
+
+def query_connection(service: ServiceOptions) -> "QueryConnection":
     from veen.client.home import read_secret
     from veen.query.remote import connect
 
-    if token_file is None:
-        raise click.UsageError("--service needs --service-token FILE")
-    return connect(service, token=read_secret(token_file, _MAX_TOKEN))
+    if service.url is None:
+        raise click.UsageError("Missing option '--service'.")
+    if service.token_file is None and service.cert is None:
+        raise click.UsageError("--service needs --service-token FILE, or --service-cert FILE and --service-key FILE")
+    if (service.cert is None) != (service.key is None):
+        raise click.UsageError("--service-cert and --service-key belong together")
+    return connect(
+        service.url,
+        token=None if service.token_file is None else read_secret(service.token_file, _MAX_TOKEN),
+        client_cert=service.cert,
+        client_key=service.key,
+        ca_file=service.ca_file,
+    )
 
 
 @query.verb("run", "Answer a query from a data directory or a hub.")
@@ -336,8 +377,7 @@ def result(
     offset: int,
     limit: int,
     store_dir: str | None,
-    service: str | None,
-    token_file: Path | None,
+    service: ServiceOptions,
 ) -> None:
     """Fetch rows of a stored result. Order and digest are those of the whole result, whatever the page.
 
@@ -345,8 +385,8 @@ def result(
     veen query result r-… --offset 1000
     veen query result r-… --service https://query.example --service-token alice.token
     """
-    if service is not None:
-        with query_connection(service, token_file) as connection:
+    if service.url is not None:
+        with query_connection(service) as connection:
             page = connection.page(result_id, offset, limit)
     else:
         page = _store(session, store_dir).page(result_id, offset, limit).to_json()
@@ -365,16 +405,15 @@ def status(
     session: CliSession,
     result_id: str,
     store_dir: str | None,
-    service: str | None,
-    token_file: Path | None,
+    service: ServiceOptions,
 ) -> None:
     """How far a query has come, and why it failed if it did.
 
     \b
     veen query status r-… --service https://query.example --service-token alice.token
     """
-    if service is not None:
-        with query_connection(service, token_file) as connection:
+    if service.url is not None:
+        with query_connection(service) as connection:
             state = connection.status(result_id)
     else:
         state = _store(session, store_dir).status(result_id).to_json()
@@ -391,16 +430,15 @@ def descriptor(
     session: CliSession,
     query_id: str,
     store_dir: str | None,
-    service: str | None,
-    token_file: Path | None,
+    service: ServiceOptions,
 ) -> None:
     """Show the normalised descriptor of a query in canonical JSON: the bytes that are recorded and hashed.
 
     \b
     veen query descriptor q-…
     """
-    if service is not None:
-        with query_connection(service, token_file) as connection:
+    if service.url is not None:
+        with query_connection(service) as connection:
             click.echo(_text(connection.descriptor(query_id)["descriptor"]))
         return
     click.echo(_text(_store(session, store_dir).descriptor(query_id).to_json()))
@@ -421,14 +459,13 @@ def verify(
     result_id: str,
     place: LogPlace,
     store_dir: str | None,
-    service: str | None,
-    token_file: Path | None,
+    service: ServiceOptions,
 ) -> None:
     """Answer a query again over exactly the entries it covered, under the same roots, and compare.
 
     A row that was left out, added or changed shows, and so does a log that was rewritten since. With --service the
-    result of a query service is fetched and checked: its rows by their hash, its digest by the log, and that it left
-    out no entry that stood in the log a minute before it was executed.
+    result of a query service is fetched and checked: its rows by their hash, its digest by the log, that it left out no
+    entry that stood in the log a minute before it was executed, and that it was executed after it was asked for.
 
     \b
     veen query verify r-… --data-dir ./hub
@@ -436,13 +473,15 @@ def verify(
     """
     from veen.query import api
 
-    if service is not None:
-        with query_connection(service, token_file) as connection:
+    if service.url is not None:
+        with query_connection(service) as connection:
             remote = connection.result(result_id)
             for _ in remote.rows():  # hashed as they come
                 pass
         recorded: Recorded = remote
         api.check_fresh(place.data_dir, recorded, identity=place.identity())
+        if not api.check_requested(place.data_dir, recorded, remote.record_event):
+            output.note("not checked that the result is younger than its request: this log does not have the request")
     else:
         recorded = api.stored(_store(session, store_dir), result_id)
     keys = place.keys(session)

@@ -1,14 +1,15 @@
-"""`veen query serve`, `submit` and `token`: the query API over HTTP, and what a client needs for it."""
+"""`veen query serve`, `submit`, `cancel` and `token`: the query API over HTTP, and what a client needs for it."""
 
 import secrets
-import ssl
+import sys
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.bulk.query import SERVICE, query_connection
+from veen.cli.bulk.query import SERVICE, ServiceOptions, query_connection
 from veen.cli.recorder.connecting import connector
 from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import CliSession, client_options, identity_options
@@ -17,6 +18,7 @@ from veen.cli.shared.output import Fail, Output
 if TYPE_CHECKING:
     from veen.products.queryservice.principals import Principals
     from veen.products.queryservice.service import QueryService
+    from veen.products.queryservice.serving import ListenAddress
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -36,10 +38,31 @@ _PLACE: Final = log_options(
 @click.option("--port", type=click.IntRange(0, 65535), default=8447, show_default=True, help="0: any free port.")
 @click.option("--tls-cert", type=_FILE, help="The certificate, in PEM; beyond loopback it is needed.")
 @click.option("--tls-key", type=_FILE, help="Its private key.")
+@click.option("--client-ca", type=_FILE, help="Clients may show certificates signed by these (PEM), instead of tokens.")
 @click.option(
     "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
 )
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Queries executed at a time.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Queries executed at a time; of one principal one fewer.",
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="An execution that takes longer fails.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Which lines are written to standard error.",
+)
 @click.option("--sync-entries", type=click.IntRange(min=0), default=50_000, show_default=True,
               help="A query over at most so many entries is answered at once.")  # fmt: skip
 @_PLACE
@@ -52,8 +75,11 @@ def serve(
     port: int,
     tls_cert: Path | None,
     tls_key: Path | None,
+    client_ca: Path | None,
     store_dir: str | None,
     workers: int,
+    max_seconds: float,
+    log_level: str,
     sync_entries: int,
     place: LogPlace,
 ) -> None:
@@ -72,6 +98,8 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key belong together")
+    if client_ca is not None and tls_cert is None:
+        raise click.UsageError("--client-ca needs --tls-cert and --tls-key: certificates are shown over TLS")
     if tls_cert is None and host not in _LOOPBACK:
         raise Fail(
             "E.LOCAL.PLAIN_HTTP",
@@ -80,9 +108,34 @@ def serve(
             "give --tls-cert FILE and --tls-key FILE, or listen on 127.0.0.1 behind a proxy",
         )
     principals = Principals.read(principals_file)
-    with output.progress("starting") as progress, place.spark("veen query serve", progress) as spark:
-        opened = _Opened(session, principals, place, spark, store_dir, workers, sync_entries)
-        asyncio.run(_serve(output, opened, host, port, tls_cert, tls_key))
+    if client_ca is None and (name := principals.need_certificates) is not None:
+        raise click.UsageError(f"[principal.{name}] has certificate_names: name their CA with --client-ca")
+    try:
+        from veen.products.queryservice.observe import lines_to
+        from veen.products.queryservice.serving import ListenAddress
+    except ImportError as exc:
+        raise Fail(
+            "E.EXTRA",
+            "the query service needs more packages",
+            f"{exc.name} is not installed",
+            "install the extra `query`",
+        ) from exc
+    at = ListenAddress(host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca)
+    at.tls()  # files that cannot be used are named before Spark starts
+    with output.progress("starting") as progress, _spark(place, progress) as spark:
+        bounds = {"workers": workers, "sync_entries": sync_entries, "max_seconds": max_seconds}
+        opened = _Opened(session, principals, place, spark, store_dir, bounds)
+        with lines_to(sys.stderr, log_level) as begin_lines:
+            asyncio.run(_serve(output, opened, at, begin_lines))
+
+
+def _spark(place: LogPlace, progress: Any) -> Any:
+    """One session for all queries; each principal has a pool of its own in it."""
+    if place.engine != "spark":
+        return place.spark("veen query serve", progress)
+    from veen.spark.control import FAIR
+
+    return place.spark("veen query serve", progress, settings=FAIR)
 
 
 class _Opened:
@@ -95,8 +148,7 @@ class _Opened:
         place: LogPlace,
         spark: Any,
         store_dir: str | None,
-        workers: int,
-        sync_entries: int,
+        bounds: dict[str, Any],
     ) -> None:
         from veen.products.queryservice.service import ServiceSettings
         from veen.query.store import ResultStore
@@ -113,8 +165,7 @@ class _Opened:
             engine=place.engine,
             identity=place.identity(),
             spark=spark,
-            workers=workers,
-            sync_entries=sync_entries,
+            **bounds,
         )
 
     def client(self) -> Any:
@@ -126,56 +177,18 @@ class _Opened:
         return await QueryService.open(client, self._store, self.principals, self._settings)
 
 
-async def _serve(
-    output: Output, opened: _Opened, host: str, port: int, tls_cert: Path | None, tls_key: Path | None
-) -> None:
+async def _serve(output: Output, opened: _Opened, at: "ListenAddress", begin_lines: Callable[[], None]) -> None:
     import asyncio
 
-    try:
-        import uvicorn
+    from veen.products.queryservice.http import make_app
+    from veen.products.queryservice.serving import listening, make_server
 
-        from veen.products.queryservice.http import make_app
-    except ImportError as exc:
-        raise Fail(
-            "E.EXTRA",
-            "the query service needs more packages",
-            f"{exc.name} is not installed",
-            "install the extra `query`",
-        ) from exc
     async with opened.client() as client:  # which holds the identity, and so the store, for itself
-        ready = asyncio.Event()
-        app = make_app(lambda: opened.service(client), opened.principals, ready=ready)
-        config = uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ssl_certfile=tls_cert,
-            ssl_keyfile=tls_key,
-            ssl_version=ssl.PROTOCOL_TLS_SERVER,
-            timeout_graceful_shutdown=10,
-            limit_concurrency=1000,
-            h11_max_incomplete_event_size=64 * 1024,
-        )
-        server = uvicorn.Server(config)
-        announcement = asyncio.create_task(_announce(output, server, ready, "https" if tls_cert else "http", host))
-        try:
-            await server.serve()
-        finally:
-            announcement.cancel()
-
-
-async def _announce(output: Output, server: Any, ready: Any, scheme: str, host: str) -> None:
-    import asyncio
-
-    await ready.wait()
-    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
-        await asyncio.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    output.notice(f"answering queries at {url}", url=url)
+        app = make_app(lambda: opened.service(client), opened.principals)
+        async with listening(make_server(app, at), at) as (url, serving):
+            output.notice(f"answering queries at {url}", url=url)
+            begin_lines()
+            await asyncio.wait([serving])
 
 
 @click.command()
@@ -204,17 +217,33 @@ def token(output: Output, session: CliSession, out: Path) -> None:
 @click.argument("descriptor_file", type=click.File("rb"), default="-", metavar="[FILE]")
 @SERVICE
 @identity_options
-def submit(
-    output: Output, session: CliSession, descriptor_file: Any, service: str | None, token_file: Path | None
-) -> None:
+def submit(output: Output, session: CliSession, descriptor_file: Any, service: ServiceOptions) -> None:
     """Submit a QueryDescriptor in JSON, from a file or from standard input, to a query service.
 
     \b
     veen query submit descriptor.json --service https://query.example --service-token alice.token
     """
-    if service is None:
-        raise click.UsageError("Missing option '--service'.")
-    with query_connection(service, token_file) as connection:
+    with query_connection(service) as connection:
         accepted = connection.submit(descriptor_file.read())
     output.result(accepted, lambda: output.fields(accepted.items()))
-    output.next(f"veen query result {accepted['result_id']} --service {service}")
+    output.next(f"veen query result {accepted['result_id']} --service {service.url}")
+
+
+@click.command()
+@click.argument("result_id")
+@SERVICE
+@identity_options
+def cancel(output: Output, session: CliSession, result_id: str, service: ServiceOptions) -> None:
+    """End a query that you submitted to a query service. Its execution stops, and its state is failed for good.
+
+    That is recorded in the log, with the error_code cancelled. A query that has ended stays as it is, and the answer
+    says so.
+
+    \b
+    veen query cancel r-… --service https://query.example --service-token alice.token
+    """
+    with query_connection(service) as connection:
+        state = connection.cancel(result_id)
+    output.result(state, lambda: output.fields(state.items()))
+    if state.get("error_code") != "cancelled":
+        output.note(f"result {result_id} had ended before: {state.get('status')}")

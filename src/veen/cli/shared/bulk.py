@@ -104,12 +104,12 @@ class LogPlace:
         return None if self.hub_identity is None else HubIdentity.from_bytes(Path(self.hub_identity).read_bytes())
 
     @contextmanager
-    def spark(self, app: str, progress: "Tell") -> Iterator[Any]:
+    def spark(self, app: str, progress: "Tell", settings: Mapping[str, str] | None = None) -> Iterator[Any]:
         """A session, if the engine needs one; its jobs name their phases themselves."""
         if self.engine != "spark":
             yield None
             return
-        with spark_at_work(app, self.master, progress, log_bytes=self.log_bytes) as (session, _):
+        with spark_at_work(app, self.master, progress, settings, log_bytes=self.log_bytes) as (session, _):
             yield session
 
 

@@ -1,30 +1,37 @@
 """The query API over HTTP: routes, authentication, bounds. Every answer is JSON, every error `{error_code, message}`.
 
 `/api/query/…` and `/api/v1/query/…` are the same handlers (QRY-31). Rows are written in canonical JSON, so that a
-client can hash what it received.
+client can hash what it received. Who asks is said by a bearer token or by the names in a client certificate, which the
+server of `serving` has verified; a request with both must mean one principal.
 """
 
-import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from veen.core.errors import VeenError
+from veen.hub.process.logs import LineBudget
+from veen.hub.process.metrics import CONTENT_TYPE
+from veen.products.queryservice.observe import line
 from veen.products.queryservice.openapi import document_bytes
 from veen.products.queryservice.principals import Principals, QueryPrincipal
 from veen.products.queryservice.service import QueryService, Unavailable
+from veen.products.queryservice.serving import certificate_of
 from veen.query import canonical
 from veen.query.canonical import Json
 from veen.query.descriptor import MAX_BYTES
 from veen.query.errors import InvalidDescriptor, InvalidJson, QueryError, QueryNotFound
 from veen.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
+_log = logging.getLogger(__name__)
 PREFIXES: Final = ("/api/query", "/api/v1/query")
 _MAX_OFFSET: Final = 10**15
 _RETRY_SECONDS: Final = 5
@@ -34,28 +41,25 @@ Handler = Callable[[QueryService, QueryPrincipal, Request], Awaitable[tuple[int,
 
 
 class Unauthorized(QueryError):
-    """No bearer token, or one that the service does not know."""
+    """Neither a bearer token nor a client certificate of somebody whom the service knows."""
 
     error_code = "unauthorized"
 
 
-def make_app(
-    open_service: Callable[[], Awaitable[QueryService]], principals: Principals, *, ready: asyncio.Event | None = None
-) -> Starlette:
-    """The application. `open_service` is called when the server starts; before it ended, everything answers 503."""
+def make_app(open_service: Callable[[], Awaitable[QueryService]], principals: Principals) -> Starlette:
+    """The application. `open_service` is called when the server starts, which listens once it has ended."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = await open_service()
-        if ready is not None:
-            ready.set()
         try:
             yield
         finally:
             await app.state.service.aclose()
 
+    budget = LineBudget()
     routes = [
-        Route(prefix + path, _endpoint(handler, principals), methods=[method])
+        Route(prefix + path, _endpoint(handler, principals, budget), methods=[method])
         for prefix in PREFIXES
         for method, path, handler in _ROUTES
     ]
@@ -63,15 +67,24 @@ def make_app(
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error})
 
 
-def _endpoint(handler: Handler, principals: Principals) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(handler: Handler, principals: Principals, budget: LineBudget) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        service: QueryService = request.app.state.service
+
+        def refused(status: int, error_code: str) -> None:
+            service.metrics.refused(error_code)
+            if budget.allows_refusal(error_code, request.client.host if request.client is not None else ""):
+                line(_log, "request", "request failed", request=handler.__name__[1:], code=error_code, status=status)
+
         try:
-            principal = _authenticated(request, principals)
-            status, value = await handler(request.app.state.service, principal, request)
+            principal = authenticated(request, principals)
+            status, value = await handler(service, principal, request)
             return _json(status, value)
         except QueryError as exc:
+            refused(exc.status, exc.error_code)
             return _error(exc)
         except VeenError as exc:
+            refused(500, "execution_failed")
             return _json(500, {"error_code": "execution_failed", "message": str(exc)})
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
@@ -79,11 +92,28 @@ def _endpoint(handler: Handler, principals: Principals) -> Callable[[Request], A
     return endpoint
 
 
-def _authenticated(request: Request, principals: Principals) -> QueryPrincipal:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+def authenticated(request: Request, principals: Principals) -> QueryPrincipal:
+    """Whose request this is; Unauthorized if that is not known, or if token and certificate are of two principals."""
+    certificate, header = certificate_of(request.scope), request.headers.get("authorization")
+    certified = None
+    if certificate is not None:
+        if certificate.expires_at <= time.time():  # the connection is older than that
+            raise Unauthorized("the client certificate has expired: connect again with a new one")
+        certified = principals.by_certificate(certificate.names)
+    if header is None:
+        if certified is None:
+            raise Unauthorized(
+                "a bearer token or a client certificate of this service is needed"
+                if certificate is None
+                else "no name in the client certificate is that of a principal, or two principals have one"
+            )
+        return certified
+    scheme, _, token = header.partition(" ")
     principal = principals.by_token(token.strip().encode()) if scheme.lower() == "bearer" and token.strip() else None
     if principal is None:
-        raise Unauthorized("a bearer token of this service is needed")
+        raise Unauthorized("the bearer token is not one of this service")
+    if certified not in (None, principal):
+        raise Unauthorized("the bearer token and the client certificate are of two principals")
     return principal
 
 
@@ -100,6 +130,10 @@ async def _submit(service: QueryService, principal: QueryPrincipal, request: Req
 
 async def _status(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
     return 200, service.status(principal, _id(request)).to_json()
+
+
+async def _cancel(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
+    return 200, (await service.cancel(principal, _id(request))).to_json()
 
 
 async def _result(service: QueryService, principal: QueryPrincipal, request: Request) -> tuple[int, Json]:
@@ -119,6 +153,7 @@ async def _descriptor(service: QueryService, principal: QueryPrincipal, request:
 _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("POST", "/submit", _submit),
     ("GET", "/status/{id}", _status),
+    ("POST", "/cancel/{id}", _cancel),
     ("GET", "/result/{id}", _result),
     ("GET", "/coverage/{id}", _coverage),
     ("GET", "/descriptor/{id}", _descriptor),
@@ -188,7 +223,4 @@ async def _openapi(request: Request) -> Response:
 async def _metrics(request: Request) -> Response:
     """Counts only: no name of a stream, query or principal."""
     service: QueryService = request.app.state.service
-    lines = ["# TYPE veen_query_running gauge", f"veen_query_running {service.running}"]
-    for name, count in service.counts.items():
-        lines += [f"# TYPE veen_query_{name}_total counter", f"veen_query_{name}_total {count}"]
-    return PlainTextResponse("\n".join(lines) + "\n", headers=_HEADERS)
+    return Response(service.metrics.text(service.running), 200, dict(_HEADERS), CONTENT_TYPE)

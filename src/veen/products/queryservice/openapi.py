@@ -19,7 +19,7 @@ _ERRORS: Final = {
     "403": "forbidden_scope",
     "404": "query_not_found",
     "405": "invalid_request: another method",
-    "409": "duplicate_query_id",
+    "409": "duplicate_query_id, cancelled",
     "425": "result_not_ready",
     "500": "execution_failed, internal_error",
     "503": "unavailable: the log does not take records now, or too many queries wait",
@@ -87,6 +87,12 @@ _SCHEMAS: Final[Schema] = {
             "status": {"enum": ["pending", "running", "completed", "failed"]},
             "error_code": {"type": ["string", "null"]},
             "message": {"type": ["string", "null"]},
+            "progress": {
+                "description": "tasks that are done, of all that are known so far",
+                "type": ["object", "null"],
+                "properties": {"done": _COUNT, "total": _COUNT},
+                "required": ["done", "total"],
+            },
         }
     ),
     "Answer": _object({"result_digest": {"$ref": "#/components/schemas/ResultDigest"}, "rows": {"type": "array"}}),
@@ -120,17 +126,18 @@ def document() -> Schema:
     submit = paths["/api/query/submit"]["post"]
     submit["requestBody"] = {"required": True, "content": _content("QueryDescriptor")}
     submit["responses"]["202"] = {"description": "recorded; not answered yet", "content": _content("Accepted")}
-    for name, about, answer in (
-        ("status", "How far a query has come", "Status"),
-        ("result", "Rows of a result, page by page", "Page"),
-        ("coverage", "What a result covers", "Coverage"),
-        ("descriptor", "What was asked, and where that stands in the log", "Descriptor"),
+    for method, name, about, answer in (
+        ("get", "status", "How far a query has come", "Status"),
+        ("post", "cancel", "End a query; the state says if it had ended before", "Status"),
+        ("get", "result", "Rows of a result, page by page", "Page"),
+        ("get", "coverage", "What a result covers", "Coverage"),
+        ("get", "descriptor", "What was asked, and where that stands in the log", "Descriptor"),
     ):
         operation = _operation(name, about, answer)
         operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
         if name == "result":
             operation["parameters"] += [{"name": key, "in": "query", "schema": schema} for key, schema in _PAGE]
-        paths[f"/api/query/{name}/{{id}}"] = {"get": operation}
+        paths[f"/api/query/{name}/{{id}}"] = {method: operation}
     errors = {status: {"description": codes, "content": _content("Error")} for status, codes in _ERRORS.items()}
     return {
         "openapi": "3.1.0",
@@ -141,12 +148,15 @@ def document() -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"bearer": []}],
+        "security": [{"bearer": []}, {"certificate": []}],
         "paths": dict(sorted(paths.items())),
         "components": {
             "responses": errors,
             "schemas": _SCHEMAS,
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "certificate": {"type": "mutualTLS", "description": "a client certificate of a name in the principals"},
+            },
         },
     }
 

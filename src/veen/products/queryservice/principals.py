@@ -1,9 +1,10 @@
-"""Who may use a query service: bearer tokens, mapped to VEEN identities and to the streams they may ask about (QRY-20).
+"""Who may use a query service: tokens and certificates, mapped to VEEN identities and to streams (QRY-20).
 
 The configuration is a TOML file with one table for each principal. It holds hashes of tokens and no token:
 
     [principal.alice]
     token_sha256 = "9f86d0…"            # of the bearer token: `veen query token` makes both
+    certificate_names = ["alice.example"]  # in a client certificate: common name, DNS name or URI; either or both
     client_id = "5be1…"                 # the VEEN identity that she is; audit records name it
     subject_id = "user:alice"           # who asks, in query.submitted
     scopes = ["record/app/*"]           # patterns over names of streams
@@ -17,7 +18,7 @@ The configuration is a TOML file with one table for each principal. It holds has
 
 import hmac
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -31,7 +32,16 @@ from veen.query.errors import ForbiddenScope, InvalidDescriptor
 _MAX_FILE: Final = 1024 * 1024
 _UNCLASSIFIED: Final = "unclassified"
 _MEMBERS: Final = frozenset(
-    {"token_sha256", "client_id", "subject_id", "scopes", "max_rows", "evidence_min", "auditor"}
+    {
+        "token_sha256",
+        "certificate_names",
+        "client_id",
+        "subject_id",
+        "scopes",
+        "max_rows",
+        "evidence_min",
+        "auditor",
+    }
 )
 
 
@@ -46,13 +56,14 @@ class QueryPrincipal:
     """Somebody whom the service knows."""
 
     name: str
-    token_hash: bytes
+    token_hash: bytes | None  # None: known by certificate only
     client_id: bytes
     subject_id: str
     scopes: tuple[str, ...]
     max_rows: int = 100_000
     evidence_min: Mode = "none"
     auditor: bool = False
+    certificate_names: tuple[str, ...] = ()
 
     def check(self, descriptor: QueryDescriptor) -> None:
         """ForbiddenScope or InvalidDescriptor if this principal may not ask this."""
@@ -96,8 +107,12 @@ class Principals:
         if not isinstance(classes, dict) or not all(isinstance(name, str) and name for name in classes.values()):
             raise PrincipalsInvalid("[classes] maps patterns of stream names to the name of a class")
         principals = tuple(_principal(name, members) for name, members in tables.items())
-        if len({principal.token_hash for principal in principals}) < len(principals):
+        hashes = [principal.token_hash for principal in principals if principal.token_hash is not None]
+        if len(set(hashes)) < len(hashes):
             raise PrincipalsInvalid("two principals have the same token")
+        names = [name for principal in principals for name in principal.certificate_names]
+        if len(set(names)) < len(names):
+            raise PrincipalsInvalid("a name of certificate_names stands twice: it must mean one principal")
         if len({principal.subject_id for principal in principals}) < len(principals):
             raise PrincipalsInvalid("two principals have the same subject_id: their results could not be told apart")
         return cls(members=principals, classes=tuple(classes.items()))
@@ -106,9 +121,19 @@ class Principals:
         """Whose token this is. Every hash is compared, in constant time."""
         digest, match = sha256(token).digest(), None
         for principal in self.members:
-            if hmac.compare_digest(digest, principal.token_hash):
+            if principal.token_hash is not None and hmac.compare_digest(digest, principal.token_hash):
                 match = principal
         return match
+
+    def by_certificate(self, names: Collection[str]) -> QueryPrincipal | None:
+        """Whose verified certificate has these names; None as well if they are of two principals."""
+        matches = [principal for principal in self.members if not set(principal.certificate_names).isdisjoint(names)]
+        return matches[0] if len(matches) == 1 else None
+
+    @property
+    def need_certificates(self) -> str | None:
+        """The name of a principal who is known by a certificate."""
+        return next((principal.name for principal in self.members if principal.certificate_names), None)
 
     def by_subject(self, subject_id: str) -> QueryPrincipal | None:
         return next((principal for principal in self.members if principal.subject_id == subject_id), None)
@@ -135,17 +160,23 @@ def _principal(name: str, members: Any) -> QueryPrincipal:
         raise PrincipalsInvalid(f"[principal.{name}]: evidence_min is one of {', '.join(MODES)}")
     if type(max_rows) is not int or max_rows < 1:
         raise PrincipalsInvalid(f"[principal.{name}]: max_rows is a whole number above 0")
+    names = members.get("certificate_names", [])
+    if not isinstance(names, list) or not all(isinstance(text, str) and text for text in names):
+        raise PrincipalsInvalid(f"[principal.{name}]: certificate_names is a list of names such as alice.example")
+    if "token_sha256" not in members and not names:
+        raise PrincipalsInvalid(f"[principal.{name}]: token_sha256 or certificate_names must say how to know them")
     if type(auditor) is not bool or not isinstance(subject_id, str) or not subject_id:
         raise PrincipalsInvalid(f"[principal.{name}]: auditor is true or false, subject_id a text")
     return QueryPrincipal(
         name=name,
-        token_hash=_hex32(name, members, "token_sha256"),
+        token_hash=_hex32(name, members, "token_sha256") if "token_sha256" in members else None,
         client_id=_hex32(name, members, "client_id"),
         subject_id=subject_id,
         scopes=tuple(scopes),
         max_rows=max_rows,
         evidence_min=cast(Mode, mode),
         auditor=auditor,
+        certificate_names=tuple(names),
     )
 
 

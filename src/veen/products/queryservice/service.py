@@ -2,11 +2,13 @@
 
 submit    normalise, check, record query.submitted, wait for its receipt; then execute
 execute   rows, coverage and digest durable in the store; record query.result, wait for its receipt; then COMPLETED
+cancel    stop the execution; record query.failed with the code `cancelled`, wait for its receipt; then FAILED
 deliver   record query.audit.v1, wait for its receipt; then the rows leave
 
 A crash between any two of these steps loses nothing: at a start the history of the log and the store say where each
-query is. A digest that was prepared and not recorded is recorded; everything else runs again under its result_id. All
-methods belong to one event loop; queries are answered in threads.
+query is. A digest that was prepared and not recorded is recorded; everything else runs again under its result_id. A
+client that goes away ends nothing: its query is recorded, and it may ask again. What bounds an execution is
+`max_seconds`. All methods belong to one event loop; queries are answered in threads.
 """
 
 import asyncio
@@ -14,9 +16,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from veen.client.client import Client
 from veen.core.errors import VeenError
@@ -24,14 +26,24 @@ from veen.core.objects.identity import HubIdentity
 from veen.overlays.framework.body import Draft
 from veen.overlays.operations import queryaudit
 from veen.products.queryservice.history import QueryHistory, RecordedRequest
+from veen.products.queryservice.observe import ServiceMetrics, line
 from veen.products.queryservice.principals import Principals, QueryPrincipal
+from veen.products.queryservice.slots import FairSlots
 from veen.query import api, canonical
 from veen.query.api import Engine, Keys
 from veen.query.canonical import Json
+from veen.query.control import ExecutionControl
 from veen.query.descriptor import QueryDescriptor, normalise
 from veen.query.digest import ResultDigest
 from veen.query.engine import ResultSink
-from veen.query.errors import DuplicateQuery, ExecutionFailed, QueryError, QueryNotFound
+from veen.query.errors import (
+    DuplicateQuery,
+    ExecutionFailed,
+    ForbiddenScope,
+    QueryCancelled,
+    QueryError,
+    QueryNotFound,
+)
 from veen.query.planning import plan_query
 from veen.query.recording import (
     ACCESSES,
@@ -67,9 +79,10 @@ class ServiceSettings:
     engine: Engine = "python"
     identity: HubIdentity | None = None  # the hub's, where it is pinned
     spark: "SparkSession | None" = None
-    workers: int = 2  # executions at a time
+    workers: int = 4  # executions at a time; of one principal, one fewer
     sync_entries: int = 50_000  # a query that touches no more is answered at once
-    max_waiting: int = 100  # queries that have not ended, of all principals
+    max_waiting: int = 100  # queries that have not ended, of all principals; of one principal half of them
+    max_seconds: float = 3600.0  # of one execution
     record_seconds: float = 30.0  # how long the log may take to accept a record
     now: Callable[[], int] = field(default=lambda: int(time.time()))
 
@@ -83,16 +96,46 @@ class QuerySubmission:
     rows: tuple[Json, ...] = ()
 
 
+class _Unanswered(NamedTuple):
+    """A request that was sent and got no receipt. A retry sends the same message, so there is one result_id."""
+
+    descriptor: QueryDescriptor
+    subject_id: str
+    received_at: int
+
+
+class ServiceStopped(Exception):
+    """Why an execution stops that nobody has ended: the service ends, and its next start goes on."""
+
+
+class Execution:
+    """An execution that has not ended. Belongs to the event loop of the service."""
+
+    def __init__(self, request: RecordedRequest) -> None:
+        self.request = request
+        self.control = ExecutionControl(request.result_id, pool=request.subject_id)
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it has a place
+        self.is_recording = False  # its end is on the way to the log
+
+    def stop(self, reason: Exception) -> None:
+        """It ends at the next task, or at once if it has not begun."""
+        self.control.stop(reason)
+        if not self.turn.done():
+            self.turn.set_exception(reason)
+            self.turn.exception()  # seen, also if it waits for no place
+
+
 class QueryService:
-    """One log, one store. Made by `open`; `aclose` waits for no execution: a later start goes on."""
+    """One log, one store. Made by `open`; `aclose` stops executions, and a later start goes on."""
 
     def __init__(self, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings) -> None:
         self._client, self._store, self._principals, self._settings = client, store, principals, settings
         self._history = QueryHistory()
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # executions that have not ended, by result_id
-        self._slots = asyncio.Semaphore(settings.workers)
+        self._executions: dict[str, tuple[Execution, asyncio.Task[None]]] = {}  # that have not ended, by result_id
+        self._slots = FairSlots(settings.workers)
         self._submitting = asyncio.Lock()  # a query_id is looked up and recorded in one step
-        self.counts: dict[str, int] = dict.fromkeys(("submitted", "completed", "failed", "refused", "rows"), 0)
+        self._unanswered: dict[str, _Unanswered] = {}  # requests whose receipt did not come, by query_id
+        self.metrics = ServiceMetrics()
 
     @classmethod
     async def open(
@@ -119,20 +162,28 @@ class QueryService:
                 return  # ended elsewhere, or its rows are gone: the log still has the digest
             store.adopt(request.descriptor, result_id)
         if store.status(result_id).state in ("completed", "failed"):
-            return
-        if (error_code := self._history.failures.get(result_id)) is not None:
-            store.fail(result_id, error_code, "the execution failed before the service was started again")
+            store.discard_failed(result_id)
+        elif (error_code := self._history.failures.get(result_id)) is not None:
+            store.fail(result_id, error_code, "the execution ended before the service was started again")
         else:
             self._begin(request)
 
     @property
     def running(self) -> int:
-        return len(self._tasks)
+        return len(self._executions)
+
+    async def settled(self) -> None:
+        """Wait until no execution is left."""
+        while self._executions:
+            await asyncio.wait([task for _, task in self._executions.values()])
 
     async def aclose(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
+        tasks = []
+        for execution, task in self._executions.values():
+            execution.stop(ServiceStopped())
+            if execution.is_recording:
+                task.cancel()
+            tasks.append(task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- submit --------------------------------------------------------------------------------------------
@@ -145,42 +196,55 @@ class QueryService:
         async with self._submitting:
             request = await self._recorded(principal, descriptor)
         result_id = request.result_id
-        if (task := self._tasks.get(result_id)) is not None and await self._is_small(descriptor):
-            await asyncio.wait([task])
+        if result_id in self._executions and await self._is_small(descriptor):
+            await self._ended(result_id)
         status = self.status(principal, result_id)
         if status.state == "completed":
             page = self._store.page(result_id, 0, DEFAULT_LIMIT)
             if not page.has_more:
                 await self._audit(principal, request, page.digest)
-                self.counts["rows"] += len(page.rows)
+                self.metrics.delivered(len(page.rows))
                 return QuerySubmission(status=status, digest=page.digest, rows=page.rows)
         if status.state == "failed":
-            raise ExecutionFailed(f"result {result_id}: {status.message}")
+            kind = QueryCancelled if status.error_code == QueryCancelled.error_code else ExecutionFailed
+            raise kind(f"result {result_id}: {status.message}")
         return QuerySubmission(status=status)
 
     async def _recorded(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
-        earlier = self._history.requests.get(descriptor.query_id)
+        query_id, subject_id = descriptor.query_id, principal.subject_id
+        earlier = self._history.requests.get(query_id)
+        unanswered = self._unanswered.get(query_id)  # it may be in the log already, and is sent as it was
+        for before in (earlier, unanswered):
+            if before is not None and (before.subject_id, before.descriptor) != (subject_id, descriptor):
+                raise DuplicateQuery(f"query_id {query_id} was used before")
         if earlier is not None:
-            same = earlier.subject_id == principal.subject_id and earlier.descriptor == descriptor
-            if not same:
-                raise DuplicateQuery(f"query_id {descriptor.query_id} was used before")
             return earlier
-        if len(self._tasks) >= self._settings.max_waiting:
-            raise Unavailable(f"{len(self._tasks)} queries have not ended yet: try again later")
+        self._check_room(subject_id)
+        unanswered = unanswered or _Unanswered(descriptor, subject_id, self._settings.now())
         draft = submitted_event(
             descriptor,
-            subject_id=principal.subject_id,
+            subject_id=subject_id,
             principal_id=self._client.client_id,
-            received_at=self._settings.now(),
+            received_at=unanswered.received_at,
             origin=_ORIGIN,
         )
-        msg_id, seq = await self._record(REQUESTS, draft)
-        request = RecordedRequest(descriptor=descriptor, subject_id=principal.subject_id, msg_id=msg_id, stream_seq=seq)
+        self._unanswered[query_id] = unanswered
+        msg_id, seq = await self._record(REQUESTS, draft, once=True)
+        del self._unanswered[query_id]
+        request = RecordedRequest(descriptor=descriptor, subject_id=subject_id, msg_id=msg_id, stream_seq=seq)
         self._history.add_request(request)
         self._store.adopt(descriptor, request.result_id)
-        self.counts["submitted"] += 1
+        self.metrics.submitted += 1
+        line(_log, "submit", "recorded", result_id=request.result_id, client_id_prefix=principal.client_id.hex()[:8])
         self._begin(request)
         return request
+
+    def _check_room(self, subject_id: str) -> None:
+        """Unavailable if too many queries have not ended; nobody takes more than half of the room."""
+        most = self._settings.max_waiting
+        own = sum(execution.request.subject_id == subject_id for execution, _ in self._executions.values())
+        if len(self._executions) >= most or own >= (most + 1) // 2 or len(self._unanswered) > most:
+            raise Unavailable(f"{len(self._executions)} queries have not ended yet, {own} of yours: try again later")
 
     async def _is_small(self, descriptor: QueryDescriptor) -> bool:
         def entries() -> int:
@@ -194,30 +258,55 @@ class QueryService:
 
     # --- execute -------------------------------------------------------------------------------------------
 
-    def _begin(self, request: RecordedRequest) -> None:
-        task = asyncio.create_task(self._execute(request), name=f"query {request.result_id}")
-        self._tasks[request.result_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(request.result_id, None))
+    def _begin(self, request: RecordedRequest) -> Execution:
+        execution = Execution(request)
+        task = asyncio.create_task(self._execute(execution), name=f"query {request.result_id}")
+        self._executions[request.result_id] = execution, task
+        task.add_done_callback(lambda _: self._executions.pop(request.result_id, None))
+        return execution
 
-    async def _execute(self, request: RecordedRequest) -> None:
-        result_id = request.result_id
-        async with self._slots:
+    async def _ended(self, result_id: str) -> None:
+        """Wait for an execution, whatever becomes of whoever waits."""
+        if (entry := self._executions.get(result_id)) is not None:
+            await asyncio.wait([entry[1]])
+
+    async def _execute(self, execution: Execution) -> None:
+        request, result_id = execution.request, execution.request.result_id
+        try:
+            digest = self._store.prepared(result_id)
+            if digest is None:
+                digest = await self._answered(execution)
+            execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
+            await self._record_digest(request, digest)
+            self._store.complete_prepared(result_id)
+            self.metrics.ended("completed")
+            line(_log, "execute", "completed", result_id=result_id, rows=digest.row_count)
+        except ServiceStopped:
+            line(_log, "execute", "stopped; the next start goes on", result_id=result_id)
+        except Unavailable as exc:  # the log cannot be written: pending, until the service starts again
+            line(_log, "execute", f"waits for the log: {exc}", level=logging.WARNING, result_id=result_id)
+        except Exception as exc:
+            if not isinstance(exc, VeenError):
+                _log.exception("the execution of %s failed", result_id)  # a defect; clients see its type alone
+            execution.is_recording = True
+            await self._fail(request, exc)
+
+    async def _answered(self, execution: Execution) -> ResultDigest:
+        """Answer the query in a thread, once there is a place, and for no longer than `max_seconds`."""
+        request, control, most = execution.request, execution.control, self._settings.max_seconds
+        async with self._slots.place(request.subject_id, execution.turn):
+            control.check()
+            self._store.reset(request.result_id)
+            begin = time.perf_counter()
+            late = ExecutionFailed(f"the execution took more than the {most:g} s that it may take")
+            alarm = asyncio.get_running_loop().call_later(most, control.stop, late)
             try:
-                digest = self._store.prepared(result_id)
-                if digest is None:
-                    self._store.reset(result_id)
-                    digest = await asyncio.to_thread(self._answer, request)
-                await self._record_digest(request, digest)
-                self._store.complete_prepared(result_id)
-                self.counts["completed"] += 1
-            except Unavailable as exc:  # the log cannot be written: pending, until the service starts again
-                _log.warning("result %s waits for the log: %s", result_id, exc)
-            except Exception as exc:
-                if not isinstance(exc, VeenError):
-                    _log.exception("the execution of %s failed", result_id)  # a defect; clients see its type alone
-                await self._fail(request, exc)
+                return await asyncio.to_thread(self._answer, request, control)
+            finally:
+                alarm.cancel()
+                self.metrics.execution.observe(time.perf_counter() - begin)
 
-    def _answer(self, request: RecordedRequest) -> ResultDigest:
+    def _answer(self, request: RecordedRequest, control: ExecutionControl) -> ResultDigest:
         """Runs in a thread."""
         settings, result_id = self._settings, request.result_id
         principal = self._principals.by_subject(request.subject_id)
@@ -236,6 +325,7 @@ class QueryService:
                 identity=settings.identity,
                 spark=settings.spark,
                 now=settings.now,
+                control=control,
             )
         self._store.prepare(result_id, outcome.digest, outcome.coverage)
         return outcome.digest
@@ -267,11 +357,32 @@ class QueryService:
         try:
             await self._record(EXECUTIONS, draft)
         except Unavailable as unavailable:
-            _log.warning("the failure of %s is not recorded: %s", request.result_id, unavailable)
+            words = f"its failure is not recorded: {unavailable}"
+            line(_log, "execute", words, level=logging.WARNING, result_id=request.result_id, error_code=error_code)
             return
         self._history.failures[request.result_id] = error_code
         self._store.fail(request.result_id, error_code, message)
-        self.counts["failed"] += 1
+        self.metrics.ended("cancelled" if isinstance(exc, QueryCancelled) else "failed")
+        line(_log, "execute", "failed", result_id=request.result_id, error_code=error_code)
+
+    async def cancel(self, principal: QueryPrincipal, result_id: str) -> Status:
+        """End a query of this principal: failed, with the code `cancelled`. The state says if it had ended before.
+
+        A query whose digest is on its way to the log is completed by it. Unavailable if the end cannot be recorded: the
+        execution is stopped then, and the call may be repeated.
+        """
+        request = self._request(principal, result_id)
+        if request.subject_id != principal.subject_id:
+            raise ForbiddenScope(f"result {result_id}: only who submitted the query may cancel it")
+        if self.status(principal, result_id).state in ("completed", "failed"):
+            return self.status(principal, result_id)
+        execution = entry[0] if (entry := self._executions.get(result_id)) is not None else self._begin(request)
+        execution.stop(QueryCancelled("whoever submitted the query has cancelled it"))
+        await self._ended(result_id)
+        status = self.status(principal, result_id)
+        if status.state not in ("completed", "failed"):
+            raise Unavailable(f"result {result_id} is stopped, but the log does not take the record: cancel it again")
+        return status
 
     # --- deliver -------------------------------------------------------------------------------------------
 
@@ -284,7 +395,8 @@ class QueryService:
     def status(self, principal: QueryPrincipal, result_id: str) -> Status:
         request = self._request(principal, result_id)
         if self._store.has_result(result_id):
-            return self._store.status(result_id)
+            status, entry = self._store.status(result_id), self._executions.get(result_id)
+            return status if entry is None else replace(status, progress=entry[0].control.progress)
         return Status(
             query_id=request.descriptor.query_id,
             result_id=result_id,
@@ -299,7 +411,7 @@ class QueryService:
             raise QueryNotFound(f"the rows of {result_id} are not kept any more; the log has the digest")
         page = self._store.page(result_id, offset, limit)
         await self._audit(principal, request, page.digest)
-        self.counts["rows"] += len(page.rows)
+        self.metrics.delivered(len(page.rows))
         return page.to_json()
 
     def coverage(self, principal: QueryPrincipal, result_id: str) -> Json:
@@ -336,13 +448,16 @@ class QueryService:
 
     # --- the log -------------------------------------------------------------------------------------------
 
-    async def _record(self, stream: str, draft: Draft) -> tuple[bytes, int]:
-        """msg_id and position, once the receipt is verified; Unavailable otherwise."""
+    async def _record(self, stream: str, draft: Draft, *, once: bool = False) -> tuple[bytes, int]:
+        """msg_id and position, once the receipt is verified; Unavailable otherwise.
+
+        `once`: a record that was sealed before and says the same is this one.
+        """
         try:
             async with asyncio.timeout(self._settings.record_seconds):
-                sent = await self._client.send(stream, draft.body, schema=draft.schema)
+                sent = await self._client.send(stream, draft.body, schema=draft.schema, once=once)
         except (VeenError, OSError, TimeoutError) as exc:
-            self.counts["refused"] += 1
+            self.metrics.unrecorded += 1
             raise Unavailable(f"the log does not take the record: {str(exc) or type(exc).__name__}") from exc
         return sent.receipt.leaf_hash, sent.seq
 
