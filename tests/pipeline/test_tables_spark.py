@@ -141,6 +141,28 @@ def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
     assert queue.where("`group` = 'workers'").count() == 0
 
 
+def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark, keys, tmp_path):
+    path = tmp_path / "hub"
+    path.mkdir()
+    world = Recorder(path)
+    for number in range(40):
+        told(world, number)
+    world.done()
+    digests = []
+    for engine, parts in (("python", None), ("spark", 1), ("spark", 7)):
+        to = str(tmp_path / f"{engine}-{parts}")
+        used = spark if engine == "spark" else None
+        tables.load(str(path), to, keys=keys, engine=engine, spark=used, parts=parts)
+        tables.refresh(to, "kv", spark=used, parts=parts)
+        digests.append(TableLog(to).state().of("state_kv")[0].sha256)
+    assert len(set(digests)) == 1
+    tables.read(spark, to, "state_kv").createOrReplaceTempView("kv_now")
+    rows = spark.sql("SELECT key, value, ts, state_hash FROM kv_now ORDER BY key").collect()
+    expected = tables.to_arrow(to, "state_kv").select(["key", "value", "ts", "state_hash"]).to_pylist()
+    assert [row.asDict() for row in rows] == expected
+    assert expected
+
+
 def test_a_selective_query_reads_few_files(spark, loaded):
     state = TableLog(loaded).state()
     everything = len(state.of("silver"))

@@ -23,6 +23,7 @@ _MAX_FILE_BYTES: Final = 4 << 30
 _SUFFIX: Final = ".parquet"
 TABLES: Final = ("bronze", "silver", "gold", "gold_state", "gold_issues", "gold_entries")
 _TYPED: Final = re.compile(r"typed_[a-z0-9_]{1,128}")  # by schema; overlays declare them
+_STATE: Final = re.compile(r"state_[a-z0-9_]{1,128}")  # by fold; the same
 
 
 class DataFile(NamedTuple):
@@ -298,7 +299,7 @@ def _files_of(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
 
 
 def _is_table(name: str) -> bool:
-    return name in TABLES or _TYPED.fullmatch(name) is not None
+    return name in TABLES or _TYPED.fullmatch(name) is not None or _STATE.fullmatch(name) is not None
 
 
 def _data_path(path: Any) -> str:

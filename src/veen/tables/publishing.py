@@ -20,8 +20,8 @@ from veen.log.errors import PipelineError
 from veen.tables.errors import NoTable, TableDamaged
 from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableState
-from veen.tables.schema import COLUMNS, PARTITIONS, arrow_of, is_partitioned
-from veen.tables.typed import definition_of, installed, is_typed
+from veen.tables.reading import ready_tables
+from veen.tables.schema import PARTITIONS, arrow_of, is_partitioned
 
 LakeFormat = Literal["delta", "iceberg"]
 LAKE_FORMATS: Final[tuple[LakeFormat, ...]] = ("delta", "iceberg")
@@ -118,8 +118,7 @@ def publish(
 
 
 def _chosen(state: TableState, tables: Sequence[str] | None) -> list[str]:
-    complete = [name for name, table in installed().items() if state.typed.get(name) == definition_of(table)]
-    ready = [*(name for name in COLUMNS if state.of(name)), *sorted(name for name in complete if state.of(name))]
+    ready = [name for name in ready_tables(state) if state.of(name)]
     if tables is None:
         return ready
     if strange := [name for name in tables if name not in ready]:
@@ -303,6 +302,6 @@ class IcebergLake:
 def _properties(table: str) -> dict[str, str]:
     """Bounds of `ts` only; counts of the other columns."""
     properties = {"write.metadata.metrics.default": "counts"}
-    if table not in COLUMNS or is_partitioned(table) or is_typed(table):
+    if is_partitioned(table):
         properties["write.metadata.metrics.column.ts"] = "full"
     return properties

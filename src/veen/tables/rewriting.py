@@ -23,6 +23,7 @@ from veen.tables.manifest import TABLES, Change, DataFile, TableState
 from veen.tables.parts import TARGET_BYTES, read_part, write_part
 from veen.tables.publishing import DELTA_LOG
 from veen.tables.schema import arrow_of
+from veen.tables.states import installed_states
 from veen.tables.typed import installed, is_typed
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
     named = {path for files in state.files.values() for path in files} | set(state.dead)
     orphans = [
         file.path
-        for table in (*TABLES, *sorted({*installed(), *filter(is_typed, state.files)}))
+        for table in (*TABLES, *sorted({*installed(), *installed_states(), *state.files} - {*TABLES}))
         for file in log.store.walk(table)
         if file.path not in named and file.age_sec >= keep_sec and not file.path.startswith(f"{table}/{DELTA_LOG}/")
     ]

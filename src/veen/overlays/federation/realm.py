@@ -16,6 +16,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.typed_table import StateTable
 
 DEFAULT_REALM: Final = realm_id_of("default")  # of deployments without realms (§1.3)
 
@@ -165,3 +166,26 @@ _AUTHORITY_FIELDS: Final = ("realm_id", "stream_id", "primary_hub", "replica_hub
 def _ordered(records: Iterable[Any]) -> tuple[Any, ...]:
     """By ts, then by the bytes: of authorities these put primary_hub first among records of one stream."""
     return tuple(sorted(records, key=lambda record: (record.ts, record.to_bytes_unchecked())))
+
+
+STATES: Final = (
+    StateTable.of(
+        RealmFold.name,
+        Authority,
+        {"stream_id": "hex", "ts": "time", "primary_hub": "hex", "policy": "text", "ttl": "integer"},
+        lambda view: (
+            ((record.stream_id, record.ts, record.primary_hub, record.policy, record.ttl), record)
+            for record in view.authorities
+        ),
+        part="authorities",
+        about="which hub is the primary of a stream, and when",
+    ),
+    StateTable.of(
+        RealmFold.name,
+        Revocation,
+        {"kind": "text", "target": "hex", "ts": "time"},
+        lambda view: (((record.kind, record.target, record.ts), record) for record in view.revocations),
+        part="revocations",
+        about="what is revoked, and when",
+    ),
+)
