@@ -163,6 +163,20 @@ def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark
     assert expected
 
 
+def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, log, keys, tmp_path):
+    indexes = []
+    for engine, steps in (("python", 1), ("spark", 1), ("spark", 2)):
+        to = str(tmp_path / f"{engine}-{steps}")
+        for step in range(steps):  # the last one names the path: in two steps, for files that are there already
+            paths = ("payload.n",) if step == steps - 1 else ()
+            used = spark if engine == "spark" else None
+            tables.load(log, to, keys=keys, engine=engine, spark=used, parts=1, indexes=paths)
+        files = TableLog(to).state().of("typed_sdr_event_v1")
+        indexes.append(sorted(str((file.labels, file.file_index)) for file in files))
+    assert indexes[0] == indexes[1] == indexes[2]
+    assert all("payload.n" in index for index in indexes[0])
+
+
 def test_a_selective_query_reads_few_files(spark, loaded):
     state = TableLog(loaded).state()
     everything = len(state.of("silver"))
