@@ -220,6 +220,7 @@ def publish(output: Output, to: str, formats: Sequence[Any], names: Sequence[str
     \b
     veen table publish ./tables --delta
     veen table publish ./tables --iceberg --table silver
+    veen table publish s3://bucket/tables --delta
     """
     from veen import tables
 
