@@ -383,6 +383,7 @@ def test_a_log_whose_tree_was_changed_fails_in_the_words_of_one_process(tmp_path
     wrong = []
     for label_range in plan.labels:
         receipt = label_range.head_receipt
+        assert receipt is not None
         fields = {name: getattr(receipt, name) for name in ("label", "stream_seq", "leaf_hash", "hub_ts")}
         forged = Receipt.issue(world.keys.signing_key_at(receipt.hub_ts), mmr_root=bytes(32), **fields)
         wrong.append(replace(label_range, head_receipt=forged))

@@ -6,7 +6,7 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -148,11 +148,11 @@ def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark
     for number in range(40):
         told(world, number)
     world.done()
-    digests = []
-    for engine, parts in (("python", None), ("spark", 1), ("spark", 7)):
-        to = str(tmp_path / f"{engine}-{parts}")
-        used = spark if engine == "spark" else None
-        tables.load(str(path), to, keys=keys, engine=engine, spark=used, parts=parts)
+    digests, to = [], ""
+    for used, parts in ((None, None), (spark, 1), (spark, 7)):
+        to = str(tmp_path / f"tables-{parts}")
+        engine = "python" if used is None else "spark"
+        tables.load(str(path), to, keys=keys, engine=cast("Any", engine), spark=used, parts=parts)
         tables.refresh(to, "kv", spark=used, parts=parts)
         digests.append(TableLog(to).state().of("state_kv")[0].sha256)
     assert len(set(digests)) == 1
@@ -165,7 +165,8 @@ def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark
 
 def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, log, keys, tmp_path):
     indexes = []
-    for engine, steps in (("python", 1), ("spark", 1), ("spark", 2)):
+    runs: tuple[tuple[Any, int], ...] = (("python", 1), ("spark", 1), ("spark", 2))
+    for engine, steps in runs:
         to = str(tmp_path / f"{engine}-{steps}")
         for step in range(steps):  # the last one names the path: in two steps, for files that are there already
             paths = ("payload.n",) if step == steps - 1 else ()

@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from types import ModuleType
+from typing import Any
 
 import duckdb
 import pytest
@@ -21,6 +22,7 @@ from tests.overlays import (
     test_statecheckpoint,
     test_wallet_laws,
 )
+from tests.overlays.wallet_reference import drafts_of_wallets
 from tests.pipeline.query_builders import KEYS, Recorder
 from tests.pipeline.table_builders import DAY, erase
 
@@ -29,6 +31,7 @@ from veen.fs.stores import open_store
 from veen.log.keys import write_keys
 from veen.overlays import crdt, crud, kv, queue
 from veen.overlays.anchoring import AnchorFold
+from veen.overlays.discovery.bodies import advertise, retire
 from veen.overlays.discovery.directory import DirectoryFold
 from veen.overlays.framework import registry
 from veen.overlays.framework.joined import Joined
@@ -43,6 +46,7 @@ from veen.tables.sql import run_sql
 from veen.tables.states import installed_states, state_columns, state_tables
 from veen.tables.typed import installed
 from veen.testing.events import FakeLog
+from veen.testing.laws import MakeFold, Writer
 
 
 @pytest.fixture
@@ -89,8 +93,8 @@ def test_every_fold_of_a_built_in_overlay_declares_the_columns_of_its_state():
 def _write_discovery(draw, _log):
     advert = draw(test_discovery.adverts)
     if draw(st.integers(0, 3)) == 0:
-        return test_discovery.retire(test_discovery.KIND[type(advert)], advert.id)
-    return test_discovery.advertise(advert)
+        return retire(test_discovery.KIND[type(advert)], advert.id)
+    return advertise(advert)
 
 
 def _write_anchor(draw, _log):
@@ -102,11 +106,11 @@ def _write_checkpoint(draw, _log):
     return test_statecheckpoint.stated(state_id=draw(ids), state_hash=draw(ids))
 
 
-HISTORIES = {
+HISTORIES: dict[str, tuple[MakeFold, Writer]] = {
     **test_laws.OVERLAYS,
     **test_operations_laws.OVERLAYS,
     "id": (test_id_laws.merged_fold, test_id_laws.write),
-    "wallet": (test_wallet_laws.wallets_anywhere, lambda draw, log: draw(test_wallet_laws.drafts_of_wallets())),
+    "wallet": (test_wallet_laws.wallets_anywhere, lambda draw, log: draw(drafts_of_wallets())),
     "discovery": (lambda: DirectoryFold(any_stream=True), _write_discovery),
     "anchor": (AnchorFold, _write_anchor),
     "state checkpoint": (StateCheckpointFold, _write_checkpoint),
@@ -139,15 +143,16 @@ def test_the_rows_of_a_state_are_equal_however_its_log_was_cut_and_values_fit(na
 
 def test_a_declaration_that_cannot_be_is_refused_where_it_is_made():
     columns = (TypedColumn("key", "text", ""),)
+    arguments: dict[str, Any] = {"fold": "kv", "about": "", "columns": columns, "key": (), "rows": list}
     for wrong in ({"columns": (TypedColumn("fold", "text", ""),)}, {"key": ("other",)}, {"columns": columns * 2}):
         with pytest.raises(ValueError, match="state_kv"):
-            StateTable(**{"fold": "kv", "about": "", "columns": columns, "key": (), "rows": list, **wrong})
+            StateTable(**{**arguments, **wrong})
     table = StateTable(fold="kv", about="", columns=columns, key=(), rows=list)
     with pytest.raises(ValueError, match="does not have"):
         Overlay(name="x", about="", schemas=(), folds={}, states=(table,))
-    made = Overlay(name="x", about="", schemas=(), folds={"kv": kv.KvFold}, states=(table, table))
+    overlay = Overlay(name="x", about="", schemas=(), folds={"kv": kv.KvFold}, states=(table, table))
     with pytest.raises(SchemaClash):
-        Registry([made])
+        Registry([overlay])
     assert not hasattr(ReferencesFold, "states")
 
 
@@ -227,18 +232,18 @@ def test_the_view_of_a_nested_join_gives_the_tables_of_all_its_parts():
     fold = Joined([Joined([kv.KvFold(), crud.CrudFold()]), queue.QueueFold()])
     log = FakeLog()
     log.append(kv.put("a", 1))
-    made = state_tables("x", fold, fold.view(fold.summarize(log.all())), bytes(32))
-    assert sorted(made) == ["state_crud", "state_kv", "state_queue_deliveries", "state_queue_items"]
-    assert made["state_kv"].column("key").to_pylist() == ["a"]
+    contents = state_tables("x", fold, fold.view(fold.summarize(log.all())), bytes(32))
+    assert sorted(contents) == ["state_crud", "state_kv", "state_queue_deliveries", "state_queue_items"]
+    assert contents["state_kv"].column("key").to_pylist() == ["a"]
 
 
 def test_a_result_of_a_fold_gives_its_tables_without_a_place_for_them():
     log = FakeLog()
     log.append(kv.put("a", 1))
     result = folds.run(log.all(), "kv", engine="python")
-    (made,) = tables.tables_of(result).values()
-    assert made.column("key").to_pylist() == ["a"]
-    assert made.column("state_hash").to_pylist() == [result.state_hash]
+    (content,) = tables.tables_of(result).values()
+    assert content.column("key").to_pylist() == ["a"]
+    assert content.column("state_hash").to_pylist() == [result.state_hash]
 
 
 def test_an_erased_value_leaves_the_tables_of_the_state(tmp_path, keys, to):

@@ -38,8 +38,8 @@ def ready_tables(state: TableState) -> tuple[str, ...]:
 
 def _is_ready(state: TableState, table: str, definition: str) -> bool:
     """Whether some fold was made with this table, and none with another declaration of it."""
-    made = [meta["tables"][table] for meta in state.meta.values() if table in (meta.get("tables") or ())]
-    return bool(made) and all(text == definition for text in made)
+    definitions = [meta["tables"][table] for meta in state.meta.values() if table in (meta.get("tables") or ())]
+    return bool(definitions) and all(text == definition for text in definitions)
 
 
 def chosen_files(

@@ -109,7 +109,7 @@ def _state_row(table: StateTable, values: Mapping[str, object]) -> dict[str, Any
             row[column.name] = _cell(column.kind, value)
         except FOREIGN as exc:
             row[column.name] = None
-            unfit[column.name] = {"why": reason_of(exc), "value": _kept(value)}
+            unfit[column.name] = {"why": reason_of(exc), "value": _plain(value)}
     return row | {"unfit": encode(unfit).decode()} if unfit else row
 
 
@@ -119,14 +119,14 @@ def _cell(kind: ColumnKind, value: Any) -> Any:
     return encode(_json(value)).decode() if kind == "json" else written(kind, value)
 
 
-def _kept(value: Any) -> Json:
+def _plain(value: Any) -> Json:
     """A value as JSON has it, or what it is."""
     try:
-        kept = _json(value)
-        encode(kept)
+        plain = _json(value)
+        encode(plain)
     except (InvalidJson, TypeError, ValueError):
         return type(value).__name__
-    return kept
+    return plain
 
 
 def _order(table: StateTable, row: Mapping[str, Any]) -> tuple[Any, ...]:
