@@ -12,6 +12,7 @@ from typing import Final
 from veen.log.columns import Column
 from veen.overlays.framework.registry import BUILTIN
 from veen.tables.schema import PARTITIONS
+from veen.tables.states import state_columns
 from veen.tables.typed import typed_columns
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "typed-tables.md"
@@ -21,6 +22,14 @@ One table for each schema, filled by `veen table load` ([tables.md](tables.md#ty
 declarations by `tools/typed_tables.py`. Byte strings are hex, lists and maps are canonical JSON, absent fields are
 NULL. A field whose name a column of every table has is called `body_…`. Words that SQL reserves (`group`, `class`) are
 quoted: `` `group` `` in Spark, `"group"` elsewhere.
+"""
+_STATES: Final = """## States
+
+Filled by `veen table load --fold NAME` ([tables.md](tables.md#states)); the declarations stand in the modules of the
+overlays. Every table begins with `fold` (STRING, the name that was given to `--fold`) and `state_hash` (BINARY, which
+leads to the roots in `gold`) and ends with `unfit` (STRING, values that fit no column, in JSON, with the reason; NULL
+if all fit). Times of the hub, and those that a schema defines in seconds, are TIMESTAMP; a writer's own `ts` is BIGINT.
+`order_…` is the place in the logical order.
 """
 
 
@@ -37,6 +46,12 @@ def page() -> str:
         for table in overlay.tables:
             own = typed_columns(table)[: len(table.columns)]
             parts.append(f"### `{table.name}`\n\n{_rows(own)}")
+    parts.append(_STATES)
+    for overlay in BUILTIN.values():
+        for state in overlay.states:
+            parts.append(
+                f"### `{state.name}`\n\nOf `--fold {state.fold}`: {state.about}.\n\n{_rows(state_columns(state)[2:-1])}"
+            )
     return "\n".join(parts)
 
 

@@ -40,7 +40,7 @@ class Recorder(World):
 
     def emit(
         self, stream=STREAMS[0], *, client=0, epoch=0, profile="bulk", schema=None, body=None, keys=None, cap_ref=None,
-        **fields,
+        expires_at=None, **fields,
     ):  # fmt: skip
         """One event; what is not given is a function of how many came before."""
         number = self.sent
@@ -72,7 +72,7 @@ class Recorder(World):
         sealed = seal(
             (keys or KEYS[stream]).reader_pk,
             Binding(client_id=writer.public, **place),
-            PayloadHdr(schema=schema or sdr.EVENT.id, cap_ref=cap_ref),
+            PayloadHdr(schema=schema or sdr.EVENT.id, cap_ref=cap_ref, expires_at=expires_at),
             body,
             ikm=sha256(b"ikm" + number.to_bytes(8, "big")).digest(),
             pad_block=PRESETS[profile].pad_block,

@@ -2,12 +2,15 @@
 
 import pickle
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
 from tests.storage.driver import START
 
+from veen.core.objects.receipt import Receipt
 from veen.log.columns import arrow_schema, batched
 from veen.log.errors import OptionError
 from veen.log.keys import KeyFile, write_keys
@@ -18,6 +21,8 @@ from veen.query import canonical
 from veen.query.aggregate import Partial
 from veen.query.descriptor import normalise
 from veen.query.engine import LocalSource, execute, present
+from veen.query.errors import EvidenceFailed
+from veen.query.evidence import Prover
 from veen.query.matches import MatchTally, Witness
 from veen.query.planning import plan_query
 from veen.query.tasks import (
@@ -34,6 +39,7 @@ from veen.query.tasks import (
     merged_batches,
     pack_batches,
     pairs_in,
+    with_evidence,
 )
 from veen.query.times import timestamp
 
@@ -68,7 +74,8 @@ class Cut:
         job = QueryJob(
             uri=self.plan.uri, descriptor=self.asked, identity=self.plan.identity, keys=self.keys, bounds=bounds
         )
-        return pickle.loads(pickle.dumps((job, tasks)))  # noqa: S301 - as Spark does to tasks
+        parts = with_evidence(self.asked, self.plan, tasks)
+        return pickle.loads(pickle.dumps((job, parts)))  # noqa: S301 - as Spark does to tasks
 
     def shuffled(self, run):
         job, tasks = self.prepared()
@@ -306,3 +313,84 @@ def test_a_limit_leaves_out_matches_and_no_note_and_counts_what_it_left_out(limi
     assert [match.stream_seq for match in matches] == list(range(kept_rows))
     assert tally.left_out == 20 - kept_rows
     assert tally.totals() == ({"sealed": notes} if notes else {})
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(tmp_path_factory):
+    return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
+
+
+def node_files(path):
+    return sorted(Path(path).rglob("*.nodes"))
+
+
+@pytest.fixture
+def proven_here(monkeypatch):
+    """How many entries the driver verifies itself, one for each."""
+    entries = []
+    verify = Prover.verify
+
+    def counted(self, match, *, signed=False):
+        if self._rebuilds:
+            entries.append(match.stream_seq)
+        return verify(self, match, signed=signed)
+
+    monkeypatch.setattr(Prover, "verify", counted)
+    return entries
+
+
+@pytest.mark.parametrize("aggregate", [None, {"group_by": ["origin"], "metrics": ["count"]}])
+def test_tasks_verify_what_they_open_and_the_driver_verifies_nothing(tmp_path, keys, proven_here, aggregate):
+    path = filled(tmp_path, 60).done()
+    assert node_files(path)
+    more = {} if aggregate is None else {"aggregate": aggregate, "projection": ["origin"]}
+    asked = normalise(descriptor(query_id="q-1", evidence={"mode": "full"}, **more)).descriptor
+    plan = plan_query(path, asked)
+    expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
+    assert len(expected[3]) == len(proven_here) > 0
+    for parts in CUTS:
+        proven_here.clear()
+        assert answer(plan, asked, Cut(plan, asked, keys, parts, random.Random(parts))) == expected
+        assert not proven_here
+
+
+@pytest.mark.parametrize("damage", ["no file", "short file", "other nodes"])
+def test_what_the_node_file_does_not_prove_in_a_task_is_proven_on_the_driver(tmp_path, keys, proven_here, damage):
+    path = filled(tmp_path, 40).done()
+    for file in node_files(path):
+        data = file.read_bytes()
+        if damage == "no file":
+            file.unlink()
+        else:
+            file.write_bytes(data[:-32] if damage == "short file" else bytes(len(data)))
+    asked = normalise(descriptor(query_id="q-1", evidence={"mode": "full"})).descriptor
+    plan = plan_query(path, asked)
+    expected = answer(plan, asked, LocalSource(plan, asked, KEYRING))
+    proven_here.clear()
+    assert answer(plan, asked, Cut(plan, asked, keys, 3, random.Random(3))) == expected
+    assert proven_here
+
+
+def test_a_log_whose_tree_was_changed_fails_in_the_words_of_one_process(tmp_path, keys):
+    """The last receipt of a label is one that its hub signed for another tree."""
+    world = filled(tmp_path, 40)
+    path = world.done()
+    asked = normalise(descriptor(query_id="q-1", evidence={"mode": "full"})).descriptor
+    plan = plan_query(path, asked)
+    wrong = []
+    for label_range in plan.labels:
+        receipt = label_range.head_receipt
+        assert receipt is not None
+        fields = {name: getattr(receipt, name) for name in ("label", "stream_seq", "leaf_hash", "hub_ts")}
+        forged = Receipt.issue(world.keys.signing_key_at(receipt.hub_ts), mmr_root=bytes(32), **fields)
+        wrong.append(replace(label_range, head_receipt=forged))
+    plan = replace(plan, labels=tuple(wrong))
+    words = []
+    for source in (LocalSource(plan, asked, KEYRING), Cut(plan, asked, keys, 3, random.Random(3))):
+        with pytest.raises(EvidenceFailed) as caught:
+            answer(plan, asked, source)
+        words.append(str(caught.value))
+    assert words[0] == words[1]

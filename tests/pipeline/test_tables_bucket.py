@@ -2,14 +2,17 @@
 
 import pickle
 
+import deltalake
+import polars
 import pytest
 from tests.pipeline.query_builders import KEYS, Recorder
 from tests.pipeline.table_builders import copy_of, erase
 from tests.pipeline.test_objectstore import store as store
 
 from veen import tables
-from veen.fs.stores import open_store
+from veen.fs.stores import ArrowStore, open_store
 from veen.log.keys import write_keys
+from veen.tables import publishing
 from veen.tables.log import TableLog, manifest_path
 from veen.tables.manifest import Change
 
@@ -61,3 +64,59 @@ def test_a_place_travels_by_its_address(store, tmp_path):
     assert b"s3://third/tables" in travelling
     assert len(travelling) < 200
     assert pickle.loads(travelling).uri == place.uri  # noqa: S301 - our own
+
+
+def test_tables_in_a_bucket_are_published_as_delta_where_they_lie(store, tmp_path):
+    world = Recorder(tmp_path / "hub")
+    keys = write_keys(tmp_path / "keys", KEYS.values())
+    store.put(tmp_path / "keys", "lake/empty")  # makes the bucket
+
+    def load(count):
+        for number in range(count):
+            world.now += 1
+            world.emit(client=number % 2)
+        world.store.retire()
+        tables.load(str(world.path), to, keys=keys, engine="python")
+
+    to = "s3://lake/tables"
+    load(6)
+    first = {done.table: done for done in tables.publish(to, ["delta"])}
+    assert first["silver"].location == "s3://lake/tables/silver"
+    assert first["silver"].added == len(TableLog(to).state().of("silver"))
+    assert all(done.commits == 0 for done in tables.publish(to, ["delta"]))  # nothing new
+    load(5)
+    tables.compact(to)
+    endpoint = store.environment["AWS_ENDPOINT_URL"].removeprefix("http://")
+    by_query = tables.publish(f"{to}?endpoint_override={endpoint}&scheme=http&region=us-east-1", ["delta"])
+    assert [done.commits for done in by_query if done.table == "silver"] == [2]
+    options = {**store.environment, "AWS_ALLOW_HTTP": "true"}
+    lake = deltalake.DeltaTable("s3://lake/tables/silver", storage_options=options)
+    paths = {f"silver/{path}" for path in lake.get_add_actions(flatten=True).column("path").to_pylist()}
+    assert paths == {file.path for file in TableLog(to).state().of("silver")}
+    rows = polars.read_delta("s3://lake/tables/silver", storage_options=options)
+    assert sorted(rows["leaf_hash"]) == sorted(row["leaf_hash"] for row in tables.rows(to, "silver"))
+    assert rows.height == 11
+    tables.vacuum(to, keep_sec=0)
+    assert polars.read_delta("s3://lake/tables/silver", storage_options=options).height == 11
+
+
+def test_what_cannot_be_published_behind_a_url_is_refused_by_name(store, tmp_path):
+    store.put(tmp_path, "refused/empty")
+    with pytest.raises(tables.PublishRefused, match="SQLite file"):
+        tables.publish("s3://refused/tables")
+    with pytest.raises(tables.PublishRefused, match="holds credentials"):
+        tables.publish("s3://key:secret@refused/tables", ["delta"])
+    with pytest.raises(tables.PublishRefused, match="mock: tables are published"):
+        publishing._place_of(ArrowStore("mock://x/tables", object(), "x/tables"))
+
+
+def test_tables_behind_a_file_url_are_published_as_those_of_their_directory(tmp_path):
+    world = Recorder(tmp_path / "hub")
+    world.emit()
+    keys = write_keys(tmp_path / "keys", KEYS.values())
+    to = f"file://{tmp_path}/tables"
+    tables.load(world.done(), to, keys=keys, engine="python")
+    published = tables.publish(to, tables=["silver"])
+    assert [done.format for done in published] == ["delta", "iceberg"]
+    assert tables.iceberg_catalog(to).load_table("veen.silver").scan().to_arrow().num_rows == 1
+    assert polars.read_delta(str(tmp_path / "tables" / "silver")).height == 1

@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
+
 from veen.log.events import REASONS
 from veen.tables import COLUMNS, ddl_of
+from veen.tables.schema import arrow_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
 
@@ -17,7 +20,15 @@ def test_the_columns_are_the_documented_ones():
     for part in block.split("-- ")[1:]:
         name, _, text = part.partition("\n")
         columns[name.strip()] = " ".join(text.split())
-    assert columns == {table: ddl_of(table) for table in (*COLUMNS, "typed_sdr_event_v1")}
+    assert columns == {table: ddl_of(table) for table in (*COLUMNS, "typed_sdr_event_v1", "state_kv")}
+
+
+def test_the_join_of_two_states_is_one_that_duckdb_takes():
+    (statement,) = re.findall(r"```\n-- Spark SQL, DuckDB, and[^\n]*\n(.*?)```", PAGE, re.DOTALL)
+    connection = duckdb.connect()
+    for table in ("state_wallet_ledger", "state_id_contexts"):
+        connection.register(table, arrow_of(table).empty_table())
+    assert connection.execute(statement).fetchall() == []
 
 
 def test_the_reasons_are_the_documented_ones():

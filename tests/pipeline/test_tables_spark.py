@@ -6,7 +6,7 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -139,6 +139,43 @@ def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
         assert frame.columns == [*(column.name for column in columns_of(name)), "sid", "day"]
     queue = tables.read(spark, loaded, "typed_veen_queue_v1")
     assert queue.where("`group` = 'workers'").count() == 0
+
+
+def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark, keys, tmp_path):
+    path = tmp_path / "hub"
+    path.mkdir()
+    world = Recorder(path)
+    for number in range(40):
+        told(world, number)
+    world.done()
+    digests, to = [], ""
+    for used, parts in ((None, None), (spark, 1), (spark, 7)):
+        to = str(tmp_path / f"tables-{parts}")
+        engine = "python" if used is None else "spark"
+        tables.load(str(path), to, keys=keys, engine=cast("Any", engine), spark=used, parts=parts)
+        tables.refresh(to, "kv", spark=used, parts=parts)
+        digests.append(TableLog(to).state().of("state_kv")[0].sha256)
+    assert len(set(digests)) == 1
+    tables.read(spark, to, "state_kv").createOrReplaceTempView("kv_now")
+    rows = spark.sql("SELECT key, value, ts, state_hash FROM kv_now ORDER BY key").collect()
+    expected = tables.to_arrow(to, "state_kv").select(["key", "value", "ts", "state_hash"]).to_pylist()
+    assert [row.asDict() for row in rows] == expected
+    assert expected
+
+
+def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, log, keys, tmp_path):
+    indexes = []
+    runs: tuple[tuple[Any, int], ...] = (("python", 1), ("spark", 1), ("spark", 2))
+    for engine, steps in runs:
+        to = str(tmp_path / f"{engine}-{steps}")
+        for step in range(steps):  # the last one names the path: in two steps, for files that are there already
+            paths = ("payload.n",) if step == steps - 1 else ()
+            used = spark if engine == "spark" else None
+            tables.load(log, to, keys=keys, engine=engine, spark=used, parts=1, indexes=paths)
+        files = TableLog(to).state().of("typed_sdr_event_v1")
+        indexes.append(sorted(str((file.labels, file.file_index)) for file in files))
+    assert indexes[0] == indexes[1] == indexes[2]
+    assert all("payload.n" in index for index in indexes[0])
 
 
 def test_a_selective_query_reads_few_files(spark, loaded):

@@ -34,6 +34,9 @@ class TableStore(Protocol):
     def get(self, path: str, at_most: int) -> bytes:
         """FileNotFoundError if there is nothing, FileRefused if it is larger than `at_most` bytes."""
 
+    def has(self, path: str) -> bool:
+        """Whether there is a file."""
+
     def put(self, path: str, data: bytes) -> None:
         """Durable when it returns; what is there is replaced."""
 
@@ -71,6 +74,9 @@ class LocalStore:
 
     def get(self, path: str, at_most: int) -> bytes:
         return read_inside(self._fs, path, at_most)
+
+    def has(self, path: str) -> bool:
+        return check_inside(self._root, path).is_file()
 
     def put(self, path: str, data: bytes) -> None:
         """Tables hold what was sealed in the log: files and directories are their owner's alone."""
@@ -139,6 +145,11 @@ class ArrowStore:
             check_size(handle.size(), at_most, path)
             data: bytes = handle.read()
             return data
+
+    def has(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self._fs.get_file_info(self._path(path)).type == fs.FileType.File)
 
     def put(self, path: str, data: bytes) -> None:
         where = self._path(path)

@@ -16,6 +16,7 @@ from veen.overlays.framework.body import Body, Draft
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.typed_table import StateTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,3 +77,15 @@ class AnchorFold(Ordered[_Position, StatedRoot, Mapping[_Position, StatedRoot]])
 
     def show(self, state: Table[_Position, StatedRoot], as_of: int) -> Mapping[_Position, StatedRoot]:
         return dict(sorted(state.items()))
+
+
+STATES: Final = (
+    StateTable.of(
+        AnchorFold.name,
+        StatedRoot,
+        {"hub_id": "hex", "label": "hex", "upto_seq": "integer"},
+        lambda view: view,
+        about="the first root that was stated for each position",
+        times=("hub_ts",),
+    ),
+)

@@ -18,6 +18,7 @@ from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.spans import Additive, Spans
+from veen.overlays.framework.typed_table import StateTable, TypedColumn
 
 MAX_TOMBS: Final = 32_768  # more than fit into a body
 
@@ -240,3 +241,23 @@ def counter_value(shards: dict[bytes, int]) -> int:
 
 def _is_live(expires_at: int | None, as_of: int) -> bool:
     return expires_at is None or as_of <= expires_at
+
+
+STATES: Final = (
+    StateTable.of(
+        LwwFold.name,
+        Register,
+        {"key": "hex"},
+        lambda view: view,
+        about="the last write to each key",
+        times=("expires_at",),
+    ),
+    StateTable.of(OrSetFold.name, Member, {"elem": "hex"}, lambda view: view, about="the elements that are present"),
+    StateTable(
+        fold=CounterFold.name,
+        about="the sum of each shard",
+        columns=(TypedColumn("shard", "hex", "who counts"), TypedColumn("count", "integer", "the sum of its deltas")),
+        key=("shard",),
+        rows=lambda view: ({"shard": shard, "count": count} for shard, count in view.items()),
+    ),
+)

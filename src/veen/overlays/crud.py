@@ -19,6 +19,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
+from veen.overlays.framework.typed_table import StateTable
 
 Key = tuple[str, str]  # (entity, id)
 
@@ -101,3 +102,15 @@ class CrudFold(Ordered[Key, Record, dict[str, dict[str, Record]]]):
 
 def _is_live(record: Record, at: int) -> bool:
     return record.expires_at is None or at <= record.expires_at
+
+
+STATES: Final = (
+    StateTable.of(
+        CrudFold.name,
+        Record,
+        {"entity": "text", "id": "text"},
+        lambda view: (((entity, id_), record) for entity, of in view.items() for id_, record in of.items()),
+        about="records that exist, at their last revision",
+        times=("expires_at",),
+    ),
+)

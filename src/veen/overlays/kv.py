@@ -14,6 +14,7 @@ from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
+from veen.overlays.framework.typed_table import StateTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +106,10 @@ class KvFold(Compact[dict[str, Write], dict[str, KvEntry]]):
             for key, write in sorted(state.items())
             if write.value is not None and (write.expires_at is None or as_of <= write.expires_at)
         }
+
+
+STATES: Final = (
+    StateTable.of(
+        KvFold.name, KvEntry, {"key": "text"}, lambda view: view, about="values by key", times=("expires_at",)
+    ),
+)

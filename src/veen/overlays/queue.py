@@ -23,6 +23,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
+from veen.overlays.framework.typed_table import StateTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,3 +195,25 @@ class QueueFold(Ordered[Key, QueueItem | Delivery, QueueView]):
 
 def _has_acked(record: QueueItem | Delivery | None) -> bool:
     return isinstance(record, Delivery) and record.acked
+
+
+STATES: Final = (
+    StateTable.of(
+        QueueFold.name,
+        QueueItem,
+        {"msg_id": "hex"},
+        lambda view: view.items,
+        part="items",
+        about="items that may be delivered",
+        times=("expires_at",),
+    ),
+    StateTable.of(
+        QueueFold.name,
+        Delivery,
+        {"group": "text", "msg_id": "hex"},
+        lambda view: view.deliveries,
+        part="deliveries",
+        about="what groups have said of items",
+        times=("last_ts",),
+    ),
+)

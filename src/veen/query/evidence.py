@@ -6,11 +6,15 @@ whose receipt is verified as well. The first failure in logical order ends the q
 
 Proofs need nodes of the tree. The node file of a hub is used where there is one: it need not be trusted, since every
 proof is checked against signed roots. Elsewhere, or if a proof fails, the tree is made again from the leaves.
+
+Tasks of a parallel execution verify what they open themselves, by the node file. What a task cannot verify goes to the
+driver as it is, and is verified there: so a tree is made again once and not by every task, and a failure is told in the
+same words and at the same place in the order as by one process.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import TracebackType
 from typing import IO, Final, Self
@@ -104,15 +108,22 @@ def _write_all(file: IO[bytes], pending: bytearray) -> None:
     pending.clear()
 
 
+class NoNodes(Exception):
+    """The node file is not there or does not prove an entry, and this prover makes no tree of its own."""
+
+
 class Prover:
     """Verifies matches of one query. Use it as a context: it holds files.
 
     `leaves` has the positions and leaves of a label, for a log whose files are not in the directory of the prefix.
+    Without `rebuilds`, only the node file is used, else NoNodes.
     """
 
-    def __init__(self, prefix: Prefix, descriptor: QueryDescriptor, leaves: Leaves | None = None) -> None:
+    def __init__(
+        self, prefix: Prefix, descriptor: QueryDescriptor, leaves: Leaves | None = None, *, rebuilds: bool = True
+    ) -> None:
         self._fs = open_fs(prefix.uri)
-        self._leaves = leaves
+        self._leaves, self._rebuilds = leaves, rebuilds
         self._identity = prefix.identity
         self._names = descriptor.stream_names
         self._labels = {label_range.label: label_range for label_range in prefix.labels}
@@ -124,6 +135,18 @@ class Prover:
 
     def __exit__(self, *_: tuple[type[BaseException] | None, BaseException | None, TracebackType | None]) -> None:
         self._trees.clear()
+
+    def verify_signed(self, matches: Iterable[Match]) -> Iterator[Match]:
+        """In a task: matches whose signatures were verified, each with its evidence in the place of its witness.
+
+        One that cannot be verified here stays as it is.
+        """
+        for match in matches:
+            try:
+                verified = None if match.fault is not None else self.verify(match, signed=True).to_bytes()
+            except (NoNodes, EvidenceFailed):
+                verified = None
+            yield match if verified is None else match._replace(witness=None, verified=verified)
 
     def verify(self, match: Match, *, signed: bool = False) -> Verified:
         """EvidenceFailed unless everything holds. `signed` if an executor has verified the signatures already."""
@@ -184,6 +207,8 @@ class Prover:
         return tree
 
     def _rebuilt(self, label_range: LabelRange) -> _Tree:
+        if not self._rebuilds:
+            raise NoNodes
         leaves = self._leaves(label_range) if self._leaves else _leaves_of(self._fs, label_range)
         return _rebuilt_tree(leaves, label_range)
 

@@ -130,7 +130,11 @@ class FieldPath:
         """What the record has there; null if it has nothing."""
         if not self.path:
             return _BASE[self.name](record)
-        value = record.payload
+        return self.part_of(record.payload)
+
+    def part_of(self, payload: Json) -> Json:
+        """What a payload has at the path; null if it has nothing."""
+        value = payload
         for step in self.path:
             if type(value) is dict:
                 value = value.get(step)

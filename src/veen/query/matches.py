@@ -52,6 +52,7 @@ class Match(NamedTuple):
     partial: Partial | None  # of an aggregate, what the event adds
     witness: Witness | None  # None: the query asks for no evidence
     fault: str | None  # why its signatures do not hold; only checked in mode "full"
+    verified: bytes | None = None  # what the evidence says of it, if a task has verified it; then there is no witness
 
     @property
     def stream_seq(self) -> int:

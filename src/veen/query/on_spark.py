@@ -41,6 +41,7 @@ from veen.query.tasks import (
     merged_batches,
     pack_batches,
     pairs_in,
+    with_evidence,
 )
 from veen.spark.runner import job, over, parts_for, surveyed
 
@@ -64,7 +65,7 @@ class SparkSource:
         table: TableTask | None = None,
     ) -> None:
         """`table`: files that answer a part of the query, besides the log."""
-        self._spark = spark
+        self._spark, self._prefix = spark, prefix
         self._job = QueryJob(uri=prefix.uri, descriptor=descriptor, identity=prefix.identity, keys=keys)
         size = prefix.size + (table.size if table is not None else 0)
         self._parts = parts or parts_for(spark, size)
@@ -134,7 +135,7 @@ class SparkSource:
     def _prepared(self) -> tuple[QueryJob, list[Part]]:
         """The job with its buckets, and its tasks, each slice with the time before it."""
         if len(self._tasks) == 1 and not self._files:  # it reads all slices in order, into one bucket
-            return self._job, [*self._tasks]
+            return self._job, with_evidence(self._job.descriptor, self._prefix, self._tasks)
         if self._times is None:
             self._times = surveyed(
                 self._spark, self._job.uri, self._tasks, what="query: survey times", failure=ExecutionFailed
@@ -142,7 +143,10 @@ class SparkSource:
         tasks = with_times(self._tasks, self._times)
         begins = [file.first_ts for task in self._files for file in task.files]
         bounds = boundaries(tasks, self._times, min(self._parts, _MAX_BUCKETS), more=begins)
-        return replace(self._job, bounds=bounds), [*tasks, *self._files]
+        return replace(self._job, bounds=bounds), [
+            *with_evidence(self._job.descriptor, self._prefix, tasks),
+            *self._files,
+        ]
 
     def _blobs(self, frame: "DataFrame", what: str) -> Iterator[bytes]:
         with job(self._spark, what, ExecutionFailed):

@@ -60,6 +60,9 @@ def may_have(index: FileIndex | None, chosen: Filter) -> bool:
     if chosen.last_ts is not None:
         bounds.append(("hub_time", "<=", chosen.last_ts))
     bounds += filter(None, map(_bound, chosen.where))
+    paths = [condition for condition in chosen.where if condition.field.name in index.paths]
+    if not all(index.paths[condition.field.name].may_be(condition.op, condition.value) for condition in paths):
+        return False
     return all(
         name not in index.columns or index.columns[name].may_be(operator, value) for name, operator, value in bounds
     )
@@ -166,7 +169,8 @@ class TableTask:
     def tables(self, descriptor: QueryDescriptor) -> Iterator[pa.Table]:
         """The rows of each file at positions that count, without those of another subject, type or time."""
         for file in self.files:
-            yield self._inside(file, _chosen(read_part(self.store, EVENTS, file), descriptor.filter))
+            rows = read_part(self.store, EVENTS, file, check_paths=False)
+            yield self._inside(file, _chosen(rows, descriptor.filter))
 
     def matches_of(self, descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[Match]:
         """The matches among some of these rows."""

@@ -10,10 +10,10 @@ that, by each task and each bucket; how many matches it left out travels with th
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,14 @@ from veen.core.objects.identity import HubIdentity
 from veen.fs.places import open_fs
 from veen.log.columns import Column, arrow_schema, batched
 from veen.log.keys import KeyFile
+from veen.log.prefix import Prefix
 from veen.log.skips import Skips
 from veen.log.slices import Slice
 from veen.log.times import Times
 from veen.query import canonical
 from veen.query.aggregate import Partial
 from veen.query.descriptor import QueryDescriptor
+from veen.query.evidence import Prover
 from veen.query.matches import Match, Matcher, MatchTally, Witness
 from veen.query.ordering import MAX_ORDERED
 
@@ -53,6 +55,7 @@ MATCHES: Final = (
     _column("partial", "BINARY", pa.binary()),
     *(_column(name, "BINARY", pa.binary()) for name in Witness._fields),
     _column("fault", "STRING", pa.string()),
+    _column("verified", "BINARY", pa.binary()),
 )
 ORDER_KEYS: Final = ("ts", "stream", "epoch", "stream_seq", "leaf_hash")  # the logical order (D-27)
 BLOB: Final = (_column("blob", "BINARY", pa.binary()),)
@@ -76,7 +79,28 @@ class RowTask(Protocol):
     def matches(self, descriptor: QueryDescriptor) -> Iterator[Match]: ...
 
 
-Part = Sequence[Slice] | RowTask
+@dataclass(frozen=True, slots=True)
+class ProvenSlices:
+    """Slices whose matches the task verifies: with the heads of their labels, and nothing else of the prefix."""
+
+    slices: tuple[Slice, ...]
+    heads: Prefix
+
+    @classmethod
+    def of(cls, slices: Sequence[Slice], prefix: Prefix) -> Self:
+        labels = {part.label for part in slices}
+        heads = (replace(head, slices=(), chunks=()) for head in prefix.labels if head.label in labels)
+        return cls(tuple(slices), replace(prefix, labels=tuple(heads)))
+
+
+Part = Sequence[Slice] | RowTask | ProvenSlices
+
+
+def with_evidence(descriptor: QueryDescriptor, prefix: Prefix, tasks: Iterable[Sequence[Slice]]) -> list[Part]:
+    """In mode "full" tasks verify what they open; which rows mode "spot" samples is known only in their order."""
+    if descriptor.evidence.mode != "full":
+        return [*tasks]
+    return [ProvenSlices.of(task, prefix) for task in tasks]
 
 
 def boundaries(
@@ -101,9 +125,10 @@ def boundaries(
 
 
 def _matches(job: QueryJob, part: Part, skips: Skips) -> Iterator[Match]:
-    if not isinstance(part, Sequence):
-        return part.matches(job.descriptor)
-    return Matcher(job.descriptor, job.keys.load(), job.identity).matches(open_fs(job.uri), part, skips)
+    slices = part.slices if isinstance(part, ProvenSlices) else part
+    if not isinstance(slices, Sequence):
+        return slices.matches(job.descriptor)
+    return Matcher(job.descriptor, job.keys.load(), job.identity).matches(open_fs(job.uri), slices, skips)
 
 
 def stream_numbers(descriptor: QueryDescriptor) -> dict[bytes, int]:
@@ -116,7 +141,7 @@ def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
     tally, numbers = MatchTally(), stream_numbers(job.descriptor)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for match in _first(job.descriptor, _matches(job, part, tally), tally):
+        for match in _verified(job, part, _first(job.descriptor, _matches(job, part, tally), tally)):
             ts, stream_id, epoch, stream_seq, leaf_hash = match.order
             row = {
                 "bucket": bisect_right(job.bounds, match.order),
@@ -129,11 +154,21 @@ def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
                 "row": match.row,
                 "partial": match.partial.to_bytes() if match.partial else None,
                 "fault": match.fault,
+                "verified": match.verified,
             }
             yield row | match.witness._asdict() if match.witness else row
         yield from _notes(tally)
 
     yield from batched(rows(), arrow_schema(MATCHES))
+
+
+def _verified(job: QueryJob, part: Part, matches: Iterator[Match]) -> Iterator[Match]:
+    """With their evidence, if the part has what it takes."""
+    if not isinstance(part, ProvenSlices):
+        yield from matches
+        return
+    with Prover(part.heads, job.descriptor, rebuilds=False) as prover:
+        yield from prover.verify_signed(matches)
 
 
 def _first(descriptor: QueryDescriptor, matches: Iterator[Match], tally: MatchTally) -> Iterator[Match]:
@@ -245,9 +280,9 @@ def matches_in(blob: bytes, streams: Sequence[bytes], tally: MatchTally) -> Iter
     batch = _unpacked(blob, MATCHES)
     numbers = [batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in ORDER_KEYS[:4]]
     texts = [_bytes_of(batch.column(name)) for name in ("leaf_hash", "label", "row")]
-    others = [_optional(batch.column(name)) for name in ("partial", "fault", *Witness._fields)]
+    others = [_optional(batch.column(name)) for name in ("partial", "fault", "verified", *Witness._fields)]
     for row in zip(*numbers, *texts, *others, strict=True):
-        ts, stream, epoch, stream_seq, leaf_hash, label, data, partial, fault, *witness = row
+        ts, stream, epoch, stream_seq, leaf_hash, label, data, partial, fault, verified, *witness = row
         if ts < 0:
             add_note(data, tally)
             continue
@@ -258,6 +293,7 @@ def matches_in(blob: bytes, streams: Sequence[bytes], tally: MatchTally) -> Iter
             None if partial is None else Partial.from_bytes(partial),
             None if witness[0] is None else Witness(*witness),
             fault,
+            verified,
         )
 
 

@@ -7,7 +7,7 @@ tables.read(spark, "./tables", "silver").where("day = '2025-11-19' AND ok")
 
 from veen.tables.errors import LoadFailed, LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
 from veen.tables.frames import register_duckdb, to_arrow, to_polars
-from veen.tables.gold import Refreshed, cuts_of, refresh, replace_gold
+from veen.tables.gold import Refreshed, cuts_of, refresh, replace_gold, tables_of
 from veen.tables.loading import LoadReport, load
 from veen.tables.log import TableLog
 from veen.tables.publishing import PublishedTable, PublishRefused, iceberg_catalog, publish
@@ -51,6 +51,7 @@ __all__ = [
     "rows",
     "show",
     "stream",
+    "tables_of",
     "to_arrow",
     "to_polars",
     "vacuum",

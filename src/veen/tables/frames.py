@@ -9,9 +9,8 @@ from veen.fs.stores import TableStore
 from veen.log.frames import polars_frame
 from veen.tables.log import TableLog
 from veen.tables.parts import read_part
-from veen.tables.reading import chosen_files
+from veen.tables.reading import chosen_files, ready_tables
 from veen.tables.schema import COLUMNS, arrow_of
-from veen.tables.typed import definition_of, installed
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,8 +43,7 @@ def register_duckdb(
 ) -> tuple[str, ...]:
     """A view for each table that has files or is complete, under its own name; which they are."""
     state = TableLog(to).existing(version)
-    typed = [name for name, table in installed().items() if state.typed.get(name) == definition_of(table)]
-    names = tuple(sorted([*(name for name in COLUMNS if state.of(name)), *typed]))
+    names = tuple(sorted(name for name in ready_tables(state) if name not in COLUMNS or state.of(name)))
     for name in names:
         connection.register(name, to_arrow(to, name, version=state.version))
     return names

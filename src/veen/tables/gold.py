@@ -14,13 +14,14 @@ import pyarrow as pa
 from veen.fs.stores import TableStore
 from veen.log.events import entry_of
 from veen.log.keys import KeyFile
+from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.tables.log import TableLog
 from veen.tables.manifest import Change, TableState
 from veen.tables.parts import read_part, write_part
 from veen.tables.reading import read, rows
 from veen.tables.schema import arrow_of
-from veen.tables.states import state_entries
+from veen.tables.states import declared_states, is_state, state_entries, state_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,10 +52,14 @@ def cuts_of(state: TableState) -> tuple[Cut, ...]:
 def replace_gold(
     log: TableLog, state: TableState, group: str, tables: Mapping[str, pa.Table], meta: Mapping[str, Any]
 ) -> TableState:
-    """Put rows of `group` in place of those that were there, in all given tables and in one commit."""
-    add, remove = {}, []
+    """Put rows of `group` in place of those that were there, in all given tables and in one commit.
+
+    Tables of states that nobody declares any more lose theirs.
+    """
+    add = {}
+    replaced = {*tables, *filter(is_state, state.files)}
+    remove = [file.path for table in sorted(replaced) for file in state.of(table) if file.group == group]
     for table, content in tables.items():
-        remove += [file.path for file in state.of(table) if file.group == group]
         add[table] = (write_part(log.store, table, group, content.cast(arrow_of(table))),) if content.num_rows else ()
     change = Change(kind="gold", at=log.now, add=add, remove=tuple(remove), meta={group: dict(meta)})
     return log.commit(state, change)
@@ -78,14 +83,22 @@ def refresh(
     cuts = cuts_of(state)
     meta_before = state.meta.get(fold)
     bound = _bound(state, cuts)
-    if meta_before is not None and meta_before["bound"] == bound:
+    maker = BUILTIN.with_installed().make_fold(fold)
+    declared = None if maker is None else declared_states(maker)  # None: not installed here, so nothing is known
+    if meta_before is not None and meta_before["bound"] == bound and declared in (None, meta_before.get("tables")):
         return Refreshed(version=state.version, fold=fold, state_hash=meta_before["state_hash"], changed=False)
     resumable = meta_before is not None and meta_before["erased"] == _erased(state)
     if path is not None and keys is not None:
         result = _from_log(log, state, fold, path, keys, cuts, spark, parts, resume=resumable)
     else:
         result = _from_silver(log, state, fold, cuts, spark, parts)
-    meta = {"bound": bound, "erased": _erased(state), "state_hash": result.state_hash.hex(), "plan": result.plan}
+    meta = {
+        "bound": bound,
+        "erased": _erased(state),
+        "state_hash": result.state_hash.hex(),
+        "plan": result.plan,
+        "tables": declared_states(result.fold),
+    }
     after = replace_gold(log, state, fold, _tables(fold, result), meta)
     return Refreshed(
         version=after.version, fold=fold, state_hash=result.state_hash.hex(), changed=True, resumed=result.resumed
@@ -158,6 +171,11 @@ def snapshot_of(log: TableLog, state: TableState, fold: str) -> Snapshot | None:
     return None
 
 
+def tables_of(result: "FoldResult") -> dict[str, pa.Table]:
+    """The state of a fold as tables with the columns that its overlay declares, by name; needs no place for tables."""
+    return state_tables(result.fold.name, result.fold, result.view, result.state_hash)
+
+
 def _tables(fold: str, result: "FoldResult") -> dict[str, pa.Table]:
     bindings = [
         {
@@ -181,4 +199,5 @@ def _tables(fold: str, result: "FoldResult") -> dict[str, pa.Table]:
         for part, key, value in state_entries(result.view)
     ]
     contents = {"gold": bindings, "gold_state": snapshot, "gold_issues": issues, "gold_entries": entries}
-    return {table: pa.Table.from_pylist(content, schema=arrow_of(table)) for table, content in contents.items()}
+    gold = {table: pa.Table.from_pylist(content, schema=arrow_of(table)) for table, content in contents.items()}
+    return gold | state_tables(fold, result.fold, result.view, result.state_hash)

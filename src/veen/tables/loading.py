@@ -29,9 +29,11 @@ from veen.log.prefix import Prefix, make_prefix
 from veen.log.slices import Slice, budget
 from veen.log.times import Clock
 from veen.overlays.framework.typed_table import TypedTable
+from veen.overlays.recorder.events import EVENTS_TABLE
 from veen.spark.runner import collected, timed_tasks
 from veen.storage.pinned import pin
 from veen.tables.errors import LoadFailed, LogMoved, OtherHub
+from veen.tables.index import index_of, paths_after
 from veen.tables.log import TableLog
 from veen.tables.manifest import Change, DataFile, TableHead, TableState
 from veen.tables.parts import TARGET_BYTES, PartWriter, read_part
@@ -68,6 +70,7 @@ class LoadJob:
     identity: HubIdentity | None = None
     target_bytes: int = TARGET_BYTES
     typed: Mapping[str, str] = field(default_factory=dict)  # typed tables and the hashes of their declarations
+    indexes: tuple[str, ...] = ()  # paths of payloads that have an index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]
     """
     declared = _declared(job.typed)
     names = ("bronze", "silver", *(table.name for table in declared))
-    writers = {name: PartWriter(job.to, name, target_bytes=job.target_bytes) for name in names}
+    writers = {name: PartWriter(job.to, name, target_bytes=job.target_bytes, paths=job.indexes) for name in names}
     heads: dict[str, TableHead] = {}
 
     def add_bronze(batch: pa.RecordBatch) -> None:
@@ -267,6 +270,7 @@ def commit_prefix(
         add={table: tuple(files) for table, files in add.items()},
         typed=job.typed,
         readers=readers,
+        indexes=job.indexes,
     )
     return log.commit(state, change)
 
@@ -283,11 +287,11 @@ def complete_typed(
     new = {name: text for name, text in typed.items() if state.typed.get(name) != text}
     if not state.version or not new:
         return state
-    store = log.store
+    store, paths = log.store, state.indexes
 
     def derive(file: DataFile) -> Iterator[pa.RecordBatch]:
         declared = _declared(new)
-        writers = {table.name: PartWriter(store, table.name) for table in declared}
+        writers = {table.name: PartWriter(store, table.name, paths=paths) for table in declared}
         for name, part in typed_batches(read_part(store, "silver", file), declared):
             writers[name].add(part)
         yield pa.RecordBatch.from_pylist(list(_files(writers.values())), schema=arrow_schema(RESULTS))
@@ -306,6 +310,28 @@ def complete_typed(
     return log.commit(state, change)
 
 
+def complete_indexes(
+    log: TableLog, state: TableState, paths: tuple[str, ...], *, spark: "SparkSession | None" = None
+) -> TableState:
+    """Give every file of recorder events the indexes of these paths, and of no others. Files stay as they are."""
+    store, table = log.store, EVENTS_TABLE.name
+    files = [file for file in state.of(table) if file.file_index is not None and {*file.file_index.paths} != {*paths}]
+    if not files and state.indexes == paths:
+        return state
+
+    def describe(file: DataFile) -> Iterator[pa.RecordBatch]:
+        rows = read_part(store, table, file, check_paths=False)
+        index = index_of(table, rows, paths)
+        value = json.dumps(file._replace(file_index=index).to_json())
+        yield pa.RecordBatch.from_pylist(
+            [{"kind": "file", "name": table, "value": value}], schema=arrow_schema(RESULTS)
+        )
+
+    results = collected(spark, files, describe, RESULTS, what="tables: index", failure=LoadFailed)
+    described = tuple(DataFile.from_json(table, json.loads(row["value"])) for row in results)
+    return log.commit(state, Change(kind="index", at=log.now, add={table: described}, indexes=paths))
+
+
 def load(
     path: str,
     to: str | TableStore,
@@ -318,8 +344,13 @@ def load(
     verify: Level = "hash",
     max_entries: int = MAX_ENTRIES,
     target_bytes: int = TARGET_BYTES,
+    indexes: Collection[str] = (),
+    drop_indexes: Collection[str] = (),
 ) -> LoadReport:
     """Bring the tables at `to` up to the log at `path`; with nothing new, nothing is written.
+
+    `indexes` are paths of payloads (`payload.amount`) that queries select by: from now on each file of recorder events
+    has an index of them, those that are there already included, until `drop_indexes` names them.
 
     What was loaded stays as it is: entries that no key opened are rows with the reason `sealed`, also when a later load
     comes with more keys.
@@ -331,6 +362,7 @@ def load(
     used = spark if engine == "spark" else None
     log = TableLog(to)
     first = state = log.state()
+    paths = paths_after(state.indexes, indexes, drop_indexes)
     pinned = pin(path)
     check_hub(state, pinned.identity)
     whole = make_prefix(path, streams=streams, since=state.marks, pinned=pinned, roots=False)
@@ -343,6 +375,7 @@ def load(
         identity=pinned.identity,
         target_bytes=target_bytes,
         typed=typed_now(),
+        indexes=paths,
     )
     while True:
         start = {label: state.heads[label].upto_seq for label in heads if label in state.heads}
@@ -352,6 +385,7 @@ def load(
             break
         state = commit_prefix(log, state, prefix, job, spark=used, parts=parts)
     state = complete_typed(log, log.made(state, job.typed), job.typed, spark=used)
+    state = complete_indexes(log, state, paths, spark=used)
     return LoadReport(
         version=state.version,
         entries=whole.entries,

@@ -13,9 +13,10 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self
 
 from veen.fs.inside import FileRefused, check_name, check_size
+from veen.log.errors import OptionError
 from veen.log.prefix import Mark
 from veen.tables.errors import TableDamaged
-from veen.tables.index import FileIndex
+from veen.tables.index import FileIndex, path_of
 
 FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 256 << 20
@@ -23,6 +24,7 @@ _MAX_FILE_BYTES: Final = 4 << 30
 _SUFFIX: Final = ".parquet"
 TABLES: Final = ("bronze", "silver", "gold", "gold_state", "gold_issues", "gold_entries")
 _TYPED: Final = re.compile(r"typed_[a-z0-9_]{1,128}")  # by schema; overlays declare them
+_STATE: Final = re.compile(r"state_[a-z0-9_]{1,128}")  # by fold; the same
 
 
 class DataFile(NamedTuple):
@@ -86,7 +88,7 @@ class Dead(NamedTuple):
 class Change:
     """What one manifest says. Everything but `kind` and `at` may be empty."""
 
-    kind: str  # load, stream, compact, erase, gold, vacuum
+    kind: str  # load, stream, compact, erase, gold, typed, index, vacuum
     at: int  # seconds: for people, and for the grace of replaced files
     hub: str | None = None
     batch: tuple[str, int] | None = None  # of a stream: its id and the number of the micro-batch
@@ -98,6 +100,7 @@ class Change:
     meta: Mapping[str, Any] = field(default_factory=dict)  # gold: by fold
     typed: Mapping[str, str] | None = None  # the typed tables that are complete from now on; None: those before
     readers: Mapping[str, str] = field(default_factory=dict)  # by stream in hex: whose keys opened it (`reader_mark`)
+    indexes: tuple[str, ...] | None = None  # paths of payloads that have an index from now on; None: those before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,7 @@ class TableState:
     meta: Mapping[str, Any] = field(default_factory=dict)
     typed: Mapping[str, str] = field(default_factory=dict)  # complete typed tables and the hash of their declaration
     readers: Mapping[str, str] = field(default_factory=dict)  # as in Change; "": loads with several marks
+    indexes: tuple[str, ...] = ()  # paths of payloads that new files have an index of
 
     def of(self, table: str) -> tuple[DataFile, ...]:
         """The files of a table, by path."""
@@ -155,6 +159,7 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
         meta={**state.meta, **change.meta},
         typed=state.typed if change.typed is None else change.typed,
         readers={**state.readers, **_readers_after(state.readers, change.readers)},
+        indexes=state.indexes if change.indexes is None else change.indexes,
     )
 
 
@@ -217,6 +222,7 @@ def _change_json(change: Change) -> dict[str, Any]:
         "meta": change.meta,
         "typed": change.typed,
         "readers": change.readers,
+        "indexes": change.indexes,
     }
 
 
@@ -235,6 +241,7 @@ def _change_of(value: dict[str, Any]) -> Change:
         meta=value["meta"],
         typed=_typed_of(value.get("typed")),
         readers=_readers_of(value),
+        indexes=_indexes_of(value),
     )
 
 
@@ -244,6 +251,15 @@ def _readers_of(value: dict[str, Any]) -> dict[str, str]:
     if not all(type(text) is str for member in readers.items() for text in member):
         raise FileRefused("a reader of a stream is none")
     return dict(readers)
+
+
+def _indexes_of(value: dict[str, Any]) -> tuple[str, ...] | None:
+    """Absent in manifests of earlier releases."""
+    names = value.get("indexes")
+    try:
+        return None if names is None else tuple(path_of(name).name for name in names)
+    except OptionError as exc:
+        raise FileRefused(str(exc)) from exc
 
 
 def _typed_of(value: Any) -> dict[str, str] | None:
@@ -264,6 +280,7 @@ def _state_json(state: TableState) -> dict[str, Any]:
         "meta": state.meta,
         "typed": state.typed,
         "readers": state.readers,
+        "indexes": state.indexes,
     }
 
 
@@ -281,6 +298,7 @@ def _state_of(value: dict[str, Any], version: int, digest: str) -> TableState:
         meta=value["meta"],
         typed=_typed_of(value.get("typed")) or {},
         readers=_readers_of(value),
+        indexes=_indexes_of(value) or (),
     )
 
 
@@ -298,7 +316,7 @@ def _files_of(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
 
 
 def _is_table(name: str) -> bool:
-    return name in TABLES or _TYPED.fullmatch(name) is not None
+    return name in TABLES or _TYPED.fullmatch(name) is not None or _STATE.fullmatch(name) is not None
 
 
 def _data_path(path: Any) -> str:

@@ -5,7 +5,7 @@ that failed leaves files that nobody names, and `vacuum` removes them.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import sha256
 from typing import Any, Final
 
@@ -27,8 +27,10 @@ _ROW_GROUP: Final = 8_192
 class PartWriter:
     """Rows of one table in; files of it out."""
 
-    def __init__(self, store: TableStore, table: str, *, target_bytes: int = TARGET_BYTES) -> None:
-        self._store, self.table, self._target = store, table, target_bytes
+    def __init__(
+        self, store: TableStore, table: str, *, target_bytes: int = TARGET_BYTES, paths: Collection[str] = ()
+    ) -> None:
+        self._store, self.table, self._target, self._paths = store, table, target_bytes, paths
         self._held: dict[str, list[pa.RecordBatch]] = {}
         self._sizes: dict[str, int] = {}
         self.files: list[DataFile] = []
@@ -49,7 +51,7 @@ class PartWriter:
     def _flush(self, group: str) -> None:
         rows = pa.Table.from_batches(self._held.pop(group), schema=arrow_of(self.table))
         del self._sizes[group]
-        self.files.append(write_part(self._store, self.table, group, rows))
+        self.files.append(write_part(self._store, self.table, group, rows, paths=self._paths))
 
 
 def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -63,8 +65,8 @@ def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield group_of(stream_id, day), batch if len(where) == 1 else batch.take(pa.array(rows, pa.int64()))
 
 
-def write_part(store: TableStore, table: str, group: str, rows: pa.Table) -> DataFile:
-    """One file, under a name that was never used before."""
+def write_part(store: TableStore, table: str, group: str, rows: pa.Table, *, paths: Collection[str] = ()) -> DataFile:
+    """One file, under a name that was never used before; `paths` of payloads have an index, too."""
     path = f"{table}/{group}/{uuid.uuid4().hex}.parquet"
     rows = _sorted(table, rows)
     sink = pa.BufferOutputStream()
@@ -74,10 +76,10 @@ def write_part(store: TableStore, table: str, group: str, rows: pa.Table) -> Dat
     file = DataFile(path, rows.num_rows, len(data), sha256(data).hexdigest(), group)
     if not is_partitioned(table):
         return file
-    return _described(table, file, rows)
+    return _described(table, file, rows, paths)
 
 
-def _described(table: str, file: DataFile, rows: pa.Table) -> DataFile:
+def _described(table: str, file: DataFile, rows: pa.Table, paths: Collection[str]) -> DataFile:
     """With what a manifest says about its rows."""
     times = pc.min_max(rows.column("ts")).as_py()
     return file._replace(
@@ -85,7 +87,7 @@ def _described(table: str, file: DataFile, rows: pa.Table) -> DataFile:
         first_ts=times["min"],
         last_ts=times["max"],
         labels=_ranges(rows),
-        file_index=index_of(table, rows),
+        file_index=index_of(table, rows, paths),
     )
 
 
@@ -103,11 +105,14 @@ def _ranges(rows: pa.Table) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted((span["label"].hex(), span["stream_seq_min"], span["stream_seq_max"]) for span in spans))
 
 
-def read_part(store: TableStore, table: str, file: DataFile, *, as_written: bool = False) -> pa.Table:
+def read_part(
+    store: TableStore, table: str, file: DataFile, *, as_written: bool = False, check_paths: bool = True
+) -> pa.Table:
     """The rows of a file. TableDamaged if it is gone or is not, byte for byte, what was written.
 
     Also if its index in the manifest is not that of its rows. `as_written`: with the columns of the file, which may be
-    those of an overlay that is not installed here.
+    those of an overlay that is not installed here. Without `check_paths`, indexes of payloads are not compared, for
+    which payloads would have to be parsed.
     """
     try:
         data = store.get(file.path, file.size)
@@ -121,6 +126,9 @@ def read_part(store: TableStore, table: str, file: DataFile, *, as_written: bool
     if as_written:
         return rows
     rows = rows.cast(arrow_of(table))
-    if file.file_index is not None and file != _described(table, file, rows):
+    if file.file_index is None:
+        return rows
+    index = file.file_index if check_paths else file.file_index._replace(paths={})
+    if file._replace(file_index=index) != _described(table, file, rows, tuple(index.paths)):
         raise TableDamaged(f"{file.path}: the manifest says something else about its rows than they do")
     return rows

@@ -8,20 +8,22 @@ Metadata hold counts and times only. Minima and maxima of other columns would be
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 from veen.client.errors import ExtraMissing
 from veen.fs.inside import check_inside
-from veen.fs.stores import LocalStore
+from veen.fs.stores import LocalStore, TableStore, open_store
 from veen.log.errors import PipelineError
 from veen.tables.errors import NoTable, TableDamaged
 from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableState
-from veen.tables.schema import COLUMNS, PARTITIONS, arrow_of, is_partitioned
-from veen.tables.typed import definition_of, installed, is_typed
+from veen.tables.reading import ready_tables
+from veen.tables.schema import PARTITIONS, arrow_of, is_partitioned
 
 LakeFormat = Literal["delta", "iceberg"]
 LAKE_FORMATS: Final[tuple[LakeFormat, ...]] = ("delta", "iceberg")
@@ -31,6 +33,7 @@ NAMESPACE: Final = "veen"
 _VERSION: Final = "veen.manifest"
 _DIGEST: Final = "veen.manifest-sha256"
 _MS: Final = 1000
+_S3: Final = ("s3", "s3a", "s3n")  # the last two as Hadoop calls it
 
 
 class PublishRefused(PipelineError, code="E.USAGE"):
@@ -50,6 +53,37 @@ class PublishedTable:
     commits: int
     added: int
     removed: int
+
+
+class LakePlace(NamedTuple):
+    """Where tables lie, as libraries for lake tables call it."""
+
+    uri: str  # a directory, or a URL without a query
+    options: dict[str, str] | None = None  # of the store behind a URL; credentials come from the environment
+
+    @property
+    def is_local(self) -> bool:
+        return self.options is None
+
+
+def _place_of(store: TableStore) -> LakePlace:
+    """PublishRefused for a place that cannot hold lake tables."""
+    if isinstance(store, LocalStore):
+        return LakePlace(store.uri)
+    parts = urlsplit(store.uri)
+    if parts.scheme not in _S3:
+        raise PublishRefused(f"{parts.scheme}: tables are published in directories and behind s3://, and nowhere else")
+    if "@" in parts.netloc:
+        raise PublishRefused("the URL holds credentials: give them by the environment (AWS_ACCESS_KEY_ID, …) instead")
+    query = dict(parse_qsl(parts.query))
+    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{query.get('scheme', 'https')}://{endpoint}"
+    options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": query.get("region", "")}
+    if endpoint.startswith("http://"):
+        options["AWS_ALLOW_HTTP"] = "true"
+    path = parts.path.rstrip("/")
+    return LakePlace(f"s3://{parts.netloc}{path}", {name: value for name, value in options.items() if value})
 
 
 class LakeCommit(NamedTuple):
@@ -86,11 +120,14 @@ def publish(
 ) -> list[PublishedTable]:
     """Bring the lake tables up to the manifests. PublishRefused, NoTable, TableDamaged or ExtraMissing."""
     log = TableLog(to)
-    if not isinstance(log.store, LocalStore):
-        raise PublishRefused(f"{log.store.uri}: only tables in a directory of this machine can be published")
-    root, state = Path(log.store.uri), log.existing()
+    place, wanted = _place_of(log.store), tuple(formats)
+    if "iceberg" in wanted and not place.is_local:
+        raise PublishRefused(
+            f"{place.uri}: an Iceberg catalog is a SQLite file, which a bucket cannot hold; publish --delta there"
+        )
+    state = log.existing()
     names = _chosen(state, tables)
-    lakes = [(name, kind, _opened(kind, root, name)) for kind in formats for name in names]
+    lakes = [(name, kind, _opened(kind, place, name)) for kind in wanted for name in names]
     done: dict[tuple[str, LakeFormat], tuple[int, int, int]] = {(name, kind): (0, 0, 0) for name, kind, _ in lakes}
     for _, _, lake in lakes:
         if lake.published() > state.version:
@@ -98,7 +135,7 @@ def publish(
     first = min((lake.published() for _, _, lake in lakes), default=state.version) + 1
     for at in _states(log, first, state):
         for name, kind, lake in lakes:
-            change = _change(root, name, lake, at, is_last=at.version == state.version)
+            change = _change(log.store, name, lake, at, is_last=at.version == state.version)
             if change is not None:
                 lake.commit(change)
                 commits, added, removed = done[name, kind]
@@ -118,8 +155,7 @@ def publish(
 
 
 def _chosen(state: TableState, tables: Sequence[str] | None) -> list[str]:
-    complete = [name for name, table in installed().items() if state.typed.get(name) == definition_of(table)]
-    ready = [*(name for name in COLUMNS if state.of(name)), *sorted(name for name in complete if state.of(name))]
+    ready = [name for name in ready_tables(state) if state.of(name)]
     if tables is None:
         return ready
     if strange := [name for name in tables if name not in ready]:
@@ -138,7 +174,7 @@ def _states(log: TableLog, first: int, last: TableState) -> Iterator[TableState]
         yield last
 
 
-def _change(root: Path, table: str, lake: LakeTable, state: TableState, *, is_last: bool) -> LakeCommit | None:
+def _change(store: TableStore, table: str, lake: LakeTable, state: TableState, *, is_last: bool) -> LakeCommit | None:
     """What a version changes; None for nothing, or for one whose files are gone again, as after an erasure."""
     if state.version <= lake.published():
         return None
@@ -149,7 +185,7 @@ def _change(root: Path, table: str, lake: LakeTable, state: TableState, *, is_la
     if not add and not remove:
         return None
     for file in add:
-        if not check_inside(root, file.path).is_file():
+        if not store.has(file.path):
             if is_last:
                 raise TableDamaged(f"{file.path}: is gone")
             return None
@@ -163,8 +199,8 @@ def _group(path: str) -> str:
     return "/".join(path.split("/")[1:-1])
 
 
-def _opened(kind: LakeFormat, root: Path, table: str) -> LakeTable:
-    return DeltaLake(root, table) if kind == "delta" else IcebergLake(root, table)
+def _opened(kind: LakeFormat, place: LakePlace, table: str) -> LakeTable:
+    return DeltaLake(place, table) if kind == "delta" else IcebergLake(Path(place.uri), table)
 
 
 # --- Delta ---------------------------------------------------------------------------------------------------------
@@ -173,7 +209,7 @@ def _opened(kind: LakeFormat, root: Path, table: str) -> LakeTable:
 class DeltaLake:
     """A Delta table in the directory of one of ours, with `sid` and `day` as its partitions."""
 
-    def __init__(self, root: Path, table: str) -> None:
+    def __init__(self, place: LakePlace, table: str) -> None:
         try:
             import deltalake
         except ImportError as exc:
@@ -181,14 +217,18 @@ class DeltaLake:
         import pyarrow as pa
 
         self._delta: Any = deltalake
-        self._table, self.location = table, str(root / table)
+        self._table, self.location, self._options = table, f"{place.uri}/{table}", place.options
         self._partitions = [column.name for column in PARTITIONS] if is_partitioned(table) else []
         own = [pa.field(column.name, column.arrow) for column in PARTITIONS if column.name in self._partitions]
         self._schema = deltalake.Schema.from_arrow(pa.schema([*arrow_of(table), *own]))
-        check_inside(root, f"{table}/{DELTA_LOG}")
-        self._lake = deltalake.DeltaTable(self.location) if deltalake.DeltaTable.is_deltatable(self.location) else None
+        if place.is_local:
+            check_inside(Path(place.uri), f"{table}/{DELTA_LOG}")
+        self._lake = self._open() if deltalake.DeltaTable.is_deltatable(self.location, self._options) else None
         if self._lake is not None and self._lake.schema().to_json() != self._schema.to_json():
             raise PublishRefused(f"{self.location}: was published with other columns; remove {DELTA_LOG} there first")
+
+    def _open(self) -> Any:
+        return self._delta.DeltaTable(self.location, storage_options=self._options)
 
     def published(self) -> int:
         return 0 if self._lake is None else int(self._lake.transaction_version(NAMESPACE) or 0)
@@ -216,9 +256,16 @@ class DeltaLake:
         )
         if self._lake is None:
             self._delta.transaction.create_table_with_add_actions(
-                self.location, self._schema, add, "error", self._partitions, self._table, commit_properties=properties
+                self.location,
+                self._schema,
+                add,
+                "error",
+                self._partitions,
+                self._table,
+                storage_options=self._options,
+                commit_properties=properties,
             )
-            self._lake = self._delta.DeltaTable(self.location)
+            self._lake = self._open()
             return
         self._lake.create_write_transaction(
             [*add, *remove], "append", self._schema, self._partitions, commit_properties=properties
@@ -248,7 +295,7 @@ def iceberg_catalog(to: str) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError as exc:
         raise ExtraMissing("lake", "Iceberg tables") from exc
-    root = Path(to).absolute() / ICEBERG
+    root = Path(open_store(to).uri) / ICEBERG
     root.mkdir(mode=0o700, exist_ok=True)
     return SqlCatalog(NAMESPACE, uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}")
 
@@ -303,6 +350,6 @@ class IcebergLake:
 def _properties(table: str) -> dict[str, str]:
     """Bounds of `ts` only; counts of the other columns."""
     properties = {"write.metadata.metrics.default": "counts"}
-    if table not in COLUMNS or is_partitioned(table) or is_typed(table):
+    if is_partitioned(table):
         properties["write.metadata.metrics.column.ts"] = "full"
     return properties

@@ -21,11 +21,25 @@ from veen.tables.errors import NoTable
 from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableState
 from veen.tables.parts import read_part
-from veen.tables.schema import DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
-from veen.tables.typed import definition_of, installed, is_typed
+from veen.tables.schema import COLUMNS, DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
+from veen.tables.states import installed_states, is_state, state_definition
+from veen.tables.typed import definition_of, installed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def ready_tables(state: TableState) -> tuple[str, ...]:
+    """The tables that can be read: typed ones and states are complete as the installed overlays declare them."""
+    typed = (name for name, table in installed().items() if state.typed.get(name) == definition_of(table))
+    states = (name for name, table in installed_states().items() if _is_ready(state, name, state_definition(table)))
+    return (*COLUMNS, *sorted(typed), *sorted(states))
+
+
+def _is_ready(state: TableState, table: str, definition: str) -> bool:
+    """Whether some fold was made with this table, and none with another declaration of it."""
+    definitions = [meta["tables"][table] for meta in state.meta.values() if table in (meta.get("tables") or ())]
+    return bool(definitions) and all(text == definition for text in definitions)
 
 
 def chosen_files(
@@ -38,8 +52,11 @@ def chosen_files(
 ) -> tuple[DataFile, ...]:
     """The files that can hold rows of these streams and this time (of ts, both ends included)."""
     columns_of(table)
-    if is_typed(table) and state.typed.get(table) != definition_of(installed()[table]):
-        raise NoTable(f"{table} is not complete at version {state.version}: run `veen table load` with its overlay")
+    if table not in ready_tables(state):
+        option = f" --fold {installed_states()[table].fold}" if is_state(table) else ""
+        raise NoTable(
+            f"{table} is not complete at version {state.version}: run `veen table load{option}` with its overlay"
+        )
     sids = None if streams is None else {sid_of(stream_id) for stream_id in streams}
     return tuple(
         file

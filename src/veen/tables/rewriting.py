@@ -23,6 +23,7 @@ from veen.tables.manifest import TABLES, Change, DataFile, TableState
 from veen.tables.parts import TARGET_BYTES, read_part, write_part
 from veen.tables.publishing import DELTA_LOG
 from veen.tables.schema import arrow_of
+from veen.tables.states import installed_states
 from veen.tables.typed import installed, is_typed
 
 if TYPE_CHECKING:
@@ -92,12 +93,13 @@ def compact(
     work = [(table, group) for table in tables or loaded for group in _small(state.of(table), target_bytes)]
     if not work:
         return Rewritten(version=state.version)
-    store = log.store
+    store, paths = log.store, state.indexes
 
     def merge(task: tuple[str, tuple[DataFile, ...]]) -> Iterator[pa.RecordBatch]:
         table, files = task
         rows = pa.concat_tables([read_part(store, table, file) for file in files])
-        yield _result(table, write_part(store, table, files[0].group, rows), (file.path for file in files))
+        merged = write_part(store, table, files[0].group, rows, paths=paths)
+        yield _result(table, merged, (file.path for file in files))
 
     results = collected(spark, work, merge, RESULTS, what="tables: compact", failure=LoadFailed)
     state = _commit(log, state, "compact", results)
@@ -166,7 +168,7 @@ def erase(path: str, to: str | TableStore, *, spark: "SparkSession | None" = Non
 
 def _rewritten(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSession | None") -> list[Any]:
     """A task for each file that may have rows in the ranges."""
-    store = log.store
+    store, paths = log.store, state.indexes
     work = [
         (table, file)
         for table in (*LOADED, *filter(is_typed, state.files))
@@ -179,7 +181,7 @@ def _rewritten(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSes
         if is_typed(table):
             left, count = _without_rows(read_part(store, table, file, as_written=True), fresh)
             if count:
-                new = write_part(store, table, file.group, left) if left.num_rows else None
+                new = write_part(store, table, file.group, left, paths=paths) if left.num_rows else None
                 yield _result(table, new, (file.path,), count)
             return
         rows, count = _without_payload(table, read_part(store, table, file), fresh)
@@ -241,7 +243,7 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
     named = {path for files in state.files.values() for path in files} | set(state.dead)
     orphans = [
         file.path
-        for table in (*TABLES, *sorted({*installed(), *filter(is_typed, state.files)}))
+        for table in (*TABLES, *sorted({*installed(), *installed_states(), *state.files} - {*TABLES}))
         for file in log.store.walk(table)
         if file.path not in named and file.age_sec >= keep_sec and not file.path.startswith(f"{table}/{DELTA_LOG}/")
     ]

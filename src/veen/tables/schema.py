@@ -8,6 +8,7 @@ import pyarrow as pa
 from veen.log.columns import ENTRIES, Column, ddl
 from veen.log.events import SILVER
 from veen.tables.errors import NoTable
+from veen.tables.states import FOLD, STATE_HASH, installed_states, state_columns
 from veen.tables.typed import installed, is_typed, typed_columns
 
 _ENTRY: Final = {column.name: column for column in ENTRIES}
@@ -32,31 +33,29 @@ BRONZE: Final = (
     ),
     *_OK,
 )  # fmt: skip
-_FOLD: Final = _column("fold", "STRING", pa.string(), "the name of the fold")
-_HASH: Final = _column("state_hash", "BINARY", pa.binary(), "of the state, as its class defines it")
 GOLD: Final = (
-    _FOLD,
+    FOLD,
     _column("schema", "BINARY", pa.binary(), "one that the fold reads"),
     _column("label", "BINARY", pa.binary(), "a label that the state was made of"),
     _column("upto_seq", "BIGINT", pa.int64(), "up to and including this position"),
     _column("mmr_root", "BINARY", pa.binary(), "the root of the label there"),
-    _HASH,
+    STATE_HASH,
 )
 GOLD_STATE: Final = (
-    _FOLD,
-    _HASH,
+    FOLD,
+    STATE_HASH,
     _column("snapshot", "BINARY", pa.binary(), "the state with its cuts, in canonical CBOR"),
 )
 GOLD_ISSUES: Final = (
-    _FOLD,
+    FOLD,
     _column("label", "BINARY", pa.binary(), "where the entry is that counts for nothing"),
     _column("stream_seq", "BIGINT", pa.int64(), "its position"),
     _column("code", "STRING", pa.string(), "what is wrong with it"),
     _column("what", "STRING", pa.string(), "the same for people"),
 )
 GOLD_ENTRIES: Final = (
-    _FOLD,
-    _HASH,
+    FOLD,
+    STATE_HASH,
     _column(
         "part", "STRING", pa.string(), "which part of the state: names and outer keys with / between them; or empty"
     ),
@@ -92,7 +91,10 @@ def columns_of(table: str) -> tuple[Column, ...]:
     typed = installed()
     if table in typed:
         return typed_columns(typed[table])
-    raise NoTable(f"there is no table {table!r}; there are {', '.join((*COLUMNS, *typed))}")
+    states = installed_states()
+    if table in states:
+        return state_columns(states[table])
+    raise NoTable(f"there is no table {table!r}; there are {', '.join((*COLUMNS, *typed, *states))}")
 
 
 def arrow_of(table: str) -> pa.Schema:

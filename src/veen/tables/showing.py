@@ -31,6 +31,7 @@ class Shown:
     heads: Mapping[str, TableHead]
     states: Mapping[str, str]  # by fold: its state_hash
     replaced: int  # files that wait for `vacuum`
+    indexes: tuple[str, ...] = ()  # paths of payloads
 
 
 def show(to: str | TableStore, *, version: int | None = None, digests: bool = False) -> Shown:
@@ -57,4 +58,5 @@ def show(to: str | TableStore, *, version: int | None = None, digests: bool = Fa
         heads=dict(sorted(state.heads.items())),
         states={fold: meta["state_hash"] for fold, meta in sorted(state.meta.items())},
         replaced=len(state.dead),
+        indexes=state.indexes,
     )

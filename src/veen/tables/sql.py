@@ -1,4 +1,4 @@
-"""SQL over typed tables by DuckDB: one SELECT, nothing but the tables, and a digest that others can compute again.
+"""SQL over typed tables and states by DuckDB: one SELECT, and a digest that others can compute again.
 
 Files are read by us, each held to its hash in the manifest, and given to DuckDB as tables in memory. DuckDB itself has
 no way to a file, to the network, to an extension or to objects of this process, and its settings are locked.
@@ -30,9 +30,8 @@ from veen.tables.errors import NoTable, TableDamaged
 from veen.tables.log import TableLog
 from veen.tables.manifest import TableState
 from veen.tables.parts import read_part
-from veen.tables.reading import chosen_files
-from veen.tables.schema import arrow_of
-from veen.tables.typed import installed
+from veen.tables.reading import chosen_files, ready_tables
+from veen.tables.schema import COLUMNS, arrow_of, is_partitioned
 
 MAX_ROWS: Final = 1_000_000
 _MAX_SQL: Final = 64 * 1024
@@ -55,7 +54,8 @@ class SqlRefused(PipelineError, code="E.USAGE"):
     """A statement that is no single SELECT over the tables, or that DuckDB does not take."""
 
     hint = (
-        "Write one SELECT over the typed tables; `veen table show TABLES` lists them and docs/query.md their columns."
+        "Write one SELECT over typed tables and states; `veen table show TABLES` lists them, docs/typed-tables.md has "
+        "their columns."
     )
 
 
@@ -103,8 +103,8 @@ class SqlResult:
 
 
 def sql_tables(state: TableState) -> tuple[str, ...]:
-    """The typed tables that are complete at this version and whose overlays are installed."""
-    return tuple(sorted(name for name in state.typed if name in installed()))
+    """The typed tables and states that are complete at this version and whose overlays are installed."""
+    return tuple(name for name in ready_tables(state) if name not in COLUMNS)
 
 
 def run_sql(
@@ -199,7 +199,8 @@ def _inputs(log: TableLog, state: TableState, sql: str) -> Iterator[tuple[str, p
         if size > _MAX_TABLE_BYTES:
             raise SqlRefused(f"the tables have more than {_MAX_TABLE_BYTES} bytes: use Spark SQL or DuckDB itself")
         parts = [read_part(log.store, name, file) for file in files]
-        yield name, pa.concat_tables(parts).sort_by(_ORDER) if parts else arrow_of(name).empty_table()
+        rows = pa.concat_tables(parts) if parts else arrow_of(name).empty_table()
+        yield name, rows.sort_by(_ORDER) if is_partitioned(name) else rows
 
 
 def _rows(cursor: Any, columns: Sequence[str], max_rows: int) -> Iterator[Mapping[str, Json]]:

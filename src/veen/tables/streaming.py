@@ -104,6 +104,12 @@ def load_upto(
     if not prefix.labels:
         return complete_typed(log, log.made(state, typed), typed, spark=spark)
     job = LoadJob(
-        uri=absolute(path), to=log.store, keys=keys.absolute(), level=verify, identity=pinned.identity, typed=typed
+        uri=absolute(path),
+        to=log.store,
+        keys=keys.absolute(),
+        level=verify,
+        identity=pinned.identity,
+        typed=typed,
+        indexes=state.indexes,
     )
     return commit_prefix(log, state, prefix, job, spark=spark, parts=parts, kind="stream", batch=batch)

@@ -27,7 +27,7 @@ from veen.query.fields import payload_of, receipt_id_of
 
 PREFIX: Final = "typed_"
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_ARROW: Final[Mapping[ColumnKind, tuple[str, pa.DataType]]] = {
+ARROW: Final[Mapping[ColumnKind, tuple[str, pa.DataType]]] = {
     "text": ("STRING", pa.string()),
     "integer": ("BIGINT", pa.int64()),
     "boolean": ("BOOLEAN", pa.bool_()),
@@ -51,7 +51,7 @@ _PLACE: Final = (
 )
 NO_VALUE: Final = "TABLE.VALUE"  # the issue of an event with a value that its column cannot have
 _MAX_REASON: Final = 200
-_FOREIGN: Final = (OverflowError, TypeError, ValueError, LookupError, AttributeError, InvalidJson)
+FOREIGN: Final = (OverflowError, TypeError, ValueError, LookupError, AttributeError, InvalidJson)
 _FROM_SILVER: Final = ("stream", "stream_id", "label", "epoch", "stream_seq", "leaf_hash", "ts")
 
 
@@ -66,7 +66,7 @@ def is_typed(table: str) -> bool:
 
 
 def typed_columns(table: TypedTable) -> tuple[Column, ...]:
-    own = (Column(column.name, *_ARROW[column.kind], column.about) for column in table.columns)
+    own = (Column(column.name, *ARROW[column.kind], column.about) for column in table.columns)
     return (*own, *_PLACE)
 
 
@@ -105,19 +105,19 @@ def _row(table: TypedTable, row: Mapping[str, Any]) -> dict[str, Any]:
         values = table.read_event(event_of(row))
         if isinstance(values, Issue):
             return own | place | {"issue": values.code}
-    except _FOREIGN as exc:  # a declaration's own code must not stop the load of everybody else's events
-        return own | place | {"issue": NO_VALUE, "unfit": encode({"": _reason(exc)}).decode()}
+    except FOREIGN as exc:  # a declaration's own code must not stop the load of everybody else's events
+        return own | place | {"issue": NO_VALUE, "unfit": encode({"": reason_of(exc)}).decode()}
     for column in table.columns:
         if column.name not in values:
             continue
         try:
-            own[column.name] = _written(column.kind, values[column.name])
-        except _FOREIGN as exc:
-            unfit[column.name] = {"why": _reason(exc), "value": _json(values[column.name])}
+            own[column.name] = written(column.kind, values[column.name])
+        except FOREIGN as exc:
+            unfit[column.name] = {"why": reason_of(exc), "value": _json(values[column.name])}
     return own | place | ({"issue": NO_VALUE, "unfit": encode(unfit).decode()} if unfit else {})
 
 
-def _reason(exc: Exception) -> str:
+def reason_of(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}"[:_MAX_REASON].encode(errors="replace").decode()
 
 
@@ -130,7 +130,7 @@ def _json(value: Any) -> Any:
     return payload_of(value)
 
 
-def _written(kind: ColumnKind, value: Any) -> Any:
+def written(kind: ColumnKind, value: Any) -> Any:
     """A value as the column has it; TypeError or ValueError if it is none. None is NULL, or null in JSON."""
     if kind == "json":
         return encode(payload_of(value)).decode()

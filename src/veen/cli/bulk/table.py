@@ -28,6 +28,9 @@ _ENGINE: Final = (ENGINE, MASTER)
 @_TO
 @click.option("--stream", "streams", type=STREAM, multiple=True, help="Only this stream. Repeatable.")
 @click.option("--fold", "folds", metavar="NAME", multiple=True, help="Keep the state of this fold in gold. Repeatable.")
+@click.option("--index", "indexes", metavar="PATH", multiple=True,
+              help="Index this path of payloads, such as payload.amount, from now on. Repeatable.")  # fmt: skip
+@click.option("--drop-index", "drop_indexes", metavar="PATH", multiple=True, help="Drop such an index. Repeatable.")
 @click.option("--verify", type=click.Choice(["none", "hash", "receipt", "full"]), default="hash", show_default=True,
               help="How far entries are checked; one that fails is a row with the reason `damaged`.")  # fmt: skip
 @log_options(DIR_OR_HUB, KEY_FILE, PARTITIONS, *_ENGINE)
@@ -38,6 +41,8 @@ def load(
     to: str,
     streams: Sequence[str],
     folds: Sequence[str],
+    indexes: Sequence[str],
+    drop_indexes: Sequence[str],
     verify: Any,
     place: LogPlace,
 ) -> None:
@@ -49,6 +54,7 @@ def load(
     \b
     veen table load ./tables --data-dir ./hub
     veen table load ./tables --data-dir ./hub --fold kv --engine python
+    veen table load ./tables --data-dir ./hub --index payload.amount
     veen table load ./tables --hub https://hub.example --engine python
     """
     from veen import tables
@@ -72,6 +78,8 @@ def load(
             parts=place.partitions,
             streams=ids,
             verify=verify,
+            indexes=indexes,
+            drop_indexes=drop_indexes,
         )
         states = [tables.refresh(to, fold, spark=spark, path=data_dir, keys=keys) for fold in folds]
     version = states[-1].version if states else loaded.version
@@ -109,10 +117,12 @@ def show(output: Output, to: str, version: int | None, digest: bool) -> None:
         "heads": {label: head._asdict() for label, head in shown.heads.items()},
         "states": dict(shown.states),
         "replaced": shown.replaced,
+        "indexes": list(shown.indexes),
     }
 
     def human() -> None:
         output.fields([("version", shown.version), ("hub_id", shown.hub or "not known"), ("replaced", shown.replaced)])
+        output.fields([("indexes", ", ".join(shown.indexes))] if shown.indexes else [])
         columns = ("table", "rows", "files", "bytes", *(("digest",) if digest else ()))
         rows = [
             (summary.table, summary.rows, summary.files, summary.size, *((summary.digest,) if digest else ()))
@@ -210,6 +220,7 @@ def publish(output: Output, to: str, formats: Sequence[Any], names: Sequence[str
     \b
     veen table publish ./tables --delta
     veen table publish ./tables --iceberg --table silver
+    veen table publish s3://bucket/tables --delta
     """
     from veen import tables
 

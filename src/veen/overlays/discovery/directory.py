@@ -22,6 +22,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import SchemaSet
+from veen.overlays.framework.typed_table import StateTable
 
 _KIND_OF: Final = {schema.body: kind for schemas in (ADVERTS, RETIRES) for kind, schema in schemas.items()}
 _ADVERT_BODIES: Final = tuple(schema.body for schema in ADVERTS.values())
@@ -153,3 +154,21 @@ class DirectoryFold(Ordered[_Key, Listing, Directory]):
 
         hidden = tuple(listing for listing in listings if not listing.is_visible(as_of))
         return Directory(as_of, dict(visible("hub")), dict(visible("overlay")), dict(visible("service")), hidden)
+
+
+def _listings(view: Directory) -> Iterator[tuple[tuple[str, bytes, bool], Listing]]:
+    for kind in ("hub", "overlay", "service"):
+        yield from (((kind, id_, True), listing) for id_, listing in view.of(kind).items())
+    yield from (((listing.kind, listing.id, False), listing) for listing in view.hidden)
+
+
+STATES: Final = (
+    StateTable.of(
+        DirectoryFold.name,
+        Listing,
+        {"kind": "text", "id": "hex", "is_visible": "boolean"},
+        _listings,
+        about="hubs, overlays and services; those that were retired or have expired are not visible",
+        times=("expires_at", "hub_ts"),
+    ),
+)

@@ -16,6 +16,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.typed_table import StateTable
 
 _Record = TypeVar("_Record", Authority, Revocation)
 
@@ -180,3 +181,26 @@ def _ordered(records: Iterable[_Record]) -> tuple[_Record, ...]:
         if len(group) > 1:  # only these have to be encoded
             group.sort(key=Wire.to_bytes_unchecked)
     return tuple(record for ts in sorted(by_ts) for record in by_ts[ts])
+
+
+STATES: Final = (
+    StateTable.of(
+        RealmFold.name,
+        Authority,
+        {"stream_id": "hex", "ts": "time", "primary_hub": "hex", "policy": "text", "ttl": "integer"},
+        lambda view: (
+            ((record.stream_id, record.ts, record.primary_hub, record.policy, record.ttl), record)
+            for record in view.authorities
+        ),
+        part="authorities",
+        about="which hub is the primary of a stream, and when",
+    ),
+    StateTable.of(
+        RealmFold.name,
+        Revocation,
+        {"kind": "text", "target": "hex", "ts": "time"},
+        lambda view: (((record.kind, record.target, record.ts), record) for record in view.revocations),
+        part="revocations",
+        about="what is revoked, and when",
+    ),
+)

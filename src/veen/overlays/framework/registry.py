@@ -15,32 +15,26 @@ from typing import Any, Final
 
 from veen.overlays import anchoring, crdt, crud, kv, queue
 from veen.overlays.discovery import bodies as discovery
-from veen.overlays.discovery.directory import DirectoryFold
+from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
 from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
-from veen.overlays.framework.typed_table import TypedTable
+from veen.overlays.framework.typed_table import StateTable, TypedTable
 from veen.overlays.id import bodies as identity
-from veen.overlays.id.fold import IdFold
+from veen.overlays.id import fold as identity_fold
+from veen.overlays.id import tables as identity_tables
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
+from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
 from veen.overlays.operations import schemas as operations
 from veen.overlays.operations import state_checkpoint as statecheckpoint
-from veen.overlays.operations.access import AccessFold
-from veen.overlays.operations.agreement import AgreementFold
-from veen.overlays.operations.delegation import DelegationFold
-from veen.overlays.operations.mirror import MirrorFold
-from veen.overlays.operations.paid import PaidFold
-from veen.overlays.operations.publication import PublicationFold
-from veen.overlays.operations.queryaudit import QueryAuditFold
-from veen.overlays.operations.recovery import RecoveryFold
 from veen.overlays.recorder import checkpoint as recorder_checkpoint
 from veen.overlays.recorder import config as recorder_config
 from veen.overlays.recorder import events as recorder_events
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
-from veen.overlays.wallet.ledger import LedgerFold
+from veen.overlays.wallet import ledger
 
 GROUP: Final = "veen.overlays"
 
@@ -54,8 +48,11 @@ class Overlay:
     schemas: tuple[AnySchema, ...]
     folds: Mapping[str, Callable[..., AnyFold]]  # by state class; called with mirrors= and the fold's own settings
     tables: tuple[TypedTable, ...] = ()  # at most one for each schema
+    states: tuple[StateTable, ...] = ()  # of the folds
 
     def __post_init__(self) -> None:
+        if strange := [state.name for state in self.states if state.fold not in self.folds]:
+            raise ValueError(f"the overlay {self.name}: {strange[0]} is the table of a fold that it does not have")
         of = [table.schema for table in self.tables]
         if any(schema not in self.schemas or of.count(schema) > 1 for schema in of):
             raise ValueError(f"the overlay {self.name}: each typed table needs a schema of the overlay for itself")
@@ -70,13 +67,14 @@ class Broken:
 
 
 class Registry(Mapping[str, Overlay]):
-    """Overlays by name; schemas, folds and typed tables of all of them."""
+    """Overlays by name; schemas, folds and tables of all of them."""
 
     def __init__(self, overlays: Iterable[Overlay] = (), broken: Iterable[Broken] = ()) -> None:
         self._overlays: dict[str, Overlay] = {}
         self.schemas = SchemaSet()
         self.folds: dict[str, Callable[..., AnyFold]] = {}
         self.tables: dict[str, TypedTable] = {}  # by the name of the table
+        self.states: dict[str, StateTable] = {}  # the same
         self.broken = list(broken)
         for overlay in overlays:
             self._add(overlay)
@@ -86,10 +84,15 @@ class Registry(Mapping[str, Overlay]):
         for name in (overlay.name, *overlay.folds):
             if name in self._overlays or name in self.folds:
                 raise SchemaClash(name)
+        names = [*(table.name for table in overlay.tables), *(state.name for state in overlay.states)]
+        for name in names:
+            if name in self.tables or name in self.states or names.count(name) > 1:
+                raise SchemaClash(name)
         self.schemas = schemas
         self._overlays[overlay.name] = overlay
         self.folds.update(overlay.folds)
         self.tables.update((table.name, table) for table in overlay.tables)
+        self.states.update((table.name, table) for table in overlay.states)
 
     def with_installed(self, points: Iterable[EntryPoint] | None = None) -> "Registry":
         """Together with what entry points bring. One that fails is listed in `broken` and harms no other."""
@@ -161,6 +164,7 @@ BUILTIN: Final = Registry(
             schemas=(kv.KV,),
             folds={"kv": kv.KvFold},
             tables=_tables((kv.KV,)),
+            states=kv.STATES,
         ),
         Overlay(
             name="crud",
@@ -168,6 +172,7 @@ BUILTIN: Final = Registry(
             schemas=(crud.CRUD,),
             folds={"crud": crud.CrudFold},
             tables=_tables((crud.CRUD,)),
+            states=crud.STATES,
         ),
         Overlay(
             name="queue",
@@ -175,6 +180,7 @@ BUILTIN: Final = Registry(
             schemas=(queue.QUEUE,),
             folds={"queue": queue.QueueFold},
             tables=_tables((queue.QUEUE,)),
+            states=queue.STATES,
         ),
         Overlay(
             name="crdt",
@@ -182,6 +188,7 @@ BUILTIN: Final = Registry(
             schemas=(crdt.LWW, crdt.ORSET, crdt.GCNT),
             folds={"crdt.lww": crdt.LwwFold, "crdt.orset": crdt.OrSetFold, "crdt.gcnt": crdt.CounterFold},
             tables=_tables((crdt.LWW, crdt.ORSET, crdt.GCNT)),
+            states=crdt.STATES,
         ),
         Overlay(
             name="rpc",
@@ -189,20 +196,23 @@ BUILTIN: Final = Registry(
             schemas=(rpc.CALL, rpc.REPLY),
             folds={"rpc": rpc.RpcFold},
             tables=_tables((rpc.CALL, rpc.REPLY)),
+            states=rpc.STATES,
         ),
         Overlay(
             name="id",
             about="principals, accounts, organizations, handles, links (ID)",
             schemas=tuple(identity.SCHEMAS.values()),
-            folds={"id": IdFold},
+            folds={"id": identity_fold.IdFold},
             tables=_tables(tuple(identity.SCHEMAS.values())),
+            states=identity_tables.STATES,
         ),
         Overlay(
             name="wallet",
             about="accounts and the transfers between them (WAL)",
             schemas=tuple(wallet.SCHEMAS.values()),
-            folds={"wallet.ledger": LedgerFold},
+            folds={"wallet.ledger": ledger.LedgerFold},
             tables=_tables(tuple(wallet.SCHEMAS.values())),
+            states=ledger.STATES,
         ),
         Overlay(
             name="realm",
@@ -210,6 +220,7 @@ BUILTIN: Final = Registry(
             schemas=(realm.AUTHORITY, realm.REVOCATION),
             folds={"realm": realm.RealmFold},
             tables=_tables((realm.AUTHORITY, realm.REVOCATION)),
+            states=realm.STATES,
         ),
         Overlay(
             name="anchor",
@@ -217,6 +228,7 @@ BUILTIN: Final = Registry(
             schemas=(anchoring.ANCHOR,),
             folds={"anchor": anchoring.AnchorFold},
             tables=_tables((anchoring.ANCHOR,)),
+            states=anchoring.STATES,
         ),
         Overlay(
             name="state",
@@ -224,29 +236,41 @@ BUILTIN: Final = Registry(
             schemas=(statecheckpoint.CHECKPOINT,),
             folds={"state.checkpoint": statecheckpoint.StateCheckpointFold},
             tables=_tables((statecheckpoint.CHECKPOINT,)),
+            states=statecheckpoint.STATES,
         ),
         Overlay(
             name="operation",
             about="payments, grants, delegation, agreements, publications, recoveries, audits, mirrors (001 spec-3)",
             schemas=tuple(operations.ALL.values()),
             folds={
-                "operation.paid": PaidFold,
-                "operation.access": AccessFold,
-                "operation.delegated": DelegationFold,
-                "operation.agreement": AgreementFold,
-                "operation.publication": PublicationFold,
-                "operation.recovery": RecoveryFold,
-                "operation.queryaudit": QueryAuditFold,
-                "operation.mirror": MirrorFold,
+                "operation.paid": paid.PaidFold,
+                "operation.access": access.AccessFold,
+                "operation.delegated": delegation.DelegationFold,
+                "operation.agreement": agreement.AgreementFold,
+                "operation.publication": publication.PublicationFold,
+                "operation.recovery": recovery.RecoveryFold,
+                "operation.queryaudit": queryaudit.QueryAuditFold,
+                "operation.mirror": mirror.MirrorFold,
             },
             tables=_tables(tuple(operations.ALL.values())),
+            states=(
+                *paid.STATES,
+                *access.STATES,
+                *delegation.STATES,
+                *agreement.STATES,
+                *publication.STATES,
+                *recovery.STATES,
+                *queryaudit.STATES,
+                *mirror.STATES,
+            ),
         ),
         Overlay(
             name="discovery",
             about="hubs, overlays and services that can be found (001 spec-5)",
             schemas=discovery.SCHEMAS,
-            folds={"discovery": DirectoryFold},
+            folds={"discovery": directory.DirectoryFold},
             tables=_tables(discovery.SCHEMAS),
+            states=directory.STATES,
         ),
         Overlay(
             name="labelclass",
@@ -254,6 +278,7 @@ BUILTIN: Final = Registry(
             schemas=(labelclass.LABEL_CLASS,),
             folds={"label.class": labelclass.LabelClassFold},
             tables=_tables((labelclass.LABEL_CLASS,)),
+            states=labelclass.STATES,
         ),
         Overlay(
             name="schemaregistry",
@@ -261,6 +286,7 @@ BUILTIN: Final = Registry(
             schemas=(schemaregistry.META_SCHEMA,),
             folds={"schema.registry": schemaregistry.SchemaRegistryFold},
             tables=_tables((schemaregistry.META_SCHEMA,)),
+            states=schemaregistry.STATES,
         ),
         Overlay(
             name="recorder",

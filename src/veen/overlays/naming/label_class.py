@@ -20,6 +20,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.typed_table import StateTable
 
 KNOWN_CLASSES: Final = ("admin", "bulk", "control", "log", "metric", "user", "wallet")  # the set is open (D-155)
 
@@ -140,3 +141,10 @@ class LabelClassFold(Compact[dict[bytes, Classified], LabelClasses]):
 
     def show(self, state: dict[bytes, Classified], as_of: int) -> LabelClasses:
         return LabelClasses(dict(sorted(state.items())))
+
+
+STATES: Final = (
+    StateTable.of(
+        LabelClassFold.name, Classified, {"label": "hex"}, lambda view: view.labels, about="the class of each label"
+    ),
+)

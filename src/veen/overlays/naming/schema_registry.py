@@ -22,6 +22,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.typed_table import StateTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +187,10 @@ def _is_contested(claims: set[tuple[bytes, bytes]]) -> bool:
     """Several senders, and not all of them named the same owner."""
     owners, senders = {owner for owner, _ in claims}, {sender for _, sender in claims}
     return len(owners) > 1 and len(senders) > 1
+
+
+STATES: Final = (
+    StateTable.of(
+        SchemaRegistryFold.name, Registered, {"schema_id": "hex"}, lambda view: view.schemas, about="registered schemas"
+    ),
+)

@@ -29,6 +29,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import state_record
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
@@ -325,3 +326,25 @@ def _grants_of(state: Table[_Key, _Record], subject: bytes) -> Iterator[GrantedA
         grant = state["grant", operation_id]
         if isinstance(grant, GrantedAccess):
             yield grant
+
+
+STATES: Final = (
+    StateTable.of(
+        AccessFold.name,
+        GrantedAccess,
+        {"operation_id": "hex"},
+        lambda view: view.grants,
+        part="grants",
+        about="rights that were granted",
+        times=("expiry_time",),
+    ),
+    StateTable.of(
+        AccessFold.name,
+        Revoked,
+        {"operation_id": "hex"},
+        lambda view: view.revocations,
+        part="revocations",
+        about="revocations of rights",
+        times=("hub_ts",),
+    ),
+)

@@ -25,6 +25,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free, state_record
+from veen.overlays.framework.typed_table import StateTable, TypedColumn
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
 from veen.overlays.operations.delegation import DELEGATED
@@ -220,3 +221,36 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
             if defined.is_within(as_of) and shown.is_accepted(agreement_id, version)
         }
         return Agreements(definitions, decisions, active)
+
+
+STATES: Final = (
+    StateTable.of(
+        AgreementFold.name,
+        Defined,
+        {"agreement_id": "hex", "version": "integer"},
+        lambda view: view.definitions,
+        part="definitions",
+        about="agreements by version",
+        times=("effective_time", "expiry_time"),
+    ),
+    StateTable.of(
+        AgreementFold.name,
+        Decision,
+        {"agreement_id": "hex", "version": "integer", "party": "hex"},
+        lambda view: view.decisions,
+        part="decisions",
+        about="what parties have decided",
+        times=("decision_time", "hub_ts"),
+    ),
+    StateTable(
+        fold=AgreementFold.name,
+        part="active",
+        about="the version of each agreement that is in force",
+        columns=(
+            TypedColumn("agreement_id", "hex", "the agreement"),
+            TypedColumn("version", "integer", "the highest that all parties accepted and that is in its time"),
+        ),
+        key=("agreement_id",),
+        rows=lambda view: ({"agreement_id": key, "version": version} for key, version in view.active.items()),
+    ),
+)

@@ -33,6 +33,7 @@ from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import AnySchema, Schema, SchemaSet
 from veen.overlays.framework.state import state_record
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, operation_id_of
 
 MAX_CHAIN: Final = 8  # D-139
@@ -269,3 +270,15 @@ def _all_operations() -> SchemaSet:
     from veen.overlays.operations.schemas import EMBEDDABLE
 
     return EMBEDDABLE
+
+
+STATES: Final = (
+    StateTable.of(
+        DelegationFold.name,
+        Execution,
+        {"operation_id": "hex"},
+        lambda view: view,
+        about="operations that agents have executed for principals",
+        times=("hub_ts",),
+    ),
+)

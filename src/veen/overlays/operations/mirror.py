@@ -27,6 +27,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import state_record
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import Operation
 
 _IDENTIFIER: Final = re.compile("(hub|vesn):[0-9a-f]{64}")
@@ -182,3 +183,18 @@ class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]])
         for (source, label, seq), record in sorted(state.items(), key=lambda item: item[0]):
             positions.setdefault((source, label), {})[seq] = record
         return {key: MirrorSource(records) for key, records in positions.items()}
+
+
+STATES: Final = (
+    StateTable.of(
+        MirrorFold.name,
+        Mirrored,
+        {"source_hub": "text", "source_label": "hex", "source_stream_seq": "integer"},
+        lambda view: (
+            ((hub, label, seq), record)
+            for (hub, label), source in view.items()
+            for seq, record in source.positions.items()
+        ),
+        about="entries of other hubs that were mirrored",
+    ),
+)

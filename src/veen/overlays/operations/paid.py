@@ -28,6 +28,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free, state_record
+from veen.overlays.framework.typed_table import StateTable, TypedColumn
 from veen.overlays.operations.access import GRANT, REVOKE, AccessGrant, AccessRevoke
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, account_id_of
@@ -328,3 +329,31 @@ def _amount(state: Table[_Key, _Record], key: _Key) -> int:
 def _rights(state: Table[_Key, _Record], key: _Key) -> Rights:
     record = state.get(key)
     return record if isinstance(record, Rights) else Rights(debits=())
+
+
+STATES: Final = (
+    StateTable(
+        fold=PaidFold.name,
+        part="balances",
+        about="the balance of each account",
+        columns=(
+            TypedColumn("account_id", "hex", "the account"),
+            TypedColumn("currency", "text", "its code"),
+            TypedColumn("balance", "integer", "received less paid"),
+        ),
+        key=("account_id", "currency"),
+        rows=lambda view: (
+            {"account_id": account, "currency": currency, "balance": balance}
+            for (account, currency), balance in view.balances.items()
+        ),
+    ),
+    StateTable.of(
+        PaidFold.name,
+        Paid,
+        {"operation_id": "hex"},
+        lambda view: view.operations,
+        part="operations",
+        about="operations that were paid for",
+        times=("hub_ts",),
+    ),
+)

@@ -22,6 +22,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free, state_record
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
 from veen.overlays.operations.delegation import DELEGATED
@@ -183,3 +184,15 @@ class PublicationFold(ActingFold[_Key, _Record, Publications]):
         return Publications(
             {(key[1], key[2]): published for key, published in ordered if isinstance(published, Published)}
         )
+
+
+STATES: Final = (
+    StateTable.of(
+        PublicationFold.name,
+        Published,
+        {"publication_id": "hex", "version": "text"},
+        lambda view: view.versions,
+        about="publications by version",
+        times=("hub_ts",),
+    ),
+)

@@ -22,6 +22,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import Operation, operation_id_of
 
 
@@ -146,3 +147,15 @@ def _accounts_for(one: Audited, access: AuditedAccess) -> bool:
     if (one.requester, one.resource) != (access.requester, access.resource):
         return False
     return access.request_time is None or one.request_time == access.request_time
+
+
+STATES: Final = (
+    StateTable.of(
+        QueryAuditFold.name,
+        Audited,
+        {"operation_id": "hex"},
+        lambda view: view,
+        about="accesses that services have told of",
+        times=("request_time", "hub_ts"),
+    ),
+)

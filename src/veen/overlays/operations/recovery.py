@@ -29,6 +29,7 @@ from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import state_record
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, MAX_LIST, Operation, Speakers, Speaks
 from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
@@ -369,3 +370,32 @@ def _check_cycle(state: Table[_Key, _Record], target: bytes, new: bytes) -> None
 
 def _by_key(records: dict[_Sortable, _T]) -> dict[_Sortable, _T]:
     return {key: records[key] for key in sorted(records)}
+
+
+STATES: Final = (
+    StateTable.of(
+        RecoveryFold.name,
+        Requested,
+        {"target_identity": "hex", "new_identity": "hex"},
+        lambda view: view.requests,
+        part="requests",
+        about="recoveries that were asked for",
+    ),
+    StateTable.of(
+        RecoveryFold.name,
+        Approval,
+        {"target_identity": "hex", "new_identity": "hex", "guardian": "hex"},
+        lambda view: view.decisions,
+        part="decisions",
+        about="what guardians have decided on the latest request",
+    ),
+    StateTable.of(
+        RecoveryFold.name,
+        Remapped,
+        {"target_identity": "hex"},
+        lambda view: view.remapped,
+        part="remapped",
+        about="identities that were replaced",
+        times=("hub_ts", "ts"),
+    ),
+)

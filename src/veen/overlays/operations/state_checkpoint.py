@@ -19,6 +19,7 @@ from veen.overlays.framework.fold import AnyFold, Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.framework.state import Free, state_bytes
+from veen.overlays.framework.typed_table import StateTable
 
 _CUTS: Final = "cuts"  # in the metadata
 
@@ -139,3 +140,14 @@ def _keep(into: dict[tuple[bytes, int], Stated], key: tuple[bytes, int], stated:
     previous = into.get(key)
     if previous is None or stated.order > previous.order:
         into[key] = stated
+
+
+STATES: Final = (
+    StateTable.of(
+        StateCheckpointFold.name,
+        Stated,
+        {"state_id": "hex", "upto_stream_seq": "integer"},
+        lambda view: view,
+        about="the last statement about each state and position",
+    ),
+)

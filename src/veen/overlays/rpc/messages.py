@@ -19,6 +19,7 @@ from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.typed_table import StateTable, TypedColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,3 +218,23 @@ def _status(first: RpcAnswer | None, deadline: int | None, as_of: int) -> str:
 
 def _union(a: tuple[RpcAnswer, ...], b: tuple[RpcAnswer, ...]) -> tuple[RpcAnswer, ...]:
     return b if not a else tuple(sorted({*a, *b}))
+
+
+STATES: Final = (
+    StateTable.of(
+        RpcFold.name,
+        CallState,
+        {"msg_id": "hex"},
+        lambda view: view.calls,
+        part="calls",
+        about="calls and their answers",
+    ),
+    StateTable(
+        fold=RpcFold.name,
+        part="orphans",
+        about="replies to what is no call here",
+        columns=(TypedColumn("msg_id", "hex", "of the reply"),),
+        key=("msg_id",),
+        rows=lambda view: ({"msg_id": msg_id} for msg_id in view.orphans),
+    ),
+)

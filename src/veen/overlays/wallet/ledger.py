@@ -9,11 +9,12 @@ event names and no others, so wallets that never trade with each other can be fo
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
 from veen.overlays.wallet.policy import STREAM_POLICY, WalletMirrors, WalletPolicy
 from veen.overlays.wallet.rules import UNOPENED, Record, Wallet, apply
@@ -107,3 +108,22 @@ class LedgerFold(Ordered[bytes, Record, Ledger]):
         """No balance depends on the time of the question."""
         wallets = {key: record for key, record in state.items() if type(record) is Wallet}
         return Ledger(dict(sorted(wallets.items())))
+
+
+STATES: Final = (
+    StateTable.of(
+        LedgerFold.name,
+        Wallet,
+        {"wallet_id": "hex"},
+        lambda view: view.wallets,
+        about="every wallet that an event has changed",
+    ),
+    StateTable.of(
+        LedgerFold.name,
+        Supply,
+        {"currency": "text"},
+        lambda view: view.supply(),
+        part="supply",
+        about="the control sums of each currency",
+    ),
+)
