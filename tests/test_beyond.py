@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import every
 from tests.hub import builders as w
 from tests.hub.servers import ADMIN, READER, LiveHub
 
@@ -94,7 +95,7 @@ def unhex(text):
 
 
 def named(rows):
-    return pytest.mark.parametrize("row", rows, ids=[row["name"] for row in rows])
+    return every(rows, lambda row: row["name"])
 
 
 # --- nothing is missing ---------------------------------------------------------------------------------------

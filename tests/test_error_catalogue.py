@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.cases import every
 from tests.cli.test_explain import texts
 
 import veen
@@ -90,7 +91,7 @@ def test_names_of_older_documents_are_understood():
         assert row_of(retired) == row_of(refusal.detail_enum)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.code for row in ROWS])
+@every(ROWS, lambda row: row.code)
 def test_a_row_says_what_happened_why_and_what_to_do(row: ErrorRow):
     assert row.blame in BLAMES
     assert Exit(row.exit_status) is not Exit.OK
@@ -129,7 +130,7 @@ def test_what_is_shared_is_used_by_several_rows_and_no_row_repeats_its_family():
         assert not [key for key in family if table.get(key) == family[key]], code
 
 
-@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
+@every(error_classes())
 def test_a_class_with_a_code_takes_its_words_from_the_row(kind):
     """The same words in class and row would differ one day. A class that shares its code may know a better hint."""
     assert kind.code in catalogue()

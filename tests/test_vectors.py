@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.cases import every
 
 import make_vectors
 from veen.core.crypto import hpke
@@ -82,9 +83,7 @@ def steps(op, names="ABCD"):
 
 
 def rows(listed):
-    return pytest.mark.parametrize(
-        "row", listed, ids=[f"{row.get('kind', '')} {row['name']}".strip() for row in listed]
-    )
+    return every(listed, lambda row: f"{row.get('kind', '')} {row['name']}".strip())
 
 
 def accepted(scenario):

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from urllib.parse import urlsplit
 
 from click.testing import CliRunner
 from tests.cli import shapecheck
 from tests.hub import builders as w
+from tests.processes import run_veen, start_veen
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit
@@ -22,13 +22,7 @@ DEV = ("--dev", "--set", "engine.workers=0")
 
 
 def veen(*args, env=None):
-    done = subprocess.run(
-        [sys.executable, "-m", "veen", *map(str, args)],
-        capture_output=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, **(env or {})},
-    )
+    done = run_veen(args, env={**os.environ, **(env or {})})
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     shapecheck.check(args, done.returncode, done.stdout.decode(), done.stderr.decode())
     return done
@@ -81,15 +75,13 @@ class HubProcess:
     def __init__(self, data_dir, *options, command=("hub", "start"), program=None, env=None, own_group=False):
         self.data_dir = data_dir
         self.log = data_dir.with_name(f"{data_dir.name}.stderr")
-        program = program or [sys.executable, "-m", "veen", *command]
+        words = ["--data-dir", str(data_dir), "--json", *map(str, options)]
+        env = {**os.environ, **(env or {})}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*program, "--data-dir", str(data_dir), "--json", *map(str, options)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **(env or {})},
-                start_new_session=own_group,
-            )
+            if program is None:
+                self.process = start_veen([*command, *words], stderr=log, env=env, own_group=own_group)
+            else:
+                self.process = subprocess.Popen([*program, *words], stdout=subprocess.PIPE, stderr=log, env=env)
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
         said = b""

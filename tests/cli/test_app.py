@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.cases import every
 from tests.cli.homes import Cli
 from tests.cli.interrupts import interruptible
 from tests.cli.tree import COMING, check_line, command_lines, commands, example_lines, exists, groups, signature
@@ -37,15 +38,17 @@ def veen(*args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> s
     )
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
-def test_every_command_takes_the_options_of_output(name, command):
+@every(ALL, lambda row: row[0])
+def test_every_command_takes_the_options_of_output(row):
+    _, command = row
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--json", "--ndjson", "--output", "--quiet", "--no-input"} <= options
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
-def test_every_command_has_its_name_and_help(name, command):
+@every(ALL, lambda row: row[0])
+def test_every_command_has_its_name_and_help(row):
     """The table repeats the help so that listing imports nothing; the command itself must exist under its name."""
+    name, command = row
     assert command.name == name.split()[-1]
     assert command.help
     assert command.callback is not None
@@ -67,25 +70,28 @@ def test_commands_keep_the_arguments_and_options_that_they_had():
     assert len(RECORDED) == len(NAMES), "a new command gets a line: tests.cli.tree.signature"
 
 
-@pytest.mark.parametrize(("name", "command"), [*ALL, *GROUPS], ids=lambda value: value if type(value) is str else "")
-def test_help_names_no_decision_by_its_number(name, command):
+@every([*ALL, *GROUPS], lambda row: row[0])
+def test_help_names_no_decision_by_its_number(row):
     """People who read help do not have the list of decisions at hand."""
+    _, command = row
     texts = [command.help or "", *(getattr(parameter, "help", None) or "" for parameter in command.params)]
     assert not re.search(r"\bD-\d", "\n".join(texts))
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
-def test_every_example_in_a_help_text_parses(name, command):
+@every(ALL, lambda row: row[0])
+def test_every_example_in_a_help_text_parses(row):
     """What stands in help is copied into terminals."""
+    name, command = row
     for line in command_lines(command.help or ""):
         check_line(line)
     for line in example_lines(name, command):
         check_line(line)
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
-def test_every_command_shows_an_example_of_itself(name, command):
+@every(ALL, lambda row: row[0])
+def test_every_command_shows_an_example_of_itself(row):
     """In its docstring, or in `veen.cli.examples`."""
+    name, command = row
     lines = list(example_lines(name, command))
     assert any(line[: len(name.split())] == name.split() for line in lines), f"no example in veen {name} --help"
 
@@ -142,8 +148,9 @@ def test_a_directory_is_given_once(tmp_path):
     assert cli_at.invoke("hub", "reload").exit_code == Exit.USAGE
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
-def test_options_have_help_and_short_names_are_few(name, command):
+@every(ALL, lambda row: row[0])
+def test_options_have_help_and_short_names_are_few(row):
+    _, command = row
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help or parameter.hidden, parameter.name

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import shell
 from tests.cli.tree import check_line, command_lines, exists
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,35 +20,21 @@ CLI, CLIENT, EVIDENCE, SERVICES = (
 @pytest.mark.parametrize("page", [CLI, EVIDENCE], ids=["cli.md", "evidence.md"])
 def test_every_line_of_the_walk_works_and_prints_what_is_shown(hub, tmp_path, page):
     (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-    env |= {"URL": hub.url, "PIN": hub.about["hub_pk"], "VEEN_HOME": str(tmp_path / "home")}
-    veen = Path(sys.executable).with_name("veen")
+    env = shell.environment(tmp_path / "home", URL=hub.url, PIN=hub.about["hub_pk"])
     for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, _, shown = step.partition("\n")
-        script = f'veen() {{ "{veen}" "$@"; }}\n{command}'
-        done = subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60, env=env, cwd=tmp_path
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        stdout = shell.works(command, env, tmp_path)
         if shown.strip():
-            assert done.stdout == shown
+            assert stdout == shown
 
 
 @pytest.fixture
 def dev(tmp_path):
     """A fresh home in which somebody has typed `veen hub start --dev`: what commands and programs need to know."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-    env |= {"VEEN_HOME": str(tmp_path / "home"), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
-
-    def typed(line):
-        return subprocess.run(
-            ["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60, env=env, cwd=tmp_path
-        )
+    env = shell.environment(tmp_path / "home")
 
     def works(line):
-        done = typed(line)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
-        return done.stdout
+        return shell.works(line, env, tmp_path)
 
     works("veen hub start --dev --detach --set engine.workers=0")
     yield works

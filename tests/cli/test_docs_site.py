@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests import shell
 from tests.cli.homes import Cli
 from tests.cli.tree import check_line, command_lines, exists
 
@@ -50,12 +51,7 @@ def guide(page):
 @pytest.mark.parametrize("page", [guide(page) for page in GUIDES])
 def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path, ports):
     """In a fresh home and directory, from top to bottom; "…" in the output stands for anything."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-    env |= {
-        "VEEN_HOME": str(tmp_path / "home"),
-        "NO_COLOR": "1",
-        "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
-    }
+    env = shell.environment(tmp_path / "home", NO_COLOR="1")
     directory = tmp_path / "work"
     directory.mkdir()
     try:
@@ -71,19 +67,16 @@ def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path,
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(file.read_text()), signal.SIGKILL)
         for lock in directory.glob("*/lock"):
-            subprocess.run(["veen", "hub", "stop", str(lock.parent)], env=env, cwd=directory, check=False)
+            shell.typed(f"veen hub stop {lock.parent}", env, directory)
 
 
 def run_block(text, directory, env):
     for step in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, shown = step.partition("\n")
-        done = subprocess.run(
-            ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120, env=env, cwd=directory
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        stdout = shell.works(command, env, directory)
         if shown.strip():
             pattern = ".*".join(re.escape(part) for part in shown.strip("\n").split("…"))
-            assert re.fullmatch(pattern, done.stdout.strip("\n"), re.DOTALL), f"{command}\n{done.stdout}\n{shown}"
+            assert re.fullmatch(pattern, stdout.strip("\n"), re.DOTALL), f"{command}\n{stdout}\n{shown}"
 
 
 def test_there_are_guides_for_what_operators_ask():

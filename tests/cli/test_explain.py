@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.cases import every
 from tests.cli.tree import check_line, command_lines, exists
 
 import veen
@@ -33,7 +34,7 @@ def texts(path):
     return strings
 
 
-@pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(SOURCE)) for path in MODULES])
+@every(MODULES)
 def test_every_command_that_a_text_names_parses(path):
     """Hints, fixes, topics: a person copies them into a terminal."""
     for text in texts(path):
@@ -42,7 +43,7 @@ def test_every_command_that_a_text_names_parses(path):
                 check_line(line)
 
 
-@pytest.mark.parametrize("row", catalogue().values(), ids=list(catalogue()))
+@every(catalogue().values(), lambda row: row.code)
 def test_every_command_that_a_row_of_the_catalogue_names_parses(row):
     for text in (row.message, row.means, row.because, *row.fixes):
         for line in command_lines(text):

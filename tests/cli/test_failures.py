@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.cases import every
 
 from veen.cli.shared.failures import EXTRAS, FOREIGN, REFUSALS, failing_as, failure_of
 from veen.cli.shared.output import Exit, Fail
@@ -97,7 +98,7 @@ def all_errors(kind=core.VeenError):
         yield from all_errors(sub)
 
 
-@pytest.mark.parametrize("kind", sorted(set(all_errors()), key=str))
+@every(sorted(set(all_errors()), key=str))
 def test_exit_code_one_is_for_bad_evidence_and_nothing_else(kind):
     bad = issubclass(kind, core.VerifyError | core.FormatError) and not issubclass(kind, client.LocalError)
     bad = bad and kind.code != "ID.DELEGATION"  # no evidence of others: we ask for a token that may not be given

@@ -16,7 +16,8 @@ from veen.overlays.framework.snapshot import Snapshot
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
     with world(tmp_path_factory.mktemp("overlays"), "alice", "bob") as (_, alice, bob):
-        for stream in ("kv", "kv-expiry", "crud", "queue", "crdt", "crdt-snapshot", "rpc"):  # each of one test
+        # The test of a stream whose whole state it looks at is the only one that writes to it.
+        for stream in ("kv", "kv-expiry", "kv-shown", "crud", "queue", "crdt", "crdt-snapshot", "rpc"):
             bob.join(alice, alice.new_stream(stream))
         yield alice, bob
 
@@ -298,9 +299,9 @@ def test_overlays_are_listed_and_an_unknown_one_is_a_usage_error(people):
     alice.run("fold", "show", "kv", "--overlay", "nothing", code=Exit.USAGE)
     assert alice.json("fold", "show", "crdt", "--overlay", "crdt")["overlay"] == "crdt.gcnt+crdt.lww+crdt.orset"
     alice.run("fold", "show", "kv", "crdt", "--overlay", "kv", "--as-of", 3, code=Exit.USAGE)
-    alice.json("kv", "put", "kv", "x", "y")
+    alice.json("kv", "put", "kv-shown", "x", "y")
     alice.json("kv", "put", "crdt", "x", "y")
-    both = alice.json("fold", "show", "kv", "crdt", "--overlay", "kv")
+    both = alice.json("fold", "show", "kv-shown", "crdt", "--overlay", "kv")
     assert len(both["upto"]) == 2
 
 
@@ -320,8 +321,8 @@ def test_an_entry_that_cannot_be_opened_is_counted_and_harms_nothing(people):
 
 def test_people_get_the_state_on_stdout_and_what_it_rests_on_beside_it(people):
     alice, _ = people
-    alice.json("kv", "put", "kv", "shown", "here")
-    result = alice.run("kv", "get", "kv", "shown", "-o", "human")
+    alice.json("kv", "put", "kv-shown", "shown", "here")
+    result = alice.run("kv", "get", "kv-shown", "shown", "-o", "human")
     assert result.stdout == "here\n"
     assert "state_hash" in result.stderr
-    assert alice.run("kv", "get", "kv", "shown", "-o", "human", "-q").stderr == ""
+    assert alice.run("kv", "get", "kv-shown", "shown", "-o", "human", "-q").stderr == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types
+from tests.cases import every
 from tests.cli import shapecheck
 from tests.cli.homes import Cli
 from tests.cli.test_app import ALL, NAMES
@@ -60,7 +61,7 @@ def test_the_line_of_a_start_is_documented_where_it_is_printed(name):
     assert "notice" in start["properties"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every(NAMES)
 def test_every_schema_is_json_schema_with_a_version(name):
     schema = schema_of(name)
     Draft202012Validator.check_schema(schema)

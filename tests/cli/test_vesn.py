@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import shell
 from tests.cli.homes import Cli
 from tests.vesn import log_builders as w
 
@@ -269,27 +270,20 @@ def test_a_mirror_needs_the_read_key(talk, tmp_path):
 def test_every_line_of_the_page_works_and_prints_what_is_shown(hub, tmp_path):
     """docs/vesn.md"""
     export_set(w.small_set(), tmp_path / "old-log")
-    veen = Path(sys.executable).with_name("veen")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-    env |= {
-        "KEY": w.HUB.public.hex(),
-        "WITNESS": w.WITNESS.public.hex(),
-        "URL": hub.url,
-        "PIN": hub.about["hub_pk"],
-        "VEEN_HOME": str(tmp_path / "home"),
-        "VEEN_FORCE_TTY": "1",  # as a person sees it
-        "NO_COLOR": "1",
-        "COLUMNS": "120",
-        "TOOLS": str(Path(__file__).parents[2] / "tools"),
-    }
+    env = shell.environment(
+        tmp_path / "home",
+        KEY=w.HUB.public.hex(),
+        WITNESS=w.WITNESS.public.hex(),
+        URL=hub.url,
+        PIN=hub.about["hub_pk"],
+        VEEN_FORCE_TTY="1",  # as a person sees it
+        NO_COLOR="1",
+        COLUMNS="120",
+        TOOLS=str(Path(__file__).parents[2] / "tools"),
+    )
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     steps = [step for block in blocks for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     assert len(steps) >= 6
     for step in steps:
         command, _, shown = step.partition("\n")
-        script = f'veen() {{ "{veen}" "$@"; }}\npython() {{ "{sys.executable}" "$@"; }}\n{command}'
-        done = subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60, env=env, cwd=tmp_path
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout == shown, command
+        assert shell.works(command, env, tmp_path) == shown, command

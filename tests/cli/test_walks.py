@@ -1,12 +1,10 @@
 """The walks of docs/policy.md, docs/anchors.md and docs/discovery.md run as they stand there."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import shell
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV
 from tests.cli.tree import check_line, command_lines, exists
@@ -32,15 +30,9 @@ def hub(tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_line_of_the_walk_works(hub, tmp_path, page):
     (block,) = re.findall(r"```console\n(.*?)```", (DOCS / f"{page}.md").read_text("utf-8"), re.DOTALL)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-    env |= {"URL": hub.url, "PIN": hub.about["hub_pk"], "TOKEN": str(hub.token), "VEEN_HOME": str(tmp_path / "home")}
-    veen = Path(sys.executable).with_name("veen")
+    env = shell.environment(tmp_path / "home", URL=hub.url, PIN=hub.about["hub_pk"], TOKEN=str(hub.token))
     for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
-        script = f'veen() {{ "{veen}" "$@"; }}\n{command}'
-        done = subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, check=False, timeout=100, env=env, cwd=tmp_path
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        shell.works(command, env, tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,15 +1,14 @@
 """The walk of docs/witnesses.md runs as it stands there."""
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
+from tests import shell
 from tests.cli.tree import check_line, command_lines, exists
 from tests.waiting import until
 
@@ -28,15 +27,13 @@ def free_port():
 def test_every_line_of_the_walk_works(tmp_path):
     (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     hub_port, witness_port = free_port(), free_port()
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-    env |= {
-        "HUB_PORT": str(hub_port),
-        "WITNESS_PORT": str(witness_port),
-        "URL": f"http://127.0.0.1:{hub_port}",
-        "WITNESS": f"http://127.0.0.1:{witness_port}",
-        "VEEN_HOME": str(tmp_path / "home"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+    env = shell.environment(
+        tmp_path / "home",
+        HUB_PORT=str(hub_port),
+        WITNESS_PORT=str(witness_port),
+        URL=f"http://127.0.0.1:{hub_port}",
+        WITNESS=f"http://127.0.0.1:{witness_port}",
+    )
     servers = []
     try:
         for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
@@ -71,9 +68,7 @@ def about(server):
 
 
 def worked(command, env, tmp_path, again):
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120, env=env, cwd=tmp_path
-    )
+    done = shell.typed(command, env, tmp_path)
     assert again or done.returncode == 0, f"{command}\n{done.stderr}"
     return done.returncode == 0
 

@@ -18,7 +18,6 @@ from veen.client.transport.inprocess import InProcess
 from veen.console.app import make_app
 from veen.console.guard import BrowserAdmission
 from veen.console.views import Console, LocalFiles
-from veen.console.writes import ClientWriter
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM
 from veen.query.recording import REQUESTS
@@ -41,6 +40,22 @@ HOSTILE_BODIES = (
 RING = Keyring()
 for keys in (HOSTILE, EMPTY, ORDERS):
     RING = RING.with_keys(keys)
+
+
+class ClientWriter:
+    """Writes through a client that is open already; the command opens one for each write."""
+
+    def __init__(self, client):
+        self._client = client
+
+    async def send(self, keys, body):
+        return await self._client.send(keys, body, once=True)
+
+    async def anchor(self, keys):
+        return await self._client.anchor(keys)
+
+    async def revoke(self, revocations):
+        return await self._client.revoke(revocations)
 
 
 class World:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from tests.client.hubs import ISSUER, OPEN, bodies, token_for
-from tests.console.consoles import EMPTY, ORDERS, world_at
+from tests.console.consoles import EMPTY, ORDERS, ClientWriter, world_at
 
 from veen.client.errors import NetworkError
 from veen.client.home import Home
@@ -14,7 +14,7 @@ from veen.client.transport.http import HttpTransport
 from veen.console.errors import CrossSiteRequest, FormInvalid
 from veen.console.guard import BrowserAdmission
 from veen.console.views import LocalFiles
-from veen.console.writes import ClientWriter, WriteLog, WriteOutcome
+from veen.console.writes import WriteLog, WriteOutcome
 
 ID = ORDERS.stream_id.hex()
 SEND = f"/stream/{ID}/send"

@@ -12,6 +12,7 @@ import cbor2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import every
 from tests.core import strategies, strict_cbor
 from tests.examples import examples
 
@@ -212,7 +213,7 @@ def test_all_vectors_of_rfc_8949_are_there():
 
 
 @pytest.mark.req("CBOR-01", "CBOR-03", "CBOR-04")
-@pytest.mark.parametrize("vector", VECTORS["well_formed"], ids=lambda vector: vector["hex"][:24])
+@every(VECTORS["well_formed"])
 def test_well_formed_items_are_accepted_or_refused_by_their_class(vector):
     """spec §3.1, D-05: no floats, tags, indefinite lengths or simple values but false, true and null."""
     data, kind = bytes.fromhex(vector["hex"]), class_of(vector)
@@ -228,7 +229,7 @@ def test_well_formed_items_are_accepted_or_refused_by_their_class(vector):
 
 
 @pytest.mark.req("CBOR-10")
-@pytest.mark.parametrize("vector", VECTORS["not_well_formed"], ids=lambda vector: vector["hex"])
+@every(VECTORS["not_well_formed"])
 def test_items_that_are_not_well_formed_are_refused(vector):
     """RFC 8949 F.1"""
     data = bytes.fromhex(vector["hex"])

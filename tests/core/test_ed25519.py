@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.bindings import crypto_core_ed25519_add, crypto_scalarmult_ed25519_base_noclamp, crypto_sign
+from tests.cases import every
 
 import veen
 from veen.core.crypto import ed25519
@@ -116,11 +117,10 @@ def test_the_sign_input_vectors_of_ed25519_hold():
 
 
 @pytest.mark.req("CRY-03")
-@pytest.mark.parametrize(
-    ("public", "test"), WYCHEPROOF_TESTS, ids=[f"tc{test['tcId']}" for _, test in WYCHEPROOF_TESTS]
-)
-def test_wycheproof_signatures_are_judged_as_wycheproof_judges_them(public, test):
+@every(WYCHEPROOF_TESTS, lambda case: case[1]["tcId"])
+def test_wycheproof_signatures_are_judged_as_wycheproof_judges_them(case):
     """D-19: canonical S, exact lengths, no malleability"""
+    public, test = case
     accepted = verify(bytes.fromhex(public), bytes.fromhex(test["msg"]), bytes.fromhex(test["sig"]))
     assert accepted == (test["result"] == "valid")
 

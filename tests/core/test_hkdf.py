@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import every
 
 from veen.core.crypto.hkdf import MAX_BYTES, expand, extract, hkdf
 
@@ -39,7 +40,7 @@ def test_the_first_vector_of_rfc_5869_holds_in_both_steps():
 
 
 @pytest.mark.req("CRY-03")
-@pytest.mark.parametrize("test", WYCHEPROOF_TESTS, ids=lambda test: f"tc{test['tcId']}")
+@every(WYCHEPROOF_TESTS, lambda test: test["tcId"])
 def test_wycheproof_derivations_hold_and_too_long_ones_are_refused(test):
     """RFC 5869 §2.3: L <= 255*HashLen"""
     ikm, salt, info = (bytes.fromhex(test[name]) for name in ("ikm", "salt", "info"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import every
 
 from veen.core.crypto import x25519
 from veen.core.errors import InvalidKeyError
@@ -37,7 +38,7 @@ def test_the_diffie_hellman_of_rfc_7748_holds():
 
 
 @pytest.mark.req("CRY-03")
-@pytest.mark.parametrize("test", WYCHEPROOF_TESTS, ids=lambda test: f"tc{test['tcId']}")
+@every(WYCHEPROOF_TESTS, lambda test: test["tcId"])
 def test_wycheproof_exchanges_hold_and_low_order_points_are_refused(test):
     """RFC 7748 §5 and §6.1, RFC 9180 §7.1.4: twist and non-canonical points count, an all-zero secret does not."""
     secret, public = bytes.fromhex(test["private"]), bytes.fromhex(test["public"])

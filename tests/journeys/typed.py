@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner
+from tests import shell
 from tests.cli.homes import CLEAN
 
 from veen.cli.app import cli
@@ -70,16 +71,7 @@ class People:
         return done.stdout
 
     def _in_shell(self, line, env):
-        done = subprocess.run(
-            ["bash", "-c", f'veen() {{ "{VEEN}" "$@"; }}\n{line}'],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env={**os.environ, **env},
-            cwd=self.root,
-            stdin=subprocess.DEVNULL,
-        )
+        done = shell.typed(line, shell.environment(env["VEEN_HOME"], **env), self.root)
         return done.returncode, done.stdout, done.stderr
 
 

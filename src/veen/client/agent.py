@@ -25,7 +25,6 @@ from typing import Any, Final
 from veen.client.errors import LocalError
 from veen.client.home import Home, PrivateFs
 
-DEFAULT_SECONDS: Final = 3600
 MAX_SECONDS: Final = 7 * 86_400
 _SOCKET, _LOCK = "socket", "lock"
 _MAX_LINE: Final = 4096

@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from veen.client.client import Client
 from veen.client.identity.keyring import StreamKeys
 from veen.client.send.writing import Sent
 from veen.console.errors import CrossSiteRequest, FormInvalid
@@ -38,22 +37,6 @@ class ConsoleWriter(Protocol):
 
     async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
         """Have the hub refuse tokens; the records of what is new to it, verified."""
-
-
-class ClientWriter:
-    """Writes through a client that is open already."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def send(self, keys: StreamKeys, body: bytes) -> Sent:
-        return await self._client.send(keys, body, once=True)
-
-    async def anchor(self, keys: StreamKeys) -> ControlRecord:
-        return await self._client.anchor(keys)
-
-    async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
-        return await self._client.revoke(revocations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,32 +1,25 @@
 """docs/bridge.md runs as it stands there: two hub processes, all commands (AGB-14, AGB-16)."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import shell
 from tests.cli import shapecheck
 from tests.cli.hubprocess import DEV, running
 from tests.cli.tree import check_line, command_lines, exists
 
 PAGE = (Path(__file__).parents[3] / "docs" / "bridge.md").read_text("utf-8")
-VEEN = Path(sys.executable).with_name("veen")
 
 
 @pytest.fixture
 def site(tmp_path):
     """Two hubs and a shell."""
     with running(tmp_path / "z1", *DEV) as z1, running(tmp_path / "z2", *DEV) as z2:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
-        env |= {
-            "Z1": z1.url, "PIN1": z1.about["hub_pk"], "Z2": z2.url, "PIN2": z2.about["hub_pk"],
-            "VEEN_HOME": str(tmp_path / "home"), "DATA1": str(tmp_path / "z1"), "DATA2": str(tmp_path / "z2"),
-        }  # fmt: skip
-
+        env = shell.environment(tmp_path / "home", DATA1=str(tmp_path / "z1"), DATA2=str(tmp_path / "z2"))
+        env |= {"Z1": z1.url, "PIN1": z1.about["hub_pk"], "Z2": z2.url, "PIN2": z2.about["hub_pk"]}
         yield Shell(env, tmp_path, (z1, z2))
 
 
@@ -37,16 +30,7 @@ class Shell:
         self._env, self._directory, self._hubs = env, directory, hubs
 
     def __call__(self, command, code=0, **more):
-        script = f'veen() {{ "{VEEN}" "$@"; }}\n{command}'
-        done = subprocess.run(
-            ["bash", "-c", script],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=self._env | more,
-            cwd=self._directory,
-        )
+        done = shell.typed(command, self._env | more, self._directory)
         assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -1,14 +1,12 @@
 """docs/recorder.md: the quick start runs, and its configurations are accepted."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests import shell
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.cli.tree import check_line, command_lines
@@ -26,17 +24,11 @@ def test_the_quick_start_runs_as_it_stands(tmp_path):
     (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     cli = Cli(tmp_path / "home")
     with running(tmp_path / "hub") as hub:
-        env = {**os.environ, **cli.env, "URL": hub.url, "PIN": hub.about["hub_pk"]}
-        veen = Path(sys.executable).with_name("veen")
-        done = None
+        env = shell.environment(cli.root, **cli.env, URL=hub.url, PIN=hub.about["hub_pk"])
+        stdout = ""
         for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
-            script = f'veen() {{ "{veen}" "$@"; }}\n{line}'
-            done = subprocess.run(
-                ["bash", "-c", script], capture_output=True, text=True, check=False, timeout=120, env=env
-            )
-            assert done.returncode == 0, f"{line}\n{done.stderr}"
-        assert done is not None
-        rows = [json.loads(row) for row in done.stdout.splitlines()]
+            stdout = shell.works(line, env, tmp_path)
+        rows = [json.loads(row) for row in stdout.splitlines()]
         assert [row["event_type"] for row in rows[:2]] == ["login", "logout"]
         assert rows[-1]["trailer"]["coverage"][0]["to"] == 2
 

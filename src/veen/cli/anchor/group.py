@@ -94,8 +94,7 @@ def publish(
         out.write_bytes(data)
     if no_record:
         facts = {"label": label.hex(), "upto_seq": checkpoint.upto_seq, "root": checkpoint.mmr_root.hex()}
-        result = {**facts, "backend": backend, "anchor_ref": anchor_ref.hex(), "recorded": False}
-        output.result(result, lambda: output.fields(result.items()))
+        output.result({**facts, "backend": backend, "anchor_ref": anchor_ref.hex(), "recorded": False})
         return
     _tell(output, _recorded(session, checkpoint, backend, anchor_ref), out)
 
@@ -199,7 +198,7 @@ def _row(anchored: "ListedAnchor") -> dict[str, Any]:
 
 def _tell(output: Output, anchored: "ListedAnchor", out: Path | None) -> None:
     data = {"label": anchored.body.label.hex(), **_row(anchored), "recorded": True, "out": str(out) if out else None}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 @anchor.verb("list", "The anchors of a log.")
@@ -270,7 +269,7 @@ def verify(
         expected = root if root is not None else session.client().checkpoint(str(stream), upto).mmr_root
         facts = _check_reference(session, expected, reference, certificates, stated_by)
         data = {"root": expected.hex(), "verified": True, **facts}
-        output.result(data, lambda: output.fields(data.items()))
+        output.result(data)
         return
     if root is not None:
         raise click.UsageError("--root needs --ref")

@@ -71,7 +71,7 @@ def inspect(output: Output, file: Path, trust: Path | None) -> None:
             verdict = judge_alone(source, TrustList.from_toml(trust.read_text("utf-8")))
             data["target"] = verdict.target
             data["verified"] = True
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 @click.command()

@@ -474,4 +474,4 @@ def anchor(
         }
 
     facts = _run(work())
-    output.result(facts, lambda: output.fields(facts.items()))
+    output.result(facts)

@@ -62,7 +62,7 @@ def copy(output: Output, streams: str, keys: Path, passphrase_file: str | None, 
         raise click.UsageError("--streams names no stream")
     bridged_streams(keystore.secrets.keyring, selectors)  # says what is missing before a hub is asked
     totals = asyncio.run(_run(keystore, selectors, _tokens(keys), options))
-    output.result(totals, lambda: output.fields(totals.items()))
+    output.result(totals)
 
 
 def _opened(keys: Path, passphrase_file: str | None) -> "Keystore":

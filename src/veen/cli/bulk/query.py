@@ -417,7 +417,7 @@ def status(
             state = connection.status(result_id)
     else:
         state = _store(session, store_dir).status(result_id).to_json()
-    output.result(state, lambda: output.fields(state.items()))
+    output.result(state)
 
 
 @query.verb("descriptor", "Show what a query asked, as it is recorded.")

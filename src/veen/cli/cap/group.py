@@ -188,8 +188,7 @@ def _authorize(output: Output, session: CliSession, file: Path) -> None:
     The token is kept with the identity that it is for, and `veen send` uses it where the hub asks for one.
     """
     grant, saved = authorized(session, read_token(file))
-    data = {**_granted(grant), "kept": saved}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({**_granted(grant), "kept": saved})
     if not saved:
         output.note("it is for another client key than yours, so it is not kept here")
 
@@ -223,7 +222,7 @@ def status(output: Output, session: CliSession, token: str | None) -> None:
         return
     grant = session.client().cap_status(_auth_ref(token))
     data = _granted(grant)
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     if not data["live"]:
         raise click.exceptions.Exit(Exit.POLICY)
 

@@ -25,8 +25,7 @@ pow_ = LazyGroup("pow", help="The price that a hub puts on requests.")
 def request(output: Output, hub: "HubApi") -> None:
     """How many zero bits the hub asks for. `veen send --pow` pays by itself."""
     difficulty = hub.status().pow_difficulty
-    data = {"url": hub.url, "difficulty": difficulty, "expected_hashes": 1 << difficulty if difficulty else 0}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"url": hub.url, "difficulty": difficulty, "expected_hashes": 1 << difficulty if difficulty else 0})
 
 
 @pow_.verb("solve", "Pay for one request.")
@@ -60,4 +59,4 @@ def solve(output: Output, file: Path, difficulty: int, start: int, out: Path | N
         "hashes": cookie.nonce - start + 1,
         "seconds": round(time.perf_counter() - started, 3),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)

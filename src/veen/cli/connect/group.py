@@ -211,7 +211,7 @@ def apply(
     fs = PrivateFs(session.home.state / "connect")
     fs.make_dir("")
     fs.replace(f"{name}.json", json.dumps({**data, "applied_at": int(time.time())}).encode())
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     output.next(f"veen rpc call {service['requests']} METHOD --context {name}")
 
 

@@ -142,8 +142,7 @@ def password(
         with output.progress("hashing"):
             file = file.with_password(name, hash_password(secret))
     file.write(out)
-    data = {"file": str(out), "names": list(file.names)}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"file": str(out), "names": list(file.names)})
 
 
 @contextmanager

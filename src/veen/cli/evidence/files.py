@@ -132,7 +132,7 @@ def export(
     if html is not None:
         from veen.client.evidence_page import page
 
-        html.write_bytes(page(data, report, exporter_pin=_pin_text(client.pin)))
+        html.write_bytes(page(data, report, exporter_pin=client.pin.origin_text()))
     facts = {
         "out": None if out is None else str(out),
         "html": None if html is None else str(html),
@@ -152,13 +152,8 @@ def export(
         output.next(f"veen verify {out}{_key_option(client.pin)}")
 
 
-def _pin_text(pin: "HubPin") -> str:
-    """The root, or the oldest key that this client believes: it leads to all others that it believes."""
-    return pin.origin_text()
-
-
 def _key_option(pin: "HubPin") -> str:
-    """How an outsider gives that key; a root is taken from a context."""
+    """How an outsider gives the key of the page; a root is taken from a context."""
     return "" if pin.root_pk is not None else f" --hub-pk {pin.keys[0].hub_pk.hex()}"
 
 

@@ -197,10 +197,10 @@ def _cuts(
     heads = dict(runner.source.heads())
     stops: list[tuple[dict[bytes, int], int | None]] = []
     positions = [moment.position for moment in moments if moment.position is not None]
+    if (positions or every is not None) and len(heads) > 1:
+        raise click.UsageError("the labels of this stream rotate, and positions count within one: give times")
     if every is not None:
         positions += range(every, max(heads.values(), default=0), every)
-    if positions and len(heads) > 1:
-        raise click.UsageError("the labels of this stream rotate, and positions count within one: give times")
     for position in sorted(positions):
         stops.append(({label: min(position, head) for label, head in heads.items()}, None))
     for moment in moments:

@@ -45,7 +45,7 @@ def create(output: Output, data_dir: Path | None, keys_dir: Path | None) -> None
     data = {"hub_pk": f"ed25519:{identity.current.hub_pk.hex()}", "hub_id": identity.hub_id.hex()}
     if keys_dir is not None:  # what the clients of an ephemeral hub pin
         data["root_pin"] = PinnedKey(identity.current.hub_pk, is_root=True).to_text()
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 def _create_identity(data_dir: Path) -> "HubIdentity":

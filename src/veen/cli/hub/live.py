@@ -86,8 +86,7 @@ def fence(output: Output, hub: "HubApi") -> None:
 
     record = hub.fence()
     assert isinstance(record.body, HubFence)  # noqa: S101 - `fence` has looked
-    data = {"url": hub.url, "record": record.seq, "hub_ts": record.hub_ts, "entries": record.body.upto}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"url": hub.url, "record": record.seq, "hub_ts": record.hub_ts, "entries": record.body.upto})
 
 
 @click.command()
@@ -135,7 +134,7 @@ def _save(signed: "Checkpoint", out: Path) -> None:
 def limits(output: Output, hub: "HubApi") -> None:
     """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
     registry = hub.status().limits
-    output.result(registry, lambda: output.fields(registry.items()))
+    output.result(registry)
 
 
 @click.command()
@@ -144,7 +143,7 @@ def admission(output: Output, hub: "HubApi") -> None:
     """What the hub admits."""
     about = hub.status().to_json()
     data = {name: about[name] for name in ("profiles", "capability_gating", "stream_scope", "pow_difficulty")}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 @click.command()

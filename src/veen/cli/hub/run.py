@@ -177,7 +177,7 @@ def _announce(output: Output, data: dict[str, Any], context_name: str | None) ->
     """Say where the hub is; a hub with --dev is registered first, so that what is said can be used at once."""
     is_registered = context_name is not None and register(output, data, context_name)
     data = {**data, "context": context_name} if is_registered else data
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     sys.stdout.flush()
     if is_registered:
         output.next('veen send orders "hello"')

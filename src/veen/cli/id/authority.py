@@ -77,7 +77,7 @@ def delegate(
         "ttl": ttl,
         "file": str(out),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     output.next(f"veen authorize {out}")
 
 

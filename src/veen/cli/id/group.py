@@ -78,7 +78,7 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
         "keystore": "plain" if insecure else "sealed",
         "directory": str(home.identity_dir(name)),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     if default is not None and default != name:
         output.note(f"{default} stays the identity in use; to choose the new one: veen config set identity {name}")
     if insecure:
@@ -196,7 +196,7 @@ def show(output: Output, session: CliSession, name: str | None, keys: bool) -> N
             "prekeys": len(secrets.prekeys),
             "streams": len({entry.stream_id for entry in secrets.keyring.entries}),
         }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
@@ -217,7 +217,7 @@ def card(output: Output, session: CliSession, name: str | None, text: str | None
 
     if text is not None:
         checked = IdentityCard.from_text(text)
-        output.result(_about(checked), lambda: output.fields(_about(checked).items()))
+        output.result(_about(checked))
         return
     home, name = _place(session, name)
     card = read_card(home.identity_fs(name))
@@ -240,7 +240,7 @@ def rotate(output: Output, session: CliSession, name: str | None) -> None:
         "generation": identity.client_key.generation,
         "retired_client_id": before.hex(),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     output.note("tokens for the old client key do not fit the new one")
 
 
@@ -268,8 +268,7 @@ def passphrase(
         secret = None if insecure else session.new_passphrase(asked, name, new_passphrase_file)
         with output.progress("sealing the keystore"):
             keystore.change_passphrase(secret)
-    data = {"name": name, "keystore": _sealing(keystore.is_plain)}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"name": name, "keystore": _sealing(keystore.is_plain)})
     _forget_passphrase_files(output, session, name)
     if is_remembered(session.user_home, salt):
         try:
@@ -332,7 +331,7 @@ def export(output: Output, session: CliSession, directory: Path, streams: tuple[
         "files": len(manifest.files),
         "checkpoints": len(gathered.checkpoints),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     for line in _context_lines(session):
         output.note(f"contexts stay here; where it is imported: {line}")
     output.next(f"veen verify {directory}")
@@ -375,4 +374,4 @@ def import_(output: Output, session: CliSession, directory: Path) -> None:
         "entries": done.entries,
         "attachments": done.attachments,
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)

@@ -78,7 +78,7 @@ def new(output: Output, session: CliSession, stream: str | None, private: bool) 
 
     _change(session, add_new)
     session.remember_stream(str(keys))
-    output.result(_about(keys), lambda: output.fields(_about(keys).items()))
+    output.result(_about(keys))
     output.next(f"veen send {keys} BODY")
 
 
@@ -104,7 +104,7 @@ def add(output: Output, session: CliSession, text: str) -> None:
     _change(session, lambda ring: ring.with_keys(keys))
     if keys.name is not None:
         session.remember_stream(keys.name)
-    output.result(_about(keys), lambda: output.fields(_about(keys).items()))
+    output.result(_about(keys))
 
 
 @keyring.verb("list", "The streams you can write to or read.")
@@ -125,8 +125,7 @@ def list_(output: Output, session: CliSession) -> None:
 def show(output: Output, session: CliSession, stream: str) -> None:
     """What you can do with STREAM."""
     entries = session.keystore.secrets.keyring.readers(stream)
-    data = {**_about(entries[0]), "older_keys": [keys.reader_pk.hex() for keys in entries[1:]]}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({**_about(entries[0]), "older_keys": [keys.reader_pk.hex() for keys in entries[1:]]})
 
 
 @keyring.verb("share", "Print a stream's key for a writer, or for a reader.")

@@ -67,8 +67,7 @@ def init(output: Output, path: Path, universe_id: str, born_within: int) -> None
     except FileExistsError:
         raise local_failure(f"{path} is there already", "name another with --file") from None
     facts = make_keys(keys_of(path), None, born_until=int(time.time()) + born_within)
-    data = {"universe": universe_id, "file": str(path), "namespace": "veen-system", "pin": facts.pin}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"universe": universe_id, "file": str(path), "namespace": "veen-system", "pin": facts.pin})
     output.next("veen kube tenant new ID --storage 10Gi")
 
 
@@ -98,8 +97,7 @@ def tenant_new(output: Output, tenant_id: str, path: Path, storage: str | None, 
     added = universe.tenant(tenant_id)
     facts = make_keys(keys_of(path), added, born_until=int(time.time()) + born_within)
     path.write_text(before.rstrip("\n") + "\n" + more, "utf-8")
-    data = {"tenant": tenant_id, "namespace": added.namespace, "pin": facts.pin, "disposable": storage is None}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"tenant": tenant_id, "namespace": added.namespace, "pin": facts.pin, "disposable": storage is None})
     output.next("veen kube render > universe.yaml")
 
 
@@ -222,8 +220,7 @@ def apply(output: Output, path: Path, context: str) -> None:
         cluster.create(to_yaml(missing))
     cluster.apply(to_yaml(o for o in objects if o["kind"] != "Job"))
     cluster.run_jobs([o for o in objects if o["kind"] == "Job"])
-    data = {"context": context, "objects": len(objects), "secrets_created": len(missing)}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"context": context, "objects": len(objects), "secrets_created": len(missing)})
     output.next(f"veen kube status --kube-context {context}")
 
 
@@ -310,5 +307,4 @@ def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) 
             raise click.UsageError("nobody can be asked here; add --yes")
         click.confirm(f"Delete namespace {namespace} in {context}, its log included?", abort=True, err=True)
     Cluster(context).delete_namespace(namespace)
-    data = {"namespace": namespace, "context": context, "deleted": True}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"namespace": namespace, "context": context, "deleted": True})

@@ -81,7 +81,7 @@ def upgrade(output: Output, version: str, path: Path, context: str, within: int,
         "hubs": hubs,
         "selftests": 0 if no_selftest else len(jobs),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 def failed_selftest(cluster: "Cluster", job: "Manifest") -> Fail:

@@ -62,7 +62,7 @@ def derive(
         "epoch": number,
         "label": label_of(routing_key, ident, number).hex(),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 def _hub_id(session: CliSession) -> bytes:

@@ -127,8 +127,7 @@ def id_(output: Output, name: str) -> None:
     """The id under which payload headers name the schema NAME: its hash (spec §4.5, §4.7)."""
     from veen.core.schema_id import schema_id
 
-    data = {"schema": name, "schema_id": schema_id(name).hex()}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"schema": name, "schema_id": schema_id(name).hex()})
 
 
 @click.command()

@@ -48,7 +48,7 @@ def resync(output: Output, session: CliSession, stream: str, epoch: int | None, 
         "confirmed": done.confirmed,
         "dropped": done.dropped,
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     if done.dropped:
         output.note(f"{done.dropped} messages without a receipt can never be admitted any more: send them again")
 

@@ -181,4 +181,4 @@ def verify(output: Output, session: CliSession, source_stream: str, target_strea
             {"label": label.hex(), "first_seq": first, "last_seq": last} for label, first, last in checked.missing
         ],
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)

@@ -167,8 +167,7 @@ LISTS: Final[Mapping[str, Shown]] = {
 def publication_root(output: Output, paths: tuple[Path, ...]) -> None:
     """The content root of PATHS: one directory, or files in their order. No hub is asked."""
     form, root = content_root_of(paths)
-    data = {"content_form": form, "content_root": root.hex()}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"content_form": form, "content_root": root.hex()})
 
 
 _VERIFY: Final = (

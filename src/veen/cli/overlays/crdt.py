@@ -204,7 +204,7 @@ def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: P
         if _folded(session, fold, stream, upto).state_hash != saved.state_hash:  # the root binds it, the log decides
             raise SnapshotRefused("the log folds to another state than the snapshot holds")
         data = {"stream": stream, "kind": kind, "upto_seq": upto, "state_hash": saved.state_hash.hex(), "good": True}
-        output.result(data, lambda: output.fields(data.items()))
+        output.result(data)
         return
     checkpoint = session.client().checkpoint(stream)
     state_at_checkpoint = Snapshot.take(
@@ -221,7 +221,7 @@ def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: P
         "state_hash": state_at_checkpoint.state_hash.hex(),
         "file": str(out),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 def _folded(session: CliSession, fold: "AnyFold", stream: str, upto_seq: int) -> "Folded":

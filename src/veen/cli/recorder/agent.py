@@ -68,7 +68,7 @@ def agent(
     import asyncio
 
     counts, trouble = asyncio.run(_run(output, session, config))
-    output.result(counts, lambda: output.fields(counts.items()))
+    output.result(counts)
     if counts["waiting"]:
         raise Fail(
             "SDR.WAITING",

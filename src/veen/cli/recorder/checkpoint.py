@@ -92,4 +92,4 @@ def _show(output: Output, written: "RecordedHead | None", anchored: "AnchorPubli
     }
     if anchored is not None:
         data |= {"anchor": anchored.backend, "anchor_ref": anchored.anchor_ref.hex(), "root": anchored.mmr_root.hex()}
-    return output.result(data, lambda: output.fields(data.items()))
+    return output.result(data)

@@ -135,7 +135,7 @@ async def _run(
                 "lag_seconds": seconds,
                 "attachments_missing": follower.attachments.missing,
             }
-            output.result(counts, lambda: output.fields(counts.items()))
+            output.result(counts)
     finally:
         await transport.aclose()
 
@@ -180,7 +180,7 @@ def status(output: Output, directory: Path) -> None:
         return
     lag = _lag(holder.url, directory)
     data |= {"url": holder.url, **lag}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     if lag["lag_entries"] or lag["lag_seconds"]:
         raise click.exceptions.Exit(Exit.POLICY)
 

@@ -67,8 +67,7 @@ def _tell_ready(output: Output, span: int, ready_fd: int | None) -> None:
         with os.fdopen(ready_fd, "w") as pipe:
             pipe.write("ready")
         return
-    data = {"pid": os.getpid(), "seconds": span}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"pid": os.getpid(), "seconds": span})
     sys.stdout.flush()
 
 

@@ -28,7 +28,7 @@ def show(output: Output, session: CliSession, origin: bool) -> None:
     if origin:
         output.result(data, lambda: output.table(("setting", "value", "origin"), shown))
     else:
-        output.result(data, lambda: output.fields(data.items()))
+        output.result(data)
 
 
 @config.verb("set", "Change one value in your configuration.")
@@ -61,8 +61,7 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
     if key.endswith(".hub_pk") and read(file).contexts.get(key.split(".")[1], {}).get("hub_pk") != new:
         changes[f"{key.removesuffix('hub_pk')}hub_id"] = None  # that of another key does not stay
     change(file, changes)
-    data = {"key": key, "value": new, "file": str(file)}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"key": key, "value": new, "file": str(file)})
 
 
 @config.verb("path", "Where the files are.")

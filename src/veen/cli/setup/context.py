@@ -102,7 +102,7 @@ def add(
     change(path, values)
     table = read(path).contexts[name]
     data = {"context": name, **table, "current": read(path).top.get("current_context") == name, "pin_check": pin_check}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     output.next("veen hub status")
 
 
@@ -164,8 +164,7 @@ def show(output: Output, session: CliSession, name: str | None) -> None:
         output.result(data, lambda: output.table(("setting", "value", "origin"), shown))
         return
     table = _table(session, name)
-    about = {"context": name, **table}
-    output.result(about, lambda: output.fields(about.items()))
+    output.result({"context": name, **table})
 
 
 def _table(session: CliSession, name: str) -> dict[str, Any]:
@@ -188,8 +187,7 @@ def use(output: Output, session: CliSession, name: str) -> None:
 
     table = _table(session, name)
     change(session.user_home.config_file, {"current_context": name})
-    data = {"context": name, **table}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"context": name, **table})
 
 
 @context.verb("remove", "Forget a context.")
@@ -234,5 +232,4 @@ def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, repl
     if old != new:
         changes[f"context.{name}.hub_id"] = hub_id  # learned on the next connection if nobody said it yet
     change(session.user_home.config_file, changes)
-    data = {"context": name, "hub_pk": new, "replaced": old if old != new else None}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"context": name, "hub_pk": new, "replaced": old if old != new else None})

@@ -53,8 +53,7 @@ def remember(output: Output, session: CliSession, name: str | None) -> None:
             f"to give it one: veen id passphrase {name}",
         )
     remember_key(session.user_home, name, opened.salt, opened.unlock_key)
-    data = {"name": name, "remembered": True, "keyring": keyring}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"name": name, "remembered": True, "keyring": keyring})
     output.note(f"to undo it: veen keystore forget {name}")
 
 

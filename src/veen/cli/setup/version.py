@@ -18,4 +18,4 @@ def version(output: Output) -> None:
         "python": platform.python_version(),
         "signatures": native.LOADED.what,
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)

@@ -152,12 +152,14 @@ class Output:
 
     # --- results ------------------------------------------------------------------------------------------
 
-    def result(self, data: Mapping[str, Any], human: Callable[[], None]) -> None:
-        """The one result of a command: `data` as JSON, or whatever `human` prints."""
+    def result(self, data: Mapping[str, Any], human: Callable[[], None] | None = None) -> None:
+        """The one result of a command: `data` as JSON, or what `human` prints, by default its names and values."""
         if self.mode is Mode.JSON:
             self.echo(pretty(data))
         elif self.mode is Mode.NDJSON:
             self.echo(compact(data))
+        elif human is None:
+            self.fields(data.items())
         else:
             human()
 

@@ -57,7 +57,7 @@ def add(output: Output, session: CliSession, name: str, card: str) -> None:
     parsed = IdentityCard.from_text(text_of(card))
     book = contact_store(session).change(lambda book: book.with_card(name, parsed, int(time.time())))
     data = _about(book.get(name))
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     output.next(f"veen invite STREAM --for {name}")
 
 
@@ -95,7 +95,7 @@ def show(output: Output, session: CliSession, name: str) -> None:
         "prekey_expires_at": None if prekey is None else prekey.expires_at,
         "card": contact.card.to_text(),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 @contacts.verb("rename", "Give a contact another name.")
@@ -110,7 +110,7 @@ def rename(output: Output, session: CliSession, name: str, new_name: str) -> Non
     """
     book = contact_store(session).change(lambda book: book.renamed(name, new_name))
     data = _about(book.get(new_name))
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 @contacts.verb("remove", "Forget a contact.")
@@ -140,5 +140,4 @@ def announce(output: Output, session: CliSession, stream: str) -> None:
     from veen.cli.together.common import announce_card
 
     sent = announce_card(session, stream)
-    data = {"stream": stream, "seq": sent.seq, "client_id": session.keystore.identity.client_id.hex()}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"stream": stream, "seq": sent.seq, "client_id": session.keystore.identity.client_id.hex()})

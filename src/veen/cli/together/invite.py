@@ -253,7 +253,7 @@ def join(
         "token": None if opened.token is None else opened.token.auth_ref().hex(),
         "enrolled": enrolled,
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     output.note(f"compare the card id of {opened.inviter.name} with its owner: {opened.inviter.card_id}")
     output.next(f"veen stream {names[0]} --context {name}" if names else f"veen context use {name}")
 

@@ -146,7 +146,7 @@ def show_rotated(output: Output, session: CliSession, stream: str, done: "Rotate
         "removed": [_reader(book, card)["name"] for card in done.removed],
         "bearers_ended": done.bearers,
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     if done.bearers:
         output.note(
             f"{done.bearers} invitations by code ended: who used one without a card in the stream is invited again"
@@ -178,8 +178,7 @@ def shred(output: Output, session: CliSession, stream: str, generation: int, rea
     sent = with_authority(
         session, stream, lambda client: owning.shred(client, identity, stream, generation, reason=reason)
     )
-    data = {"stream": stream, "generation": generation, "seq": sent.seq, "time": when(int(time.time()))}
-    output.result(data, lambda: output.fields(data.items()))
+    output.result({"stream": stream, "generation": generation, "seq": sent.seq, "time": when(int(time.time()))})
 
 
 @keys.verb("owner", "Whose announcements count for a stream.")
@@ -215,4 +214,4 @@ def owner(output: Output, session: CliSession, stream: str, name: str | None) ->
         "owner": _owner_name(session, contact_store(session).load(), pk),
         "owner_pk": None if pk is None else pk.hex(),
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)

@@ -78,7 +78,7 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
         "records": [record.seq for record in records],
         "capability_gating": gated,
     }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
     if not gated:
         output.note("this hub asks nobody for a token: with a new client key anyone can write again")
     if not tokens and gated:

@@ -107,7 +107,7 @@ async def _run(output: Output, directory: Path, logs: "WitnessPolicy", name: str
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         counts = {"cosigned": service.cosigned, "refused": service.refused}
-        output.result(counts, lambda: output.fields(counts.items()))
+        output.result(counts)
     finally:
         store.close()
 
@@ -187,7 +187,7 @@ def show(output: Output, session: CliSession, policy_file: Path | None, out: Pat
     if only_line:
         output.result({"line": data["line"]}, lambda: output.line(str(data["line"])))
         return
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)
 
 
 @policy.verb("check", "Check a policy, and optionally a note under it.")
@@ -223,4 +223,4 @@ def check(output: Output, file: Path, note_file: Path | None) -> None:
             "size": accepted.checkpoint.size,
             "cosigned_by": dict(accepted.cosigned),
         }
-    output.result(data, lambda: output.fields(data.items()))
+    output.result(data)

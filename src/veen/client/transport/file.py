@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from veen.client.errors import BadAnswer, LocalError, TimedOut, Unreachable
-from veen.client.transport.base import NO_HEADERS, Answer
-from veen.client.transport.framed import answer_of, request_bytes
-from veen.client.transport.http import CALL_SECONDS, read_token
+from veen.client.errors import BadAnswer, LocalError, Unreachable
+from veen.client.transport.base import Answer
+from veen.client.transport.framed import FramedTransport
+from veen.client.transport.http import CALL_SECONDS
 from veen.core import cbor
-from veen.core.call_frames import MAX_OVERHEAD_BYTES
 from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
 
 _FIRST_LOOK_SEC: Final = 0.002
@@ -36,7 +35,7 @@ def spool_of(url: str) -> Path:
     return Path(path)
 
 
-class FileTransport:
+class FileTransport(FramedTransport):
     """One hub behind one spool directory."""
 
     def __init__(
@@ -48,23 +47,11 @@ class FileTransport:
         max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.url, self._directory = url, spool_of(url)
-        self._timeout, self._max_answer, self._clock = timeout, max_answer_bytes, clock
-        self._headers = {} if token_file is None else {"authorization": f"Bearer {read_token(token_file)}"}
+        super().__init__(url, token_file=token_file, timeout=timeout, max_answer_bytes=max_answer_bytes)
+        self._directory, self._clock = spool_of(url), clock
 
-    def __repr__(self) -> str:
-        return f"FileTransport({self.url!r})"
-
-    async def call(
-        self,
-        operation: str,
-        body: bytes = b"",
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> Answer:
-        limit = self._timeout if timeout is None else timeout
-        frame = request_bytes(operation, body, self._headers, headers)
+    async def _exchange(self, operation: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
+        frame = self._request(operation, body, headers)
         # Two calls of the same bytes are two calls: random bytes tell them apart.
         name = f"{int(self._clock() * 1000):013d}-{sha256(frame + os.urandom(16)).hexdigest()[:32]}"
         request = self._directory / "in" / f"{name}.req"
@@ -75,11 +62,11 @@ class FileTransport:
         except TimeoutError as exc:
             if _take_back(request):
                 raise Unreachable(f"{self.url}: no hub took the request within {limit:g} s") from exc
-            raise TimedOut(f"{self.url}: no answer to {operation} within {limit:g} s") from exc
+            raise
         except BaseException:
             _take_back(request)
             raise
-        return answer_of(self.url, data)
+        return self._answer(data)
 
     async def _put(self, request: Path, frame: bytes) -> None:
         putting = asyncio.get_running_loop().run_in_executor(
@@ -98,7 +85,7 @@ class FileTransport:
         pause = _FIRST_LOOK_SEC
         while True:
             try:
-                data = read_plain(path, self._max_answer + MAX_OVERHEAD_BYTES)
+                data = read_plain(path, self._max_frame)
             except FileNotFoundError:
                 await asyncio.sleep(pause)
                 pause = min(1.5 * pause, _LOOK_SEC)

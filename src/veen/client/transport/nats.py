@@ -24,15 +24,12 @@ from veen.client.errors import (
     InsecureHttp,
     LocalError,
     NetworkError,
-    TimedOut,
     Unreachable,
 )
 from veen.client.transport.addresses import credentials_of
-from veen.client.transport.base import CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
-from veen.client.transport.framed import answer_of, request_bytes
-from veen.client.transport.http import CALL_SECONDS, is_loopback, read_token, tls_of
-from veen.core import cbor
-from veen.core.call_frames import MAX_OVERHEAD_BYTES
+from veen.client.transport.base import CAP_HEADER, POW_HEADER, Answer
+from veen.client.transport.framed import FramedTransport
+from veen.client.transport.http import CALL_SECONDS, is_loopback, tls_of
 from veen.core.errors import ApiCode
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.net.nats_link import (
@@ -64,7 +61,7 @@ class _Waiting:
     answer: asyncio.Future[bytes | None] = field(repr=False)  # None: no hub listens
 
 
-class NatsTransport:
+class NatsTransport(FramedTransport):
     """One hub behind one NATS server. Use it inside one event loop; `aclose` closes its connection."""
 
     def __init__(
@@ -77,54 +74,36 @@ class NatsTransport:
         token_file: Path | None = None,
         insecure_http: bool = False,
         timeout: float = CALL_SECONDS,
-        max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
     ) -> None:
-        self.url, self._hub = url, dict(parse_qsl(urlsplit(url).query))["hub"]
+        super().__init__(url, token_file=token_file, timeout=timeout)
+        self._hub = dict(parse_qsl(urlsplit(url).query))["hub"]
         self._address = NatsAddress.of(url, ca_file=ca_file)
         credentials = credentials_of(url)
         self._credentials = None if credentials is None else Path(credentials).expanduser()
-        self._timeout, self._max_answer = timeout, max_answer_bytes
         self._tls: ssl.SSLContext | None = None
         if self._address.demands_tls:
             self._tls = tls_of(ca_file, client_cert, client_key)
         elif (token_file or self._credentials) and not insecure_http and not is_loopback(self._address.host):
             raise InsecureHttp(url)
-        self._headers = {} if token_file is None else {"authorization": f"Bearer {read_token(token_file)}"}
         # Of the event loop's thread, from the first call on.
         self._link: NatsClient | None = None
         self._opening = asyncio.Lock()
         self._inbox = ""
         self._waiting: dict[str, _Waiting] = {}  # by the last word of the inbox
 
-    def __repr__(self) -> str:
-        return f"NatsTransport({self.url!r})"
-
-    async def call(
-        self,
-        operation: str,
-        body: bytes = b"",
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> Answer:
-        limit = self._timeout if timeout is None else timeout
+    async def _exchange(self, operation: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
         own = {name: headers[name] for name in _OWN if name in headers}
         others = {name: value for name, value in headers.items() if name not in own}
-        frame = request_bytes(operation, body, self._headers, others)
-        try:
-            async with asyncio.timeout(limit):
-                data = await self._ask(subject_of(self._hub, operation), frame, own)
-        except TimeoutError as exc:
-            raise TimedOut(f"{self.url}: no answer to {operation} within {limit:g} s") from exc
-        if data is None:
-            return _no_hub()
-        return answer_of(self.url, data)
+        frame = self._request(operation, body, others)
+        async with asyncio.timeout(limit):
+            data = await self._ask(subject_of(self._hub, operation), frame, own)
+        return _no_hub() if data is None else self._answer(data)
 
     async def _ask(self, subject: str, frame: bytes, own: dict[str, str]) -> bytes | None:
         link = await self._connected()
         word = secrets.token_hex(11)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        parts = FrameParts(self._max_answer + MAX_OVERHEAD_BYTES)
+        parts = FrameParts(self._max_frame)
         self._waiting[word] = _Waiting(subject, parts, answer)
         try:
             for piece, mark in split(frame, link.max_payload):

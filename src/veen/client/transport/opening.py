@@ -1,11 +1,27 @@
 """The transport that a URL names: http, https, file, nats, nats+tls, quic. Each is loaded when it is used."""
 
 from pathlib import Path
+from typing import TypedDict
 
 from veen.client.errors import LocalError
 from veen.client.transport.addresses import SCHEMES, check_hub_url
 from veen.client.transport.base import Transport
 from veen.client.transport.http import CALL_SECONDS, HttpTransport
+
+
+class _Tls(TypedDict):
+    """Options of the transports that encrypt."""
+
+    ca_file: Path | None
+    client_cert: Path | None
+    client_key: Path | None
+
+
+class _Call(TypedDict):
+    """Options of every transport."""
+
+    token_file: Path | None
+    timeout: float
 
 
 def open_transport(
@@ -21,17 +37,10 @@ def open_transport(
 ) -> Transport:
     """Inside the event loop that its connections will live in. LocalError if the URL cannot be used."""
     scheme = url.partition(":")[0]
+    tls: _Tls = {"ca_file": ca_file, "client_cert": client_cert, "client_key": client_key}
+    call: _Call = {"token_file": token_file, "timeout": timeout}
     if socket_path is not None or scheme not in SCHEMES or scheme in ("http", "https"):
-        return HttpTransport(
-            url,
-            ca_file=ca_file,
-            client_cert=client_cert,
-            client_key=client_key,
-            token_file=token_file,
-            insecure_http=insecure_http,
-            timeout=timeout,
-            socket_path=socket_path,
-        )
+        return HttpTransport(url, **tls, **call, insecure_http=insecure_http, socket_path=socket_path)
     try:
         url = check_hub_url(url)
     except ValueError as exc:
@@ -39,26 +48,11 @@ def open_transport(
     if scheme == "file":
         from veen.client.transport.file import FileTransport
 
-        return FileTransport(url, token_file=token_file, timeout=timeout)
+        return FileTransport(url, **call)
     if scheme == "quic":
         from veen.client.transport.quic import QuicTransport
 
-        return QuicTransport(
-            url,
-            ca_file=ca_file,
-            client_cert=client_cert,
-            client_key=client_key,
-            token_file=token_file,
-            timeout=timeout,
-        )
+        return QuicTransport(url, **tls, **call)
     from veen.client.transport.nats import NatsTransport
 
-    return NatsTransport(
-        url,
-        ca_file=ca_file,
-        client_cert=client_cert,
-        client_key=client_key,
-        token_file=token_file,
-        insecure_http=insecure_http,
-        timeout=timeout,
-    )
+    return NatsTransport(url, **tls, **call, insecure_http=insecure_http)

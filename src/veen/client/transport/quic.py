@@ -18,14 +18,11 @@ from veen.client.errors import (
     ExtraMissing,
     LocalError,
     NetworkError,
-    TimedOut,
     Unreachable,
 )
 from veen.client.transport.base import NO_HEADERS, Answer
-from veen.client.transport.framed import answer_of, request_bytes
-from veen.client.transport.http import CALL_SECONDS, read_token
-from veen.core import cbor
-from veen.core.call_frames import MAX_OVERHEAD_BYTES
+from veen.client.transport.framed import FramedTransport
+from veen.client.transport.http import CALL_SECONDS
 from veen.net.quic_link import client_configuration
 
 if TYPE_CHECKING:
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 _CONNECT_SEC: Final = 10.0
 
 
-class QuicTransport:
+class QuicTransport(FramedTransport):
     """One hub behind one UDP port. Use it inside one event loop; `aclose` closes its connection."""
 
     def __init__(
@@ -46,42 +43,25 @@ class QuicTransport:
         client_key: Path | None = None,
         token_file: Path | None = None,
         timeout: float = CALL_SECONDS,
-        max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
     ) -> None:
+        super().__init__(url, token_file=token_file, timeout=timeout)
         parts = urlsplit(url)
-        self.url, self._host, self._port = url, parts.hostname or "", parts.port or 0
-        self._timeout, self._max_answer = timeout, max_answer_bytes
+        self._host, self._port = parts.hostname or "", parts.port or 0
         try:
             self._configuration = client_configuration(self._host, ca_file, client_cert, client_key)
         except ImportError as exc:
             raise ExtraMissing("quic", "a hub by QUIC") from exc
         except (OSError, ValueError) as exc:
             raise LocalError(f"{ca_file or client_cert}: not usable for TLS: {exc}") from exc
-        self._headers = {} if token_file is None else {"authorization": f"Bearer {read_token(token_file)}"}
         # Of the event loop's thread, from the first call on.
         self._link: QuicLink | None = None
         self._opening = asyncio.Lock()
 
-    def __repr__(self) -> str:
-        return f"QuicTransport({self.url!r})"
-
-    async def call(
-        self,
-        operation: str,
-        body: bytes = b"",
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> Answer:
-        limit = self._timeout if timeout is None else timeout
-        frame = request_bytes(operation, body, self._headers, headers)
-        try:
-            async with asyncio.timeout(limit):
-                link = await self._connected()
-                data = await link.ask(frame, self._max_answer + MAX_OVERHEAD_BYTES)
-        except TimeoutError as exc:
-            raise TimedOut(f"{self.url}: no answer to {operation} within {limit:g} s") from exc
-        return answer_of(self.url, data)
+    async def _exchange(self, operation: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
+        frame = self._request(operation, body, headers)
+        async with asyncio.timeout(limit):
+            link = await self._connected()
+            return self._answer(await link.ask(frame, self._max_frame))
 
     async def stream(self, operation: str, *, headers: Mapping[str, str] = NO_HEADERS) -> AsyncIterator[bytes]:
         """The pieces of an answer without an end (`tooling/events`), as they come; leave the loop to end it.
@@ -89,9 +69,9 @@ class QuicTransport:
         BadAnswer with the hub's error if it answers with one.
         """
         link = await self._connected()
-        pieces = link.follow(request_bytes(operation, b"", self._headers, headers), self._max_answer)
+        pieces = link.follow(self._request(operation, b"", headers), self._max_answer)
         async with contextlib.aclosing(pieces):
-            head = answer_of(self.url, await anext(pieces))
+            head = self._answer(await anext(pieces))
             if not head.ok:
                 raise BadAnswer(f"{self.url}: {operation}: status {head.status}")
             async for piece in pieces:
