@@ -151,8 +151,8 @@ def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Sp
     for number, (giver, taker) in enumerate(pairwise(tokens), start=2):
         if taker.issuer_pk != giver.subject_pk:
             raise Violation("DELEG.CHAIN", f"token {number} was not issued by the subject of the one before it")
-        given, taken = giver.allow.stream_ids, taker.allow.stream_ids
-        if given != taken and not set(given).issuperset(taken):
+        scope, part = giver.allow.stream_ids, taker.allow.stream_ids
+        if part != scope and not set(scope).issuperset(part):
             raise Violation("DELEG.CHAIN", f"token {number} allows streams that the one before it does not")
     if tokens[-1].subject_pk not in (body.agent_identity, event.client_id):
         raise Violation("DELEG.CHAIN", "the last token is neither for the agent nor for the sender")
