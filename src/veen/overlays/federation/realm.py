@@ -187,9 +187,26 @@ STATES: Final = (
     StateTable.of(
         RealmFold.name,
         Authority,
-        {"stream_id": "hex", "ts": "time", "primary_hub": "hex", "policy": "text", "ttl": "integer"},
+        {
+            "stream_id": "hex",
+            "ts": "time",
+            "primary_hub": "hex",
+            "policy": "text",
+            "ttl": "integer",
+            "replica_hubs": "json",
+        },
         lambda view: (
-            ((record.stream_id, record.ts, record.primary_hub, record.policy, record.ttl), record)
+            (
+                (
+                    record.stream_id,
+                    record.ts,
+                    record.primary_hub,
+                    record.policy,
+                    record.ttl,
+                    record.replica_hubs,
+                ),
+                record,
+            )
             for record in view.authorities
         ),
         part="authorities",
@@ -198,8 +215,8 @@ STATES: Final = (
     StateTable.of(
         RealmFold.name,
         Revocation,
-        {"kind": "text", "target": "hex", "ts": "time"},
-        lambda view: (((record.kind, record.target, record.ts), record) for record in view.revocations),
+        {"kind": "text", "target": "hex", "ts": "time", "ttl": "integer"},
+        lambda view: (((record.kind, record.target, record.ts, record.ttl), record) for record in view.revocations),
         part="revocations",
         about="what is revoked, and when",
     ),
