@@ -5,6 +5,9 @@ requests and digests are receipted events, and `veen query verify` computes a re
 
     principals   who may ask, and for what
     history      what the log says of queries: a fold
-    service      submit, execute, deliver; durable and audited
+    service      submit, execute, cancel, deliver; durable and audited
+    slots        places for executions, shared fairly
     http         the routes; `openapi` describes them
+    serving      the server: TLS and client certificates
+    observe      metrics and log lines
 """
