@@ -166,6 +166,7 @@ bench: $(STAMP) native $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure
 	@$(BIN)/python -m benchmarks.hub $(if $(BASELINE),--baseline $(BASELINE))
 	@$(BIN)/python -m benchmarks.cliffs
 	@$(BIN)/python -m benchmarks.hostile
+	@$(BIN)/python -m benchmarks.verify
 	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.overlays
 	@$(BIN)/python -m benchmarks.growth 10000 1000000 10000000

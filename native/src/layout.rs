@@ -7,13 +7,15 @@ use sha2::{Digest, Sha256};
 
 use crate::ed25519::{Claim, KeyCache, SigningKey, verify_all};
 
-const BSTR32: [u8; 2] = [0x58, 0x20];
-const BSTR64: [u8; 2] = [0x58, 0x40];
+pub(crate) const BSTR32: [u8; 2] = [0x58, 0x20];
+pub(crate) const BSTR64: [u8; 2] = [0x58, 0x40];
 const INTEGERS: usize = 4 + 32 + 2 + 32 + 2 + 32; // where client_seq begins
 const PREFIX: usize = 40; // of a ciphertext: enc, hdr_len, body_len
-const SIG_TAG: &[u8] = b"veen/sig\0";
-const LEAF_TAG: &[u8] = b"veen/leaf\0";
-const ENTRY_TAG: &[u8] = b"veen/entry"; // H, not Ht: no zero byte (D-68)
+pub(crate) const SIG_TAG: &[u8] = b"veen/sig\0";
+pub(crate) const LEAF_TAG: &[u8] = b"veen/leaf\0";
+pub(crate) const ENTRY_TAG: &[u8] = b"veen/entry"; // H, not Ht: no zero byte (D-68)
+
+pub(crate) type Hash = [u8; 32];
 
 /// The parts of a MSG that ordering needs, and its leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,29 +48,29 @@ pub struct Rules {
 }
 
 /// A cursor over bytes; None at the first that does not fit.
-struct Reader<'a> {
-    data: &'a [u8],
-    pos: usize,
+pub(crate) struct Reader<'a> {
+    pub(crate) data: &'a [u8],
+    pub(crate) pos: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let end = self.pos.checked_add(count)?;
         let part = self.data.get(self.pos..end)?;
         self.pos = end;
         Some(part)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.bytes(N)?.try_into().ok()
     }
 
-    fn expect(&mut self, expected: &[u8]) -> Option<()> {
+    pub(crate) fn expect(&mut self, expected: &[u8]) -> Option<()> {
         (self.bytes(expected.len())? == expected).then_some(())
     }
 
     /// An integer of a major type, in its shortest form.
-    fn uint(&mut self, major: u8) -> Option<u64> {
+    pub(crate) fn uint(&mut self, major: u8) -> Option<u64> {
         let head = *self.bytes(1)?.first()? ^ major;
         let (value, least) = match head {
             0..=23 => return Some(u64::from(head)),
@@ -82,16 +84,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-struct Parsed<'a> {
-    profile_id: [u8; 32],
-    label: [u8; 32],
-    client_id: [u8; 32],
-    client_seq: u64,
-    prev_ack: u64,
-    auth_ref: Option<[u8; 32]>,
-    ct_hash: [u8; 32],
-    ciphertext: &'a [u8],
-    sig: [u8; 64],
+pub(crate) struct Parsed<'a> {
+    pub(crate) profile_id: [u8; 32],
+    pub(crate) label: [u8; 32],
+    pub(crate) client_id: [u8; 32],
+    pub(crate) client_seq: u64,
+    pub(crate) prev_ack: u64,
+    pub(crate) auth_ref: Option<[u8; 32]>,
+    pub(crate) ct_hash: [u8; 32],
+    pub(crate) ciphertext: &'a [u8],
+    pub(crate) sig: [u8; 64],
 }
 
 /// Where the MSG that begins at `start` ends, if it has the outline of one and is whole.
@@ -120,7 +122,7 @@ pub fn end_of(data: &[u8], start: usize) -> Option<usize> {
     Some(reader.pos)
 }
 
-fn parse(raw: &[u8]) -> Option<Parsed<'_>> {
+pub(crate) fn parse(raw: &[u8]) -> Option<Parsed<'_>> {
     let mut reader = Reader { data: raw, pos: 0 };
     reader.expect(&[0x8a, 0x01, 0x58, 0x20])?;
     let profile_id = reader.array()?;
@@ -282,7 +284,7 @@ fn push_uint(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(part);

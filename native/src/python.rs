@@ -11,7 +11,7 @@ use pyo3::{
 };
 
 use crate::{
-    ed25519,
+    chunk, ed25519,
     layout::{Fault, Place, Rules, end_of},
     pool::{self, Broken, Part},
 };
@@ -70,6 +70,103 @@ fn split<'py>(py: Python<'py>, data: &[u8], start: usize, most: usize) -> PyResu
         pos = end;
     }
     Ok((list, pos))
+}
+
+/// What the entries of a chunk add up to, none of which has a fault.
+#[pyclass(frozen, module = "veen_native", get_all)]
+struct ScannedChunk {
+    entries: usize,
+    end: usize,
+    first_ts: u64,
+    last_ts: u64,
+    first_length: u32,
+    entry_hashes: Py<PyBytes>,
+    roots: Py<PyBytes>,
+    nodes: Py<PyBytes>,
+    locations: Py<PyBytes>,
+    peaks: Py<PyBytes>,
+    hash_peaks: Py<PyBytes>,
+    writers: Py<PyList>,
+    uses: Py<PyList>,
+}
+
+/// The entries at the beginning of `data`, `most` at most, if every check of `veen.verify.chunk_scan` holds; else None.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // what entries are held to
+fn scan_chunk<'py>(
+    py: Python<'py>,
+    data: PyBackedBytes,
+    label: &[u8],
+    start_seq: u64,
+    most: usize,
+    max_msg_bytes: usize,
+    peaks: &[u8],
+    hub_keys: Option<Vec<(PyBackedBytes, u64, Option<u64>)>>,
+    signatures: bool,
+    threads: usize,
+) -> PyResult<Option<ScannedChunk>> {
+    let (peaks, rest) = peaks.as_chunks::<32>();
+    if !rest.is_empty() {
+        return Err(PyValueError::new_err("peaks: expected a multiple of 32 bytes"));
+    }
+    let to_key = |(public, valid_from, valid_until): (PyBackedBytes, u64, Option<u64>)| -> PyResult<chunk::HubKey> {
+        let (public, valid_until) = (exactly("hub_pk", &public)?, valid_until.unwrap_or(u64::MAX));
+        Ok(chunk::HubKey { public, valid_from, valid_until })
+    };
+    let hub_keys = hub_keys.map(|keys| keys.into_iter().map(to_key).collect::<PyResult<_>>()).transpose()?;
+    let request = chunk::Request {
+        label: exactly("label", label)?,
+        start_seq,
+        most,
+        max_msg_bytes,
+        peaks: peaks.to_vec(),
+        hub_keys,
+        signatures,
+        threads,
+    };
+    let Some(scanned) = py.detach(|| chunk::scan(&data, &request)) else {
+        return Ok(None);
+    };
+    let (mut locations, mut offset) = (Vec::with_capacity(16 * scanned.lengths.len()), 0_u32);
+    for length in &scanned.lengths {
+        locations.extend_from_slice(&start_seq.to_be_bytes());
+        locations.extend_from_slice(&offset.to_be_bytes());
+        locations.extend_from_slice(&length.to_be_bytes());
+        let Some(next) = offset.checked_add(*length) else {
+            return Ok(None);
+        };
+        offset = next;
+    }
+    let hashes = |hashes: &[[u8; 32]]| PyBytes::new(py, hashes.as_flattened()).unbind();
+    let (writers, uses) = (PyList::empty(py), PyList::empty(py));
+    for writer in &scanned.writers {
+        writers.append((
+            PyBytes::new(py, &writer.client_id),
+            writer.first_ts,
+            writer.first_seq,
+            writer.last_seq,
+            writer.last_ack,
+            &writer.places,
+        ))?;
+    }
+    for (key, count) in &scanned.uses {
+        uses.append((PyBytes::new(py, &key.auth_ref), PyBytes::new(py, &key.client_id), key.hub_ts, count))?;
+    }
+    Ok(Some(ScannedChunk {
+        entries: scanned.lengths.len(),
+        end: scanned.end,
+        first_ts: scanned.first_ts,
+        last_ts: scanned.last_ts,
+        first_length: scanned.lengths.first().copied().unwrap_or_default(),
+        entry_hashes: hashes(&scanned.entry_hashes),
+        roots: hashes(&scanned.roots),
+        nodes: hashes(&scanned.nodes),
+        locations: PyBytes::new(py, &locations).unbind(),
+        peaks: hashes(&scanned.peaks),
+        hash_peaks: hashes(&scanned.hash_peaks),
+        writers: writers.unbind(),
+        uses: uses.unbind(),
+    }))
 }
 
 /// A secret key that signs; it never leaves this object.
@@ -281,7 +378,9 @@ fn veen_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(verify, module)?)?;
     module.add_function(wrap_pyfunction!(verify_many, module)?)?;
     module.add_function(wrap_pyfunction!(split, module)?)?;
+    module.add_function(wrap_pyfunction!(scan_chunk, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
+    module.add_class::<ScannedChunk>()?;
     module.add_class::<Signer>()?;
     module.add_class::<CheckedMsg>()?;
     module.add_class::<Group>()?;

@@ -19,13 +19,14 @@ __all__ = [
     "Module",
     "NativeSigner",
     "Pool",
+    "ScannedChunk",
     "SealedGroup",
     "Sizes",
     "load",
 ]
 
 VARIABLE: Final = "VEEN_NATIVE"
-VERSION: Final = "0.3.0"  # native/Cargo.toml; another one may have other functions
+VERSION: Final = "0.4.0"  # native/Cargo.toml; another one may have other functions
 
 
 class Checked(Protocol):
@@ -83,6 +84,42 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+# client_id, hub_ts and client_seq of its first entry, client_seq and prev_ack of its last, stream_seq of all
+Writer = tuple[bytes, int, int, int, int, list[int]]
+TokenUse = tuple[bytes, bytes, int, int]  # auth_ref, client_id, hub_ts, how often
+
+
+class ScannedChunk(Protocol):
+    """What the entries of a chunk add up to, none of which has a fault. Hashes are joined, numbers as on disk."""
+
+    @property
+    def entries(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def first_ts(self) -> int: ...
+    @property
+    def last_ts(self) -> int: ...
+    @property
+    def first_length(self) -> int: ...
+    @property
+    def entry_hashes(self) -> bytes: ...
+    @property
+    def roots(self) -> bytes: ...
+    @property
+    def nodes(self) -> bytes: ...
+    @property
+    def locations(self) -> bytes: ...
+    @property
+    def peaks(self) -> bytes: ...
+    @property
+    def hash_peaks(self) -> bytes: ...
+    @property
+    def writers(self) -> list[Writer]: ...
+    @property
+    def uses(self) -> list[TokenUse]: ...
+
+
 class Module(Protocol):
     """What VEEN uses of `veen_native`."""
 
@@ -90,6 +127,22 @@ class Module(Protocol):
     def verify_many(self, jobs: bytes, /) -> bytes: ...
     def split(self, data: bytes, start: int, most: int, /) -> tuple[list[bytes], int]:
         """Messages of a CBOR sequence, and where the first item begins that has not the outline of one."""
+        ...
+
+    def scan_chunk(
+        self,
+        data: bytes,
+        label: bytes,
+        start_seq: int,
+        most: int,
+        max_msg_bytes: int,
+        peaks: bytes,
+        hub_keys: Sequence[tuple[bytes, int, int | None]] | None,
+        signatures: bool,
+        threads: int,
+        /,
+    ) -> ScannedChunk | None:
+        """The entries at the beginning of a chunk; None if any has a fault, or cannot be judged by the module."""
         ...
 
     def Signer(self, seed: bytes, /) -> NativeSigner: ...  # noqa: N802 - a class of the module

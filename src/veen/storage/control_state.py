@@ -223,9 +223,9 @@ class Spending:
         )
         self._fresh: dict[tuple[bytes, int], int] = {}
 
-    def add(self, auth_ref: bytes, hub_ts: int) -> None:
+    def add(self, auth_ref: bytes, hub_ts: int, count: int = 1) -> None:
         key = (auth_ref, hub_ts)
-        self._fresh[key] = self._fresh.get(key, 0) + 1
+        self._fresh[key] = self._fresh.get(key, 0) + count
         if len(self._fresh) >= _FLUSH:
             self._flush()
 

@@ -361,6 +361,14 @@ class Index:
         )
         return None if row is None else int(row[0])
 
+    def stream_seqs(self, client_row: int, first_seq: int, last_seq: int) -> list[Any]:
+        """Where the messages of a client stand whose client_seq is first_seq … last_seq."""
+        rows = self._all(
+            "SELECT stream_seq FROM entries WHERE client_row = ? AND client_seq BETWEEN ? AND ? ORDER BY client_seq",
+            (client_row, first_seq, last_seq),
+        )
+        return [row[0] for row in rows]
+
     def cap(self, auth_ref: bytes) -> CapRow | None:
         row = self._one("SELECT * FROM caps WHERE auth_ref = ?", (auth_ref,))
         return None if row is None else self._checked(CapRow, row)

@@ -19,10 +19,11 @@ from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr, root_of
 from veen.fs.errors import CorruptError
 from veen.fs.local import File, Fs
+from veen.native import ScannedChunk
 from veen.storage import frame, layout
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow, ClientRow, LabelRow
-from veen.storage.label_files import Location, index_entry, summary_bytes
+from veen.storage.label_files import Location, index_entry, split_hashes, summary_bytes
 from veen.storage.rules import OTHER_LABEL, ROOT_FAULT, client_seq_fault, contradictions, prev_ack_fault
 
 _WINDOW: Final = 1 << 20
@@ -64,12 +65,17 @@ def read_file(fs: Fs, path: str) -> bytes:
 # --- entries in a chunk ------------------------------------------------------------------------------------
 
 
+def is_compressed(data: bytes) -> bool:
+    """Whether bytes are the beginning of a compressed chunk."""
+    return data[:1] == bytes((_ZLIB_FIRST,))
+
+
 def chunk_frames(fs: Fs, path: str, start: int = 0) -> Iterator[tuple[int, Frame]]:
     """Every frame of a chunk, compressed or not, with its offset in the plain chunk; from `start` on if it is plain."""
     file = fs.open(path)
     try:
         size = file.size()
-        compressed = file.read_at(0, 1) == bytes((_ZLIB_FIRST,))
+        compressed = is_compressed(file.read_at(0, 1))
         window, base, pos = b"", 0 if compressed else start, 0
         for block in _inflated(file, size, path) if compressed else _blocks(file, size, start):
             window, base, pos = window[pos:] + block, base + pos, 0
@@ -183,6 +189,20 @@ class LabelFold:
         self.active_bytes += item.length
         self.entry_hashes.append(item.entry_hash)
         return nodes
+
+    def continues(self, chunk: ScannedChunk) -> bool:
+        """Whether `add` would take the entries of a chunk that begins where this label ends."""
+        if self._has_gap or self.active_bytes or self.active_start != self.size + 1 or chunk.first_ts < self.last_ts:
+            return False
+        return all(first == self.clients.get(client, (0, 0))[0] + 1 for client, _, first, *_ in chunk.writers)
+
+    def add_chunk(self, chunk: ScannedChunk) -> None:
+        """`add` for each entry of a chunk that continues the label."""
+        self.mmr = Mmr(self.size + chunk.entries, split_hashes(chunk.peaks))
+        self.entry_hashes = Mmr(chunk.entries, split_hashes(chunk.hash_peaks))
+        self.active_bytes, self.active_first_ts, self.last_ts = chunk.end, chunk.first_ts, chunk.last_ts
+        for client_id, _, _, last_seq, last_ack, _ in chunk.writers:
+            self.clients[client_id] = (last_seq, last_ack)
 
     def append_leaf(self, item: ScannedEntry) -> list[bytes]:
         """Only the tree and the time: also for entries that are not in a chunk yet."""

@@ -46,7 +46,7 @@ class Compared:
         self._findings, self._path = findings, path
         self._expected = bytearray()
         self._pos = 0
-        self._bad = False
+        self._fault: tuple[int, str] | None = None  # the first difference, reported at the end
         try:
             self._file: File | None = fs.open(path)
         except FileNotFoundError:
@@ -64,18 +64,19 @@ class Compared:
     def _flush(self) -> None:
         expected = bytes(self._expected)
         self._expected.clear()
-        if not self._bad and expected:
+        if self._fault is None and expected:
             data = self._file.read_at(self._pos, len(expected)) if self._file else b""
             if data != expected:
-                self._bad = True
                 what = "not what the entries give" if self._file else "the file is missing"
-                offset = self._pos + _first_difference(data, expected)
-                self._findings.error(self._path, offset, "rebuildable", what)
+                self._fault = self._pos + _first_difference(data, expected), what
         self._pos += len(expected)
 
     def finish(self, *, exact: bool) -> None:
         self._flush()
+        if self._fault is not None:
+            offset, what = self._fault
+            self._findings.error(self._path, offset, "rebuildable", what)
         if self._file is not None:
-            if exact and not self._bad and self._file.size() > self._pos:
+            if exact and self._fault is None and self._file.size() > self._pos:
                 self._findings.late_error(self._path, self._pos, "rebuildable", "bytes behind the last entry")
             self._file.close()

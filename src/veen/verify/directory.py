@@ -72,7 +72,7 @@ def verify_data(
 ) -> Report:
     """Check a whole data directory. `structure` leaves out the signatures, nothing else.
 
-    `jobs` processes verify signatures; the report is the same for any number.
+    `jobs` threads or processes verify signatures; the report is the same for any number.
     `identity` is one known from elsewhere (HID-01): the directory's own must then be the same hub, and may be absent.
     `pin` are keys known from elsewhere: all keys of the hub must follow from them. Without both, the directory is
     judged by the keys that it names itself, which proves that it is whole and not whose it is.
@@ -121,7 +121,8 @@ class _Check:
         rules = DirectoryRules(
             fs, self.level, identity, control.fold, findings, spending=self.spending, index=journal.index
         )
-        if self.jobs > 1 and self.level == "full":
+        rules.jobs = self.jobs
+        if self.level == "full":
             rules.pool = self.pool = SignaturePool(self.jobs, rules.verify)
             findings.settle_before = self.pool.settle
         rules.retired_control, rules.bound = control.retired_seq, read_binding(fs, findings, identity)

@@ -144,15 +144,22 @@ def token_faults(item: ScannedEntry, grant: Authorised | None, stream_id: bytes 
 
     `grant` is the record for the token of the entry, `stream_id` that of its label, where it is to be judged.
     """
+    return use_faults(item.client_id, item.hub_ts, grant, stream_id)
+
+
+def use_faults(
+    client_id: bytes, hub_ts: int, grant: Authorised | None, stream_id: bytes | None
+) -> Iterator[EntryFault]:
+    """`token_faults` of an entry by this client at this time."""
     if grant is None:
         yield EntryFault("capability", "no record authorises its token")
         return
-    if grant.token.subject_pk != item.client_id:
+    if grant.token.subject_pk != client_id:
         other = "its token is for another client"
         yield EntryFault("capability", f"{other} (D-49)", short=other)
-    if item.hub_ts < grant.issued_at:
+    if hub_ts < grant.issued_at:
         yield EntryFault("capability", f"its token was authorised later, at {grant.issued_at}", short=_NOT_VALID)
-    elif not grant.token.is_live(issued_at=grant.issued_at, hub_ts=item.hub_ts):
+    elif not grant.token.is_live(issued_at=grant.issued_at, hub_ts=hub_ts):
         end = grant.issued_at + grant.token.allow.ttl
         yield EntryFault("capability", f"its token ended at {end} (D-48)", short=_NOT_VALID)
     if stream_id is not None and stream_id not in grant.token.allow.stream_ids:

@@ -9,6 +9,7 @@ from typing import Any
 from veen.core.errors import FormatError, LimitError
 from veen.core.limits import Limits
 from veen.fs.errors import CorruptError
+from veen.native import ScannedChunk
 from veen.storage import layout
 from veen.storage.index import META, ClientRow, Index, LabelRow
 from veen.storage.scan import LabelFold, ScannedEntry, Seal
@@ -50,7 +51,7 @@ class LabelIndexCheck:
         if item.auth_ref is not None:
             self._rules.spending.add(item.auth_ref, item.hub_ts)
         if item.client_seq == 1:
-            self._rules.writer(item)
+            self._rules.writer(item.client_id, item.hub_ts)
         if self._fault is not None or self._rules.index is None:
             return
         client = self._clients.get(item.client_id)
@@ -60,6 +61,28 @@ class LabelIndexCheck:
             place = None
         if place != item.stream_seq:
             self._fault = f"entry {item.stream_seq} of label {self._label.hex()} is not listed"
+
+    def lists(self, chunk: ScannedChunk) -> bool:
+        """Whether all entries of a chunk have the rows that `entry` looks for, as far as it still would."""
+        if self._fault is not None or self._rules.index is None:
+            return True
+        for client_id, _, first_seq, last_seq, _, places in chunk.writers:
+            client = self._clients.get(client_id)
+            try:
+                rows = self._rules.index.stream_seqs(client.row, first_seq, last_seq) if client else []
+            except CorruptError:
+                return False
+            if rows != places:
+                return False
+        return True
+
+    def chunk_entries(self, chunk: ScannedChunk) -> None:
+        """What `entry` counts, for all entries of a chunk that the index lists."""
+        for auth_ref, _, hub_ts, count in chunk.uses:
+            self._rules.spending.add(auth_ref, hub_ts, count)
+        for client_id, first_ts, first_seq, *_ in chunk.writers:
+            if first_seq == 1:
+                self._rules.writer(client_id, first_ts)
 
     def cursors(self, fold: LabelFold, row: LabelRow, limits: list[Limits | None]) -> None:
         """The cursors of the label and of its clients, at the point of the last retirement."""

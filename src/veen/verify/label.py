@@ -10,14 +10,15 @@ from typing import Final
 
 from veen.core.tree.mmr import node_count, root_of
 from veen.fs.errors import CorruptError
-from veen.storage import layout
+from veen.storage import frame, layout
 from veen.storage.control_state import OpenedLabel
 from veen.storage.copies import archive
 from veen.storage.findings import Code
 from veen.storage.index import LabelRow
 from veen.storage.label_files import HASH_BYTES, LOCATION_BYTES
 from veen.storage.runs import LabelRun, run_path, runs_of
-from veen.storage.scan import LabelFold, ScannedEntry, chunk_items
+from veen.storage.scan import LabelFold, ScannedEntry, chunk_items, item_of
+from veen.verify.chunk_scan import clean_bytes, scan_chunk
 from veen.verify.compare import Compared, file_size
 from veen.verify.index import LabelIndexCheck
 from veen.verify.rules import DirectoryRules, Journaled
@@ -88,9 +89,10 @@ class LabelCheck:
     def _run(self, run: LabelRun, *, retried: bool = False) -> bool:
         """Read one stretch; tells whether it is good. Afterwards the fold stands behind it, or the label is lost."""
         path = run_path(self.label, run)
-        items = self._items(run)
+        rest = self._take_clean(run, path)
+        items = self._items(run) if rest is None else rest
         try:
-            for item in items:
+            for item in items if rest is None else ():
                 self._item(item)
                 if self.fold.size == self._strict or self.fold.size == run.end_seq:
                     break
@@ -109,6 +111,40 @@ class LabelCheck:
             return True
         self._skip(run)
         return False
+
+    def _take_clean(self, run: LabelRun, path: str) -> Iterator[ScannedEntry] | None:
+        """Take all entries of a run at once, if none has a fault; returns those behind them in its file.
+
+        None: nothing was taken. Reading entry by entry then names the fault, or finds that there is none.
+        """
+        fold, rules = self.fold, self.rules
+        ends = [end for end in (run.end_seq, self._strict) if end is not None]
+        most = min(ends) - fold.size if ends else None
+        if run.kind not in ("chunk", "active") or run.start_seq != fold.size + 1:
+            return None
+        data = clean_bytes(rules.fs, path)
+        if data is None:
+            return None
+        chunk = scan_chunk(data, rules, self.label, fold, most)
+        if chunk is None or (most is not None and chunk.entries != most) or not fold.continues(chunk):
+            return None
+        if not self._journaled.agree(run.start_seq, chunk.entry_hashes) or not rules.tokens_hold(chunk):
+            return None
+        if self.row is not None and not self.index.lists(chunk):
+            return None
+        if not rules.anchors_hold(self.label, run.start_seq, chunk.roots):
+            return None
+        self._seals.first_entry(chunk.first_length, chunk.first_ts)
+        fold.add_chunk(chunk)
+        self._nodes.feed(chunk.nodes)
+        self._locations.feed(chunk.locations)
+        rules.chunk_entries(chunk)
+        if self.row is not None:
+            self.index.chunk_entries(chunk)
+            if self.row.active_start <= fold.size == self.row.size:
+                self._compare_cursors(self.row)
+        behind = frame.frames(data[chunk.end :], path=path, base=chunk.end)
+        return (item_of(entry, self.label, path, offset) for offset, entry in behind)
 
     def _erased_since(self, run: LabelRun) -> LabelRun | None:
         """The growing chunk, if it was sealed and erased while we read what is before it."""
@@ -141,7 +177,7 @@ class LabelCheck:
         fold = self.fold
         location = fold.location(item)
         if item.stream_seq == fold.active_start:
-            self._seals.first_entry(item)
+            self._seals.first_entry(item.length, item.hub_ts)
         self.rules.order(item, fold.last_ts)
         nodes = fold.add(item)
         if self.rules.control.anchors:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from veen.core.objects.identity import HubIdentity
 from veen.fs.local import Fs
+from veen.native import ScannedChunk
 from veen.storage import layout
 from veen.storage.control_state import ControlFold, Spending
 from veen.storage.findings import Code, Findings, Level
@@ -13,7 +14,7 @@ from veen.storage.keys.identity import CheckpointBinding
 from veen.storage.label_files import HASH_BYTES
 from veen.storage.rules import EntryFault
 from veen.storage.scan import LabelFold, ScannedEntry
-from veen.verify.entry import signature_count, signature_faults, token_faults
+from veen.verify.entry import signature_count, signature_faults, token_faults, use_faults
 from veen.verify.signatures import SignaturePool
 
 
@@ -27,6 +28,15 @@ class Journaled:
     @property
     def last(self) -> int:
         return self.first + len(self.hashes) // HASH_BYTES - 1
+
+    def agree(self, first_seq: int, hashes: bytes) -> bool:
+        """Whether the journal holds the same as these entries, where it holds any of them."""
+        first, last = max(first_seq, self.first), min(first_seq + len(hashes) // HASH_BYTES - 1, self.last)
+        if first > last:
+            return True
+        start, own = (first - first_seq) * HASH_BYTES, (first - self.first) * HASH_BYTES
+        size = (last - first + 1) * HASH_BYTES
+        return self.hashes[own : own + size] == hashes[start : start + size]
 
     def agrees(self, item: ScannedEntry) -> bool:
         """Whether the journal, if it holds an entry at this position, holds the same."""
@@ -56,7 +66,8 @@ class DirectoryRules(LogScope):
 
     spending: Spending
     index: Index | None
-    pool: SignaturePool | None = None  # verifies beside this process; without it each signature is verified at once
+    pool: SignaturePool | None = None  # verifies many signatures together; None where none are verified
+    jobs: int = 1  # threads of the native module, where it is there
     retired_control: int = 0  # seq of the last control record that the index knows
     writers: dict[bytes, int] = field(default_factory=dict)  # retired: when each client was first accepted (D-102)
     _anchored: set[tuple[bytes, int]] = field(default_factory=set)  # anchors that were compared
@@ -66,9 +77,9 @@ class DirectoryRules(LogScope):
             what = f"entry {item.stream_seq}: hub_ts is before that of the entry before it (D-28)"
             self.findings.warning(item.path, item.at, "time", what)
 
-    def writer(self, item: ScannedEntry) -> None:
+    def writer(self, client_id: bytes, hub_ts: int) -> None:
         """A client's first entry of a label; labels are read one after the other."""
-        self.writers[item.client_id] = min(self.writers.get(item.client_id, item.hub_ts), item.hub_ts)
+        self.writers[client_id] = min(self.writers.get(client_id, hub_ts), hub_ts)
 
     def anchor(self, label: bytes, fold: LabelFold) -> None:
         """What was anchored after the last entry that was added must be the root after it (D-104)."""
@@ -79,6 +90,36 @@ class DirectoryRules(LogScope):
         if any(body.mmr_root != fold.mmr.root() for body in published):
             what = f"the root that was anchored for entry {fold.size} of label {label.hex()} is not the log's"
             self.findings.error(layout.CONTROL, 0, "control", what)
+
+    def anchors_hold(self, label: bytes, first_seq: int, roots: bytes) -> bool:
+        """`anchor` after each of several entries; False if it would find a fault."""
+        anchors = self.control.anchors
+        places = [
+            (label, first_seq + number)
+            for number in range(len(roots) // HASH_BYTES if anchors else 0)
+            if (label, first_seq + number) in anchors
+        ]
+        for place in places:
+            start = (place[1] - first_seq) * HASH_BYTES
+            if any(body.mmr_root != roots[start : start + HASH_BYTES] for body in anchors[place]):
+                return False
+        self._anchored.update(places)
+        return True
+
+    def tokens_hold(self, chunk: ScannedChunk) -> bool:
+        """Whether all entries of a chunk that name a token had the right to."""
+        caps = self.control.caps
+        uses = (
+            use_faults(client_id, hub_ts, caps.get(auth_ref), None) for auth_ref, client_id, hub_ts, _ in chunk.uses
+        )
+        return not any(fault for faults in uses for fault in faults)
+
+    def chunk_entries(self, chunk: ScannedChunk) -> None:
+        """Count the entries of a chunk whose signatures are good."""
+        self.findings.count("entries", chunk.entries)
+        self.findings.count("bytes", chunk.end)
+        if self.level == "full":
+            self.findings.count("signatures", chunk.entries * (1 if self.identity is None else 2))
 
     def anchors_left(self) -> None:
         """An anchor beyond the head of its label: entries were cut off, as in a fork, or the log was rolled back."""

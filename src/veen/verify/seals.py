@@ -15,7 +15,7 @@ from veen.storage.findings import Code
 from veen.storage.keys.identity import CheckpointBinding
 from veen.storage.label_files import index_entry, map_head, map_head_bytes
 from veen.storage.runs import LabelRun
-from veen.storage.scan import ScannedEntry, Seal, read_file
+from veen.storage.scan import Seal, read_file
 from veen.verify.compare import compare_file
 from veen.verify.rules import LogScope
 
@@ -119,12 +119,12 @@ class SealCheck:
 
     # --- where chunks end ------------------------------------------------------------------------------
 
-    def first_entry(self, item: ScannedEntry) -> None:
+    def first_entry(self, length: int, hub_ts: int) -> None:
         """The first entry of a chunk tells whether the one before it ended in the right place."""
         if self._unjudged is None:
             return
-        self._check_boundary(self._unjudged, item.length)
-        self._limits = self._scope.control.limits_between(self._unjudged.row.last_ts, item.hub_ts)
+        self._check_boundary(self._unjudged, length)
+        self._limits = self._scope.control.limits_between(self._unjudged.row.last_ts, hub_ts)
         self._unjudged = None
 
     def no_entry_follows(self) -> None:

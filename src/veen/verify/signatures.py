@@ -38,6 +38,9 @@ class SignaturePool:
         self._work.append(work)
         if len(self._items) < _BATCH:
             return
+        if self._jobs == 1:
+            self.settle()
+            return
         if self._workers is None:
             self._workers = ProcessPoolExecutor(self._jobs, get_context("spawn"), initializer=begin_worker)
         try:
@@ -56,9 +59,10 @@ class SignaturePool:
         try:
             while self._sent:
                 self._take()
-            items, self._items, self._work = self._items, [], []
-            for item in items:
-                self._judge(item)
+            items, work, self._items, self._work = self._items, self._work, [], []
+            if not _all_good(b"".join(work)):
+                for item in items:
+                    self._judge(item)
         finally:
             self._settling = False
 
