@@ -15,6 +15,8 @@ from tests.pipeline.audit_builders import CountingEngine, SlowEngine, TwoPassEng
 from tests.storage.builders import LABELS
 from tests.verify.damages import DAMAGES, HONEST
 
+from veen import native
+from veen.verify import chunk_scan, label
 from veen.verify.audit.report import document
 from veen.verify.directory import verify_data
 
@@ -33,7 +35,11 @@ def judged(fs, path):
         other = run(path, engine=engine)
         assert tables(other) == tables(result)
         assert document(other) == document(result)
-    return {"directory": shortened(verify_data(fs).findings), "audit": shortened(result.findings)}
+    findings = verify_data(fs).findings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_scan, "LOADED", native.Loaded(None, "absent", ""))
+        assert verify_data(fs).findings == findings
+    return {"directory": shortened(findings), "audit": shortened(result.findings)}
 
 
 def shortened(findings):
@@ -45,6 +51,22 @@ def shortened(findings):
 @pytest.mark.parametrize("name", HONEST)
 def test_neither_finds_anything_in_a_good_directory(name, tmp_path):
     assert judged(HONEST[name](), tmp_path) == {"directory": [], "audit": []}
+
+
+@pytest.mark.skipif(native.LOADED.module is None, reason=native.LOADED.what)
+@pytest.mark.parametrize("name", HONEST)
+def test_the_native_module_judges_chunks_of_a_good_directory(name, monkeypatch):
+    """Or the tests of this file would compare reading in Python with itself."""
+    entries = []
+
+    def counted(*args):
+        chunk = chunk_scan.scan_chunk(*args)
+        entries.append(0 if chunk is None else chunk.entries)
+        return chunk
+
+    monkeypatch.setattr(label, "scan_chunk", counted)
+    assert not verify_data(HONEST[name]()).findings
+    assert sum(entries) > 0
 
 
 @pytest.mark.parametrize("name", HONEST)

@@ -13,9 +13,8 @@ from veen.native import LOADED, ScannedChunk
 from veen.storage.scan import LabelFold, is_compressed
 from veen.verify.rules import DirectoryRules
 
-_MAX_BYTES: Final = (
-    1 << 24
-)  # of a file that is read as a whole; in larger ones messages are so large that hashing counts
+# Of a file that is read as a whole. In larger ones messages are so large that hashing takes most of the time.
+_MAX_BYTES: Final = 1 << 24
 _ALL: Final = 1 << 32
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)
 @click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes that verify signatures (default: one per core).")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes or threads that verify (default: one per core).")
 @pin_options
 @home_options
 def verify_data(
