@@ -53,10 +53,8 @@ def chosen_files(
     """The files that can hold rows of these streams and this time (of ts, both ends included)."""
     columns_of(table)
     if table not in ready_tables(state):
-        option = f" --fold {installed_states()[table].fold}" if is_state(table) else ""
-        raise NoTable(
-            f"{table} is not complete at version {state.version}: run `veen table load{option}` with its overlay"
-        )
+        what = f"--fold {installed_states()[table].fold} and its overlay" if is_state(table) else "its overlay"
+        raise NoTable(f"{table} is not complete at version {state.version}: run `veen table load` with {what}")
     sids = None if streams is None else {sid_of(stream_id) for stream_id in streams}
     return tuple(
         file
