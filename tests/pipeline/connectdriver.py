@@ -5,7 +5,12 @@ python -m tests.pipeline.connectdriver HUB KEYS
 
 import json
 import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any
+
+from tests.waiting import until
 
 from veen import folds
 from veen.log.errors import ConnectUnsupported
@@ -13,6 +18,7 @@ from veen.log.keys import KeyFile
 from veen.query import api
 from veen.spark.audit import SparkEngine
 from veen.spark.connect import is_connect, parallelism
+from veen.spark.control import controlled
 from veen.spark.executor_check import ask
 from veen.spark.functions import register_functions
 from veen.spark.progress import watching
@@ -55,6 +61,28 @@ def answers(path, keys, session=None):
     }
 
 
+def ended_by(session, mark):
+    """What ends a job that is stopped in the middle of a task of an hour; None if nothing does."""
+    stopped = threading.Event()
+
+    def rows(batches):
+        Path(mark).touch()
+        time.sleep(3600)
+        yield from batches
+
+    def stop():
+        until(Path(mark).exists)
+        stopped.set()
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        with controlled(session, "query r-1, slow", pool="alice", stopped=stopped, report=lambda *_: None):
+            session.range(1).mapInArrow(rows, "id long").collect()
+    except Exception as exc:  # of gRPC or of Spark
+        return str(exc)
+    return None
+
+
 def main(path, key_file):
     keys = KeyFile(key_file)
     phases: list[str] = []
@@ -79,6 +107,8 @@ def main(path, key_file):
             "body": session.sql("SELECT veen_body('x', X'01')").collect()[0][0],
             "phases": phases,
             "refused": refused,
+            "ended_by": ended_by(session, f"{key_file}.began"),
+            "entries_afterwards": session.read.format("veen").load(path).count(),
             "several": several,
         }
     print(json.dumps(facts))

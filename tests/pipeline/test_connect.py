@@ -127,3 +127,5 @@ def test_over_connect_everything_is_what_one_process_says(tmp_path):
     assert facts["body"] == "1"
     assert facts["phases"] == ["begun"]
     assert "one by one" in facts["refused"]
+    assert "OPERATION_CANCELED" in facts["ended_by"]
+    assert facts["entries_afterwards"] == 80
