@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from hashlib import sha256
@@ -19,6 +20,7 @@ from tests.waiting import until
 
 from veen.cli.shared.output import Exit
 from veen.query import connect
+from veen.query.errors import ServiceRefused
 from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
 
 EVENTS = ("login", "logout", "login")
@@ -141,6 +143,57 @@ def test_a_client_certificate_opens_a_service_with_tls_and_a_query_that_ended_st
         }  # fmt: skip
         assert {line["component"] for line in lines} == {"query"}
         assert not any("record/app" in json.dumps(line) or "alice" in json.dumps(line) for line in lines)
+
+
+@pytest.mark.req("QRY-20")
+def test_principals_and_the_certificate_are_read_again_on_sighup(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    web = Authority(tmp_path / "web", "web")
+    cert, key = web.certificate("localhost", x509.DNSName("localhost"))
+    with running(tmp_path / "hub", *DEV, "--set", "engine.retire_seconds=1", "--set", "log.level=error") as hub:
+        talk, words = _prepared(tmp_path, hub)
+        tokens = {name: talk.json("query", "token", "--out", tmp_path / name) for name in ("alice", "bob")}
+
+        def allow(name):
+            (tmp_path / "principals.toml").write_text(
+                f'[principal.{name}]\nscopes = ["record/app"]\nclient_id = "{"5b" * 32}"\n'
+                f'token_sha256 = "{tokens[name]["token_sha256"]}"\n'
+            )
+
+        allow("alice")
+        tls = ("--host", "localhost", "--tls-cert", cert, "--tls-key", key)
+        with serving(talk, *words, *tls) as (process, url):
+            lines = iter(process.stderr)
+
+            def reload():
+                process.send_signal(signal.SIGHUP)
+                return next(line for line in map(json.loads, lines) if line["operation"] == "reload")
+
+            def refused(name):
+                with connect(url, token=(tmp_path / name).read_text(), ca_file=web.file) as service:
+                    with pytest.raises(ServiceRefused) as caught:
+                        service.status("r-none")
+                    return caught.value.refused_with
+
+            assert (refused("alice"), refused("bob")) == ("query_not_found", "unauthorized")
+            serial = _serial_at(url)
+            allow("bob")
+            for renewed, file in zip(web.certificate("localhost", x509.DNSName("localhost")), (cert, key), strict=True):
+                renewed.replace(file)
+            assert reload()["message"] == "taken over"
+            assert (refused("alice"), refused("bob")) == ("unauthorized", "query_not_found")
+            assert _serial_at(url) not in (None, serial)
+            (tmp_path / "principals.toml").write_text("[principal]\n")
+            failure = reload()
+            assert failure["level"] == "error"
+            assert "nothing was taken over" in failure["message"]
+            assert refused("bob") == "query_not_found"
+
+
+def _serial_at(url):
+    """The number of the certificate that a server shows to a new connection."""
+    host, _, port = url.removeprefix("https://").rpartition(":")
+    return x509.load_pem_x509_certificate(ssl.get_server_certificate((host, int(port))).encode()).serial_number
 
 
 @pytest.mark.req("QRY-26", "QRY-27")

@@ -11,14 +11,16 @@
         final.json              completed with its digest, or failed with the reason; made exclusively, never changed
 
 Files that decide something are linked into place whole: a crash leaves the state before or the state after, and of
-two who would end an execution one finds it ended.
+two who would end an execution one finds it ended. A result that is removed is renamed to .removed-RESULT_ID first, so
+it is there whole or not at all.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Literal, Self
+from typing import IO, Final, Literal, NamedTuple, Self
 
 from veen.fs.inside import FileRefused, check_inside, read_path
 from veen.query import canonical
@@ -37,6 +39,7 @@ _OFFSET_BYTES: Final = 8
 _MAX_ID_BYTES: Final = 256
 _MAX_JSON_BYTES: Final = 256 << 20  # a coverage lists the labels of a query
 _MAX_LINE_BYTES: Final = 16 << 20  # a body has at most a sixteenth of that
+_REMOVED: Final = ".removed-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,14 @@ class ResultPage:
     def to_json(self) -> dict[str, Json]:
         page = {"offset": self.offset, "limit": self.limit, "total": self.digest.row_count, "has_more": self.has_more}
         return {"result_digest": self.digest.to_json(), "rows": list(self.rows), "page": page}
+
+
+class StoredResult(NamedTuple):
+    """A result that has ended: when, in seconds, and how many bytes it takes."""
+
+    result_id: str
+    ended_at: float
+    size: int
 
 
 class ResultStore:
@@ -167,6 +178,41 @@ class ResultStore:
     def _end(self, result_id: str, final: Json) -> None:
         if not put_once(self._directory(result_id) / "final.json", canonical.encode(final)):
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: that does not change any more")
+
+    # --- removal -------------------------------------------------------------------------------------------
+
+    def ended(self) -> list[StoredResult]:
+        """The results that have ended, the oldest first."""
+        try:
+            names = [path.name for path in self._results.iterdir() if not path.name.startswith(_REMOVED)]
+        except FileNotFoundError:
+            return []
+        return sorted(
+            (self.measured(name) for name in names if (self._results / name / "final.json").exists()),
+            key=lambda stored: (stored.ended_at, stored.result_id),
+        )
+
+    def measured(self, result_id: str) -> StoredResult:
+        """When a result ended, and what it takes."""
+        files = {path.name: path.lstat() for path in self._directory(result_id).iterdir()}
+        size = sum(about.st_size for about in files.values())
+        return StoredResult(result_id, files["final.json"].st_mtime, size)
+
+    def remove(self, result_id: str) -> None:
+        """Remove a result that has ended, with its query. A crash leaves all of the result, or remains of no name."""
+        status = self.status(result_id)
+        if status.state not in ("completed", "failed"):
+            raise NotReady(f"result {result_id} is {status.state}: only what has ended can be removed")
+        remains = self._results / f"{_REMOVED}{result_id}"
+        self._directory(result_id).rename(remains)
+        _sync(self._results)
+        (self._queries / f"{check_id(status.query_id, 'query_id')}.json").unlink(missing_ok=True)
+        shutil.rmtree(remains)
+
+    def remove_remains(self) -> None:
+        """Finish removals that a crash cut off."""
+        for path in self._results.glob(f"{_REMOVED}*"):
+            shutil.rmtree(path)
 
     # --- what there is -------------------------------------------------------------------------------------
 

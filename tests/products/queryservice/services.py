@@ -92,7 +92,7 @@ def served(tmp_path, data_dir, kind=QueryService, *, principals=PRINCIPALS, at=N
         async with world_at(tmp_path, data_dir) as world:
             if prepare is not None:
                 await prepare(world)
-            app = make_app(lambda: world.open(kind, principals=principals, **changes), principals)
+            app = make_app(lambda: world.open(kind, principals=principals, **changes))
             async with listening(make_server(app, at), at) as (url, _):
                 box["url"] = url
                 started.set()

@@ -9,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from veen import __version__
 from veen.products.queryservice.observe import ServiceMetrics, line, lines_to
+from veen.products.queryservice.retention import ResultRetention
+from veen.query.store import ResultStore
 
 LOG = logging.getLogger("veen.products.queryservice.tests")
 
@@ -63,14 +65,16 @@ def test_loggers_are_left_as_they_were():
     assert (logger.level, logger.propagate, logger.handlers) == before
 
 
-def test_counts_are_read_by_prometheus():
+def test_counts_are_read_by_prometheus(tmp_path):
     metrics = ServiceMetrics()
     metrics.submitted += 2
     metrics.ended("cancelled")
     metrics.delivered(7)
     metrics.refused("unauthorized")
     metrics.execution.observe(0.3)
-    families = {family.name: family for family in text_string_to_metric_families(metrics.text(1).decode())}
+    retention = ResultRetention(ResultStore(tmp_path), keep_bytes=1, keep_seconds=1)
+    text = metrics.text(1, retention).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     value = {
         (sample.name, *sample.labels.values()): sample.value
         for family in families.values()
@@ -81,6 +85,7 @@ def test_counts_are_read_by_prometheus():
     assert value["veen_query_completed_total",] == 0
     assert value["veen_query_running",] == 1
     assert value["veen_query_rows_total",] == 7
+    assert value["veen_query_stored_bytes",] == value["veen_query_removed_results_total",] == 0
     assert value["veen_query_refusals_total", "unauthorized"] == 1
     assert value["veen_query_execution_seconds_count",] == 1
     assert value["veen_build_info", __version__] == 1

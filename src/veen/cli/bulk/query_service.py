@@ -1,6 +1,8 @@
 """`veen query serve`, `submit`, `cancel` and `token`: the query API over HTTP, and what a client needs for it."""
 
+import logging
 import secrets
+import signal
 import sys
 from collections.abc import Callable
 from hashlib import sha256
@@ -14,12 +16,15 @@ from veen.cli.recorder.connecting import connector
 from veen.cli.shared.bulk import DATA_DIR, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.values import SIZE, SPAN
+from veen.core.errors import VeenError
 
 if TYPE_CHECKING:
     from veen.products.queryservice.principals import Principals
     from veen.products.queryservice.service import QueryService
     from veen.products.queryservice.serving import ListenAddress
 
+_log = logging.getLogger(__name__)
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _PLACE: Final = log_options(
@@ -56,6 +61,9 @@ _PLACE: Final = log_options(
     show_default=True,
     help="An execution that takes longer fails.",
 )
+@click.option("--keep-for", type=SPAN, default="30d", show_default=True, help="Rows of a result are kept for so long.")
+@click.option("--keep-bytes", type=SIZE, default="10GiB", show_default=True,
+              help="Rows of all results take no more; the oldest go first, the newest stays.")  # fmt: skip
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -79,6 +87,8 @@ def serve(
     store_dir: str | None,
     workers: int,
     max_seconds: float,
+    keep_for: int,
+    keep_bytes: int,
     log_level: str,
     sync_entries: int,
     place: LogPlace,
@@ -86,7 +96,8 @@ def serve(
     """Serve the query API over HTTP until stopped. Requests, results and deliveries are recorded in the log first.
 
     The service reads DIR with the keys of --identity and writes its records to the hub of the context. Its identity
-    needs keys of the four streams below record/query/: make them once with `veen id keyring new`.
+    needs keys of the four streams below record/query/: make them once with `veen id keyring new`. SIGHUP: read the file
+    of principals and the certificate again.
 
     \b
     veen query token --out alice.token
@@ -107,9 +118,14 @@ def serve(
             "tokens and rows would cross the network in the clear",
             "give --tls-cert FILE and --tls-key FILE, or listen on 127.0.0.1 behind a proxy",
         )
-    principals = Principals.read(principals_file)
-    if client_ca is None and (name := principals.need_certificates) is not None:
-        raise click.UsageError(f"[principal.{name}] has certificate_names: name their CA with --client-ca")
+
+    def read_principals() -> Principals:
+        principals = Principals.read(principals_file)
+        if client_ca is None and (name := principals.need_certificates) is not None:
+            raise click.UsageError(f"[principal.{name}] has certificate_names: name their CA with --client-ca")
+        return principals
+
+    read_principals()  # a file that cannot be used is named before anything starts
     try:
         from veen.products.queryservice.observe import lines_to
         from veen.products.queryservice.serving import ListenAddress
@@ -123,8 +139,14 @@ def serve(
     at = ListenAddress(host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca)
     at.tls()  # files that cannot be used are named before Spark starts
     with output.progress("starting") as progress, _spark(place, progress) as spark:
-        bounds = {"workers": workers, "sync_entries": sync_entries, "max_seconds": max_seconds}
-        opened = _Opened(session, principals, place, spark, store_dir, bounds)
+        bounds = {
+            "workers": workers,
+            "sync_entries": sync_entries,
+            "max_seconds": max_seconds,
+            "keep_seconds": keep_for,
+            "keep_bytes": keep_bytes,
+        }
+        opened = _Opened(session, read_principals, place, spark, store_dir, bounds)
         with lines_to(sys.stderr, log_level) as begin_lines:
             asyncio.run(_serve(output, opened, at, begin_lines))
 
@@ -144,7 +166,7 @@ class _Opened:
     def __init__(
         self,
         session: CliSession,
-        principals: "Principals",
+        read_principals: "Callable[[], Principals]",
         place: LogPlace,
         spark: Any,
         store_dir: str | None,
@@ -154,7 +176,7 @@ class _Opened:
         from veen.query.store import ResultStore
 
         keystore = session.keystore
-        self.principals, self._keystore = principals, keystore
+        self.read_principals, self._keystore = read_principals, keystore
         self._connect = connector(session, session.home)
         self._store = ResultStore(
             Path(store_dir) if store_dir else session.home.state / "query" / session.identity_name
@@ -174,7 +196,7 @@ class _Opened:
     async def service(self, client: Any) -> "QueryService":
         from veen.products.queryservice.service import QueryService
 
-        return await QueryService.open(client, self._store, self.principals, self._settings)
+        return await QueryService.open(client, self._store, self.read_principals(), self._settings)
 
 
 async def _serve(output: Output, opened: _Opened, at: "ListenAddress", begin_lines: Callable[[], None]) -> None:
@@ -184,11 +206,30 @@ async def _serve(output: Output, opened: _Opened, at: "ListenAddress", begin_lin
     from veen.products.queryservice.serving import listening, make_server
 
     async with opened.client() as client:  # which holds the identity, and so the store, for itself
-        app = make_app(lambda: opened.service(client), opened.principals)
-        async with listening(make_server(app, at), at) as (url, serving):
+        app = make_app(lambda: opened.service(client))
+        server = make_server(app, at)
+        async with listening(server, at) as (url, serving):
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, _reload, app.state.service, opened, server, at)
             output.notice(f"answering queries at {url}", url=url)
             begin_lines()
             await asyncio.wait([serving])
+
+
+def _reload(service: "QueryService", opened: _Opened, server: Any, at: "ListenAddress") -> None:
+    """Take over the file of principals and the certificate, or neither of them."""
+    from veen.products.queryservice.observe import line
+    from veen.products.queryservice.serving import renew_certificate
+
+    try:
+        principals = opened.read_principals()
+        renew_certificate(server, at)
+    except (VeenError, OSError, click.UsageError) as exc:
+        why = exc.format_message() if isinstance(exc, click.UsageError) else str(exc)
+        line(_log, "reload", f"nothing was taken over: {why}", level=logging.ERROR)
+        return
+    service.replace_principals(principals)
+    line(_log, "reload", "taken over", principals=len(principals.members))
 
 
 @click.command()

@@ -46,7 +46,7 @@ class Unauthorized(QueryError):
     error_code = "unauthorized"
 
 
-def make_app(open_service: Callable[[], Awaitable[QueryService]], principals: Principals) -> Starlette:
+def make_app(open_service: Callable[[], Awaitable[QueryService]]) -> Starlette:
     """The application. `open_service` is called when the server starts, which listens once it has ended."""
 
     @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ def make_app(open_service: Callable[[], Awaitable[QueryService]], principals: Pr
 
     budget = LineBudget()
     routes = [
-        Route(prefix + path, _endpoint(handler, principals, budget), methods=[method])
+        Route(prefix + path, _endpoint(handler, budget), methods=[method])
         for prefix in PREFIXES
         for method, path, handler in _ROUTES
     ]
@@ -67,7 +67,7 @@ def make_app(open_service: Callable[[], Awaitable[QueryService]], principals: Pr
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error})
 
 
-def _endpoint(handler: Handler, principals: Principals, budget: LineBudget) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(handler: Handler, budget: LineBudget) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         service: QueryService = request.app.state.service
 
@@ -77,7 +77,7 @@ def _endpoint(handler: Handler, principals: Principals, budget: LineBudget) -> C
                 line(_log, "request", "request failed", request=handler.__name__[1:], code=error_code, status=status)
 
         try:
-            principal = authenticated(request, principals)
+            principal = authenticated(request, service.principals)
             status, value = await handler(service, principal, request)
             return _json(status, value)
         except QueryError as exc:
@@ -223,4 +223,5 @@ async def _openapi(request: Request) -> Response:
 async def _metrics(request: Request) -> Response:
     """Counts only: no name of a stream, query or principal."""
     service: QueryService = request.app.state.service
-    return Response(service.metrics.text(service.running), 200, dict(_HEADERS), CONTENT_TYPE)
+    text = service.metrics.text(service.running, service.retention)
+    return Response(text, 200, dict(_HEADERS), CONTENT_TYPE)

@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 from veen import __version__
 from veen.hub.process.metrics import Family, Histogram, exposition
+from veen.products.queryservice.retention import ResultRetention
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 _ENDS: Final = ("completed", "failed", "cancelled")
@@ -43,18 +44,22 @@ class ServiceMetrics:
     def refused(self, error_code: str) -> None:
         self._refusals[error_code] = self._refusals.get(error_code, 0) + 1
 
-    def text(self, running: int) -> bytes:
+    def text(self, running: int, retention: ResultRetention) -> bytes:
         """For Prometheus; `running` executions have not ended."""
-        return exposition(self._families(running))
+        return exposition(self._families(running, retention))
 
-    def _families(self, running: int) -> Iterable[Family]:
+    def _families(self, running: int, retention: ResultRetention) -> Iterable[Family]:
         yield Family("veen_build_info", "gauge", "The release that runs.", [(_build(), 1)])
         start = "When the process started to serve."
         yield Family.single("veen_query_start_time_seconds", "gauge", start, round(self._start, 3))
         yield Family.single(
             "veen_query_running", "gauge", "Queries that have not ended, waiting ones included.", running
         )
+        yield Family.single(
+            "veen_query_stored_bytes", "gauge", "What results that have ended take in the store.", retention.size
+        )
         for name, about, value in (
+            ("removed_results", "Results that were removed: too old, or too much was stored.", retention.removed),
             ("submitted", "Queries that were recorded.", self.submitted),
             ("deliveries", "Answers with rows, each of which is in the audit stream.", self.deliveries),
             ("rows", "Rows in them.", self.rows),

@@ -8,7 +8,8 @@ deliver   record query.audit.v1, wait for its receipt; then the rows leave
 A crash between any two of these steps loses nothing: at a start the history of the log and the store say where each
 query is. A digest that was prepared and not recorded is recorded; everything else runs again under its result_id. A
 client that goes away ends nothing: its query is recorded, and it may ask again. What bounds an execution is
-`max_seconds`. All methods belong to one event loop; queries are answered in threads.
+`max_seconds`. An end that the log does not take is recorded later. Rows are kept for a while, digests for ever in the
+log. All methods belong to one event loop; queries are answered in threads.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from veen.overlays.operations import queryaudit
 from veen.products.queryservice.history import QueryHistory, RecordedRequest
 from veen.products.queryservice.observe import ServiceMetrics, line
 from veen.products.queryservice.principals import Principals, QueryPrincipal
+from veen.products.queryservice.retention import ResultRetention
 from veen.products.queryservice.slots import FairSlots
 from veen.query import api, canonical
 from veen.query.api import Engine, Keys
@@ -54,7 +56,7 @@ from veen.query.recording import (
     result_event,
     submitted_event,
 )
-from veen.query.store import DEFAULT_LIMIT, ResultStore, Status
+from veen.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _STREAMS: Final = (REQUESTS, RESULTS, EXECUTIONS)
 _ORIGIN: Final = "veen-query"
+_SWEEP_SECONDS: Final = 60.0
 
 
 class Unavailable(QueryError):
@@ -84,6 +87,9 @@ class ServiceSettings:
     max_waiting: int = 100  # queries that have not ended, of all principals; of one principal half of them
     max_seconds: float = 3600.0  # of one execution
     record_seconds: float = 30.0  # how long the log may take to accept a record
+    retry_seconds: float = 30.0  # until an end that the log did not take is recorded again
+    keep_bytes: int = 10 << 30  # of results that have ended; the newest is kept whatever its size
+    keep_seconds: float = 30 * 86400.0
     now: Callable[[], int] = field(default=lambda: int(time.time()))
 
 
@@ -129,12 +135,18 @@ class QueryService:
     """One log, one store. Made by `open`; `aclose` stops executions, and a later start goes on."""
 
     def __init__(self, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings) -> None:
-        self._client, self._store, self._principals, self._settings = client, store, principals, settings
+        self._client, self._store, self._settings = client, store, settings
+        self.principals = principals
         self._history = QueryHistory()
         self._executions: dict[str, tuple[Execution, asyncio.Task[None]]] = {}  # that have not ended, by result_id
         self._slots = FairSlots(settings.workers)
         self._submitting = asyncio.Lock()  # a query_id is looked up and recorded in one step
         self._unanswered: dict[str, _Unanswered] = {}  # requests whose receipt did not come, by query_id
+        self._unrecorded: dict[str, Draft] = {}  # ends that the log did not take, by result_id
+        self._failures: dict[str, Exception] = {}  # why, where such an end is a failure
+        self._retries: dict[str, asyncio.TimerHandle] = {}  # when they are recorded again
+        self.retention = ResultRetention(store, keep_bytes=settings.keep_bytes, keep_seconds=settings.keep_seconds)
+        self._sweeping: asyncio.Task[None] | None = None
         self.metrics = ServiceMetrics()
 
     @classmethod
@@ -152,6 +164,8 @@ class QueryService:
                         service._history.add(entry.event)
         for request in service._history.results.values():
             service._settle(request)
+        service.retention.sweep()
+        service._sweeping = asyncio.create_task(service._sweep(), name="results to remove")
         return service
 
     def _settle(self, request: RecordedRequest) -> None:
@@ -165,6 +179,7 @@ class QueryService:
             store.discard_failed(result_id)
         elif (error_code := self._history.failures.get(result_id)) is not None:
             store.fail(result_id, error_code, "the execution ended before the service was started again")
+            self.retention.add(result_id)
         else:
             self._begin(request)
 
@@ -178,13 +193,29 @@ class QueryService:
             await asyncio.wait([task for _, task in self._executions.values()])
 
     async def aclose(self) -> None:
-        tasks = []
+        tasks = [] if self._sweeping is None else [self._sweeping]
+        for task in tasks:
+            task.cancel()
         for execution, task in self._executions.values():
             execution.stop(ServiceStopped())
             if execution.is_recording:
                 task.cancel()
             tasks.append(task)
         await asyncio.gather(*tasks, return_exceptions=True)
+        for retry in self._retries.values():
+            retry.cancel()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.retention.sweep()
+
+    def replace_principals(self, principals: Principals) -> None:
+        """These may ask from now on. Executions of whoever is not among them any more fail."""
+        self.principals = principals
+        for execution, _ in self._executions.values():
+            if principals.by_subject(execution.request.subject_id) is None:
+                execution.stop(_gone(execution.request))
 
     # --- submit --------------------------------------------------------------------------------------------
 
@@ -200,7 +231,7 @@ class QueryService:
             await self._ended(result_id)
         status = self.status(principal, result_id)
         if status.state == "completed":
-            page = self._store.page(result_id, 0, DEFAULT_LIMIT)
+            page = self._page(result_id, 0, DEFAULT_LIMIT)
             if not page.has_more:
                 await self._audit(principal, request, page.digest)
                 self.metrics.delivered(len(page.rows))
@@ -259,6 +290,8 @@ class QueryService:
     # --- execute -------------------------------------------------------------------------------------------
 
     def _begin(self, request: RecordedRequest) -> Execution:
+        if (retry := self._retries.pop(request.result_id, None)) is not None:
+            retry.cancel()
         execution = Execution(request)
         task = asyncio.create_task(self._execute(execution), name=f"query {request.result_id}")
         self._executions[request.result_id] = execution, task
@@ -273,23 +306,35 @@ class QueryService:
     async def _execute(self, execution: Execution) -> None:
         request, result_id = execution.request, execution.request.result_id
         try:
+            if (failure := self._failures.get(result_id)) is not None:
+                raise failure
             digest = self._store.prepared(result_id)
             if digest is None:
                 digest = await self._answered(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
             await self._record_digest(request, digest)
             self._store.complete_prepared(result_id)
-            self.metrics.ended("completed")
+            self._ended_with(result_id, "completed")
             line(_log, "execute", "completed", result_id=result_id, rows=digest.row_count)
         except ServiceStopped:
             line(_log, "execute", "stopped; the next start goes on", result_id=result_id)
-        except Unavailable as exc:  # the log cannot be written: pending, until the service starts again
+        except Unavailable as exc:  # the log cannot be written: pending, until it can
             line(_log, "execute", f"waits for the log: {exc}", level=logging.WARNING, result_id=result_id)
+            self._retry_later(request)
         except Exception as exc:
             if not isinstance(exc, VeenError):
                 _log.exception("the execution of %s failed", result_id)  # a defect; clients see its type alone
             execution.is_recording = True
             await self._fail(request, exc)
+
+    def _retry_later(self, request: RecordedRequest) -> None:
+        loop = asyncio.get_running_loop()
+        self._retries[request.result_id] = loop.call_later(self._settings.retry_seconds, self._begin, request)
+
+    def _ended_with(self, result_id: str, how: str) -> None:
+        self.metrics.ended(how)
+        self.retention.add(result_id)
+        self.retention.sweep()
 
     async def _answered(self, execution: Execution) -> ResultDigest:
         """Answer the query in a thread, once there is a place, and for no longer than `max_seconds`."""
@@ -309,9 +354,9 @@ class QueryService:
     def _answer(self, request: RecordedRequest, control: ExecutionControl) -> ResultDigest:
         """Runs in a thread."""
         settings, result_id = self._settings, request.result_id
-        principal = self._principals.by_subject(request.subject_id)
+        principal = self.principals.by_subject(request.subject_id)
         if principal is None:
-            raise ExecutionFailed(f"{request.subject_id} may not ask any more")
+            raise _gone(request)
         principal.check(request.descriptor)
         api.check_scope(request.descriptor, settings.keys)
         with self._store.start(result_id) as writer:
@@ -340,7 +385,7 @@ class QueryService:
             answered_at=self._settings.now(),
             origin=_ORIGIN,
         )
-        await self._record(RESULTS, draft)
+        await self._record_end(RESULTS, digest.result_id, draft)
         self._history.digests[digest.result_id] = digest
 
     async def _fail(self, request: RecordedRequest, exc: Exception) -> None:
@@ -355,15 +400,24 @@ class QueryService:
             origin=_ORIGIN,
         )
         try:
-            await self._record(EXECUTIONS, draft)
+            await self._record_end(EXECUTIONS, request.result_id, draft)
         except Unavailable as unavailable:
             words = f"its failure is not recorded: {unavailable}"
             line(_log, "execute", words, level=logging.WARNING, result_id=request.result_id, error_code=error_code)
+            self._failures[request.result_id] = exc
+            self._retry_later(request)
             return
+        self._failures.pop(request.result_id, None)
         self._history.failures[request.result_id] = error_code
         self._store.fail(request.result_id, error_code, message)
-        self.metrics.ended("cancelled" if isinstance(exc, QueryCancelled) else "failed")
+        self._ended_with(request.result_id, "cancelled" if isinstance(exc, QueryCancelled) else "failed")
         line(_log, "execute", "failed", result_id=request.result_id, error_code=error_code)
+
+    async def _record_end(self, stream: str, result_id: str, draft: Draft) -> None:
+        """Once: an end that the log did not confirm may be in it, and is sent again as it was sealed."""
+        draft = self._unrecorded.setdefault(result_id, draft)
+        await self._record(stream, draft, once=True)
+        del self._unrecorded[result_id]
 
     async def cancel(self, principal: QueryPrincipal, result_id: str) -> Status:
         """End a query of this principal: failed, with the code `cancelled`. The state says if it had ended before.
@@ -407,16 +461,27 @@ class QueryService:
     async def result(self, principal: QueryPrincipal, result_id: str, offset: int, limit: int) -> Mapping[str, Json]:
         """A page of rows. If the delivery cannot be recorded, no row leaves (D-135)."""
         request = self._request(principal, result_id)
-        if not self._store.has_result(result_id):
-            raise QueryNotFound(f"the rows of {result_id} are not kept any more; the log has the digest")
-        page = self._store.page(result_id, offset, limit)
+        page = self._page(result_id, offset, limit)
         await self._audit(principal, request, page.digest)
         self.metrics.delivered(len(page.rows))
         return page.to_json()
 
+    def _page(self, result_id: str, offset: int, limit: int) -> ResultPage:
+        self._check_kept(result_id)
+        return self._store.page(result_id, offset, limit)
+
+    def _check_kept(self, result_id: str) -> None:
+        """QueryNotFound for a result that was removed."""
+        if not self._store.has_result(result_id):
+            raise QueryNotFound(
+                f"the rows of {result_id} are not kept any more; the log has the digest. "
+                "Submit the query again with another query_id"
+            )
+
     def coverage(self, principal: QueryPrincipal, result_id: str) -> Json:
         """What a result covers: with it anyone who has the log executes the query again."""
         self._request(principal, result_id)
+        self._check_kept(result_id)
         return self._store.coverage(result_id)
 
     def descriptor(self, principal: QueryPrincipal, query_id: str) -> Mapping[str, Json]:
@@ -439,7 +504,7 @@ class QueryService:
         draft = queryaudit.audit(
             principal.client_id,
             canonical.encode(list(scope)).decode(),
-            self._principals.class_of(scope),
+            self.principals.class_of(scope),
             query_parameters=request.descriptor.to_bytes(),
             result_digest=sha256(digest.to_bytes()).digest(),  # D-136
             request_time=self._settings.now(),
@@ -460,6 +525,10 @@ class QueryService:
             self.metrics.unrecorded += 1
             raise Unavailable(f"the log does not take the record: {str(exc) or type(exc).__name__}") from exc
         return sent.receipt.leaf_hash, sent.seq
+
+
+def _gone(request: RecordedRequest) -> ExecutionFailed:
+    return ExecutionFailed(f"{request.subject_id} may not ask any more")
 
 
 class _Bounded:

@@ -92,6 +92,15 @@ def make_server(app: Any, at: ListenAddress) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+def renew_certificate(server: uvicorn.Server, at: ListenAddress) -> None:
+    """New connections see the certificate that the files hold now; TlsError, and no change, if they cannot be used.
+
+    The authority of clients stays: a context that trusts it cannot be made to trust it no longer.
+    """
+    if at.tls() is not None and server.config.ssl is not None:  # read whole by a context of its own first
+        server.config.ssl.load_cert_chain(str(at.tls_cert), str(at.tls_key))
+
+
 @contextlib.asynccontextmanager
 async def listening(server: uvicorn.Server, at: ListenAddress) -> AsyncIterator[tuple[str, asyncio.Task[None]]]:
     """Serve while inside; gives the URL once it listens, and the task that serves. At the end it has stopped."""
