@@ -15,6 +15,7 @@ two who would end an execution one finds it ended. A result that is removed is r
 it is there whole or not at all.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -182,15 +183,12 @@ class ResultStore:
     # --- removal -------------------------------------------------------------------------------------------
 
     def ended(self) -> list[StoredResult]:
-        """The results that have ended, the oldest first."""
-        try:
-            names = [path.name for path in self._results.iterdir() if not path.name.startswith(_REMOVED)]
-        except FileNotFoundError:
-            return []
-        return sorted(
-            (self.measured(name) for name in names if (self._results / name / "final.json").exists()),
-            key=lambda stored: (stored.ended_at, stored.result_id),
-        )
+        """The results that have ended, the oldest first. Other people's files in the directory are passed over."""
+        results = []
+        for path in self._results.glob("[!.]*/final.json"):
+            with contextlib.suppress(InvalidDescriptor, QueryNotFound):
+                results.append(self.measured(path.parent.name))
+        return sorted(results, key=lambda stored: (stored.ended_at, stored.result_id))
 
     def measured(self, result_id: str) -> StoredResult:
         """When a result ended, and what it takes."""

@@ -104,13 +104,43 @@ def test_failed_results_go_with_the_others_and_running_ones_never(tmp_path, log)
 def test_a_removal_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path):
     remains = tmp_path / "results" / ".removed-r-1"
     remains.mkdir(parents=True)
-    (remains / "rows.ndjson").write_bytes(b"{}\n")
+    for name in ("query", "rows.ndjson", "final.json"):
+        (remains / name).write_bytes(b"{}\n")
     store = ResultStore(tmp_path)
     assert store.ended() == []
     assert not store.has_result("r-1")
     retention = ResultRetention(store, keep_bytes=1, keep_seconds=1)
     assert list((tmp_path / "results").iterdir()) == []
     assert (retention.size, retention.removed) == (0, 0)
+
+
+@pytest.mark.req("QRY-27")
+def test_results_that_cannot_be_removed_fail_no_query_and_are_tried_again(tmp_path, log, monkeypatch):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(keep_bytes=1)
+            with monkeypatch.context() as patch:
+                patch.setattr(ResultStore, "remove", _busy)
+                first, second = await answered(service, "q-1", "q-2")
+            assert service.status(ALICE, second).state == "completed"
+            assert names_in(tmp_path) == sorted((first, second))
+            (third,) = await answered(service, "q-3")
+            assert names_in(tmp_path) == [third]
+            assert await world.events(EXECUTIONS) == []
+            await service.aclose()
+
+    run(scenario())
+
+
+def _busy(*_):
+    raise OSError("the directory is busy")
+
+
+def test_files_of_others_in_the_store_are_passed_over(tmp_path):
+    for name in ("not an id", "r-without-a-query"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "final.json").write_bytes(b"{}")
+    assert ResultStore(tmp_path).ended() == []
 
 
 def test_a_store_that_is_not_there_yet_has_nothing_to_remove(tmp_path):

@@ -164,7 +164,7 @@ class QueryService:
                         service._history.add(entry.event)
         for request in service._history.results.values():
             service._settle(request)
-        service.retention.sweep()
+        service._remove_results()
         service._sweeping = asyncio.create_task(service._sweep(), name="results to remove")
         return service
 
@@ -208,7 +208,14 @@ class QueryService:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
+            self._remove_results()
+
+    def _remove_results(self) -> None:
+        """What cannot be removed now is tried again; no query fails for it."""
+        try:
             self.retention.sweep()
+        except (OSError, QueryError) as exc:
+            line(_log, "retention", f"results cannot be removed: {exc}", level=logging.ERROR)
 
     def replace_principals(self, principals: Principals) -> None:
         """These may ask from now on. Executions of whoever is not among them any more fail."""
@@ -334,7 +341,7 @@ class QueryService:
     def _ended_with(self, result_id: str, how: str) -> None:
         self.metrics.ended(how)
         self.retention.add(result_id)
-        self.retention.sweep()
+        self._remove_results()
 
     async def _answered(self, execution: Execution) -> ResultDigest:
         """Answer the query in a thread, once there is a place, and for no longer than `max_seconds`."""
