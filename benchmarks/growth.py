@@ -3,11 +3,13 @@
     python -m benchmarks.growth 10000 1000000 10000000
 
 The directories are filled by the storage code itself, only without signatures: what is measured here does not
-look at them. Each size runs in a process of its own, so that memory is its own too.
+look at them. Then each of them is read in turn, in several rounds, by a process of its own, so that memory is its own
+too. The files of a tree are read through before, so that it is the store that is measured and not the disk.
 """
 
 import argparse
 import json
+import os
 import random
 import resource
 import shutil
@@ -38,6 +40,8 @@ LIMITS: Final = Limits()
 MSG: Final = bytes(300)
 RECEIPT_TAIL: Final = bytes(140)
 GROUP: Final = 100
+APPENDED: Final = 5000
+ROUNDS: Final = 5
 
 
 def seal(files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
@@ -91,11 +95,16 @@ def load(size: int, root: Path) -> dict[str, float]:
     store = open_store(root)
     fill(store, size, sync=False)
     store.close()
+    os.sync()  # or it is written while others are measured
     return {"entries": size, "load_seconds": time.perf_counter() - began}
 
 
-def measure(size: int, root: Path) -> dict[str, float]:
-    """All figures of a directory that was loaded by another process."""
+def read(size: int, root: Path) -> dict[str, float]:
+    """What reading costs in a directory that was loaded by another process."""
+    for path in root.glob("nodes/*"):
+        with path.open("rb") as file:
+            while file.read(1 << 20):
+                pass
     restarts = []
     for _ in range(5):
         began = time.perf_counter()
@@ -130,14 +139,10 @@ def measure(size: int, root: Path) -> dict[str, float]:
         began = time.perf_counter()
         store.reader.frames(files, first, first + 99, 1 << 23)
         pages.append(time.perf_counter() - began)
-    append_cpu = time.process_time()
-    fill(store, 5000, sync=True)
-    append_cpu = time.process_time() - append_cpu
-    store.close()
+    store.abandon()
     proofs.sort()
     return {
         "entries": size,
-        "append_cpu_us": append_cpu / 5000 * 1e6,
         "proof_p50_us": proofs[1000] * 1e6,
         "proof_p99_us": proofs[1980] * 1e6,
         "proof_reads": most,
@@ -147,7 +152,16 @@ def measure(size: int, root: Path) -> dict[str, float]:
     }
 
 
-PARTS: Final = {"load": load, "measure": measure}
+def append(size: int, root: Path) -> dict[str, float]:
+    store = open_store(root)
+    began = time.process_time()
+    fill(store, APPENDED, sync=True)
+    append_cpu = time.process_time() - began
+    store.close()
+    return {"entries": size, "append_cpu_us": append_cpu / APPENDED * 1e6}
+
+
+PARTS: Final = {"load": load, "read": read, "append": append}
 
 
 def table(results: list[dict[str, float]]) -> str:
@@ -166,8 +180,9 @@ def table(results: list[dict[str, float]]) -> str:
         "",
         report.machine(),
         "",
-        "One label, filled by the storage code without signatures; in parentheses the multiple of the first column. A "
-        "proof has one step for each doubling of the log, so its cost follows the logarithm.",
+        f"One label, filled by the storage code without signatures; medians of {ROUNDS} interleaved rounds, the tree in "
+        "the page cache; in parentheses the multiple of the first column. A proof has one step for each doubling of the "
+        "log, so its cost follows the logarithm.",
         "",
         "| entries | " + " | ".join(f"{result['entries']:,.0f}" for result in results) + " |",
         "|---|" + "---:|" * len(results),
@@ -195,15 +210,20 @@ def main() -> None:
     if options.part:
         print(json.dumps(PARTS[options.part](options.sizes[0], options.dir)))
         return
-    results = []
-    for size in options.sizes:
-        root = Path(tempfile.mkdtemp(prefix="veen-growth-", dir=options.dir))
-        try:
-            loaded, measured = (_run_part(part, size, root) for part in PARTS)
-            results.append({**loaded, **measured})
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
-    report.write_section("growth", table(results))
+    root = Path(tempfile.mkdtemp(prefix="veen-growth-", dir=options.dir))
+    try:
+        directories = {size: root / str(size) for size in options.sizes}
+        for size, directory in directories.items():
+            directory.mkdir()
+            _run_part("load", size, directory)
+        rounds = [[_run_part("read", *at) for at in directories.items()] for _ in range(ROUNDS)]
+        results = [
+            {key: median(result[key] for result in results) for key in results[0]} | _run_part("append", *at)
+            for at, results in zip(directories.items(), zip(*rounds, strict=True), strict=True)
+        ]
+        report.write_section("growth", table(results))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 if __name__ == "__main__":
