@@ -180,9 +180,9 @@ def table(results: list[dict[str, float]]) -> str:
         "",
         report.machine(),
         "",
-        f"One label, filled by the storage code without signatures; medians of {ROUNDS} interleaved rounds, the tree in "
-        "the page cache; in parentheses the multiple of the first column. A proof has one step for each doubling of the "
-        "log, so its cost follows the logarithm.",
+        f"One label, filled by the storage code without signatures; medians of {ROUNDS} interleaved rounds, the tree "
+        "in the page cache; in parentheses the multiple of the first column. A proof has one step for each doubling of "
+        "the log, so its cost follows the logarithm.",
         "",
         "| entries | " + " | ".join(f"{result['entries']:,.0f}" for result in results) + " |",
         "|---|" + "---:|" * len(results),
