@@ -216,11 +216,11 @@ def main() -> None:
         for size, directory in directories.items():
             directory.mkdir()
             _run_part("load", size, directory)
-        rounds = [[_run_part("read", *at) for at in directories.items()] for _ in range(ROUNDS)]
-        results = [
-            {key: median(result[key] for result in results) for key in results[0]} | _run_part("append", *at)
-            for at, results in zip(directories.items(), zip(*rounds, strict=True), strict=True)
-        ]
+        results: list[dict[str, float]] = [{} for _ in directories]
+        for part in ("read", "append"):  # appending changes the sizes
+            rounds = [[_run_part(part, *at) for at in directories.items()] for _ in range(ROUNDS)]
+            for result, same_size in zip(results, zip(*rounds, strict=True), strict=True):
+                result |= {key: median(one_round[key] for one_round in same_size) for key in same_size[0]}
         report.write_section("growth", table(results))
     finally:
         shutil.rmtree(root, ignore_errors=True)
