@@ -1,12 +1,13 @@
 """The pipeline on Spark beside its limits (DESIGN §8): reading, auditing, folding, querying.
 
-    python -m benchmarks.spark                     at 200 thousand and 2 million entries; writes docs/benchmarks.md
-    python -m benchmarks.spark --entries 20000     a first look; only prints
+    python -m benchmarks.spark                     at 200 thousand and 5 million entries; writes docs/benchmarks.md
+    python -m benchmarks.spark --entries 20000     a first look; only prints, without --write
 
 The smallest log is measured on one core and on all of them, the others on all. Logs are really sealed and signed, which
 takes some minutes for millions of entries; they are kept in --cache (by default the directory for temporary files).
 200 thousand entries should take about half an hour on two quiet cores (an estimate from 50 thousand), most for folds
-and queries on one core; --parts read audit columns leaves these out. Standard error says how long each part took.
+and queries on one core; --parts read audit columns leaves these out, --large-parts does so for all but the smallest
+log. Standard error says how long each part took.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from benchmarks import report
 from benchmarks.sparklog import Log, built
 from benchmarks.sparkparts import PARTS, measured
 
-SIZES: Final = (200_000, 2_000_000)
+SIZES: Final = (200_000, 5_000_000)
 SMALL: Final = 20_000  # what a session warms up with
 ROUNDS: Final = 3
 TARGETS: Final = {
@@ -141,10 +142,12 @@ def _logs(sizes: list[int], cache: Path | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--entries", type=int, nargs="+", help="sizes of logs; default: 200 thousand and 2 million")
+    parser.add_argument("--entries", type=int, nargs="+", help="sizes of logs; default: 200 thousand and 5 million")
     parser.add_argument("--cores", type=int, nargs="+", help="default: 1 and all")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--large-parts", nargs="+", choices=PARTS, help="for all but the smallest log; default: --parts")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, whatever the sizes")
     parser.add_argument("--cache", type=Path, help="where logs are kept between runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -159,13 +162,14 @@ def main() -> None:
     for size in sizes:
         for count in cores if size == sizes[0] else cores[-1:]:
             first = size == sizes[0]
-            parts = [part for part in chosen.parts if part != "touched" or (first and count == cores[-1])]
+            parts = chosen.parts if first else chosen.large_parts or chosen.parts
+            parts = [part for part in parts if part != "touched" or (first and count == cores[-1])]
             print(f"{size:,} entries, cores: {count}", file=sys.stderr, flush=True)
             runs.append(_run(size, count, chosen.rounds if first else 1, parts, chosen.cache))
     text = table(runs, chosen.rounds)
     print(text)
     print(f"all of it took {time.monotonic() - began:,.0f} s", file=sys.stderr)
-    if chosen.entries is None:
+    if chosen.entries is None or chosen.write:
         report.write_section("spark", text)
 
 
