@@ -146,7 +146,9 @@ def main() -> None:
     parser.add_argument("--cores", type=int, nargs="+", help="default: 1 and all")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--large-parts", nargs="+", choices=PARTS, help="for all but the smallest log; default: --parts")
+    parser.add_argument(
+        "--large-parts", nargs="+", choices=PARTS, help="for logs beyond the smallest; default: --parts"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, whatever the sizes")
     parser.add_argument("--cache", type=Path, help="where logs are kept between runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
@@ -166,11 +168,10 @@ def main() -> None:
             parts = [part for part in parts if part != "touched" or (first and count == cores[-1])]
             print(f"{size:,} entries, cores: {count}", file=sys.stderr, flush=True)
             runs.append(_run(size, count, chosen.rounds if first else 1, parts, chosen.cache))
-    text = table(runs, chosen.rounds)
-    print(text)
+            if chosen.entries is None or chosen.write:  # so that hours of work survive what happens to the next size
+                report.write_section("spark", table(runs, chosen.rounds))
+    print(table(runs, chosen.rounds))
     print(f"all of it took {time.monotonic() - began:,.0f} s", file=sys.stderr)
-    if chosen.entries is None or chosen.write:
-        report.write_section("spark", text)
 
 
 if __name__ == "__main__":
