@@ -155,13 +155,13 @@ def main() -> None:
     chosen = parser.parse_args()
     sizes = sorted(chosen.entries or SIZES)
     cores = sorted(chosen.cores or {1, os.cpu_count() or 1})
-    _logs(sizes, chosen.cache)
     if chosen.inside:
         logs: list[Log] = [built(size, chosen.cache) for size in (sizes[0], SMALL)]
         print(json.dumps(measured(*logs, cores=cores[0], rounds=chosen.rounds, parts=chosen.parts)))
         return
     runs, began = [], time.monotonic()
     for size in sizes:
+        _logs([size], chosen.cache)
         for count in cores if size == sizes[0] else cores[-1:]:
             first = size == sizes[0]
             parts = chosen.parts if first else chosen.large_parts or chosen.parts
