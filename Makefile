@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo dist release-check native check check-tests test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
+.PHONY: help demo dist release-check native native-deny check check-tests test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,11 @@ $(VENV)/.stamp-classes: $(VENV)/.stamp-spark
 NATIVE_FLAGS ?= -C target-cpu=native
 native: $(STAMP) ## build the optional module in Rust, if cargo is here (docs/native.md)
 	@VENV="$(VENV)" RUSTFLAGS="$(NATIVE_FLAGS)" tools/build_native.sh
+
+# Licences, sources and versions of its crates (native/deny.toml). A tool for developers: nothing else needs it.
+native-deny: ## check what the native module stands on, with cargo-deny
+	@test -x $(VENV)/cargo/bin/cargo-deny || cargo install --quiet --locked --root $(VENV)/cargo --version "=0.18.9" cargo-deny
+	@cd native && PATH="$(abspath $(VENV))/cargo/bin:$$PATH" cargo deny check bans licenses sources
 
 # Without Java, and without the right to install one, what needs no Java is shown.
 # Installed is what runs: the core, 5 s; and Spark, while the first part is played already. No development tools.
@@ -130,7 +135,8 @@ test-system: $(STAMP) $(VENV)/.stamp-spark ## the tests that run programs of Deb
 
 test-slow: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
 	@$(RUN) -n $(JOBS) --hypothesis-profile=thorough -m slow || { [ $$? -eq 5 ] && echo "no test is marked slow"; }
-	@if [ -f tests/fuzz/run.py ]; then $(BIN)/python tests/fuzz/run.py $(FUZZ_ARGS); else echo "no fuzz targets yet"; fi
+	@$(BIN)/python tests/fuzz/run.py $(FUZZ_ARGS)
+	@VENV="$(VENV)" tools/fuzz_native.sh
 
 style: $(STAMP) $(VENV)/.stamp-spark ## formatting, ruff, mypy, import layers, words
 	@echo "ruff format"; $(BIN)/ruff format --check --quiet $(CODE) || { echo "run make format"; exit 1; }
