@@ -1,6 +1,6 @@
 """Where the fuzz targets of the native module start: `python -m tests.fuzz.native_corpus DIRECTORY`.
 
-DIRECTORY/message gets the messages of `seeds`, DIRECTORY/chunk a chunk of a log as a store writes it, and its beginning.
+DIRECTORY/message gets the messages of `seeds`, DIRECTORY/chunk a chunk of a log as a store writes it, and half of it.
 """
 
 import sys
