@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ TARGETS: Final = {
     "read, lean columns, hashes checked": 0.7,
     "audit; limit: cores × one thread": 0.88,
     "fold of typed columns, native": 0.9,
+    "query, three fields of all events": 0.8,
 }
 GROWTH: Final = 1.2
 BEYOND: Final = 1.0
@@ -56,17 +58,21 @@ def _figures(run: Run) -> dict[str, dict[str, Any]]:
     return {figure["name"]: figure for part, figures in run["found"].items() if part != "touched" for figure in figures}
 
 
+def _number(ratio: float) -> str:
+    return "–" if isnan(ratio) else f"{ratio:.2f}"
+
+
 def _rates(run: Run) -> list[str]:
     rows = []
     for name, figure in _figures(run).items():
         target = TARGETS.get(name)
         goal = "–" if target is None else f"≥ {target}"
         met = "–" if target is None else "yes" if figure["ratio"] >= target else "NO"
-        if figure["ratio"] > BEYOND and "Parquet" not in name:
+        if figure["ratio"] > BEYOND and "Parquet" not in name and "audit" not in name:
             met = "limit disturbed"  # nothing is faster than its limit: something else ran while that was measured
         rows.append(
             f"| {name} | {run['entries']:,} | {run['cores']} | {figure['rate']:,.0f} {figure['unit']} "
-            f"| {figure['limit']:,.0f} | {figure['ratio']:.2f} | {figure['cpu_ratio']:.2f} | {goal} | {met} |"
+            f"| {figure['limit']:,.0f} | {figure['ratio']:.2f} | {_number(figure['cpu_ratio'])} | {goal} | {met} |"
         )
     return rows
 
@@ -115,8 +121,8 @@ def table(runs: list[Run], rounds: int) -> str:
         "rounds at the smallest size, one round at others, each warmed up until two rounds agree. The limit of reading "
         "and querying is the same decoder, called for the same parts of the log in as many plain processes without "
         "Spark; a second limit of reading is Spark over the same columns in Parquet, where nothing is checked. The "
-        "limit of the audit is bare Ed25519 verification, that of a fold of typed columns the same aggregation over "
-        "plain columns, with nothing made of its rows. Ratios are of wall time and, beside it, of CPU time of all "
+        "limit of the audit is bare Ed25519 verification by libsodium, which the native module is faster than; that of "
+        "a fold of typed columns is the same aggregation over plain columns, with nothing made of its rows. Ratios are of wall time and, beside it, of CPU time of all "
         "processes. Half of the entries are recorder events, half writes of a key-value state.",
         "",
         "| what | entries | cores | a second | limit | ratio | by CPU | target | met |",

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import nan
 from multiprocessing.pool import Pool
 from pathlib import Path
 from statistics import median
@@ -84,10 +85,11 @@ def cpu_seconds() -> float:
 
 
 def rate_of(amount: float, work: Callable[[], object]) -> Rate:
+    """CPU time is not a number if processes ended meanwhile that nobody waited for: less is known of it than before."""
     cpu, began = cpu_seconds(), time.perf_counter()
     work()
-    seconds = time.perf_counter() - began
-    return Rate(amount / seconds, amount / max(cpu_seconds() - cpu, 1 / _TICKS))
+    seconds, spent = time.perf_counter() - began, cpu_seconds() - cpu
+    return Rate(amount / seconds, amount / spent if spent > 0 else nan)
 
 
 def seconds_of(work: Callable[[], object]) -> float:
