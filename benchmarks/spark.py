@@ -122,8 +122,9 @@ def table(runs: list[Run], rounds: int) -> str:
         "and querying is the same decoder, called for the same parts of the log in as many plain processes without "
         "Spark; a second limit of reading is Spark over the same columns in Parquet, where nothing is checked. The "
         "limit of the audit is bare Ed25519 verification by libsodium, which the native module is faster than; that of "
-        "a fold of typed columns is the same aggregation over plain columns, with nothing made of its rows. Ratios are of wall time and, beside it, of CPU time of all "
-        "processes. Half of the entries are recorder events, half writes of a key-value state.",
+        "a fold of typed columns is the same aggregation over plain columns, with nothing made of its rows. Ratios are "
+        "of wall time and, beside it, of CPU time of all processes. Half of the entries are recorder events, half "
+        "writes of a key-value state.",
         "",
         "| what | entries | cores | a second | limit | ratio | by CPU | target | met |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
