@@ -185,6 +185,7 @@ bench: $(STAMP) native $(VENV)/.stamp-bench java $(VENV)/.stamp-spark ## measure
 	@$(BIN)/python -m benchmarks.bridge --events 10000 100000 1000000 --openings
 	@$(BIN)/python -m benchmarks.reconcile --events 1000000
 	@$(BIN)/python -m benchmarks.spark
+	@$(BIN)/python -m benchmarks.startup $(if $(BASELINE),--baseline $(BASELINE))
 
 crashes: $(STAMP) ## a million simulated crashes of the store, resumable (an hour)
 	@$(BIN)/python -m benchmarks.crashes

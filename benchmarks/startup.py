@@ -1,6 +1,6 @@
 """How long one waits for Spark: a query of 500 entries and the demo, with this code and with that of an earlier commit.
 
-    python -m benchmarks.startup --baseline DIR     DIR: a checkout with an environment of its own (make .venv/.stamp-spark)
+    python -m benchmarks.startup --baseline DIR     a checkout with its own environment: make .venv/.stamp-spark
 
 The programs are started as a person starts them, in turns, and timed from the outside. Without --baseline only this
 code is measured. Writes docs/benchmarks.md.
