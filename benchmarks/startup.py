@@ -56,14 +56,14 @@ def measured(baseline: Path | None, rounds: int, homes: Path) -> str:
         "`veen demo --spark`": ("demo", "--spark"),
     }
     checkouts = {"now": HERE} | ({} if baseline is None else {"before": baseline})
-    taken: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     for which, checkout in checkouts.items():  # a first run leaves a class-data archive behind
         seconds_of(checkout, homes / which, *query, "--engine", "spark")
     for _ in range(rounds):
         for name, words in cases.items():
             for which, checkout in checkouts.items():
-                taken.setdefault((name, which), []).append(seconds_of(checkout, homes / which, *words))
-                print(name, which, f"{taken[name, which][-1]:.1f}", flush=True)
+                times.setdefault((name, which), []).append(seconds_of(checkout, homes / which, *words))
+                print(name, which, f"{times[name, which][-1]:.1f}", flush=True)
     lines = [
         "## Waiting for Spark",
         "",
@@ -77,7 +77,7 @@ def measured(baseline: Path | None, rounds: int, homes: Path) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for name in cases:
-        now, before = median(taken[name, "now"]), taken.get((name, "before"))
+        now, before = median(times[name, "now"]), times.get((name, "before"))
         if before is None:
             lines.append(f"| {name} | – | {now:.1f} | – | ≤ 0.5 |")
         else:
