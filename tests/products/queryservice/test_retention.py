@@ -15,7 +15,7 @@ from veen.client.errors import Unreachable
 from veen.products.queryservice.principals import Principals
 from veen.products.queryservice.retention import ResultRetention
 from veen.products.queryservice.service import Unavailable
-from veen.query.errors import NotReady, QueryNotFound
+from veen.query.errors import NotReady, QueryError, QueryNotFound
 from veen.query.recording import EXECUTIONS, RESULTS
 from veen.query.store import ResultStore
 
@@ -136,6 +136,25 @@ def _busy(*_):
     raise OSError("the directory is busy")
 
 
+def test_a_damaged_result_keeps_no_other_from_being_removed(tmp_path, log):
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(keep_bytes=10**9)
+            damaged, *_, newest = await answered(service, "q-1", "q-2", "q-3")
+            final = tmp_path / "store" / "results" / damaged / "final.json"
+            ended_at = final.stat().st_mtime
+            final.write_bytes(b"{")
+            os.utime(final, (ended_at, ended_at))  # still the oldest
+            retention = ResultRetention(world.store, keep_bytes=1, keep_seconds=10**6)
+            with pytest.raises(QueryError):
+                retention.sweep()
+            assert names_in(tmp_path) == sorted((damaged, newest))
+            assert retention.removed == 1
+            await service.aclose()
+
+    run(scenario())
+
+
 def test_files_of_others_in_the_store_are_passed_over(tmp_path):
     for name in ("not an id", "r-without-a-query"):
         (tmp_path / "results" / name).mkdir(parents=True)
@@ -195,12 +214,12 @@ def test_a_failure_that_the_log_did_not_take_is_recorded_later_without_another_e
 def test_a_service_that_is_closed_tries_nothing_again(tmp_path, log):
     async def scenario():
         async with world_at(tmp_path, log) as world:
-            service, result_id = await begun(world, record_seconds=0.3, retry_seconds=0.2)
+            service, result_id = await begun(world, record_seconds=0.3, retry_seconds=3600)
             world.wire.lies.append(_lost)
             with pytest.raises(Unavailable):
                 await service.cancel(ALICE, result_id)
             await service.aclose()
-            assert all(retry.cancelled() for retry in service._retries.values())
+            assert [retry.cancelled() for retry in service._retries.values()] == [True]
 
     run(scenario())
 

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 
+from veen.query.errors import QueryError, QueryNotFound
 from veen.query.store import ResultStore
 
 
@@ -27,14 +28,24 @@ class ResultRetention:
         self.size += stored.size
 
     def sweep(self) -> None:
-        """Remove what is too old, and the oldest results as long as all of them take too much."""
-        oldest_kept = time.time() - self._keep_seconds
-        while self._stored:
-            oldest = self._stored[0]
-            is_too_much = self.size > self._keep_bytes and len(self._stored) > 1
-            if oldest.ended_at >= oldest_kept and not is_too_much:
-                return
-            self._store.remove(oldest.result_id)
-            self._stored.popleft()
-            self.size -= oldest.size
+        """Remove what is too old, and the oldest results as long as all of them take too much.
+
+        A result that cannot be removed is passed over, tried again next time, and its error is raised at the end.
+        """
+        oldest_kept, failure = time.time() - self._keep_seconds, None
+        for stored in list(self._stored):
+            is_too_much = self.size > self._keep_bytes and stored is not self._stored[-1]
+            if stored.ended_at >= oldest_kept and not is_too_much:
+                break
+            try:
+                self._store.remove(stored.result_id)
+            except QueryNotFound:
+                pass  # somebody else has removed it
+            except (OSError, QueryError) as exc:
+                failure = exc
+                continue
+            self._stored.remove(stored)
+            self.size -= stored.size
             self.removed += 1
+        if failure is not None:
+            raise failure
