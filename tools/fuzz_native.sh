@@ -24,10 +24,13 @@ work="$(mktemp -d)"
 trap 'rm -rf -- "${work}"' EXIT
 "${VENV}/bin/python" -m tests.fuzz.native_corpus "${work}"
 cd native
+cargo fetch --quiet --locked --manifest-path fuzz/Cargo.toml >>"../${LOG}" 2>&1 || left_out "its crates cannot be had, see ${LOG}"
 for target in message chunk; do
     # The crate has no unsafe code, so what a sanitizer looks for cannot be there; overflows and panics are found without.
-    cargo fuzz build --sanitizer none "${target}" >>"../${LOG}" 2>&1 ||
-        left_out "${target} cannot be built, see ${LOG}"
+    cargo fuzz build --sanitizer none "${target}" >>"../${LOG}" 2>&1 || {
+        echo "${target} cannot be built, see ${LOG}" >&2
+        exit 1
+    }
     cargo fuzz run --sanitizer none "${target}" "${work}/${target}" -- \
         -max_total_time="${SECONDS_EACH}" -max_len=65536 -rss_limit_mb=1024 -print_final_stats=1 2>"${work}/${target}.log" || {
         cat "${work}/${target}.log" >&2
