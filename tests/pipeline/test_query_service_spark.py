@@ -12,6 +12,8 @@ from tests.waiting import until
 from veen.query import api, canonical
 from veen.query.recording import EXECUTIONS, RESULTS
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):

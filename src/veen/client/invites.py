@@ -240,7 +240,7 @@ class SealedInvite(Map, kind="sealed invitation"):
     def to_text(self) -> str:
         body = self.to_bytes()
         framed = _MAGIC + len(body).to_bytes(_LENGTH_BYTES, "big") + body
-        return PREFIX + base64.urlsafe_b64encode(framed + sha256(framed).digest()).rstrip(b"=").decode()
+        return PREFIX + _to_base64(framed + sha256(framed).digest())
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -252,7 +252,8 @@ class SealedInvite(Map, kind="sealed invitation"):
             raise NotAnInvite(f"it does not begin with {PREFIX}")
         if len(text) > MAX_INVITE_CHARS:
             raise InviteDamaged(f"it has more than {MAX_INVITE_CHARS} characters")
-        data = _from_base64(text.removeprefix(PREFIX))
+        body = text.removeprefix(PREFIX)
+        data = _from_base64(body)
         head = len(_MAGIC) + _LENGTH_BYTES
         if not data.startswith(_MAGIC[: len(data)]):
             raise NotAnInvite("what it holds is something else")
@@ -261,12 +262,17 @@ class SealedInvite(Map, kind="sealed invitation"):
         end = head + int.from_bytes(data[len(_MAGIC) : head], "big")
         if len(data) < end + _SUM_BYTES:
             raise InviteTruncated(f"{end + _SUM_BYTES - len(data)} bytes are missing")
-        if len(data) > end + _SUM_BYTES or not compare_digest(sha256(data[:end]).digest(), data[end:]):
+        is_whole = len(data) == end + _SUM_BYTES and compare_digest(sha256(data[:end]).digest(), data[end:])
+        if not is_whole or _to_base64(data) != body:  # the last character has bits that no byte uses
             raise InviteDamaged("its checksum is wrong: characters were changed or added")
         try:
             return cls.from_bytes(data[head:end])
         except FormatError as exc:
             raise InviteDamaged(str(exc)) from exc
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def _from_base64(text: str) -> bytes:
