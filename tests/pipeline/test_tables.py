@@ -660,6 +660,28 @@ def test_gold_is_replaced_in_one_commit(log, keys, to):
     assert tables.show(to).states == {"kv": "00"}
 
 
+def test_a_state_of_many_rows_is_several_files_in_the_order_of_its_keys(log, keys, to, monkeypatch):
+    import duckdb
+    import pyarrow as pa
+
+    monkeypatch.setattr("veen.tables.gold._FILE_ROWS", 10)
+    load(log, to, keys)
+    at = TableLog(to)
+    row = {"fold": "kv", "state_hash": b"h", "part": "", "key": "", "value": "1"}
+    for count in (45, 20, 1):
+        names = [f"key {number:03}" for number in range(count)]
+        table = pa.Table.from_pylist([row | {"key": name} for name in names])
+        tables.replace_gold(at, at.state(), "kv", {"gold_entries": table}, {"state_hash": "00"})
+        files = at.state().of("gold_entries")
+        assert [file.rows for file in files] == [10] * (count // 10) + [count % 10] * (count % 10 > 0)
+        assert [row["key"] for row in tables.rows(to, "gold_entries")] == names
+        paths = [str(Path(to) / file.path) for file in files]
+        keys_of = [pq.ParquetFile(path).metadata.row_group(0).column(3).statistics for path in paths]
+        assert sum(bounds.min <= names[-1] <= bounds.max for bounds in keys_of) == 1  # a reader opens one of them
+        asked = f"SELECT count(*) FROM read_parquet({paths}) WHERE key = '{names[-1]}'"
+        assert duckdb.sql(asked).fetchall() == [(1,)]
+
+
 @pytest.mark.req("OVL-11")
 def test_a_state_goes_on_from_its_snapshot_and_is_bound_to_the_roots(tmp_path, keys, to):
     world = Recorder(tmp_path)

@@ -7,7 +7,7 @@ payloads were erased meanwhile it is made anew: what is gone from silver must no
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from veen.folds import FoldResult
+
+_FILE_ROWS: Final = 100_000  # of a state: whoever asks for a key opens the files whose statistics allow it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,9 @@ def replace_gold(
     replaced = {*tables, *filter(is_state, state.files)}
     remove = [file.path for table in sorted(replaced) for file in state.of(table) if file.group == group]
     for table, content in tables.items():
-        add[table] = (write_part(log.store, table, group, content.cast(arrow_of(table))),) if content.num_rows else ()
+        rows = content.cast(arrow_of(table))
+        parts = [rows.slice(first, _FILE_ROWS) for first in range(0, rows.num_rows, _FILE_ROWS)]
+        add[table] = tuple(write_part(log.store, table, group, part, number=at) for at, part in enumerate(parts))
     change = Change(kind="gold", at=log.now, add=add, remove=tuple(remove), meta={group: dict(meta)})
     return log.commit(state, change)
 

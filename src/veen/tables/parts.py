@@ -65,9 +65,21 @@ def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield group_of(stream_id, day), batch if len(where) == 1 else batch.take(pa.array(rows, pa.int64()))
 
 
-def write_part(store: TableStore, table: str, group: str, rows: pa.Table, *, paths: Collection[str] = ()) -> DataFile:
-    """One file, under a name that was never used before; `paths` of payloads have an index, too."""
-    path = f"{table}/{group}/{uuid.uuid4().hex}.parquet"
+def write_part(
+    store: TableStore,
+    table: str,
+    group: str,
+    rows: pa.Table,
+    *,
+    paths: Collection[str] = (),
+    number: int | None = None,
+) -> DataFile:
+    """One file, under a name that was never used before; `paths` of payloads have an index, too.
+
+    `number` is its place among files whose order counts: a table has its files in the order of their names.
+    """
+    name = uuid.uuid4().hex if number is None else f"{number:06}-{uuid.uuid4().hex}"
+    path = f"{table}/{group}/{name}.parquet"
     rows = _sorted(table, rows)
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP, store_schema=False)
