@@ -25,8 +25,9 @@ INVENTORY = """\
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project with an inventory of three requirements and our conftest, but no test yet."""
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with an inventory of three requirements and our conftest, but no test yet, and no plugins."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # loading them takes longer than the run
     pytester.makeini("[pytest]\nmarkers =\n    req(*ids): requirements")
     pytester.mkdir("docs").joinpath("requirements.md").write_text(INVENTORY, "utf-8")
     pytester.makeconftest("from traceability import pytest_collection_modifyitems")
@@ -40,9 +41,7 @@ def run(project: pytest.Pytester, mark: str) -> pytest.RunResult:
 
 def run_apart(project: pytest.Pytester, *options: str) -> pytest.RunResult:
     """In a process of its own: modules that a run inside of this one loads could not be loaded again by later tests."""
-    return project.runpytest_subprocess(
-        "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:benchmark", f"-opythonpath={TOOLS}", *options
-    )
+    return project.runpytest_subprocess("-p", "no:cacheprovider", f"-opythonpath={TOOLS}", *options)
 
 
 def test_known_ids_pass(project):
@@ -57,7 +56,7 @@ def test_an_unknown_id_stops_the_run(project):
 
 def test_the_reason_reaches_the_terminal_through_xdist(project):
     project.makepyfile('import pytest\n\n@pytest.mark.req("NO-1")\ndef test_it():\n    pass\n')
-    result = project.runpytest_subprocess("-n", "1", "--benchmark-disable", f"-opythonpath={TOOLS}")
+    result = project.runpytest_subprocess("-p", "xdist", "-n", "1", f"-opythonpath={TOOLS}")
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*NO-1 is not in docs/requirements.md*"])
 
