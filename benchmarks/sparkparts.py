@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import pyarrow as pa
 from benchmarks.sparkbench import (
     Bench,
     Figure,
@@ -40,7 +42,7 @@ from veen.folds.coverage import FoldCoverage
 from veen.folds.on_spark import NATIVE
 from veen.folds.planning import PlanName
 from veen.fs.places import open_fs
-from veen.log.columns import ENTRIES, LEAN, chosen, ddl
+from veen.log.columns import ENTRIES, LEAN, arrow_schema, chosen, ddl
 from veen.log.entries import Level, ReadSpec, batches
 from veen.log.events import EventJob, make_prefix
 from veen.log.keys import KeyFile
@@ -67,6 +69,7 @@ __all__ = ["PARTS", "measured"]
 _WARM_SECONDS: Final = 0.3
 _VERIFY_SECONDS: Final = 1.0
 _PARTITION_BYTES: Final = Options.of({"path": "."}).partition_bytes
+_MAX_PREPARED: Final = 1_000_000  # entries: their batches take a kilobyte each
 _PLANS: Final[tuple[PlanName, ...]] = ("native", "generic")
 # What decides between two writes to a key (D-27), and what is kept of the last one.
 _LATEST: Final = (
@@ -90,6 +93,62 @@ def _decode(path: str, task: tuple[Slice, ...], level: Level, names: tuple[str, 
     return sum(batch.num_rows for part in task for batch in batches(fs, part, spec))
 
 
+def _prepare(path: str, task: tuple[Slice, ...], names: tuple[str, ...], to: str) -> None:
+    """The batches of a task in a file from which they can be mapped into memory."""
+    fs, wanted = open_fs(path), chosen(names, ENTRIES)
+    with pa.OSFile(to, "wb") as file, pa.ipc.new_file(file, arrow_schema(wanted)) as writer:
+        for part in task:
+            for batch in batches(fs, part, ReadSpec(columns=wanted, level="none")):
+                writer.write_batch(batch)
+
+
+def _batches_source() -> type:
+    """A Python source of Spark that has its batches already. A local class: workers cannot import this module."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class BatchesReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no types for it
+        def __init__(self, folder: str) -> None:
+            self._folder = folder
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(str(path)) for path in sorted(Path(self._folder).iterdir())]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            reader = pa.ipc.open_file(pa.memory_map(partition.value))
+            return (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+    class BatchesSource(DataSource):  # type: ignore[misc]  # as above
+        @classmethod
+        def name(cls) -> str:
+            return "batches"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return BatchesReader(self.options["path"])
+
+    return BatchesSource
+
+
+def _by_parts(
+    bench: Bench, folder: str, tasks: list[tuple[Any, ...]], schema: str, plain: Callable[[], Rate]
+) -> Callable[[], Rate]:
+    """A limit: what the decoder takes alone, and what Spark takes for batches that are there already."""
+    bench.pool.starmap(
+        _prepare, [(path, task, names, f"{folder}/{at:06}") for at, (path, task, _, names) in enumerate(tasks)]
+    )
+    bench.spark.dataSource.register(_batches_source())
+
+    def read_batches() -> None:
+        bench.spark.read.format("batches").schema(schema).load(folder).write.format("noop").mode("overwrite").save()
+
+    warmed(read_batches)
+
+    def rate() -> Rate:
+        decoder, spark = plain(), rate_of(bench.log.entries, read_batches)
+        return Rate(*(1 / (1 / a + 1 / b) for a, b in zip(decoder, spark, strict=True)))
+
+    return rate
+
+
 def read(bench: Bench) -> Iterator[Figure]:
     for name, level, names in _READS:
         schema = ddl(chosen(names, ENTRIES))
@@ -108,7 +167,11 @@ def read(bench: Bench) -> Iterator[Figure]:
         parquet = _parquet(bench, bench.log, names)
         warmed(parquet)
         limits = {name: plain, f"{name}; limit: Spark over Parquet": parquet}
-        yield from turns(bench, "entries", bench.log.entries, on_spark, limits)
+        with tempfile.TemporaryDirectory(prefix="veen-bench-batches-") as folder:
+            if bench.log.entries <= _MAX_PREPARED:
+                by_parts = _by_parts(bench, folder, tasks(bench.log), schema, plain)
+                limits[f"{name}; limit: decoder and Spark, each alone"] = by_parts
+            yield from turns(bench, "entries", bench.log.entries, on_spark, limits)
 
 
 def _parquet(bench: Bench, log: Log, names: tuple[str, ...]) -> Callable[[], Rate]:

@@ -318,21 +318,26 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
     No two rows tie, so the payload never decides. u64 are compared as BIGINT; a table that was written before it had
     columns for that has them made here.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
-
     names = rows.columns
 
-    def shifted(name: str) -> Any:
+    def shifted(name: str) -> str:
         key = f"{name}_key"
-        return (F.col(key) if key in names else F.expr(f"CAST({name} - {HALF} AS BIGINT)")).alias(name)
+        return f"{key if key in names else f'CAST({name} - {HALF} AS BIGINT)'} AS {name}"
 
-    row = F.struct(shifted("at"), *order_of(), shifted("expires_at"), *map(F.col, payload))
-    table = rows.groupBy("key").agg(F.max(row).alias("last")).select("key", "last.*")
+    # As text: each function of a column would be a call to the JVM, a hundred of them.
+    row = ", ".join((shifted("at"), *SORT_KEYS, shifted("expires_at"), *payload))
+    table = rows.groupBy("key").agg(_expr(f"max(struct({row})) AS last")).select("key", "last.*")
     for key, at, ts, stream_id, epoch, stream_seq, leaf_hash, expires_at, *rest in rows_in(
         table, f"{what}: the last write to each key"
     ):
         order = ts, stream_id, epoch, stream_seq, leaf_hash
         yield key, at + HALF, order, None if expires_at is None else expires_at + HALF, rest
+
+
+def _expr(text: str) -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
+    return F.expr(text)
 
 
 def _order(row: Mapping[str, Any]) -> Order:
