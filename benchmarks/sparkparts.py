@@ -7,6 +7,7 @@ starts are bound to them. Limit and measurement take turns; medians are reported
 import multiprocessing
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -336,15 +337,21 @@ def columns(bench: Bench) -> Iterator[Figure]:
 
 
 def _written(bench: Bench, log: Log) -> tuple[str, str]:
-    """The bodies as columns, in Parquet: as the fold has them, and as plain integers. Kept with the log."""
+    """The bodies as columns, in Parquet: as the fold has them, and as plain integers. Kept with the log.
+
+    Both have the same rows in the same files, since more files are more tasks, each with a row for each key.
+    """
     root = Path(log.path).parent
-    typed, simple = root / "typed-2", root / "plain-2"  # counts up with the columns of typed rows
-    if not (simple / "_SUCCESS").exists():
+    typed, simple = root / "typed-3", root / "plain-3"  # counts up with the columns of typed rows
+    if not (root / "plain-3.done").exists():
         frame = events_frame(bench.spark, make_prefix(log.path, streams=[stream_id_of(STATE)]), log.keys)
         typed_frame(frame, KvFold()).write.mode("overwrite").parquet(str(typed))
         names = ("CAST(at AS BIGINT) AS at", "CAST(expires_at AS BIGINT) AS expires_at")
-        plain = bench.spark.read.parquet(str(typed)).selectExpr("key", *_LATEST[1:-1], *names)
-        plain.write.mode("overwrite").parquet(str(simple))
+        shutil.rmtree(simple, ignore_errors=True)
+        for file in sorted(typed.glob("*.parquet")):
+            plain = bench.spark.read.parquet(str(file)).selectExpr("key", *_LATEST[1:-1], *names)
+            plain.coalesce(1).write.mode("append").parquet(str(simple))
+        (root / "plain-3.done").touch()
     return str(typed), str(simple)
 
 
