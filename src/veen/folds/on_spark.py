@@ -318,7 +318,7 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
     No two rows tie, so the payload never decides. u64 are compared as BIGINT; a table that was written before it had
     columns for that has them made here.
     """
-    names = rows.columns
+    names = rows.schema.names
 
     def shifted(name: str) -> str:
         key = f"{name}_key"
