@@ -18,10 +18,8 @@ from veen.spark.submit import spark_home
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
 _START_SECONDS = 120
-# As other JVMs of the tests, with the archive of classes if there is one.
 _SMALL = (
-    f"{os.environ.get('SPARK_SUBMIT_OPTS', '-XX:+UseSerialGC -XX:TieredStopAtLevel=1')} "
-    "-Xss512k -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 # What makes a driver or an executor quick to start and small.
 CONFS = {
