@@ -105,7 +105,7 @@ class ServiceRefused(QueryError):
 
     def __init__(self, error_code: str, why: str) -> None:
         super(StatedError, self).__init__(error_code, why)
-        self.what = f"{error_code}: {why}"
+        self.refused_with, self.what = error_code, f"{error_code}: {why}"
 
 
 class ResultForged(VerifyError, QueryError):
