@@ -1,6 +1,6 @@
 PYTHON ?= python3
-# Two processes more than cores: tests wait for hubs, disks and JVMs about as long as they compute.
-JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
+# One process more than cores: tests wait for hubs, disks and JVMs about as long as they compute.
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 FUZZ_ARGS ?=
 # The order of the tests is drawn anew for each run, and its seed printed; `make test SEED=7` repeats an order.
 SEED ?=
