@@ -121,7 +121,7 @@ def table(runs: list[Run], rounds: int) -> str:
         "rounds at the smallest size, one round at others, each warmed up until two rounds agree. The limit of "
         "reading and querying is the same decoder, called for the same parts of the log in as many plain processes "
         "without Spark; a second limit of reading is Spark over the same columns in Parquet, where nothing is "
-        "checked; a third, at the smallest size, is the time of the decoder alone and the time that a Python "
+        "checked; a third, up to a million entries, is the time of the decoder alone and the time that a Python "
         "source of Spark takes for batches that are there already, together: Spark makes a row of each entry in "
         "the JVM, whoever decodes it. The limit of the audit is bare Ed25519 verification by libsodium, which the "
         "native module is faster than; that of a fold of typed columns is the same aggregation over plain columns, "

@@ -70,7 +70,7 @@ __all__ = ["PARTS", "measured"]
 _WARM_SECONDS: Final = 0.3
 _VERIFY_SECONDS: Final = 1.0
 _PARTITION_BYTES: Final = Options.of({"path": "."}).partition_bytes
-_MAX_PREPARED: Final = 1_000_000  # entries: their batches take a kilobyte each
+_MAX_PREPARED: Final = 1_000_000  # entries: a gigabyte of batches
 _PLANS: Final[tuple[PlanName, ...]] = ("native", "generic")
 # What decides between two writes to a key (D-27), and what is kept of the last one.
 _LATEST: Final = (
@@ -339,7 +339,7 @@ def columns(bench: Bench) -> Iterator[Figure]:
 def _written(bench: Bench, log: Log) -> tuple[str, str]:
     """The bodies as columns, in Parquet: as the fold has them, and as plain integers. Kept with the log.
 
-    Both have the same rows in the same files, since more files are more tasks, each with a row for each key.
+    Both have the same rows in as many files: seven files take longer than two.
     """
     root = Path(log.path).parent
     typed, simple = root / "typed-3", root / "plain-3"  # counts up with the columns of typed rows

@@ -29,8 +29,8 @@ Filled by `veen table load --fold NAME` ([tables.md](tables.md#states)); the dec
 overlays. Every table begins with `fold` (STRING, the name that was given to `--fold`) and `state_hash` (BINARY, which
 leads to the roots in `gold`) and ends with `unfit` (STRING, values that fit no column, in JSON, with the reason; NULL
 if all fit). Times of the hub, and those that a schema defines in seconds, are TIMESTAMP; a writer's own `ts` is BIGINT.
-`order_…` is the place in the logical order. Rows are sorted by their key, 100,000 in a file, so that a question about
-one key opens one file.
+`order_…` is the place in the logical order. Rows are sorted by their key, 100,000 in a file, so
+that the statistics of Parquet tell a reader which file can hold a key.
 """
 
 

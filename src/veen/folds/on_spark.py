@@ -324,7 +324,7 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
         key = f"{name}_key"
         return f"{key if key in names else f'CAST({name} - {HALF} AS BIGINT)'} AS {name}"
 
-    # As text: each function of a column would be a call to the JVM, a hundred of them.
+    # As text, which is one call to the JVM: each name, alias and function of a column would be another.
     row = ", ".join((shifted("at"), *SORT_KEYS, shifted("expires_at"), *payload))
     table = rows.groupBy("key").agg(_expr(f"max(struct({row})) AS last")).select("key", "last.*")
     for key, at, ts, stream_id, epoch, stream_seq, leaf_hash, expires_at, *rest in rows_in(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from veen.folds import FoldResult
 
-_FILE_ROWS: Final = 100_000  # of a state: whoever asks for a key opens the files whose statistics allow it
+_FILE_ROWS: Final = 100_000  # of a state: a reader passes over the files whose statistics exclude its key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
