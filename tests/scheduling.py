@@ -5,7 +5,7 @@ made once and not once in each process; tests with the mark `xdist_group` run in
 longest begins first, so that no process is left alone with it at the end.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling
@@ -43,6 +43,7 @@ LONGEST_FIRST: Final = (
     "tests/cli/test_audit_policy.py",
     "tests/storage/test_rebuild.py",
 )
+MIN_TESTS: Final = 3  # of a process that works: so many does xdist keep there
 _PLACES: Final = {scope: place for place, scope in enumerate(LONGEST_FIRST)}
 
 
@@ -63,3 +64,17 @@ class FileScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no
     def _split_scope(self, nodeid: str) -> str:
         scope = super()._split_scope(nodeid)
         return nodeid.partition("::")[0] if scope == nodeid else scope
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a process units until it has three tests to run, or there are no more units.
+
+        xdist gives it one unit, when a test of its ends. After a crash that can be for ever: the units of the crashed
+        process come back, most of them with no test left to run, and a process keeps its last test until it knows the
+        next. A process that has not collected its tests yet gets none.
+        """
+        if node.shutting_down or node not in self.registered_collections:
+            return
+        while self.workqueue and self._pending_of(self.assigned_work[node]) < MIN_TESTS:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()  # when it has run its tests
