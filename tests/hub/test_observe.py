@@ -14,7 +14,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from tests.client.builders import seeded
 from tests.client.hubs import GATED, ORDERS, RING, Clock, client_at, hub_at, person, pin_of, run, token_for
 from tests.hub import builders as w
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 from veen.client.errors import HubRefused
 from veen.client.identity.keyring import StreamKeys
@@ -29,6 +29,7 @@ from veen.core.objects.tooling import PolicyRequest
 from veen.core.tree.mmr import Mmr
 from veen.hub.admission.decide import Refuse
 from veen.hub.api.access import Principal
+from veen.hub.process import logs
 from veen.hub.process.config import HubConfig, load
 from veen.hub.process.logs import MAX_PER_CALLER, MAX_PER_KIND, MAX_REFUSED, WINDOW_SEC, EventLog, LineBudget
 from veen.hub.process.metrics import Histogram
@@ -466,6 +467,16 @@ def test_text_for_people(tmp_path):
     assert "submit: accepted 11111111… seq 1, 700 bytes" in text
     assert re.search(r"refused E.RATE CAP_RATE auth_ref client 22222222 request [0-9a-f]{8}-[0-9a-f]+, 700 bytes", text)
     assert "start: ready url=http://127.0.0.1:1" in text
+
+
+def test_a_refusal_is_written_at_once(tmp_path, monkeypatch):
+    """Who was refused looks for the reason: `veen hub log --refused` after a failed command must show it."""
+    monkeypatch.setattr(logs, "_WAIT_S", 3600)
+    file = tmp_path / "log"
+    log = EventLog(load(None, {}, {"data_dir": "d", "log.file": str(file), "log.format": "text"}))
+    log.refused("E.RATE", 700, 0.1, 0.1, LABEL, None)
+    until(lambda: "refused E.RATE" in file.read_text())
+    log.close()
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_hub(tmp_path):

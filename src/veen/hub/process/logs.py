@@ -124,7 +124,8 @@ class EventLog:
         self.dropped = 0
         self.budget = LineBudget()
         self._second, self._stamp = -1, ""
-        self._stop = threading.Event()
+        self._wake = threading.Event()  # the writer need not wait for more lines
+        self._stopping = False
         self._choose(config)
         self._writer = threading.Thread(target=self._run, name="veen-log", daemon=True)
         self._writer.start()
@@ -169,6 +170,7 @@ class EventLog:
         if self._refused and self.budget.allows_refusal(code, address):
             note = None if refused is None else RefusalNote.of(refused, reason)
             self._keep((time.time(), label, client_id, None, None, code, bytes_in, 0, verify_s, commit_s, note))
+            self._wake.set()  # who was refused looks for the reason now
 
     def failed(self, failure: Failure) -> None:
         """A request other than an admitted message failed. Its line counts against the same budget as refusals."""
@@ -189,6 +191,7 @@ class EventLog:
             return
         written = {name: value for name, value in more.items() if value != ""}
         self._waiting.append((time.time(), "info", "request", written))
+        self._wake.set()
 
     def _keep(self, submit: Submit) -> None:
         if len(self._waiting) >= _MAX_WAITING:
@@ -210,7 +213,9 @@ class EventLog:
     # --- out -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stop.wait(_WAIT_S):
+        while not self._stopping:
+            self._wake.wait(_WAIT_S)
+            self._wake.clear()
             self._drain()
         self._drain()
 
@@ -289,7 +294,8 @@ class EventLog:
 
     def close(self) -> None:
         self.tell_suppressed(end=True)
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
         self._writer.join()
         self._sink.close()
 
