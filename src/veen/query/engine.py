@@ -4,9 +4,10 @@
 one entry after another, no Spark.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from veen.client.identity.keyring import Keyring
 from veen.fs.places import open_fs
@@ -29,6 +30,7 @@ from veen.query.times import timestamp
 from veen.storage.pinned import first_ts
 
 NO_HUB: Final = "unidentified"
+_T = TypeVar("_T")
 
 
 class ResultSink(Protocol):
@@ -89,13 +91,12 @@ def execute(
 
         if descriptor.aggregate is None:
             is_sampled = sampler(descriptor.evidence, descriptor.query_id)
-            matches, matched = first_rows(
-                source.matches(tally), lambda match: match.row, descriptor.order, descriptor.limit
-            )
-            for match in matches:
-                if is_sampled(rows.count):
-                    verify(match)
-                emit(match.row)
+            with _ended(source.matches(tally)) as matches:
+                first, matched = first_rows(matches, lambda match: match.row, descriptor.order, descriptor.limit)
+                for match in first:
+                    if is_sampled(rows.count):
+                        verify(match)
+                    emit(match.row)
         else:
             ignored, matched = _aggregate(descriptor, descriptor.aggregate, source, tally, emit, verify)
     for part in prefix.slices:
@@ -117,6 +118,16 @@ def execute(
     return QueryOutcome(digest, coverage)
 
 
+@contextmanager
+def _ended(values: Iterator[_T]) -> Iterator[Iterator[_T]]:
+    """End `values` with the block: a query that failed would otherwise go on until its exception is collected."""
+    try:
+        yield values
+    finally:
+        if isinstance(values, Generator):
+            values.close()
+
+
 def _aggregate(
     descriptor: QueryDescriptor,
     aggregate: Aggregate,
@@ -131,17 +142,19 @@ def _aggregate(
     """
     mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
     if mode == "none" and receipts is None and (merged := source.groups(tally)) is not None:
-        return _grouped(descriptor, aggregate, merged, emit)
+        with _ended(merged):
+            return _grouped(descriptor, aggregate, merged, emit)
     groups: dict[bytes, Partial] = {}
-    for match in source.matches(tally):
-        assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
-        group = groups.setdefault(match.row, match.partial)
-        if group is not match.partial:
-            group.absorb(aggregate, match.partial)
-        if receipts is not None:
-            receipts.add(match.row, match.leaf_hash)
-        if mode == "full":
-            verify(match)
+    with _ended(source.matches(tally)) as matches:
+        for match in matches:
+            assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
+            group = groups.setdefault(match.row, match.partial)
+            if group is not match.partial:
+                group.absorb(aggregate, match.partial)
+            if receipts is not None:
+                receipts.add(match.row, match.leaf_hash)
+            if mode == "full":
+                verify(match)
     if not aggregate.group_by and not groups:
         groups[canonical.encode([])] = Partial.empty(aggregate)
 
@@ -153,9 +166,10 @@ def _aggregate(
     if mode == "spot":  # which rows are sampled is known only now: look at their events again (D-109)
         is_sampled = sampler(descriptor.evidence, descriptor.query_id)
         chosen = {key for number, key in enumerate(keys) if is_sampled(number)}
-        for match in source.matches(MatchTally()):
-            if match.row in chosen:
-                verify(match)
+        with _ended(source.matches(MatchTally())) as matches:
+            for match in matches:
+                if match.row in chosen:
+                    verify(match)
     for key in keys:
         emit(row(key))
     return total_ignored(aggregate, groups), matched

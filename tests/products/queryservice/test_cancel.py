@@ -390,6 +390,32 @@ def test_the_engine_stops_at_the_next_row(log, evidence):
     assert len(sink.rows) == 3
 
 
+@pytest.mark.parametrize("changes", [{}, {"aggregate": {"group_by": ["origin"], "metrics": ["count"]}}])
+def test_the_reading_of_the_log_ends_with_the_engine_and_not_with_its_exception(log, changes):
+    control = ExecutionControl()
+    question = normalise(descriptor(evidence={"mode": "full"}, **changes)).descriptor
+    prefix = plan_query(log, question)
+    ends = []
+
+    class Watched(LocalSource):
+        def matches(self, tally):
+            try:
+                yield from super().matches(tally)
+            finally:
+                ends.append(tally)
+
+    class Stopping(Sink):
+        def verified(self, entry):
+            raise QueryCancelled("at the first")
+
+    with pytest.raises(QueryCancelled) as kept:
+        execute(
+            prefix, question, "r-1", Watched(prefix, question, KEYRING), Stopping(control, 0), now=lambda: 0
+        )  # fmt: skip
+    assert len(ends) == 1
+    assert kept.tb  # which has the frames, and so what they held
+
+
 def test_the_engine_stops_at_the_next_part_of_the_log_if_nothing_matches(log):
     control = ExecutionControl()
     question = normalise(descriptor(filter={"subject_id": "nobody"})).descriptor
