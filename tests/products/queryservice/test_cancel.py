@@ -408,12 +408,12 @@ def test_the_reading_of_the_log_ends_with_the_engine_and_not_with_its_exception(
         def verified(self, entry):
             raise QueryCancelled("at the first")
 
-    with pytest.raises(QueryCancelled) as kept:
+    with pytest.raises(QueryCancelled) as failure:
         execute(
             prefix, question, "r-1", Watched(prefix, question, KEYRING), Stopping(control, 0), now=lambda: 0
         )  # fmt: skip
     assert len(ends) == 1
-    assert kept.traceback[-1].name == "verified"  # it has the frames, and so what they held
+    assert failure.traceback[-1].name == "verified"  # it has the frames, and so what they held
 
 
 def test_the_engine_stops_at_the_next_part_of_the_log_if_nothing_matches(log):
