@@ -1,0 +1,112 @@
+"""A disk that encrypts what is written to it: a hub need not know, and nobody who talks to it can tell (COMP0.2)."""
+
+import hashlib
+from itertools import count
+
+import pytest
+from tests.client.hubs import ORDERS, Clock, client_at, copy_of, hub_at, person, pin_of, run
+
+from veen.client.transport.inprocess import InProcess
+from veen.fs.local import OsFs
+from veen.hub.process import runtime
+from veen.storage import layout
+
+NOW = 1_800_000_000
+BLOCK_BYTES = 32
+TEXTS = [b"message %d" % number for number in range(7)]
+
+
+def crypted(data, offset=0):
+    """`data`, which stands at `offset` of its file, encrypted or decrypted: a key stream by place, as a disk has it."""
+    first = offset // BLOCK_BYTES
+    key, blocks = bytearray(), count(first)
+    while len(key) < offset % BLOCK_BYTES + len(data):
+        key += hashlib.sha256(b"key of the disk" + next(blocks).to_bytes(8, "big")).digest()
+    start = offset % BLOCK_BYTES
+    return bytes(a ^ b for a, b in zip(data, key[start:], strict=False))
+
+
+class EncryptedFile:
+    def __init__(self, file):
+        self._file = file
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def read_at(self, offset, size):
+        return crypted(self._file.read_at(offset, size), offset)
+
+    def write_at(self, offset, data):
+        self._file.write_at(offset, crypted(data, offset))
+
+
+class EncryptedFs(OsFs):
+    """All files but the index, which SQLite opens by itself and which is rebuilt from the others."""
+
+    def open(self, path, *, create=False):
+        return EncryptedFile(super().open(path, create=create))
+
+    def replace(self, path, data, *, private=False):
+        super().replace(path, crypted(data), private=private)
+
+
+class Recorded(InProcess):
+    """Keeps what is asked and what is answered, byte by byte."""
+
+    def __init__(self, handler):
+        super().__init__(handler)
+        self.exchanges = []
+
+    async def call(self, operation, body=b"", **more):
+        answer = await super().call(operation, body, **more)
+        self.exchanges.append((operation, body, answer.status, answer.body))
+        return answer
+
+
+def files_of(path):
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.req("COMP-03")
+def test_a_hub_on_an_encrypted_disk_answers_the_same_bytes(tmp_path, monkeypatch):
+    clock, plain, encrypted = Clock(NOW), tmp_path / "plain", tmp_path / "encrypted"
+    who = person("alice", NOW)
+
+    async def born():
+        async with hub_at(plain, clock=clock):
+            pass
+
+    async def lived():
+        async with hub_at(plain, clock=clock) as hub:
+            wire = Recorded(hub.api)
+            async with client_at(wire, pin_of(hub), who, tmp_path / "home", clock=clock) as client:
+                await client.send("orders", TEXTS[0])
+                await client.send_many("orders", TEXTS[1:])
+                assert [entry.body async for entry in client.read("orders", with_proofs=True)] == TEXTS
+                await client.proof("orders", 3)
+            return wire.exchanges
+
+    async def repeated(exchanges):
+        """The same requests; one half after a restart, which reads the encrypted files."""
+        answers, half = [], len(exchanges) // 2
+        for part in (exchanges[:half], exchanges[half:]):
+            async with hub_at(encrypted, clock=clock) as hub:
+                wire = InProcess(hub.api)
+                for operation, body, _, _ in part:
+                    answer = await wire.call(operation, body)
+                    answers.append((operation, body, answer.status, answer.body))
+        return answers
+
+    run(born())
+    copy_of(plain, encrypted)
+    for name, data in files_of(encrypted).items():
+        if not name.startswith(layout.INDEX):
+            (encrypted / name).write_bytes(crypted(data))
+    exchanges = run(lived())
+    monkeypatch.setattr(runtime, "data_fs", lambda path, _keys: EncryptedFs(path))
+    assert {"v1/submit", "v1/stream", "v1/proof"} <= {operation for operation, *_ in exchanges}
+    assert run(repeated(exchanges)) == exchanges
+    ids = (who.client_id, ORDERS.stream_id)
+    on_disk = {name: data for name, data in files_of(encrypted).items() if not name.startswith(layout.INDEX)}
+    assert any(who.client_id in data for data in files_of(plain).values())
+    assert not [name for name, data in on_disk.items() if any(each in data for each in ids)]
