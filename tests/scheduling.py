@@ -43,7 +43,7 @@ LONGEST_FIRST: Final = (
     "tests/cli/test_audit_policy.py",
     "tests/storage/test_rebuild.py",
 )
-MIN_TESTS: Final = 3  # of a process that works: so many does xdist keep there
+MIN_TESTS: Final = 3  # how many tests a process has before it, as in xdist's own scheduling
 _PLACES: Final = {scope: place for place, scope in enumerate(LONGEST_FIRST)}
 
 
@@ -66,15 +66,19 @@ class FileScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no
         return nodeid.partition("::")[0] if scope == nodeid else scope
 
     def _reschedule(self, node: Any) -> None:
-        """Give a process units until it has three tests to run, or there are no more units.
+        """Assign units to a process until it has MIN_TESTS tests to run, or no unit is left.
 
-        xdist gives it one unit, when a test of its ends. After a crash that can be for ever: the units of the crashed
-        process come back, most of them with no test left to run, and a process keeps its last test until it knows the
-        next. A process that has not collected its tests yet gets none.
+        xdist assigns one unit each time that a test ends. After a crash this stops the whole run: all units of the
+        crashed process come back, also those whose tests have been run, and a process that gets such a unit has no test
+        that could end. Besides, a process runs its last test only when it knows the next one or that there is none.
+        A process that has not collected the tests yet gets no unit.
         """
         if node.shutting_down or node not in self.registered_collections:
             return
         while self.workqueue and self._pending_of(self.assigned_work[node]) < MIN_TESTS:
-            self._assign_work_unit(node)
+            try:
+                self._assign_work_unit(node)
+            except OSError:  # the process is gone; its units come back when xdist has noticed
+                return
         if not self.workqueue:
             node.shutdown()  # when it has run its tests

@@ -71,4 +71,4 @@ def test_a_process_that_crashes_late_fails_its_test_and_the_others_are_run(tmp_p
     )  # fmt: skip
     assert run.returncode == 1, run.stdout + run.stderr
     assert re.search(r"^1 failed, 40 passed", run.stdout, re.MULTILINE), run.stdout  # it is run again, and passes
-    assert "crashed while running 'test_35.py::test_that_crashes_once'" in run.stdout
+    assert "crashed while running 'test_35.py::test_that_crashes_once'" in run.stdout, run.stdout

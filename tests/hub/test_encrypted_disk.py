@@ -1,7 +1,6 @@
 """A disk that encrypts what is written to it: a hub need not know, and nobody who talks to it can tell (COMP0.2)."""
 
 import hashlib
-from itertools import count
 
 import pytest
 from tests.client.hubs import ORDERS, Clock, client_at, copy_of, hub_at, person, pin_of, run
@@ -16,14 +15,12 @@ BLOCK_BYTES = 32
 TEXTS = [b"message %d" % number for number in range(7)]
 
 
-def crypted(data, offset=0):
-    """`data`, which stands at `offset` of its file, encrypted or decrypted: a key stream by place, as a disk has it."""
-    first = offset // BLOCK_BYTES
-    key, blocks = bytearray(), count(first)
-    while len(key) < offset % BLOCK_BYTES + len(data):
-        key += hashlib.sha256(b"key of the disk" + next(blocks).to_bytes(8, "big")).digest()
-    start = offset % BLOCK_BYTES
-    return bytes(a ^ b for a, b in zip(data, key[start:], strict=False))
+def encrypt(data, offset=0):
+    """XOR with a key stream that depends on the place in the file; the same function decrypts."""
+    first, skip = divmod(offset, BLOCK_BYTES)
+    blocks = range(first, first + (skip + len(data)) // BLOCK_BYTES + 1)
+    stream = b"".join(hashlib.sha256(b"key of the disk" + number.to_bytes(8, "big")).digest() for number in blocks)
+    return bytes(a ^ b for a, b in zip(data, stream[skip:], strict=False))
 
 
 class EncryptedFile:
@@ -34,10 +31,10 @@ class EncryptedFile:
         return getattr(self._file, name)
 
     def read_at(self, offset, size):
-        return crypted(self._file.read_at(offset, size), offset)
+        return encrypt(self._file.read_at(offset, size), offset)
 
     def write_at(self, offset, data):
-        self._file.write_at(offset, crypted(data, offset))
+        self._file.write_at(offset, encrypt(data, offset))
 
 
 class EncryptedFs(OsFs):
@@ -47,7 +44,7 @@ class EncryptedFs(OsFs):
         return EncryptedFile(super().open(path, create=create))
 
     def replace(self, path, data, *, private=False):
-        super().replace(path, crypted(data), private=private)
+        super().replace(path, encrypt(data), private=private)
 
 
 class Recorded(InProcess):
@@ -72,11 +69,11 @@ def test_a_hub_on_an_encrypted_disk_answers_the_same_bytes(tmp_path, monkeypatch
     clock, plain, encrypted = Clock(NOW), tmp_path / "plain", tmp_path / "encrypted"
     who = person("alice", NOW)
 
-    async def born():
+    async def create_hub():
         async with hub_at(plain, clock=clock):
             pass
 
-    async def lived():
+    async def record():
         async with hub_at(plain, clock=clock) as hub:
             wire = Recorded(hub.api)
             async with client_at(wire, pin_of(hub), who, tmp_path / "home", clock=clock) as client:
@@ -86,7 +83,7 @@ def test_a_hub_on_an_encrypted_disk_answers_the_same_bytes(tmp_path, monkeypatch
                 await client.proof("orders", 3)
             return wire.exchanges
 
-    async def repeated(exchanges):
+    async def replay(exchanges):
         """The same requests; one half after a restart, which reads the encrypted files."""
         answers, half = [], len(exchanges) // 2
         for part in (exchanges[:half], exchanges[half:]):
@@ -97,15 +94,15 @@ def test_a_hub_on_an_encrypted_disk_answers_the_same_bytes(tmp_path, monkeypatch
                     answers.append((operation, body, answer.status, answer.body))
         return answers
 
-    run(born())
+    run(create_hub())
     copy_of(plain, encrypted)
     for name, data in files_of(encrypted).items():
         if not name.startswith(layout.INDEX):
-            (encrypted / name).write_bytes(crypted(data))
-    exchanges = run(lived())
+            (encrypted / name).write_bytes(encrypt(data))
+    exchanges = run(record())
     monkeypatch.setattr(runtime, "data_fs", lambda path, _keys: EncryptedFs(path))
     assert {"v1/submit", "v1/stream", "v1/proof"} <= {operation for operation, *_ in exchanges}
-    assert run(repeated(exchanges)) == exchanges
+    assert run(replay(exchanges)) == exchanges
     ids = (who.client_id, ORDERS.stream_id)
     on_disk = {name: data for name, data in files_of(encrypted).items() if not name.startswith(layout.INDEX)}
     assert any(who.client_id in data for data in files_of(plain).values())

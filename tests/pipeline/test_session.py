@@ -1,5 +1,6 @@
 """The session: found, made, described, watched; and what is said where it cannot be."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -212,6 +213,7 @@ def test_work_is_described_and_watched(spark, tmp_path):
         assert spark.sparkContext.getLocalProperty("spark.job.description") == doing() == "test: slowly"
         spark.sparkContext.parallelize(range(2), 2).map(wait_for_the_report).collect()
         phase("another phase")
+    gc.collect()  # other tests leave work unfinished, which ends with its iterator
     assert doing() == ""
     assert any(text.startswith("test: slowly: 0 of 2 tasks") for text in messages)
     assert "another phase" in messages

@@ -91,7 +91,7 @@ def execute(
 
         if descriptor.aggregate is None:
             is_sampled = sampler(descriptor.evidence, descriptor.query_id)
-            with _ended(source.matches(tally)) as matches:
+            with _closing(source.matches(tally)) as matches:
                 first, matched = first_rows(matches, lambda match: match.row, descriptor.order, descriptor.limit)
                 for match in first:
                     if is_sampled(rows.count):
@@ -119,8 +119,8 @@ def execute(
 
 
 @contextmanager
-def _ended(values: Iterator[_T]) -> Iterator[Iterator[_T]]:
-    """End `values` with the block: a query that failed would otherwise go on until its exception is collected."""
+def _closing(values: Iterator[_T]) -> Iterator[Iterator[_T]]:
+    """Close `values` at the end of the block. The exception of a failed query would keep them open."""
     try:
         yield values
     finally:
@@ -142,19 +142,18 @@ def _aggregate(
     """
     mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
     if mode == "none" and receipts is None and (merged := source.groups(tally)) is not None:
-        with _ended(merged):
+        with _closing(merged):
             return _grouped(descriptor, aggregate, merged, emit)
     groups: dict[bytes, Partial] = {}
-    with _ended(source.matches(tally)) as matches:
-        for match in matches:
-            assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
-            group = groups.setdefault(match.row, match.partial)
-            if group is not match.partial:
-                group.absorb(aggregate, match.partial)
-            if receipts is not None:
-                receipts.add(match.row, match.leaf_hash)
-            if mode == "full":
-                verify(match)
+    for match in source.matches(tally):
+        assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
+        group = groups.setdefault(match.row, match.partial)
+        if group is not match.partial:
+            group.absorb(aggregate, match.partial)
+        if receipts is not None:
+            receipts.add(match.row, match.leaf_hash)
+        if mode == "full":
+            verify(match)
     if not aggregate.group_by and not groups:
         groups[canonical.encode([])] = Partial.empty(aggregate)
 
@@ -166,10 +165,9 @@ def _aggregate(
     if mode == "spot":  # which rows are sampled is known only now: look at their events again (D-109)
         is_sampled = sampler(descriptor.evidence, descriptor.query_id)
         chosen = {key for number, key in enumerate(keys) if is_sampled(number)}
-        with _ended(source.matches(MatchTally())) as matches:
-            for match in matches:
-                if match.row in chosen:
-                    verify(match)
+        for match in source.matches(MatchTally()):
+            if match.row in chosen:
+                verify(match)
     for key in keys:
         emit(row(key))
     return total_ignored(aggregate, groups), matched

@@ -13,6 +13,7 @@ from tests.products.queryservice.test_service import asked, body_of
 from veen.client.errors import Unreachable
 from veen.products.queryservice.service import QueryService, Unavailable
 from veen.query import api, canonical
+from veen.query.aggregate import Partial
 from veen.query.control import ExecutionControl
 from veen.query.descriptor import normalise
 from veen.query.engine import LocalSource, execute
@@ -391,29 +392,34 @@ def test_the_engine_stops_at_the_next_row(log, evidence):
 
 
 @pytest.mark.parametrize("changes", [{}, {"aggregate": {"group_by": ["origin"], "metrics": ["count"]}}])
-def test_the_reading_of_the_log_ends_with_the_engine_and_not_with_its_exception(log, changes):
-    control = ExecutionControl()
-    question = normalise(descriptor(evidence={"mode": "full"}, **changes)).descriptor
+def test_a_source_is_closed_when_the_query_fails_although_the_exception_is_still_there(log, changes):
+    question = normalise(descriptor(evidence={"mode": "none"}, projection=["subject_id"], **changes)).descriptor
     prefix = plan_query(log, question)
-    ends = []
+    closed = []
 
-    class Watched(LocalSource):
+    class WatchedSource(LocalSource):
         def matches(self, tally):
             try:
                 yield from super().matches(tally)
             finally:
-                ends.append(tally)
+                closed.append("matches")
 
-    class Stopping(Sink):
-        def verified(self, entry):
+        def groups(self, tally):
+            assert question.aggregate is not None
+            try:
+                yield canonical.encode(["here"]), Partial.empty(question.aggregate)
+            finally:
+                closed.append("groups")
+
+    class FailingSink(Sink):
+        def row(self, row):
             raise QueryCancelled("at the first")
 
+    source, sink = WatchedSource(prefix, question, KEYRING), FailingSink(ExecutionControl(), 0)
     with pytest.raises(QueryCancelled) as failure:
-        execute(
-            prefix, question, "r-1", Watched(prefix, question, KEYRING), Stopping(control, 0), now=lambda: 0
-        )  # fmt: skip
-    assert len(ends) == 1
-    assert failure.traceback[-1].name == "verified"  # it has the frames, and so what they held
+        execute(prefix, question, "r-1", source, sink, now=lambda: 0)
+    assert closed == ["groups" if changes else "matches"]
+    assert failure.traceback[-1].name == "row"  # its frames are there, and what they hold
 
 
 def test_the_engine_stops_at_the_next_part_of_the_log_if_nothing_matches(log):

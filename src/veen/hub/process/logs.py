@@ -124,7 +124,7 @@ class EventLog:
         self.dropped = 0
         self.budget = LineBudget()
         self._second, self._stamp = -1, ""
-        self._wake = threading.Event()  # the writer need not wait for more lines
+        self._wake = threading.Event()  # set: the writer writes what waits now, not after _WAIT_S
         self._stopping = False
         self._choose(config)
         self._writer = threading.Thread(target=self._run, name="veen-log", daemon=True)
@@ -170,7 +170,7 @@ class EventLog:
         if self._refused and self.budget.allows_refusal(code, address):
             note = None if refused is None else RefusalNote.of(refused, reason)
             self._keep((time.time(), label, client_id, None, None, code, bytes_in, 0, verify_s, commit_s, note))
-            self._wake.set()  # who was refused looks for the reason now
+            self._wake.set()  # people look for the reason right after a refusal
 
     def failed(self, failure: Failure) -> None:
         """A request other than an admitted message failed. Its line counts against the same budget as refusals."""
