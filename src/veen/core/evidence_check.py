@@ -18,7 +18,15 @@ from itertools import pairwise
 from typing import Final, Literal, TypeVar
 
 from veen.core.errors import FormatError, OpenError, ProofError, SignatureError, VeenError, VerifyError
-from veen.core.evidence_file import EntryEvidence, EvidenceFault, EvidenceFile, LogEvidence, OutsideProof, Plaintext
+from veen.core.evidence_file import (
+    EntryEvidence,
+    EvidenceFault,
+    EvidenceFile,
+    LogEvidence,
+    OutsideProof,
+    Plaintext,
+    QuorumUnmet,
+)
 from veen.core.hashing import H, Ht
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
@@ -30,7 +38,7 @@ from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.sealing.ciphertext import Parts, open_with_opening
-from veen.core.tlog.errors import TlogError
+from veen.core.tlog.errors import QuorumError, TlogError
 from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
 from veen.core.tlog.proof import TlogProof
@@ -544,7 +552,8 @@ def _check_outside(evidence: EvidenceFile, policy: WitnessPolicy | None) -> tupl
             cosigned[proof.checkpoint_hash] = _outside(proof, partial(_cosigned, leaf=leaf, policy=policy))
     labels = {checkpoints[checkpoint_hash][0] for checkpoint_hash in cosigned}
     missing = [log.label.hex()[:16] for log in evidence.logs if log.label not in labels]
-    _require("E.EVIDENCE.OUTSIDE", not missing, f"no tlog-proof for log {', '.join(missing)}, which a policy demands")
+    if missing:
+        raise QuorumUnmet(f"no tlog-proof for log {', '.join(missing)}, which a policy demands")
     for proof in proofs:
         if proof.kind == "cose-receipt":
             accepted = cosigned.get(proof.checkpoint_hash)
@@ -580,6 +589,8 @@ def _leaf_of(raw: bytes) -> bytes:
 def _outside(proof: OutsideProof, check: Callable[[bytes], T]) -> T:
     try:
         return check(proof.data)
+    except QuorumError as exc:
+        raise QuorumUnmet(f"{proof.kind}: {exc}") from exc
     except TlogError as exc:
         raise EvidenceFault("E.EVIDENCE.OUTSIDE", f"{proof.kind}: {exc}") from exc
 
