@@ -98,7 +98,7 @@ def test_errors_are_those_of_the_client(hub, tmp_path):
 
 
 class InterruptAt:
-    """Raise KeyboardInterrupt before the n-th instruction that this thread executes in sync.py, threading.py or asyncio.
+    """Raise KeyboardInterrupt before the n-th instruction of this thread in sync.py, threading.py or asyncio.
     Ctrl-C does the same, at a moment that nobody chooses."""
 
     FILES = (sync.__file__, threading.__file__, asyncio.base_events.__file__, asyncio.selector_events.__file__)
