@@ -63,8 +63,10 @@ class RunningHub:
     def close(self) -> None:
         """Stop the hub. `with` does it."""
         if not self._loop.is_closed:
-            self._loop.run(self._stack.aclose())
-            self._loop.close()
+            try:
+                self._loop.run(self._stack.aclose())
+            finally:
+                self._loop.close()
 
     def __enter__(self) -> Self:
         return self
