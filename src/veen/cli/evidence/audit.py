@@ -14,7 +14,9 @@ from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.pinning import bad_directory, pin_options, pinned_by
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.witness.args import POLICY, read_policy_file
+from veen.core.verdict import Because, Outcome
 
 if TYPE_CHECKING:
     from veen.core.objects.identity import HubIdentity
@@ -31,8 +33,8 @@ audit = LazyGroup(
     "audit",
     help="""Audit a log: on one machine or on a Spark cluster, with the same result to the byte.
 
-    Exit code 1 means that the evidence is bad, and nothing else. 6: the log is good, but files that follow from it
-    are not.
+    Exit code 1 means that the evidence is bad, and nothing else. 6: the verdict is incomplete. Less was compared than
+    there is, a policy asks for more, or files that follow from the log are damaged; the verdict says which.
     """,
 )
 
@@ -166,28 +168,30 @@ def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "R
     )
 
 
-def _show(output: Output, verdict: dict[str, Any], lines: Any) -> None:
+def _show(output: Output, summary: dict[str, Any], lines: Any) -> None:
+    from veen.verify.audit.report import verdict_of
+
+    verdict = verdict_of(summary)
+
     def human() -> None:
-        for line in lines(verdict):
+        for line in lines(summary):
             output.line(line, good="the evidence is good", bad="the evidence is BAD")
+        show_verdict(output, verdict)
 
-    output.result(verdict, human)
+    output.result({**summary, **verdict_json(verdict)}, human)
 
 
-def _end(what: str, verdict: dict[str, Any]) -> None:
-    findings = verdict["findings"]
-    if not verdict["ok"]:
+def _end(what: str, summary: dict[str, Any]) -> None:
+    from veen.verify.audit.report import verdict_of
+
+    verdict, findings = verdict_of(summary), summary["findings"]
+    if verdict.value is Outcome.BAD and findings["first"]:
         first = findings["first"][0]
         entry = "" if first["stream_seq"] is None else f"entry {first['stream_seq']}: "
         cause = f"{first['path']}, byte {first['offset']}: {entry}{first['message']}"
         raise bad_directory(first["code"], f"{what}: the evidence is BAD", cause, _KEEP)
-    if findings["codes"].get("rebuildable"):
-        raise Fail(
-            "E.INDEX",
-            f"{what}: the log is good, but what is derived from it is not",
-            next(finding["message"] for finding in findings["first"] if finding["code"] == "rebuildable"),
-            f"veen hub rebuild-index {what}",
-        )
+    derived = verdict.first is not None and verdict.first.because is Because.DERIVED
+    end_by(verdict, what, hint=f"veen hub rebuild-index {what}" if derived else None)
 
 
 @contextmanager
@@ -229,7 +233,10 @@ def _profile(text: str) -> "Profile":
 @click.argument("audit_dir", type=_DIRECTORY)
 @output_options
 def summary(output: Output, audit_dir: Path) -> None:
-    """Show the verdict that `veen audit run --out AUDIT_DIR` left; exit code 1 if it was bad."""
+    """Show the verdict that `veen audit run --out AUDIT_DIR` left; exit code 1 if it was bad, 6 if incomplete.
+
+    A verdict by an earlier version does not say what was compared. Unless it was bad it is shown as incomplete.
+    """
     from veen.verify.audit import Previous
     from veen.verify.audit.report import lines
 

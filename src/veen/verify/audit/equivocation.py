@@ -19,7 +19,7 @@ from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.storage import layout
 from veen.storage.control_state import control_records
-from veen.storage.pinned import ChunkRef, LabelPin, Pinned, pin, read_chunk
+from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin, read_chunk
 from veen.storage.scan import read_file
 from veen.verify.audit.findings import LogFinding, ordered
 from veen.verify.audit.peaks import archived
@@ -91,7 +91,7 @@ def compare(
     return DirectoryComparison(hub_id=who.hub_id, common=common, proven=tuple(proven), findings=ordered(findings))
 
 
-def _same_hub(left: Pinned, right: Pinned, given: HubIdentity | None) -> HubIdentity:
+def _same_hub(left: LogView, right: LogView, given: HubIdentity | None) -> HubIdentity:
     identities = [identity for identity in (given, left.identity, right.identity) if identity is not None]
     if not identities:
         raise NotComparable("neither directory says which hub it is of")
