@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _KEEP: Final = "keep the directory as evidence and compare it with a replica or a clone: `veen audit diff A B`"
 
+_COMPARE: Final = "bring the shorter copy up to date, or repair what cannot be read (veen audit run), and compare again"
+
 audit = LazyGroup(
     "audit",
     help="""Audit a log: on one machine or on a Spark cluster, with the same result to the byte.
@@ -263,7 +265,10 @@ def diff(
     pin: str | None,
     no_pin: bool,
 ) -> None:
-    """Compare the directories ONE and OTHER of one hub, as far as both go.
+    """Compare the directories ONE and OTHER of one hub, as far as both go; hubs may write to them meanwhile.
+
+    The verdict is good if both have the same history up to the greatest head that either speaks of. What only one of
+    them has, or what cannot be read, was not compared: then the verdict is incomplete, exit code 6.
 
     Two receipts by the hub for one position prove that it told two stories; anybody can check the evidence:
     veen verify EVIDENCE.
@@ -283,7 +288,7 @@ def diff(
                 names.append(str(out / proof.file_name))
     data = {
         **pinned.to_json(),
-        "ok": comparison.ok,
+        **verdict_json(comparison.verdict),
         "hub_id": comparison.hub_id.hex(),
         "common": {label.hex(): size for label, size in comparison.common.items()},
         "equivocations": [
@@ -296,23 +301,24 @@ def diff(
 
     def human() -> None:
         output.line(pinned.line(), "warn" if pinned.keys is None else None)
-        output.line(
-            f"{len(comparison.common)} labels and {sum(comparison.common.values())} positions are in both directories"
-        )
+        compared = sum(comparison.common.values())
+        output.line(f"{compared} positions of {len(comparison.common)} labels are the same in both directories")
         for proof in comparison.proven:
             output.line(f"EQUIVOCATION at entry {proof.stream_seq} of label {proof.label.hex()}", "bad")
         for name in names:
             output.line(f"evidence\t{name}")
         for finding in comparison.findings:
             output.line(str(finding))
+        show_verdict(output, comparison.verdict)
 
     output.result(data, human)
     if faults := [finding.message for finding in comparison.findings if finding.code == "pin"]:
         raise bad_directory("pin", "the directories are another hub's", faults[0], _KEEP)
-    if not comparison.ok:
+    if comparison.verdict.value is Outcome.BAD:
         raise Fail(
             "E.VERIFY",
             "the directories tell two stories",
             f"{len(comparison.proven)} proven equivocations, {len(comparison.findings)} other differences",
             "keep both directories; anybody can check the evidence: `veen verify EVIDENCE.cbor`",
         )
+    end_by(comparison.verdict, "the directories", hint=_COMPARE)
