@@ -14,7 +14,7 @@ from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
 from veen.storage import journal, layout
 from veen.storage.control_state import ControlFold, control_records
-from veen.verify.audit.findings import LogFinding
+from veen.verify.audit.findings import LogFinding, reason_of
 from veen.verify.control import opened_label_fault
 
 _LOOKS: Final = 3  # a running hub may let go of a segment between two looks
@@ -78,7 +78,7 @@ def _read(fs: Fs, identity: HubIdentity | None) -> Control:
     except CorruptError as exc:
         stopped = exc
     except (StorageError, OSError) as exc:
-        stopped = CorruptError(layout.CONTROL, 0, f"it cannot be opened: {exc}")
+        stopped = CorruptError(layout.CONTROL, 0, f"it cannot be opened: {reason_of(exc)}")
     last = control.last.seq if control.last else 0
     waiting = _journaled(fs, control)
     for placed in waiting:
@@ -103,7 +103,7 @@ def _journaled(fs: Fs, control: Control) -> list[journal.Placed]:
     except FileNotFoundError:
         return records  # let go by a running hub: the caller looks again
     except (StorageError, OSError) as exc:
-        control.error(0, "journal", f"it cannot be opened: {exc}", layout.journal_segment(numbers[0]))
+        control.error(0, "journal", f"it cannot be opened: {reason_of(exc)}", layout.journal_segment(numbers[0]))
         return records
     try:
         for item in journal.walk(opened):

@@ -18,7 +18,7 @@ from veen.storage.pinned import LabelPin, pin
 from veen.storage.scan import inventory, read_file
 from veen.verify.audit.context import AuditContext, AuditOptions
 from veen.verify.audit.control import Control
-from veen.verify.audit.findings import LogFinding, placed
+from veen.verify.audit.findings import LogFinding, placed, reason_of
 from veen.verify.audit.joining import JoinedLabel
 from veen.verify.audit.tables import Commitment
 from veen.verify.compare import file_size
@@ -188,7 +188,7 @@ def unopened(path: str, exc: Exception) -> LogFinding:
     if isinstance(exc, LinkError):
         raise exc
     derived = path.startswith((f"{layout.OFFSETS}/", f"{layout.NODES}/"))
-    return LogFinding(path, 0, "rebuildable" if derived else "missing", f"it cannot be opened: {exc}")
+    return LogFinding(path, 0, "rebuildable" if derived else "missing", f"it cannot be opened: {reason_of(exc)}")
 
 
 def _cut(control: Control, label: bytes, size: int, claim: int, path: str) -> LogFinding:

@@ -29,7 +29,7 @@ from veen.storage import layout
 from veen.storage.pinned import LabelPin, pin
 from veen.storage.scan import read_file
 from veen.verify.audit.anchored import roots_after
-from veen.verify.audit.findings import LogFinding
+from veen.verify.audit.findings import LogFinding, reason_of
 
 _OFFSET_BYTES: Final = 8
 _CODE: Final = "witness"
@@ -69,7 +69,7 @@ class OuterFiles:
                 if isinstance(exc, LinkError):
                     raise
                 data[path] = None
-                findings.append(LogFinding(path, 0, _CODE, f"it cannot be opened: {exc}"))
+                findings.append(LogFinding(path, 0, _CODE, f"it cannot be opened: {reason_of(exc)}"))
         note, offsets, leaves = data.values()
         return cls(note=note, offsets=offsets, leaves=leaves, findings=tuple(findings))
 
