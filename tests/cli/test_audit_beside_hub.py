@@ -1,7 +1,9 @@
 """Audits and comparisons beside a hub that is running: its newest entries are only in its journal."""
 
+import re
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from tests.cli.homes import Cli
@@ -10,6 +12,8 @@ from tests.hub.builders import LABEL
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit
+from veen.log.hub_copy import fetch
+from veen.log.options import HubAddress
 from veen.storage.pinned import pin
 
 OPEN = (*DEV, "--port", "0", "--set", "admission.stream_scope=open", "--set", "admission.capability_gating=false")
@@ -110,3 +114,27 @@ def test_a_policy_beside_a_running_hub_accuses_nobody(tmp_path, cli):
             assert report["verdict"]["value"] == "good"
             assert report["witnesses"]["entries_covered"] == seq
             assert report["verdict"]["compared"][0]["stated_by"] == "witnesses"
+
+
+def test_the_copy_of_a_hub_is_checked_and_repaired(tmp_path, cli):
+    """REVIEW P2-12: a command finds holes in existing copies, and repairs them."""
+    with running(tmp_path / "hub", *SMALL) as hub:
+        for seq in range(1, 6):
+            hub.submit(seq=seq)
+        where = ("--hub", hub.url, "--pin", hub.about["hub_pk"], "--json")
+        none = cli.invoke("audit", "copy", *where)
+        assert none.exit_code not in (Exit.OK, Exit.BAD_EVIDENCE)
+        assert "there is no copy of this hub" in none.stderr
+        session_home = Path(re.search(r"in (\S+/copies)", none.stderr)[1])
+        copy = Path(fetch(HubAddress(url=hub.url, pin=hub.about["hub_pk"]), session_home))
+        good = cli.json("audit", "copy", *where[:-1])
+        assert (good["verdict"]["value"], good["holes"], good["damaged"]) == ("good", [], [])
+        assert [row["stated_by"] for row in good["verdict"]["compared"]] == ["the running hub"]
+        hub.submit(seq=6)
+        assert cli.json("audit", "copy", *where[:-1], code=Exit.POLICY)["verdict"]["compared"][0]["behind"] == 1
+        (chunk,) = (copy / "log").iterdir()
+        chunk.write_bytes(chunk.read_bytes()[:-1])
+        bad = cli.json("audit", "copy", *where[:-1], code=Exit.POLICY)
+        assert [file["path"] for file in bad["damaged"]] == [f"log/{chunk.name}"]
+        again = cli.json("audit", "copy", *where[:-1], "--repair")
+        assert (again["verdict"]["value"], again["verdict"]["compared"][0]["read"]) == ("good", 6)

@@ -148,8 +148,13 @@ class LabelPin:
     @property
     def read_upto(self) -> int:
         """The position up to which every entry is there, or was erased under the retention policy."""
-        holes = self.holes
-        return holes[0][0] - 1 if holes else self.size
+        if holes := self.holes:
+            return holes[0][0] - 1
+        upto = self.size
+        for first, last in sorted(self.erased):
+            if first <= upto + 1 <= last:
+                upto = last
+        return upto
 
     @property
     def first_payload(self) -> int:
@@ -280,7 +285,7 @@ def _look(fs: Fs, uri: str, labels: Collection[bytes] | None, after: Mapping[byt
     for label in opened.keys() | ends.keys():
         if labels is None or label in labels:
             stated[label] = max(1, stated.get(label, 0), ends.get(label, 0))
-    erased = _erased(fs)
+    erased = erased_spans(fs)
     looks = 0
     waiting = listing.files.keys() | newest.keys() | listing.left_out.keys()
     while waiting:
@@ -301,10 +306,10 @@ def _look(fs: Fs, uri: str, labels: Collection[bytes] | None, after: Mapping[byt
         waiting = moved
         if moved:  # renamed or erased between the listing and the opening
             listing = _Listing.of(fs, moved, after)
-    if erased:
-        label_pins = {
-            label: replace(label_pin, erased=erased.get(label, ())) for label, label_pin in label_pins.items()
-        }
+    for label, spans in erased.items():
+        if labels is None or label in labels:
+            nothing = LabelPin(label=label, epoch=0, stream_id=None, chunks=())
+            label_pins[label] = replace(label_pins.get(label, nothing), erased=spans)
     try:
         who = identity.read_identity(fs, key_map=False)
     except (VeenError, OSError) as exc:
@@ -424,7 +429,7 @@ def _control_records(fs: Fs) -> Iterator[ControlRecord]:
         pos = end
 
 
-def _erased(fs: Fs) -> dict[bytes, tuple[tuple[int, int], ...]]:
+def erased_spans(fs: Fs) -> dict[bytes, tuple[tuple[int, int], ...]]:
     """The entries that a hub had erased when a copy was made of it, by label (`veen.log.hub_copy`)."""
     try:
         if not fs.exists(layout.ERASED):

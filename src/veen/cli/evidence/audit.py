@@ -9,7 +9,7 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.bulk import ENGINE, MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
-from veen.cli.shared.command import CliSession, home_options
+from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
@@ -246,6 +246,48 @@ def summary(output: Output, audit_dir: Path) -> None:
         verdict = dict(Previous.read(audit_dir).verdict)
     _show(output, verdict, lines)
     _end(str(audit_dir), verdict)
+
+
+@audit.verb("copy", "Check the copy of a hub that queries and tables read, and repair it.")
+@click.option("--repair", is_flag=True, help="Ask the hub again for what is missing or damaged.")
+@client_options
+def copy(output: Output, session: CliSession, repair: bool) -> None:
+    """Check the copy of the hub's entries in your home, which `veen table load --hub` and queries by URL read.
+
+    Every entry must be as the hub signed it, and none may be missing up to the head that the hub names now, except
+    those that the hub has erased. Copies by earlier versions may have holes: --repair asks for them. Tables that were
+    loaded from a copy with holes are to be loaded again.
+
+    \b
+    veen audit copy --hub https://hub.example
+    veen audit copy --hub https://hub.example --repair
+    """
+    from veen.cli.shared.bulk import copies_of, hub_address, named_failures
+    from veen.log.hub_copy import check_copy
+
+    with output.progress("checking the copy"), named_failures():
+        check = check_copy(hub_address(session), copies_of(session), repair=repair)
+    data = {
+        **verdict_json(check.verdict),
+        "directory": check.directory,
+        "holes": [
+            {"label": label.hex(), "first": first, "last": last}
+            for label, spans in sorted(check.holes.items())
+            for first, last in spans
+        ],
+        "damaged": [{"path": path, "reason": reason} for path, reason in sorted(check.damaged.items())],
+    }
+
+    def human() -> None:
+        output.line(f"copy\t{check.directory}")
+        for hole in data["holes"]:
+            output.line(f"missing\tentries {hole['first']} to {hole['last']} of label {hole['label']}", "bad")
+        for file in data["damaged"]:
+            output.line(f"damaged\t{file['path']}: {file['reason']}", "bad")
+        show_verdict(output, check.verdict)
+
+    output.result(data, human)
+    end_by(check.verdict, check.directory, hint=None if repair else "veen audit copy --repair")
 
 
 @audit.verb("diff", "Compare two directories of one hub: did it tell two stories?")
