@@ -51,6 +51,7 @@ class Run(NamedTuple):
     first: int
     items: Sequence[Item]
     rows: Sequence[Row] = ()
+    erased: bool = False  # the hub says that the payloads of `rows` were erased under its retention policy
 
 
 def runs(link: HubLink, part: Slice) -> Iterator[Run]:
@@ -139,7 +140,7 @@ async def _single(calls: Calls, label: bytes, seq: int) -> Run:
     except Untold as exc:
         refused = exc.__cause__
         if isinstance(refused, HubRefused) and refused.detail.get("reason") == "pruned":
-            return Run(seq, (), [await _erased(calls, label, seq)])
+            return Run(seq, (), [await _erased(calls, label, seq)], erased=True)
         return Run(seq, (), [_untold(seq, exc.reason)])
     return Run(seq, items) if items else _withheld(seq, seq)
 

@@ -34,6 +34,9 @@ def compare_file(fs: Fs, findings: Findings, path: str, expected: bytes) -> None
     except FileNotFoundError:
         findings.error(path, 0, "rebuildable", "the file is missing")
         return
+    except OSError as exc:
+        findings.error(path, 0, "rebuildable", f"the file cannot be opened: {exc.strerror}")
+        return
     if data != expected:
         offset = _first_difference(data, expected)
         findings.error(path, offset, "rebuildable", "not what the entries of the chunk give")

@@ -171,6 +171,8 @@ class SealCheck:
                     self._unknown_witnesses(path, checkpoint, len(identity.witnesses_at(row.last_ts)))
         except FileNotFoundError:
             self._findings.error(path, 0, "missing", "the file is missing")
+        except OSError as exc:
+            self._findings.error(path, 0, "missing", f"the file cannot be opened: {exc.strerror}")
         except (FormatError, VerifyError) as exc:
             self._findings.error(path, 0, "seal", str(exc))
 

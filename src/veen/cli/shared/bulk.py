@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring
     from veen.core.objects.identity import HubIdentity
     from veen.log.keys import KeyFile
+    from veen.log.options import HubAddress
     from veen.spark.progress import Tell
 
 DATA_DIR: Final = click.option(
@@ -115,14 +116,38 @@ class LogPlace:
 
 def fetched_copy(session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
     """A directory with the entries of the session's hub, its newest ones included; kept, so that it only grows."""
-    from veen.client.errors import ClientError
     from veen.log.hub_copy import fetch
+
+    with output.progress("fetching new entries"), named_failures():
+        return fetch(hub_address(session), copies_of(session), streams=streams)
+
+
+def copies_of(session: CliSession) -> Path:
+    """Where copies of hubs are kept."""
+    return session.user_home.data / "copies"
+
+
+@contextmanager
+def named_failures() -> Iterator[None]:
+    """HubFailed is made for Spark, which shows nothing but text: its cause has a code and a hint of its own."""
+    from veen.client.errors import ClientError
     from veen.log.hub_link import HubFailed
+
+    try:
+        yield
+    except HubFailed as exc:
+        if isinstance(exc.__cause__, ClientError):
+            raise exc.__cause__ from None
+        raise
+
+
+def hub_address(session: CliSession) -> "HubAddress":
+    """The hub of the session, as work in bulk asks it."""
     from veen.log.options import HubAddress
 
     settings = session.settings
     ca_file, token_file = settings.path("ca_file"), settings.path("token_file")
-    address = HubAddress(
+    return HubAddress(
         url=session.hub_url.rstrip("/"),
         pin=session.pin.to_text(),
         hub_id=settings.hub_id.value,
@@ -132,13 +157,6 @@ def fetched_copy(session: CliSession, output: "Output", streams: Collection[byte
         ca_file=None if ca_file is None else str(ca_file),
         token_file=None if token_file is None else str(token_file),
     )
-    with output.progress("fetching new entries"):
-        try:
-            return fetch(address, session.user_home.data / "copies", streams=streams)
-        except HubFailed as exc:  # made for Spark, which shows nothing but text
-            if isinstance(exc.__cause__, ClientError):
-                raise exc.__cause__ from None
-            raise
 
 
 def log_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from veen.storage.findings import LogFinding, Severity
 
-__all__ = ["CODES", "SCHEMA", "LogFinding", "collapsed", "from_table", "ordered", "placed", "to_table"]
+__all__ = ["CODES", "SCHEMA", "LogFinding", "collapsed", "from_table", "ordered", "placed", "reason_of", "to_table"]
 
 CODES: Final = {
     "frame": "no whole frame is where one must be",
@@ -45,6 +45,7 @@ CODES: Final = {
     "journal": "the write-ahead journal is broken",
     "anchor": "the local chain of anchors is broken",
     "witness": "the witnesses of the policy do not vouch for this log",
+    "policy": "the log may be good, and fewer witnesses cosigned it than the policy asks for",
     "history": "the log does not continue what an earlier audit has seen",
     "unverified": "could not be checked, because of damage that is told elsewhere",
     "unknown": "a file that no hub writes",
@@ -111,6 +112,11 @@ def placed(finding: LogFinding, label: bytes | None = None, stream_seq: int | No
     """A finding of a rule that both verifiers share, as one of an audit: with its position and the code of an audit."""
     code = "frame" if finding.code == "entry" else finding.code
     return replace(finding, label=label, stream_seq=stream_seq, code=code)
+
+
+def reason_of(exc: Exception) -> str:
+    """Return why a file cannot be opened, without the path of this machine: a report does not depend on it."""
+    return (exc.strerror if isinstance(exc, OSError) else None) or "not a regular file"
 
 
 def to_table(findings: Iterable[LogFinding]) -> pa.Table:
