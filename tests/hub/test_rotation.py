@@ -30,7 +30,7 @@ from veen.hub.api.access import Principal
 from veen.hub.api.rotation import LEAD_SECONDS, Rotation, check_rotations
 from veen.hub.process.startup import Sealing, finish_rotations
 from veen.hub.sequencer.clock import HubClock
-from veen.hub.sequencer.sequencer import Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Sequencer, Stopped
 from veen.storage import layout
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
@@ -95,7 +95,7 @@ class Machine:
         for seq in range(first, first + count):
             try:
                 answer = await self.sequencer.submit(w.msg(seq=seq, token=None).to_bytes())
-            except asyncio.CancelledError:
+            except NotDurable:
                 raise Crash from None
             assert isinstance(answer, bytes)
             self.receipts.append(Receipt.from_bytes(answer))
@@ -154,7 +154,7 @@ def test_a_cut_at_any_operation_leaves_the_old_identity_or_the_new_one(kind):
         machine = Machine(MemFs(fault=Fault(at, kind)))
         try:
             run(life(machine))
-        except (Crash, StorageError, asyncio.CancelledError):
+        except (Crash, StorageError, NotDurable, asyncio.CancelledError):
             pass
         else:
             break
@@ -440,3 +440,68 @@ def test_a_rotation_that_lost_only_its_last_step_is_completed_before_the_next():
             return machine.fs.files()[layout.IDENTITY_SIG]
 
     assert run(start()) == good
+
+
+def test_two_rotations_at_once_of_which_one_caller_went_away_follow_each_other():
+    """REVIEW P1-2: the lock belonged to the caller, so a second rotation began from the same key."""
+
+    async def scenario():
+        slow = SlowFs()
+        machine = Machine(slow)
+        async with machine.running():
+            gone = asyncio.ensure_future(machine.rotation.rotate(OVERLAP))
+            await asyncio.to_thread(slow.reached.wait, DEADLINE_SEC)
+            gone.cancel()
+            again = asyncio.ensure_future(machine.rotation.rotate(OVERLAP))
+            await asyncio.sleep(0)
+            slow.gate.set()
+            with pytest.raises(RotationUnderWayError):
+                await again
+        return machine
+
+    machine = run(scenario())
+    assert len(machine.sealing.keys) == 2
+    assert len(machine.fs.list(layout.KEYS)) == 2
+    check_rotations(machine.fs)
+    assert_clean(machine.fs)
+
+
+@pytest.mark.parametrize("error", [Overloaded("the hub's disk is full"), NotPrimary("fenced"), StorageError("damaged")])
+def test_a_rotation_that_is_refused_for_any_reason_leaves_no_key(monkeypatch, error):
+    """REVIEW L1-3."""
+
+    async def scenario():
+        machine = Machine()
+        async with machine.running():
+            keys = machine.fs.list(layout.KEYS)
+
+            async def refuse(make, **_):
+                make(machine.sequencer.now())
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(machine.sequencer, "control", refuse)
+                with pytest.raises(type(error)):
+                    await machine.rotation.rotate(0)
+            assert machine.fs.list(layout.KEYS) == keys
+            machine.now += 1000
+            assert machine.sequencer.now() == machine.now  # time goes on
+            await machine.rotation.rotate(0)
+
+    run(scenario())
+
+
+def test_a_rotation_that_met_a_full_disk_leaves_no_key():
+    """REVIEW L1-3: the record is certainly not in the log, so nobody needs the key."""
+
+    async def scenario():
+        machine = Machine()
+        async with machine.running():
+            keys = machine.fs.list(layout.KEYS)
+            machine.fs.fault = Fault(machine.fs.operations + 2, "error", errno.ENOSPC)  # the key, then the record
+            with pytest.raises(StorageError, match="nothing has changed"):
+                await machine.rotation.rotate(OVERLAP)
+            machine.fs.fault = None
+            assert machine.fs.list(layout.KEYS) == keys
+
+    run(scenario())

@@ -164,11 +164,7 @@ class ApiContext:
 
     async def journal(self, make: Callable[[int], Wire | None]) -> ControlRecord | None:
         """Append a control record, as `Sequencer.control`; durable when it returns."""
-        making = asyncio.ensure_future(self.services.sequencer.control(make))
-        await asyncio.wait((making,))
-        if making.cancelled():
-            raise ApiError.unavailable("the hub could not make the record durable")
-        return making.result()
+        return await self.services.sequencer.control(make)
 
     def check_role(self, role: Role, principal: Principal) -> None:
         """Raise the ApiError of D-163 unless `principal` has the role now."""

@@ -31,7 +31,7 @@ from veen.hub.api.pages import encode_page, open_page, page_bounds
 from veen.hub.api.read_rate import ReadRateLimiter
 from veen.hub.api.reply import ApiError, Form, Replies, Reply
 from veen.hub.api.submits import Submits
-from veen.hub.sequencer.sequencer import NotPrimary, Overloaded, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Stopped
 from veen.storage.reader import PrunedError
 
 Handler = Callable[[Call], Awaitable[Reply]]
@@ -117,7 +117,7 @@ class Api:
         except PrunedError as exc:
             pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
             return failed(pruned)
-        except (Overloaded, Stopped, StorageError) as exc:
+        except (NotDurable, Overloaded, Stopped, StorageError) as exc:
             return failed(ApiError.unavailable(str(exc)))
         except CorruptError as exc:
             _log.error("operation %s met a damaged file: %s", operation, exc)

@@ -10,13 +10,13 @@ from typing import Final
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import VerifyError
 from veen.core.objects.control import ControlRecord, KeyRotate
-from veen.core.objects.identity import HubIdentity, IdentityError
+from veen.core.objects.identity import HubIdentity
 from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.startup import Sealing, rotation_records
 from veen.hub.sequencer.clock import HubClock
-from veen.hub.sequencer.sequencer import Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, Sequencer
 from veen.storage import journal as wal
 from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
@@ -73,19 +73,29 @@ class Rotation:
     ) -> None:
         self._fs, self._sequencer, self._sealing, self._clock = fs, sequencer, sealing, clock
         self._failed, self._given_keys, self._draw = failed, given_keys, draw
-        self._lock = asyncio.Lock()
-        self._running: asyncio.Task[ControlRecord] | None = None
+        self._lock = asyncio.Lock()  # held by the rotation itself: its caller may go away before it ends
+        self._running: set[asyncio.Task[ControlRecord]] = set()
 
     async def rotate(self, overlap_seconds: int) -> ControlRecord:
         """The key.rotate record, once it is in force. Goes on to the end even if the caller goes away."""
-        async with self._lock:
-            self._running = asyncio.create_task(self._rotate(overlap_seconds))
-            return await asyncio.shield(self._running)
+        rotating = asyncio.create_task(self._rotate_in_turn(overlap_seconds))
+        self._running.add(rotating)
+        rotating.add_done_callback(self._ended)
+        return await asyncio.shield(rotating)
+
+    def _ended(self, rotating: asyncio.Task[ControlRecord]) -> None:
+        self._running.discard(rotating)
+        if not rotating.cancelled():
+            rotating.exception()  # whoever asked may have gone; then nobody else looks at it
 
     async def finish(self) -> None:
-        """Wait for a rotation under way: the sequencer must not close before."""
-        if self._running is not None:
-            await asyncio.wait((self._running,))
+        """Wait for all rotations under way: the sequencer must not close before."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def _rotate_in_turn(self, overlap_seconds: int) -> ControlRecord:
+        async with self._lock:
+            return await self._rotate(overlap_seconds)
 
     async def _rotate(self, overlap_seconds: int) -> ControlRecord:
         keys = self._sealing.held
@@ -110,20 +120,22 @@ class Rotation:
 
         try:
             record = await self._sequencer.control(make)
-        except (IdentityError, Stopped):  # no record was made, so nobody will ever need the key
-            await asyncio.to_thread(self._forget_key, new)
-            raise
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            # The disk is full; but the record may have reached it all the same.
+        except NotDurable:  # the record may have reached the disk all the same
             await self._sequencer.settled()
             record = next(
                 (candidate for candidate in rotation_records(self._sequencer.store) if _introduces(candidate, new)),
                 None,
             )
+            if record is None and self._sequencer.is_stopped:  # the next start reads the journal, and may need the key
+                self._clock.release()
+                raise
+        except Exception:  # it was refused before a record was made, so nobody will ever need the key
+            self._clock.release()
+            await asyncio.to_thread(self._forget_key, new)
+            raise
         if record is None:
             self._clock.release()
+            await asyncio.to_thread(self._forget_key, new)
             raise StorageError("the key.rotate record could not be made durable: nothing has changed")
         try:
             await asyncio.to_thread(keyrotation.publish, self._fs, rotated, keys.root or new)

@@ -148,8 +148,6 @@ class Tooling:
         self._authorizing[auth_ref] = making
         try:
             journaled = await making
-        except asyncio.CancelledError:
-            raise ApiError.unavailable("the hub could not make the record durable") from None
         finally:
             del self._authorizing[auth_ref]
         if journaled is not None:
