@@ -95,12 +95,13 @@ def apply(output: Output, data_dir: Path, payloads: str, receipts: str, accept_c
         policy = _policy(payloads, receipts)
         fs = existing(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
+            hub.store.retire()  # what a crash left in the journal is in the index then, and so in the plan
             index = Index(fs)
             try:
                 steps = storage.plan(index, policy, hub.hub_ts)
             finally:
                 index.close()
-            storage.apply(fs, steps, hub.journal)
+            steps = storage.apply(fs, steps, hub.journal, dropped=hub.store.dropped)
             hub.store.retire()  # the chunks go, and the index says so
             attachments = erase_attachments(fs)
     _tell(output, "erased", _rows(steps), attachments)

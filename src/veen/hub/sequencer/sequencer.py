@@ -12,6 +12,7 @@ What is decided, what is refused and how, order and durability are the same code
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 import time
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey, verify
@@ -41,6 +42,8 @@ from veen.hub.sequencer.native_pool import NativePool, Verdict
 from veen.hub.sequencer.verifier import InlineVerifier, WorkerVerifier
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -728,9 +731,11 @@ class Sequencer:
                     self._tell(job, None)
                 for job, _ in group.refusals:
                     self._tell(job, None)
-                for waiting in (*(done for done, _ in group.controls), *(copying for copying, _ in group.copied)):
-                    if not waiting.done():  # whoever waited may have gone
-                        waiting.set_exception(NotDurable())
+                waiting: list[asyncio.Future[Any]] = [done for done, _ in group.controls]
+                waiting += [copying for copying, _ in group.copied]
+                for future in waiting:
+                    if not future.done():  # whoever waited may have gone
+                        future.set_exception(NotDurable())
         self._open = self._new_group()
         if is_disk_full(error) and self._reopen is not None and self._stopped is None:
             self._reopening = True
@@ -799,6 +804,27 @@ class Sequencer:
             _log.exception("an answer could not be delivered")
 
     # --- threads -----------------------------------------------------------------------------------------
+
+    async def between_retirements(self, work: Callable[[], T]) -> T:
+        """Run blocking work in the thread that retires, so that no retirement removes a file meanwhile.
+
+        When cancelled, wait for it: nothing may go on after the directory is unlocked.
+        """
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def task() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as exc:
+                done.set_exception(exc)
+
+        self._keeper_tasks.put(task)
+        waiting = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            await asyncio.wait((waiting,))
+            raise
 
     def _write_loop(self) -> None:
         while (task := self._tasks.get()) is not None:

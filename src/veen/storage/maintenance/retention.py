@@ -3,7 +3,7 @@
 Only whole sealed chunks that were retired are erased, in steps that each leave a directory in order when cut off:
 
     1  receipts and heads are archived, durable beside the chunk
-    2  a retention.drop record is journaled: from here on it is decided
+    2  a retention.drop record is journaled, if the store still is where the plan was: from here on it is decided
     3  the next retirement removes the chunk and marks it in the index, before the journal lets go of the record
 
 Cut off after 1, an archive lies about that the next attempt replaces; after 2, recovery reads the record again and
@@ -59,7 +59,14 @@ class Erasure:
     chunk: ChunkRow
     what: Literal["payloads", "receipts"]
 
-    def record(self) -> RetentionDrop:
+    def record(self, dropped: int | None) -> RetentionDrop | None:
+        """Return the record of this step, or None if the chunk is not where the plan found it.
+
+        A record does not say which step it is: the second one for a chunk erases its receipts. A plan comes from the
+        index, which is as old as the last retirement, so `dropped` is what `Store.dropped` says at the record's turn.
+        """
+        if dropped != self.chunk.dropped:
+            return None
         return RetentionDrop(
             label=self.label,
             start_seq=self.chunk.start_seq,
@@ -90,13 +97,13 @@ def plan(index: Index, policy: RetentionPolicy, now: int) -> list[Erasure]:
     return steps
 
 
-def prepare(fs: Fs, erasure: Erasure) -> RetentionDrop:
-    """Step 1; returns the record for step 2. CorruptError if the chunk is damaged: nothing damaged is erased."""
+def prepare(fs: Fs, erasure: Erasure) -> None:
+    """Do step 1. CorruptError if the chunk is damaged: nothing damaged is erased."""
     label, chunk = erasure.label, erasure.chunk
     bounds = (label, chunk.start_seq, chunk.end_seq)
     if erasure.what == "receipts":
         _check(archive.items(fs, *bounds, receipts=True), erasure, layout.heads_archive(*bounds))
-        return erasure.record()
+        return
     path = layout.chunk(*bounds)
     try:
         entries = _check(chunk_items(fs, path, label), erasure, path)
@@ -105,7 +112,6 @@ def prepare(fs: Fs, erasure: Erasure) -> RetentionDrop:
     receipts, heads = archive.make(entries)
     fs.replace(layout.receipts_archive(*bounds), receipts)
     fs.replace(layout.heads_archive(*bounds), heads)
-    return erasure.record()
 
 
 def _check(items: Iterable[ScannedEntry], erasure: Erasure, path: str) -> list[ScannedEntry]:
@@ -121,13 +127,27 @@ def _check(items: Iterable[ScannedEntry], erasure: Erasure, path: str) -> list[S
     return entries
 
 
-def apply(fs: Fs, erasures: Iterable[Erasure], journal: Callable[[RetentionDrop], object]) -> int:
-    """Steps 1 and 2 for each; `journal` returns only after the record is durable and applied. Tells how many."""
-    count = 0
+def apply(
+    fs: Fs,
+    erasures: Iterable[Erasure],
+    journal: Callable[[RetentionDrop], object],
+    *,
+    dropped: Callable[[bytes, int], int | None],
+) -> list[Erasure]:
+    """Do steps 1 and 2 for each and return those that were done; the others were done before.
+
+    `dropped` is `Store.dropped`; `journal` returns only after the record is durable and applied.
+    """
+    done = []
     for erasure in erasures:
-        journal(prepare(fs, erasure))
-        count += 1
-    return count
+        place = (erasure.label, erasure.chunk.start_seq)
+        if erasure.record(dropped(*place)) is None:
+            continue
+        prepare(fs, erasure)
+        if (record := erasure.record(dropped(*place))) is not None:
+            journal(record)
+            done.append(erasure)
+    return done
 
 
 def show(index: Index) -> list[LabelRetention]:
