@@ -8,6 +8,7 @@ the store is asked again before anything is done.
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -52,6 +53,17 @@ class Housekeeping:
             self._observer.last_scrub_round = time.monotonic()
         for finding in findings:
             self._log.event("error", "scrub", f"damage found: {finding.message}", path=finding.path)
+
+    async def scrub(self, scrubber: Scrubber) -> None:
+        """Run the scrubber in a thread of its own until cancelled; an error of it is raised here."""
+        with ThreadPoolExecutor(1, thread_name_prefix="veen-scrubber") as thread:
+            running = asyncio.get_running_loop().run_in_executor(thread, scrubber.run)
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                scrubber.halt()
+                await asyncio.wait((running,))
+                raise
 
     async def run(self, retention: Callable[[], Retention]) -> None:
         """Run until cancelled. Read the periods on each pass: a reload may change them."""

@@ -832,7 +832,10 @@ class Sequencer:
 
     def _keep_loop(self) -> None:
         while (task := self._keeper_tasks.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception:  # retirements must go on; `_persist` reports its own errors
+                _log.exception("work beside the log failed")
 
     async def drain(self) -> None:
         """Wait until everything that was taken in is answered."""
