@@ -12,6 +12,7 @@ from veen.cli.hub.client import HUB_FLAGS, open_hub
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of, pin_for_clients
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
+from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 
 if TYPE_CHECKING:
@@ -209,12 +210,18 @@ def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
 @key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
 @HUB_FLAGS
 @click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
+@click.option(
+    "--request-id",
+    type=hex32,
+    help="Id of this request, 64 hex digits: repeated with the same id, it adds no second key. Default: a new one.",
+)
 @ACCEPT_CLOCK
 @output_options
 def rotate(
     output: Output,
     data_dir: Path | None,
     overlap: str,
+    request_id: bytes | None,
     accept_clock: bool,
     **flags: str | None,
 ) -> None:
@@ -230,11 +237,13 @@ def rotate(
     if (data_dir is None) == (flags["hub"] is None):
         raise click.UsageError("give the data directory or --hub")
     seconds = _seconds(overlap, "--overlap")
+    request_id = request_id or os.urandom(32)
     if data_dir is not None and holder_of(existing(data_dir)) is None:
-        data = _rotate_at_rest(data_dir, seconds, accept_clock)
+        data = _rotate_at_rest(data_dir, seconds, request_id, accept_clock)
     else:
         with open_hub(output, data_dir=data_dir, **flags) as running:
-            data = _rotate_live(running, seconds)
+            data = _rotate_live(running, seconds, request_id)
+    data["request_id"] = request_id.hex()
     output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
     if data_dir is not None:
         output.next(f"veen hub key verify-rotation {data_dir}")
@@ -250,16 +259,18 @@ def _seconds(text: str, option: str) -> int:
     return seconds
 
 
-def _rotate_at_rest(data_dir: Path, overlap_seconds: int, accept_clock: bool) -> dict[str, Any]:
+def _rotate_at_rest(data_dir: Path, overlap_seconds: int, request_id: bytes, accept_clock: bool) -> dict[str, Any]:
     from veen.hub.api.rotation import rotate_at_rest
 
     with failing_as("the key cannot be rotated"):
-        identity = rotate_at_rest(existing(data_dir), int(time.time()), overlap_seconds, accept_clock=accept_clock)
+        identity = rotate_at_rest(
+            existing(data_dir), int(time.time()), overlap_seconds, request_id=request_id, accept_clock=accept_clock
+        )
     return _rotated(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
 
 
-def _rotate_live(hub: "HubApi", overlap_seconds: int) -> dict[str, Any]:
-    _, rotation = hub.rotate_key(overlap_seconds)
+def _rotate_live(hub: "HubApi", overlap_seconds: int, request_id: bytes) -> dict[str, Any]:
+    _, rotation = hub.rotate_key(overlap_seconds, request_id=request_id)
     return _rotated(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
 
 

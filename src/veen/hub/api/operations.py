@@ -50,6 +50,7 @@ class Api:
         self._limiter = ReadRateLimiter()
         self._closing: list[Callable[[], None]] = []
         self._reloading: list[Callable[[], None]] = []
+        self._finishing: list[Callable[[], Awaitable[None]]] = []
         self._operations: dict[str, tuple[Role, Handler]] = {
             "submit": (Role.ANY, self.submits.submit),
             "stream": (Role.READ, self._stream),
@@ -65,6 +66,14 @@ class Api:
     def on_close(self, closing: Callable[[], None]) -> None:
         """What must not wait any longer when the hub stops."""
         self._closing.append(closing)
+
+    def on_finish(self, finishing: Callable[[], Awaitable[None]]) -> None:
+        """What goes on without its caller and must end before the sequencer closes."""
+        self._finishing.append(finishing)
+
+    async def finish(self) -> None:
+        for finishing in self._finishing:
+            await finishing()
 
     def on_reload(self, reloading: Callable[[], None]) -> None:
         """What must look again at who may do what when the configuration has changed."""

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from veen.core.crypto.ed25519 import SigningKey
@@ -13,6 +14,7 @@ from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity
 from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
+from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.startup import Sealing, rotation_records
 from veen.hub.sequencer.clock import HubClock
@@ -34,10 +36,16 @@ def rotate_at_rest(
     overlap_seconds: int,
     draw: Callable[[int], bytes] = os.urandom,
     *,
+    request_id: bytes | None = None,
     accept_clock: bool = False,
 ) -> HubIdentity:
-    """Add a key that is valid from the next second on; the hub must not run."""
+    """Add a key that is valid from the next second on; the hub must not run.
+
+    Under the `request_id` of an earlier rotation nothing is added.
+    """
     with at_rest(fs, now, accept_clock=accept_clock) as hub:
+        if request_id is not None and ControlIndex(hub.store).outcome(request_id, KeyRotate.KIND) is not None:
+            return hub.keys.identity
         # One second later: the record itself must be signed by a key that is valid then, also without overlap.
         rotated, _ = keyrotation.rotate(
             fs,
@@ -46,7 +54,7 @@ def rotate_at_rest(
             hub_ts=hub.hub_ts,
             lead_seconds=1,
             overlap_seconds=overlap_seconds,
-            journal=hub.journal,
+            journal=partial(hub.journal, request_id=request_id),
         )
         hub.sealing.replace(rotated)
     return rotated.identity
@@ -76,9 +84,12 @@ class Rotation:
         self._lock = asyncio.Lock()  # held by the rotation itself: its caller may go away before it ends
         self._running: set[asyncio.Task[ControlRecord]] = set()
 
-    async def rotate(self, overlap_seconds: int) -> ControlRecord:
-        """The key.rotate record, once it is in force. Goes on to the end even if the caller goes away."""
-        rotating = asyncio.create_task(self._rotate_in_turn(overlap_seconds))
+    async def rotate(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
+        """Return the key.rotate record, once it is in force. Go on to the end even if the caller goes away.
+
+        Under the `request_id` of an earlier rotation, return the record of that one and change nothing.
+        """
+        rotating = asyncio.create_task(self._rotate_in_turn(overlap_seconds, request_id))
         self._running.add(rotating)
         rotating.add_done_callback(self._ended)
         return await asyncio.shield(rotating)
@@ -93,11 +104,15 @@ class Rotation:
         if self._running:
             await asyncio.wait(self._running)
 
-    async def _rotate_in_turn(self, overlap_seconds: int) -> ControlRecord:
+    async def _rotate_in_turn(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
         async with self._lock:
-            return await self._rotate(overlap_seconds)
+            if request_id is not None:
+                outcome = ControlIndex(self._sequencer.store).outcome(request_id, KeyRotate.KIND)
+                if outcome is not None:
+                    return outcome
+            return await self._rotate(overlap_seconds, request_id)
 
-    async def _rotate(self, overlap_seconds: int) -> ControlRecord:
+    async def _rotate(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
         keys = self._sealing.held
         # Before a key is written: a refused rotation leaves nothing behind.
         keyrotation.validity_of_next(keys.identity, self._sequencer.now(), LEAD_SECONDS, overlap_seconds)
@@ -119,7 +134,7 @@ class Rotation:
             return rotated.rotations()[-1]
 
         try:
-            record = await self._sequencer.control(make)
+            record = await self._sequencer.control(make, request_id=request_id)
         except NotDurable:  # the record may have reached the disk all the same
             await self._sequencer.settled()
             record = next(

@@ -196,7 +196,7 @@ class Tooling:
         if (reason := self._services.not_admitting) is not None:
             raise ApiError.unavailable(reason)
         try:
-            record = await self._services.rotate_key(request.overlap_sec)
+            record = await self._services.rotate_key(request.overlap_sec, request.request_id)
         except RotationUnderWayError as exc:
             detail = {"reason": "rotation_under_way", "until": exc.until}
             raise ApiError(ApiCode.CONFLICT, str(exc), detail=detail) from exc

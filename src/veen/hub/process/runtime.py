@@ -204,6 +204,7 @@ class Hub:
         await self._replicas.ask(self.config.replicas)
         await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
+        self._stack.push_async_callback(self.api.finish)
         self.api.add(OuterOperations(self.api, self._served_outer).operations())
         self._add_operations()
         await self._listen()
@@ -459,10 +460,10 @@ class Hub:
         self.observer.sealed(upto_seq - files.active_start + 1)
         return self.seal(files, upto_seq, mmr_root, hub_ts)
 
-    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+    async def rotate_key(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
         if (policy := self.sequencer.not_primary) is not None:  # before a key is written
             raise NotPrimary(policy)
-        record = await self._rotation.rotate(overlap_seconds)
+        record = await self._rotation.rotate(overlap_seconds, request_id)
         new = self.identity.held.identity.current
         self.log.event("info", "rotate", "a new key", hub_pk=new.hub_pk.hex(), valid_from=new.valid_from)
         return record

@@ -27,7 +27,14 @@ from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.entry import claimed_client
 from veen.core.errors import Refusal, VeenError
 from veen.core.limits import Limits
-from veen.core.objects.control import ControlRecord, HubFence, PolicyAuthority, PolicyRevocation, root_of_heads
+from veen.core.objects.control import (
+    ControlRecord,
+    HubFence,
+    PolicyAuthority,
+    PolicyRevocation,
+    RequestDone,
+    root_of_heads,
+)
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt, signed_bytes
 from veen.core.wire import Wire
@@ -328,19 +335,25 @@ class Sequencer:
             answer.set_result(refuse)
         return answer
 
-    async def control(self, make: Callable[[int], Wire | None], *, new_second: bool = False) -> ControlRecord | None:
+    async def control(
+        self, make: Callable[[int], Wire | None], *, new_second: bool = False, request_id: bytes | None = None
+    ) -> ControlRecord | None:
         """Append a control record, made by `make(hub_ts)` at its turn; None if `make` sees no need for one.
 
         With `new_second` no entry before it has its hub_ts: what it changes then counts by the second alone, as
         those who read the log without the journal's order must be able to tell.
 
+        With `request_id` a request.done record follows it in the same group: a retry finds the outcome.
+
         NotDurable if it was made and the disk did not take it. Any other error was raised before it was made.
         """
         if (policy := self.not_primary) is not None:
             raise NotPrimary(policy)
-        return await self._append_record(make, new_second=new_second)
+        return await self._append_record(make, new_second=new_second, request_id=request_id)
 
-    async def _append_record(self, make: Callable[[int], Wire | None], *, new_second: bool) -> ControlRecord | None:
+    async def _append_record(
+        self, make: Callable[[int], Wire | None], *, new_second: bool, request_id: bytes | None = None
+    ) -> ControlRecord | None:
         if self._stopped is not None:
             raise Stopped
         if (reason := self.no_space) is not None:
@@ -350,7 +363,10 @@ class Sequencer:
         if body is None:
             return None
         done: asyncio.Future[ControlRecord] = self._loop.create_future()
-        self._open.controls.append((done, self._stage_control(body, hub_ts)))
+        record = self._stage_control(body, hub_ts)
+        if request_id is not None:
+            self._stage_control(RequestDone(request_id=request_id, record=record.seq), hub_ts)
+        self._open.controls.append((done, record))
         self._idle.clear()
         self._commit()
         return await done
