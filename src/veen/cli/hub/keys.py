@@ -301,3 +301,62 @@ def verify_rotation(output: Output, data_dir: Path | None) -> None:
             output.line(f"  ok  {line}")
 
     output.result({"ok": True, "checks": checks}, human)
+
+
+@key.verb("repair", "Find and repair two rotations that ran at the same time.")
+@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
+@click.option("--dry-run", is_flag=True, help="Report what is found and change nothing.")
+@output_options
+def repair(output: Output, data_dir: Path | None, dry_run: bool) -> None:
+    """Find two rotations that retire one key, and make the identity go on with one of them. The hub must be stopped.
+
+    Releases before request ids could write such a pair, after which a hub does not start. The log is read for
+    signatures of both keys. A key that signed nothing is given up: its private key is removed, and its record stays in
+    the control journal without effect. If both keys signed something, nothing is changed.
+
+    \b
+    veen hub key repair ./hub --dry-run
+    veen hub key repair ./hub
+    """
+    from veen.storage.maintenance import rotation_repair as storage
+
+    if data_dir is None:
+        raise click.UsageError("give the data directory")
+    with failing_as(f"{data_dir}: the rotations cannot be repaired"):
+        fs = existing(data_dir)
+        with fs.lock():
+            conflicts = storage.open_conflicts(fs)
+            unrepaired = any(conflict.choice is None for conflict in conflicts)
+            if conflicts and (unrepaired or not dry_run):
+                storage.repair_rotations(fs, conflicts)
+    rows: list[dict[str, Any]] = [
+        {
+            "retired": f"ed25519:{conflict.retired_pk.hex()}",
+            "keys": [
+                {
+                    "hub_pk": f"ed25519:{candidate.body.hub_pk.hex()}",
+                    "control_seq": candidate.record.seq,
+                    "signatures": candidate.signatures,
+                    "chosen": candidate is conflict.choice,
+                }
+                for candidate in conflict.candidates
+            ],
+            "clients_follow": conflict.is_followed,
+        }
+        for conflict in conflicts
+    ]
+
+    def human() -> None:
+        for row in rows:
+            output.line(f"two rotations retire {row['retired']}")
+            for candidate in row["keys"]:
+                state = "in force" if candidate["chosen"] else "void"
+                output.line(f"  {candidate['hub_pk']}: {candidate['signatures']} signatures, {state}")
+            if not row["clients_follow"]:
+                output.line("  clients that pinned an older key must pin the key that is in force", "warn")
+        if not rows:
+            output.line("no two rotations retire one key")
+        else:
+            output.line("nothing was changed" if dry_run else "repaired")
+
+    output.result({"conflicts": rows, "repaired": bool(rows) and not dry_run}, human)

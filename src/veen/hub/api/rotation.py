@@ -19,10 +19,9 @@ from veen.hub.process.at_rest import at_rest
 from veen.hub.process.startup import Sealing, rotation_records
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, Sequencer
-from veen.storage import journal as wal
-from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
+from veen.storage.maintenance.rotation_repair import all_control_records
 
 # Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
 LEAD_SECONDS: Final = 10
@@ -177,23 +176,6 @@ def _introduces(record: ControlRecord, key: SigningKey) -> bool:
     return isinstance(record.body, KeyRotate) and record.body.hub_pk == key.public
 
 
-def _all_control_records(fs: Fs) -> list[ControlRecord]:
-    """The records of the control log, then those that only the journal has so far; also of a hub that runs.
-
-    The segments are opened first: what a retirement takes out of them is in the control log when that is read.
-    """
-    opened = wal.open_segments(fs, wal.segments(fs))
-    try:
-        records = [record for _, record in control_records(fs)]
-        last_seq = records[-1].seq if records else 0
-        for item in wal.walk(opened):
-            if isinstance(item, wal.Placed) and isinstance(item.record, ControlRecord) and item.record.seq > last_seq:
-                records.append(item.record)
-        return records
-    finally:
-        wal.close_segments(opened)
-
-
 def check_rotations(fs: Fs, pause: Callable[[float], None] = time.sleep) -> list[str]:
     """What holds about the keys of a hub; VerifyError for the first thing that does not.
 
@@ -213,10 +195,15 @@ def _check_rotations(fs: Fs) -> list[str]:
     hub_pks = [identity.keys[0].hub_pk]
     previous: ControlRecord | None = None
     wanted = identity.rotations()
-    for record in _all_control_records(fs):
+    records = list(all_control_records(fs))
+    in_force = identity.in_force([record.body for record in records if isinstance(record.body, KeyRotate)])
+    for record in records:
         record.check_follows(previous)
         previous = record
         if not isinstance(record.body, KeyRotate):
+            continue
+        if record.body not in in_force:
+            checks.append(f"control record {record.seq} is void: another record retires the same key")
             continue
         if not wanted or record.body != wanted.pop(0):
             raise VerifyError(f"control record {record.seq}: the identity does not list this rotation")

@@ -13,17 +13,20 @@ heads stay, so every proof can still be made.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from veen.core.errors import MalformedError
-from veen.core.objects.control import RetentionDrop
+from veen.core.objects.control import ControlRecord, RetentionDrop
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
+from veen.storage.control_state import control_records
 from veen.storage.copies import archive
 from veen.storage.index import ChunkRow, Index
 from veen.storage.scan import ScannedEntry, chunk_items
+
+_SUSPICIOUS_SEC: Final = 3600  # two records for a chunk within this time were hardly meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,51 @@ def apply(
             journal(record)
             done.append(erasure)
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedReceipts:
+    """A sealed chunk whose receipts were erased, and the two records that say so."""
+
+    label: bytes
+    start_seq: int
+    end_seq: int
+    last_ts: int  # hub_ts of its last entry
+    payloads_at: int  # hub_ts of the record that erased the payloads
+    receipts_at: int  # hub_ts of the record that erased the receipts
+
+    def is_early(self, periods: Periods | None) -> bool:
+        """True if the receipts went before the policy lets them go; without a policy, if both went within an hour."""
+        if periods is None:
+            return self.receipts_at - self.payloads_at < _SUSPICIOUS_SEC
+        return not periods.receipt_sec or self.receipts_at < self.last_ts + periods.receipt_sec
+
+
+def find_erased_receipts(fs: Fs, index: Index) -> list[ErasedReceipts]:
+    """Return the chunks whose receipts were erased, by label; for a hub at rest, whose journal is empty."""
+    drops: dict[tuple[bytes, int], list[ControlRecord]] = {}
+    for _, record in control_records(fs):
+        if isinstance(record.body, RetentionDrop):
+            drops.setdefault((record.body.label, record.body.start_seq), []).append(record)
+    erased = []
+    for label, chunk in index.sealed(dropped=2):
+        records = drops.get((label, chunk.start_seq), [])
+        if len(records) > 1:
+            times = [record.hub_ts for record in records[:2]]
+            erased.append(ErasedReceipts(label, chunk.start_seq, chunk.end_seq, chunk.last_ts, times[0], times[1]))
+    return erased
+
+
+def find_leftovers(fs: Fs, index: Index) -> list[str]:
+    """Return files that were erased and are here again: releases before wrote a chunk back when they compressed it."""
+    paths = []
+    for label, chunk in index.sealed(dropped=2):
+        bounds = (label, chunk.start_seq, chunk.end_seq)
+        if chunk.dropped >= 1:
+            paths.append(layout.chunk(*bounds))
+        if chunk.dropped >= 2:
+            paths.append(layout.receipts_archive(*bounds))
+    return [path for path in paths if fs.exists(path)]
 
 
 def show(index: Index) -> list[LabelRetention]:
