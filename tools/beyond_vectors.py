@@ -38,7 +38,7 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, root_of_heads
+from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, RequestDone, root_of_heads
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
@@ -388,6 +388,11 @@ def objects(a: World) -> list[tuple[str, Wire]]:
             for body in (record.body for record in records if isinstance(record, ControlRecord))
         ),
         *(("control_record_" + record.body.KIND, record) for record in records if isinstance(record, ControlRecord)),
+        ("request.done", RequestDone(request_id=bytes(range(32)), record=3)),
+        (
+            "control_record_request.done",
+            ControlRecord.issue(hub, None, RequestDone(request_id=bytes(range(32)), record=3), hub_ts=1_700_000_000),
+        ),
         ("outer.key", _outer_key()),
         ("control_record_outer.key", ControlRecord.issue(hub, None, _outer_key(), hub_ts=1_700_000_000)),
         *_cutover(hub, label, tree.root()),
@@ -430,6 +435,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ("streams_response", StreamsResponse(stream_ids=(stream_id_of("room"),))),
         ("record_response", RecordResponse(record=_record(registered))),
         ("rotate_key_request", RotateKeyRequest(overlap_sec=30)),
+        ("rotate_key_request_with_id", RotateKeyRequest(overlap_sec=30, request_id=bytes(range(32)))),
         ("record_response_rotation", RecordResponse(record=_record(rotated))),
         ("policy_request", PolicyRequest(revocations=(revocation,), authorities=(authority,))),
         ("policy_response", PolicyResponse(records=(_record(revoked),))),

@@ -63,6 +63,7 @@ MEANINGS: Final = {
         "too. `entry_hashes_root` is the MMR root over its entry hashes."
     ),
     "anchor.publish": "The root was made known through `backend`, which calls it `anchor_ref`.",
+    "request.done": "Record `record` is the outcome of the administrative request `request_id`; both are of one group.",
     "outer.key": "The key of the hub's outer log (docs/witnesses.md): `vkey` is its C2SP verifier key, named `origin`.",
     "hub.fence": (
         "The hub admits nothing after this record. `upto` is the number of entries of all labels, `root` = "

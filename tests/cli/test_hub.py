@@ -65,6 +65,9 @@ def test_a_hub_answers_and_stops_cleanly_on_sigterm(data, tmp_path):
         receipts = [hub.submit(seq=seq) for seq in (1, 2, 3)]
         status = report("hub", "status", "--data-dir", data)
         assert status["url"] == hub.url
+        tasks = {row["task"]: (row["restarts"], row["running"]) for row in status["background"]}
+        assert tasks["housekeeping"] == tasks["scrubber"] == (0, True)
+        assert status["warnings"] == []
         assert status["status"]["hub_pk"] == status["hub_pk"] == hub.about["hub_pk"]
         assert status["labels"] == 1
         assert report("hub", "health", "--hub", hub.url)["healthz"]["last_stream_seq"] == 3

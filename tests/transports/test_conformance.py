@@ -312,7 +312,7 @@ class Losing:
     def __init__(self, transport):
         self._transport, self.bodies = transport, []
 
-    async def call(self, operation, body=b"", *, timeout=None, headers=None):  # noqa: ASYNC109 - the interface
+    async def call(self, operation, body=b"", *, timeout=None, headers=None, again=True):  # noqa: ASYNC109 - the interface
         self.bodies.append(body)
         answer = await self._transport.call(operation, body, timeout=timeout, headers=headers or {})
         if len(self.bodies) == 1:
