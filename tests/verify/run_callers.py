@@ -319,11 +319,16 @@ async def _of_hub(run: Run) -> dict[str, str]:
 
 
 def _read(entries: Sequence[Any]) -> str:
-    return "good" if entries else "nothing"
+    warnings = [f"entry {entry.seq}: {entry.warning}" for entry in entries if entry.warning is not None]
+    return _good(warnings) if entries else "nothing"
+
+
+def _good(warnings: Sequence[str]) -> str:
+    return "; ".join(["good", *(f"warning: {warning}" for warning in warnings)])
 
 
 def _resynced(done: Any) -> str:
-    return "good" if done.read else "nothing"
+    return _good(done.warnings) if done.read else "nothing"
 
 
 def _replicated(replica: Any, _follower: Any) -> str:

@@ -45,8 +45,13 @@ class Fault(NamedTuple):
 
     rule: Rule
     seq: int
-    expected: object = None
-    found: object = None
+    expected: bytes | int | None = None
+    found: bytes | int | None = None
+
+
+def warning_of(fault: Fault) -> str:
+    """Return the words of the one rule that is a warning in every verifier (D-28)."""
+    return f"hub_ts {fault.found!r} is before {fault.expected!r}, that of the entry before it (D-28)"
 
 
 # --- the numbers of authors -------------------------------------------------------------------------------------
