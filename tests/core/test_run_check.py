@@ -12,7 +12,7 @@ from veen.core.labels import label_of
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.core.run_check import Authors, Fault, Pair, Rule, RunCheck, check_pair, check_signatures
+from veen.core.run_check import Authors, Fault, Pair, Rule, RunCheck, check_pair, check_signatures, warning_of
 from veen.core.tree.mmr import Mmr
 
 ALICE, BOB, CAROL = (SigningKey(bytes([n]) * 32) for n in (1, 2, 3))
@@ -339,6 +339,14 @@ def test_an_entry_of_which_a_part_cannot_be_read_is_judged_by_the_rest():
 
 # --- signatures ----------------------------------------------------------------------------------------------------
 
+
+def signature_faults(pairs, identity):
+    """All faults in one list; `check_signatures` has them by pair."""
+    unsigned, signers = check_signatures(pairs, identity)
+    assert len(unsigned) == len(signers) == len(pairs)
+    return [fault for of_pair in unsigned for fault in of_pair], signers
+
+
 FIRST = HubIdentity.first(HUB.public, valid_from=0)
 ROTATED = FIRST.rotated(NEXT.public, valid_from=START + 3, overlap_until=START + 5)
 
@@ -347,21 +355,21 @@ ROTATED = FIRST.rotated(NEXT.public, valid_from=START + 3, overlap_until=START +
 def test_good_signatures_have_no_fault_and_name_the_key(identity):
     pairs = [*PAIRS[:5], Pair(None, PAIRS[5].receipt)]
     signers = [HUB.public if identity else None] * 6
-    assert check_signatures(pairs, identity) == ([], signers)
-    assert check_signatures([], identity) == ([], [])
+    assert signature_faults(pairs, identity) == ([], signers)
+    assert signature_faults([], identity) == ([], [])
 
 
 def test_a_message_that_its_author_did_not_sign():
     """AUTHOR_SIG."""
     pairs = changed(3, msg={"sig": MESSAGES[0].sig})
-    assert check_signatures(pairs, FIRST) == ([Fault(Rule.AUTHOR_SIG, 3)], [HUB.public] * 6)
-    assert check_signatures(pairs, None)[0] == [Fault(Rule.AUTHOR_SIG, 3)]
+    assert signature_faults(pairs, FIRST) == ([Fault(Rule.AUTHOR_SIG, 3)], [HUB.public] * 6)
+    assert signature_faults(pairs, None)[0] == [Fault(Rule.AUTHOR_SIG, 3)]
 
 
 def test_a_receipt_by_a_stranger():
     """HUB_SIG."""
     receipt = signed(PAIRS[2].receipt, STRANGER)
-    faults, signers = check_signatures([*PAIRS[:2], Pair(PAIRS[2].msg, receipt), *PAIRS[3:]], FIRST)
+    faults, signers = signature_faults([*PAIRS[:2], Pair(PAIRS[2].msg, receipt), *PAIRS[3:]], FIRST)
     assert faults == [Fault(Rule.HUB_SIG, 3)]
     assert signers == [HUB.public] * 2 + [None] + [HUB.public] * 3
 
@@ -370,26 +378,36 @@ def test_a_receipt_is_signed_by_a_key_that_was_valid_then():
     """HUB_SIG (D-41): both keys while they overlap, and the fault names a key that signed outside of its time."""
     receipts = [pair.receipt for pair in PAIRS]
     by_next = [Pair(None, signed(receipt, NEXT)) for receipt in receipts]
-    faults, signers = check_signatures(by_next, ROTATED)
+    faults, signers = signature_faults(by_next, ROTATED)
     assert faults == [Fault(Rule.HUB_SIG, seq, found=NEXT.public) for seq in (1, 2)]
     assert signers == [None] * 2 + [NEXT.public] * 4
-    faults, signers = check_signatures([Pair(None, receipt) for receipt in receipts], ROTATED)
+    faults, signers = signature_faults([Pair(None, receipt) for receipt in receipts], ROTATED)
     assert faults == [Fault(Rule.HUB_SIG, seq, found=HUB.public) for seq in (5, 6)]
     assert signers == [HUB.public] * 4 + [None] * 2
 
 
 def test_a_receipt_from_before_the_first_key():
     late = HubIdentity.first(HUB.public, valid_from=START + 2)
-    faults, signers = check_signatures(PAIRS[:2], late)
+    faults, signers = signature_faults(PAIRS[:2], late)
     assert faults == [Fault(Rule.HUB_SIG, 1, found=HUB.public)]
     assert signers == [None, HUB.public]
 
 
 def test_both_signatures_of_an_entry_may_be_bad():
     pair = Pair(replace(MESSAGES[0], sig=bytes(64)), replace(PAIRS[0].receipt, hub_sig=bytes(64)))
-    assert check_signatures([pair], FIRST) == ([Fault(Rule.AUTHOR_SIG, 1), Fault(Rule.HUB_SIG, 1)], [None])
+    assert signature_faults([pair], FIRST) == ([Fault(Rule.AUTHOR_SIG, 1), Fault(Rule.HUB_SIG, 1)], [None])
 
 
 def test_every_rule_has_its_sentence():
     assert all(rule.value.endswith(".") for rule in Rule)
     assert len({rule.value for rule in Rule}) == len(Rule) == 11
+
+
+def test_faults_are_told_by_pair_even_if_two_have_one_number():
+    """A batch may mix labels, and a hostile one may repeat a number."""
+    bad = Pair(replace(MESSAGES[0], sig=bytes(64)), PAIRS[0].receipt)
+    assert check_signatures([PAIRS[0], bad, PAIRS[0]], FIRST)[0] == [[], [Fault(Rule.AUTHOR_SIG, 1)], []]
+
+
+def test_a_warning_names_both_times():
+    assert warning_of(Fault(Rule.TIME, 3, 9, 4)) == "hub_ts 4 is before 9, that of the entry before it (D-28)"

@@ -312,7 +312,7 @@ async def _of_hub(run: Run) -> dict[str, str]:
         async with replica_at(run.directory / "replica", wire, run.pin.to_text()) as (replica, follower):
             try:
                 await caught_up(follower)
-                verdicts["replica"] = _replicated(replica, follower)
+                verdicts["replica"] = _replicated(run, replica, follower)
             except VeenError as exc:
                 verdicts["replica"] = _caught(exc)
     return verdicts
@@ -331,8 +331,10 @@ def _resynced(done: Any) -> str:
     return _good(done.warnings) if done.read else "nothing"
 
 
-def _replicated(replica: Any, _follower: Any) -> str:
-    return "good" if any(files.size for files in replica.sequencer.store.labels()) else "nothing"
+def _replicated(run: Run, replica: Any, follower: Any) -> str:
+    warnings = [warning.replace(f" of label {LABEL.hex()}", "") for warning in follower.warnings]
+    roots = {files.label: files.root() for files in replica.sequencer.store.labels() if files.size}
+    return _good(warnings) if roots.get(LABEL) == run.tree.root() else "another log"
 
 
 def _evidence(run: Run, *gaps: int) -> str:
@@ -372,7 +374,7 @@ def _evidence(run: Run, *gaps: int) -> str:
 
 
 def _reported(report: Any) -> str:
-    return "good" if report.entries else "nothing"
+    return _good(report.warnings) if report.entries else "nothing"
 
 
 def _bundle(run: Run, first: int = 1, *, withheld: Sequence[int] = ()) -> str:
@@ -429,7 +431,7 @@ def _bundle(run: Run, first: int = 1, *, withheld: Sequence[int] = ()) -> str:
 
 
 def _bundled(verdict: Any) -> str:
-    return "good" if verdict.trailer.count else "nothing"
+    return _good(verdict.warnings) if verdict.trailer.count else "nothing"
 
 
 def _directory(run: Run) -> str:

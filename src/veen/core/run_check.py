@@ -37,6 +37,9 @@ class Rule(Enum):
     HUB_SIG = "A key of the hub that was valid at hub_ts signed the RECEIPT (D-41)."
 
 
+MAX_WARNINGS: Final = 16  # that a report of a run lists; one hub can cause any number
+
+
 class Fault(NamedTuple):
     """A broken rule: at which entry, what was expected, what was found.
 
@@ -224,10 +227,12 @@ class Pair(NamedTuple):
     receipt: Receipt
 
 
-def check_signatures(pairs: Sequence[Pair], identity: HubIdentity | None) -> tuple[list[Fault], list[bytes | None]]:
-    """Verify both signatures of many pairs by one call; return the faults and the hub key that signed each RECEIPT.
+def check_signatures(
+    pairs: Sequence[Pair], identity: HubIdentity | None
+) -> tuple[list[list[Fault]], list[bytes | None]]:
+    """Verify both signatures of many pairs by one call; return the faults of each pair and the hub key that signed it.
 
-    Without an identity only authors are checked.
+    The pairs may be of many labels and in any order. Without an identity only authors are checked.
     """
     jobs: list[bytes] = []
     newest: list[bytes | None] = []  # the key of the hub that should have signed each RECEIPT
@@ -239,9 +244,10 @@ def check_signatures(pairs: Sequence[Pair], identity: HubIdentity | None) -> tup
         if keys:
             jobs.append(receipt.hub_sig + receipt.signing_digest() + keys[-1].hub_pk)
     verdicts = iter(ed25519.verify_many(b"".join(jobs)))
-    faults: list[Fault] = []
+    unsigned: list[list[Fault]] = []
     signers: list[bytes | None] = []
     for (msg, receipt), hub_pk in zip(pairs, newest, strict=True):
+        faults = []
         if msg is not None and not next(verdicts):
             faults.append(Fault(Rule.AUTHOR_SIG, receipt.stream_seq))
         signer = hub_pk if hub_pk is not None and next(verdicts) else None
@@ -249,8 +255,9 @@ def check_signatures(pairs: Sequence[Pair], identity: HubIdentity | None) -> tup
             signer, stale = _other_signer(receipt, identity)
             if signer is None:
                 faults.append(Fault(Rule.HUB_SIG, receipt.stream_seq, found=stale))
+        unsigned.append(faults)
         signers.append(signer)
-    return faults, signers
+    return unsigned, signers
 
 
 def _other_signer(receipt: Receipt, identity: HubIdentity) -> tuple[bytes | None, bytes | None]:

@@ -243,7 +243,8 @@ class LabelReader:
 
     async def _check_signatures(self, pairs: Sequence[Pair], faults: Sequence[Fault]) -> None:
         """Both signatures of a page; a message that is forged counts before a key that is not known yet."""
-        signatures, _ = await asyncio.to_thread(check_signatures, pairs, self._session.pin.identity)
+        unsigned, _ = await asyncio.to_thread(check_signatures, pairs, self._session.pin.identity)
+        signatures = [fault for of_pair in unsigned for fault in of_pair]
         for fault in sorted((*faults, *signatures), key=lambda fault: fault.seq):
             if fault.rule in (Rule.CT_HASH, Rule.AUTHOR_SIG):
                 raise divergence(fault, self.label)

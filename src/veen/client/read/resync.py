@@ -17,7 +17,7 @@ from veen.core.errors import VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.core.run_check import Authors, warning_of
+from veen.core.run_check import MAX_WARNINGS, Authors, warning_of
 
 
 @dataclass(slots=True)
@@ -82,6 +82,7 @@ async def _read_to_end(session: HubSession, done: Replay, client_id: bytes, epoc
                 receipt = receipt_of(item)
                 warnings = append_item(view, item, done.authors, done.last_ts)
                 done.warnings += [f"entry {fault.seq}: {warning_of(fault)}" for fault in warnings]
+                del done.warnings[MAX_WARNINGS:]
                 done.last_ts = receipt.hub_ts
                 session.check_epoch(receipt, epoch)
                 done.read += 1
