@@ -252,10 +252,10 @@ def test_a_hand_over_gives_exactly_the_generations_that_it_wraps():
     state = folded(START, event(record, GENERATION_SCHEMA))
     ring = Keyring().with_keys(keys.for_writers())
     for earlier, expected in (([], [1]), ([FIRST], [1, 0])):
-        given = HandOver.issue(OWNER.id_sign, keys, [BOB.card()], number=2, earlier=earlier)
-        after = folded(state, event(given, records.WRAP_SCHEMA, seq=2))
-        assert readable(learn(ring, after, given, BOB)) == expected
-        assert readable(learn(ring, after, given, CAROL)) == []
+        record = HandOver.issue(OWNER.id_sign, keys, [BOB.card()], number=2, earlier=earlier)
+        after = folded(state, event(record, records.WRAP_SCHEMA, seq=2))
+        assert readable(learn(ring, after, record, BOB)) == expected
+        assert readable(learn(ring, after, record, CAROL)) == []
     assert state.leading_back_to(0) is None
 
 

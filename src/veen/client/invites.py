@@ -135,11 +135,11 @@ class Invitation(Map, kind="invitation"):
         here = ring.at(hub_id, place)
         for keys in self.keys:
             own = here.readers(keys.stream_id) if here.has(keys.stream_id) else ()
-            owner_pk = next((known.owner_pk for known in own if known.owner_pk is not None), None)
+            owner_pk = next((entry.owner_pk for entry in own if entry.owner_pk is not None), None)
             if owner_pk is not None and keys.owner_pk is not None and owner_pk != keys.owner_pk:
                 raise InviteConflict(f"{keys}: you follow the owner {owner_pk.hex()[:16]}…")
             is_proven = owner_pk is not None and owner_pk == keys.owner_pk == self.inviter.id_sign_pk
-            if own and not is_proven and all(known.reader_pk != keys.reader_pk for known in own):
+            if own and not is_proven and all(entry.reader_pk != keys.reader_pk for entry in own):
                 raise InviteConflict(
                     f"{keys}: you have other keys of this stream, and its owner did not announce this one"
                 )

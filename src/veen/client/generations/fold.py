@@ -427,9 +427,9 @@ def _forget(ring: Keyring, stream_id: bytes, gen: int) -> Keyring:
 
 def _is_announced(ring: Keyring, state: KeyState | KeyFold, gen: int, pk: bytes) -> bool:
     """Return True for a generation that counts: an announced one, or the first one, which needs no announcement."""
-    known = {keys.generation: keys.reader_pk for keys in ring.readers(state.stream_id)}
-    if gen in known:
-        return known[gen] == pk
+    public_keys = {keys.generation: keys.reader_pk for keys in ring.readers(state.stream_id)}
+    if gen in public_keys:
+        return public_keys[gen] == pk
     return gen == 0 or any((row.gen, row.pk) == (gen, pk) for row in state.generations)
 
 
