@@ -163,9 +163,10 @@ async def enrol(client: Client, identity: Identity, keys: StreamKeys, invite: Si
 
 
 async def announce_card(client: Client, identity: Identity, stream: Stream) -> Sent:
-    """Tell the members of a stream whose client key this is; the hub does not see it."""
+    """Tell the members of a stream whose client key this is, also if it is a worker's; the hub does not see it."""
     keys = client.keyring.for_stream(stream)
-    body = records.AuthorCard(card=identity.card()).to_bytes()
+    card = IdentityCard.issue(identity.id_sign, dh_pk=identity.dh_pk, client_id=client.client_id, name=identity.name)
+    body = records.AuthorCard(card=card).to_bytes()
     if keys.owner_pk is None:
         return await client.send(stream, body, schema=records.CARD_SCHEMA)
     return await _publish(client, keys, keys.owner_pk, body, records.CARD_SCHEMA)
