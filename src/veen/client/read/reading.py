@@ -287,7 +287,7 @@ class LabelReader:
     def _stale(self, key: StreamKeys) -> str | None:
         """What was sealed to an earlier generation long after a newer one was announced does not count (D-171)."""
         follow = self._follow
-        if follow is None or key is follow.control or not follow.state.is_stale(key.generation, self._ts):
+        if follow is None or key is follow.control or not follow.is_stale(key.generation, self._ts):
             return None
         return f"OVL.STALE_KEY: sealed to generation {key.generation} after its time: the author must read the stream"
 
