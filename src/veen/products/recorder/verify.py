@@ -14,7 +14,7 @@ touch evidence.
     SDR.LOSS            an agent says that records were lost before they reached the log
     SDR.SILENCE         an agent sent no heartbeat for three times its interval, and did not stop
     SDR.GAP             numbers of a source are missing, and no loss accounts for them
-    SDR.REPEAT          a position of a source was recorded twice
+    SDR.REPEAT          a position of a source was recorded twice, or a sender used an id for two different records
     SDR.ROTATION        a client key is past its bounds
     SDR.CHAIN           a checkpoint does not name the one before it
     SDR.INTEGRITY       the signature that a collector put on a record does not hold (only if keys for it are given)
@@ -447,7 +447,10 @@ class _Judge:
         if (numbered := sequence_of(payload)) is not None:
             sender, sequence_number = numbered
             self._sequences.setdefault((who, sender), SequenceNumbers(sequence_number)).add(sequence_number)
-        if self._positions.get((who, f"{stream} {source}")) == position:
+        if src.get("repeat") is True:
+            what = f"{source}: the id {position} was used before for another record; both are recorded"
+            self.findings.append(Finding(code="SDR.REPEAT", stream=stream, seq=seq, what=what))
+        elif self._positions.get((who, f"{stream} {source}")) == position:
             self.findings.append(
                 Finding(code="SDR.REPEAT", stream=stream, seq=seq, what=f"{source} at {position} was recorded twice")
             )
@@ -470,7 +473,7 @@ class _Judge:
                 self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
         for (_, sender), numbers in sorted(self._sequences.items()):
             if numbers.missing:
-                what = f"{numbers.missing} of {SEQUENCE} of {sender} are missing, the first is {numbers.upto + 1}"
+                what = f"{numbers.missing} of {SEQUENCE} of {sender} are missing, the first is {numbers.first_missing}"
                 self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
         self.agents.finish(now)
 

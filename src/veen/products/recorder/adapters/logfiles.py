@@ -76,6 +76,11 @@ class Place:
         return ":".join(map(str, fields))
 
     @property
+    def shown(self) -> str:
+        """The place as events say it: without fingerprints, which are hashes of lines that rules may hide."""
+        return f"{self.device}:{self.inode}:{self.offset}"
+
+    @property
     def file_id(self) -> FileId:
         return self.device, self.inode
 
