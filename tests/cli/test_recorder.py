@@ -109,15 +109,16 @@ def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
         ]
 
 
-def test_verify_with_no_stream_to_read_is_incomplete(cli, tmp_path):
-    """REVIEW P2-4: an identity without keys of a recorder got ok."""
-    cli.keygen("nobody")
+def test_verify_at_a_hub_that_has_nothing_of_the_recorder_is_incomplete(cli, tmp_path):
+    """REVIEW P2-4: it said ok, with exit code 0."""
     with running(tmp_path / "hub") as hub:
-        at = ("--identity", "nobody", "--hub", hub.url, "--pin", hub.about["hub_pk"])
-        answer = cli.json("recorder", "verify", *at, code=6)
+        init(cli, hub)
+    with running(tmp_path / "other") as hub:
+        answer = admin(cli, hub, "verify", code=6)
         assert (answer["ok"], answer["verdict"]["value"]) == (False, "incomplete")
-        text = cli.run("recorder", "verify", *at, code=6)
-        assert "verdict: incomplete" in text.stdout
+        assert {row["stated_by"] for row in answer["verdict"]["compared"]} == {"nobody"}
+        at = ("--identity", "recorder-admin", "--hub", hub.url, "--pin", hub.about["hub_pk"])
+        assert "verdict: incomplete" in cli.run("recorder", "verify", *at, code=6).stdout
 
 
 def test_an_agent_without_its_hub_keeps_what_it_read_and_says_so(cli, tmp_path):
