@@ -408,5 +408,25 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
     run(scenario())
 
 
+def test_a_digest_in_the_log_is_compared_with_the_one_that_was_made(tmp_path, log):
+    """REVIEW L2-2: a store that was changed while the service was down does not deliver under a digest of the log."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(type("DyingAtDigest", (Dying,), {"step": "digest"}))
+            assert (await service.submit(ALICE, FULL)).digest is None
+            (request,) = await world.events(REQUESTS)
+            directory = world.store._directory(result_id_of(request.leaf_hash))
+            digest = canonical.parse((directory / "digest.json").read_bytes())
+            (directory / "digest.json").write_bytes(canonical.encode(digest | {"hub_id": "another hub"}))
+            again = await world.open()
+            await again.settled()
+            with pytest.raises(ExecutionFailed, match="another digest"):
+                await again.submit(ALICE, FULL)
+            await again.aclose()
+
+    run(scenario())
+
+
 def _down(*_):
     raise Unreachable("the hub is down")

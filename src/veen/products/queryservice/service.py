@@ -441,7 +441,9 @@ class QueryService:
         return outcome.digest
 
     async def _record_digest(self, request: RecordedRequest, digest: ResultDigest) -> None:
-        if digest.result_id in self._history.digests:  # recorded before a crash
+        if (recorded := self._history.digests.get(digest.result_id)) is not None:  # before a crash
+            if recorded != digest:
+                raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
         draft = result_event(
             digest,
