@@ -68,8 +68,17 @@ def test_a_log_that_is_in_the_cosigned_list_passes_and_coverage_is_told(audited)
 
 
 @pytest.mark.parametrize("policy", ["one.policy", "other.policy"])
-def test_a_note_without_the_quorum_is_bad_evidence(audited, policy):
-    assert "does not satisfy the witness policy" in audited_fault(audited, audited[0] / "hub", policy)
+def test_a_note_without_the_quorum_does_not_meet_the_policy_and_is_no_bad_evidence(audited, policy):
+    """UX-WALK A15, for an audit."""
+    told = audit(audited, audited[0] / "hub", policy, code=Exit.POLICY)
+    assert "does not satisfy the witness policy" in told
+    assert "verdict: incomplete" in told
+
+
+def test_a_directory_without_an_outer_log_does_not_meet_a_policy(audited, tmp_path):
+    path = copied(audited, tmp_path)
+    shutil.rmtree(path / "outer")
+    assert "no witness has cosigned" in audit(audited, path, code=Exit.POLICY)
 
 
 def audited_fault(audited, directory, policy="none.policy"):
@@ -91,7 +100,6 @@ def test_a_log_that_was_set_back_is_found_by_the_list(audited, tmp_path):
         (lambda path: (path / "outer" / "leaves").write_bytes(b""), "cut off"),
         (lambda path: (path / "outer" / "leaves").unlink(), "not here"),
         (lambda path: flip(path / "outer" / "leaves"), "leaf|root that the witnesses cosigned"),
-        (lambda path: shutil.rmtree(path / "outer"), "no witness has cosigned"),
     ],
 )
 def test_damage_of_the_list_is_named(audited, tmp_path, damage, words):

@@ -147,7 +147,7 @@ def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_p
 
             monkeypatch.setattr(world.z1.api, "call", watched)
             online = [tmp_path / name for name in ("bridge-z1", "producer", "exporter", "online-log")]
-            before, heads = files_below(*online), pin(str(tmp_path / "z1"), journal=True).heads
+            before, heads = files_below(*online), pin(str(tmp_path / "z1")).heads
             who = person("query-service")
             opened = client_at(InProcess(world.z2.api), pin_of(world.z2), who, tmp_path / "service", ring=RING)
             async with opened as client:
@@ -164,7 +164,7 @@ def test_nothing_of_a_query_service_behind_the_bridge_crosses_it_backwards(tmp_p
                 records = [entry async for entry in client.read(REQUESTS)]
             assert len(records) == 3  # in the log of this zone
             assert files_below(*online) == before
-            assert pin(str(tmp_path / "z1"), journal=True).heads == heads
+            assert pin(str(tmp_path / "z1")).heads == heads
             assert asked_there == []
             assert [path for path in (tmp_path / "bridge-z2").rglob("*") if path.parent.name == OUTGOING] == []
             await world.exporter().export(SOURCE)

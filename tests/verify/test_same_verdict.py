@@ -8,6 +8,7 @@ import json
 import os
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.storage.builders import LABELS
 from tests.verify.damages import DAMAGES, HONEST
 
 from veen import native
+from veen.storage.pinned import pin
 from veen.verify import chunk_scan, label
 from veen.verify.audit.report import document
 from veen.verify.directory import verify_data
@@ -73,7 +75,9 @@ def test_the_native_module_judges_chunks_of_a_good_directory(name, monkeypatch):
 def test_an_audit_of_a_good_directory_checks_each_chunk_once(name, tmp_path):
     engine = CountingEngine()
     result = run(dump(HONEST[name](), tmp_path), engine=engine)
-    assert engine.chunks == {"pass 1": result.counts["chunks"], "pass 2": 0}
+    kinds = [(chunk.kind, before.kind) for before, chunk in pairwise(pin(str(tmp_path)).chunks())]
+    unclaimed = kinds.count(("journal", "active"))  # no seal claims the peaks inside of a growing chunk
+    assert engine.chunks == {"pass 1": result.counts["chunks"], "pass 2": unclaimed}
     assert result.counts["chunks"] > 2
 
 

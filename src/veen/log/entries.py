@@ -32,7 +32,7 @@ from veen.log.errors import SourceDamaged
 from veen.log.slices import MAX_HOLE, Slice
 from veen.storage import frame
 from veen.storage.copies import archive
-from veen.storage.pinned import ChunkRef, read_chunk
+from veen.storage.pinned import ChunkRef, erased_since, read_chunk
 from veen.storage.scan import item_of
 from veen.verify.entry import msg_signature_fault
 from veen.verify.vectors import Departs, Vector, decode, hashes_hold
@@ -107,6 +107,10 @@ def _table(fs: Fs, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
         return from_rows(_missing(ref), ref, spec)
     try:
         data = read_chunk(fs, ref)
+    except FileNotFoundError as exc:
+        if (archived := erased_since(fs, ref)) is None:
+            return from_rows(_lost(ref, ref.start_seq, 0, str(exc)), ref, spec)
+        return from_rows(_erased(fs, archived), archived, spec)
     except (VeenError, OSError) as exc:
         return from_rows(_lost(ref, ref.start_seq, 0, str(exc)), ref, spec)
     return from_frames(data, ref, spec)
@@ -116,8 +120,7 @@ def from_frames(data: bytes, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
     """The frames of `ref`, one row each, whatever is wrong with them."""
     try:
         vector = decode(data, ref.label, max_msg_bytes=DEFAULT_LIMITS.max_msg_bytes)
-        expected = np.arange(ref.start_seq, ref.end_seq + 1)
-        if vector.end != len(data) or not np.array_equal(vector.stream_seq, expected):
+        if vector.end != len(data) or not vector.counts(ref.start_seq, ref.end_seq):
             raise Departs
         if _faults(data, vector, ref.label, spec):
             raise Departs
@@ -314,7 +317,11 @@ def _missing(ref: ChunkRef) -> Iterator[Row]:
 
 
 def _lost(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
-    """A row for each entry that nothing is known of."""
+    """Yield a row for each entry that nothing is known of; one row if a file name alone claims that there are many."""
+    if ref.end_seq - first > MAX_HOLE:
+        reason = f"{reason}; nor can those after it be found, up to entry {ref.end_seq}"
+        yield {"stream_seq": first, "frame_offset": offset, "ok": False, "reason": reason}
+        return
     yield {"stream_seq": first, "frame_offset": offset, "ok": False, "reason": reason}
     behind = f"cannot be found behind the damage at entry {first}"
     for seq in range(first + 1, ref.end_seq + 1):

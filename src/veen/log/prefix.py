@@ -19,7 +19,7 @@ from veen.log.entries import ReadSpec, batches
 from veen.log.errors import PipelineError
 from veen.log.slices import LabelStream, Selection, Slice, epochs_near, label_slices
 from veen.overlays.framework.snapshot import Cut
-from veen.storage.pinned import ChunkRef, LabelPin, Pinned, first_ts, pin
+from veen.storage.pinned import ChunkRef, LabelPin, LogView, first_ts, pin
 
 _RECEIPT: Final = ReadSpec(columns=chosen(["stream_seq", "receipt"], ENTRIES))
 
@@ -116,7 +116,7 @@ def make_prefix(
     upto: Mapping[bytes, int] | None = None,
     first_ts: int | None = None,
     last_ts: int | None = None,
-    pinned: Pinned | None = None,
+    pinned: LogView | None = None,
     roots: bool = True,
 ) -> Prefix:
     """Pin the directory, or take `pinned`, and plan to read it.
@@ -127,7 +127,9 @@ def make_prefix(
     of the log is read, and the prefix has no cuts.
     """
     fs = open_fs(uri)
-    pinned = pinned or pin(uri)
+    reach = {**{label: mark.upto_seq for label, mark in (since or {}).items()}, **(upto or {})}
+    if pinned is None or any(pinned.heads.get(label, 0) < seq for label, seq in reach.items()):
+        pinned = pin(uri, reach=reach)  # a hub may have renamed files while the directory was looked at
     if upto is not None and (
         gone := sorted(label for label, head in upto.items() if head and label not in pinned.labels)
     ):
@@ -179,7 +181,7 @@ def receipt_at(fs: Fs, chunks: Sequence[ChunkRef], stream_seq: int) -> Receipt |
 
 def receipts_at(uri: str, heads: Mapping[bytes, int]) -> dict[bytes, Receipt]:
     """By label: the receipt at a position; labels without a readable one there are left out."""
-    pinned, fs = pin(uri, heads.keys()), open_fs(uri)
+    pinned, fs = pin(uri, heads.keys(), reach=heads), open_fs(uri)
     receipts = {
         label: receipt_at(fs, pinned.labels[label].chunks, seq)
         for label, seq in heads.items()

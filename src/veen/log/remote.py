@@ -19,12 +19,13 @@ from veen.core.errors import ApiCode, FormatError
 from veen.core.labels import label_of
 from veen.core.objects.msg import Msg
 from veen.core.objects.tooling import LabelInfo, StreamsResponse
+from veen.core.verdict import StatedBy
 from veen.log.entries import ReadSpec
 from veen.log.hub_link import HubFailed, HubLink
 from veen.log.options import HubAddress
 from veen.log.pages import TOGETHER, Untold, page, runs, tables
 from veen.log.slices import Selection, Slice
-from veen.storage.pinned import ChunkRef, LabelPin, Pinned
+from veen.storage.pinned import ChunkRef, LabelPin, LogView
 
 _ENTRY_BYTES: Final = 1024  # about what an entry has: a hub does not tell sizes
 _MAX_RUNS: Final = 1 << 20  # of one label: a hub that claims 2^60 entries must not fill the driver with them
@@ -40,19 +41,19 @@ class RemoteHub:
 
     # --- on the driver ---------------------------------------------------------------------------------
 
-    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> Pinned:
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> LogView:
         """All of each label: a hub tells its length, whatever was read."""
         with HubLink(self.address) as link:
             return link.session(lambda session: self._pin(session, selection))
 
-    async def _pin(self, session: HubSession, selection: Selection) -> Pinned:
+    async def _pin(self, session: HubSession, selection: Selection) -> LogView:
         listed = await _labels(session, selection)
         names = await _names(session, listed, {*(selection.streams or ()), *await _streams(session)})
         labels: dict[bytes, LabelPin] = {}
         for info in listed:
             label_pin = LabelPin(label=info.label, epoch=info.epoch, stream_id=names.get(info.label), chunks=())
             labels[info.label] = replace(label_pin, chunks=tuple(self._runs(label_pin, info.last_stream_seq)))
-        return Pinned(uri=self.address.url, identity=session.pin.identity, labels=labels)
+        return LogView(uri=self.address.url, identity=session.pin.identity, labels=labels, stated_by=StatedBy.HUB)
 
     def _runs(self, label_pin: LabelPin, size: int) -> Iterator[ChunkRef]:
         """A label in ranges of about a task each, the same ones however long it is by now."""
@@ -72,7 +73,7 @@ class RemoteHub:
                 size=(end - start + 1) * _ENTRY_BYTES,
             )
 
-    def slices(self, pinned: Pinned, selection: Selection) -> Iterator[Slice]:
+    def slices(self, pinned: LogView, selection: Selection) -> Iterator[Slice]:
         timed = selection.first_ts is not None or selection.last_ts is not None
         with HubLink(self.address) as link:
             for label in sorted(pinned.labels):

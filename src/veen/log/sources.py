@@ -9,19 +9,19 @@ import pyarrow as pa
 from veen.fs.places import open_fs
 from veen.log.entries import ReadSpec, batches
 from veen.log.slices import Selection, Slice, label_slices
-from veen.storage.pinned import Pinned, pin
+from veen.storage.pinned import LogView, pin
 
 
 class LogSource(Protocol):
     """Pinned and planned on the driver, read on executors."""
 
-    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> Pinned:
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> LogView:
         """The heads of all labels, or at least of those that `selection` takes, as they are now.
 
         `after`: how far labels were read; what lies before may be left out.
         """
 
-    def slices(self, pinned: Pinned, selection: Selection) -> Iterator[Slice]:
+    def slices(self, pinned: LogView, selection: Selection) -> Iterator[Slice]:
         """The runs of entries that can hold what was selected, by label and position."""
 
     def read(self, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
@@ -34,10 +34,10 @@ class DirectorySource:
 
     uri: str
 
-    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> Pinned:
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> LogView:
         return pin(self.uri, selection.labels, after=after)
 
-    def slices(self, pinned: Pinned, selection: Selection) -> Iterator[Slice]:
+    def slices(self, pinned: LogView, selection: Selection) -> Iterator[Slice]:
         fs = open_fs(self.uri)
         for label in sorted(pinned.labels):
             yield from label_slices(fs, pinned.labels[label], selection)

@@ -29,7 +29,7 @@ def plan_query(
     """
     if not open_fs(uri).exists("log"):
         raise ExecutionFailed(f"{uri}: there is no log")
-    pinned = pin(uri, journal=True)
+    pinned = pin(uri, reach=heads)
     if identity is not None:
         if pinned.identity is not None and pinned.identity.hub_id != identity.hub_id:
             raise EvidenceFailed(

@@ -32,7 +32,7 @@ from veen.log.options import Options, WriteOptions
 from veen.log.slices import Slice, budget, pack
 from veen.log.sources import DirectorySource, LogSource
 from veen.spark.filters import narrowed
-from veen.storage.pinned import Pinned
+from veen.storage.pinned import LogView
 
 _HEADS: Final = "heads"
 _HUB_ID: Final = "hub_id"
@@ -76,14 +76,14 @@ class _Reading:
         return self._source.read(slices, spec)
 
 
-def _partitions(slices: Iterable[Slice], pinned: Pinned, options: Options) -> list[InputPartition]:
+def _partitions(slices: Iterable[Slice], pinned: LogView, options: Options) -> list[InputPartition]:
     return [InputPartition((task, pinned.identity)) for task in pack(slices, options.partition_bytes)]
 
 
 class EntryPartitionReader(DataSourceReader):
     """One batch read of a pinned prefix."""
 
-    def __init__(self, options: Options, wanted: Sequence[Column], pinned: Pinned) -> None:
+    def __init__(self, options: Options, wanted: Sequence[Column], pinned: LogView) -> None:
         self._options, self._selection, self._pinned = options, options.selection, pinned
         self._reading = _Reading(options, wanted)
 
@@ -122,9 +122,9 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading = _Reading(options, wanted)
         self._target: dict[str, int] | None = None
         self._newest: dict[str, int] | None = None  # heads at the last look, whatever the limit of a batch
-        self._last: Pinned | None = None  # at the last look: what was new by then
+        self._last: LogView | None = None  # at the last look: what was new by then
 
-    def _pinned(self, begun: Mapping[str, int] | None = None) -> Pinned:
+    def _pinned(self, begun: Mapping[str, int] | None = None) -> LogView:
         """As it is now; without files that were read before `begun`, which would only be listed again each time."""
         after = {bytes.fromhex(label): seq for label, seq in (begun or {}).items()}
         return self._source.pin(self._options.selection, after)
@@ -133,7 +133,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All that is there now, in as many batches as the limit asks for, and nothing that comes later."""
         self._target = self._heads(self._pinned())
 
-    def _heads(self, pinned: Pinned) -> dict[str, int]:
+    def _heads(self, pinned: LogView) -> dict[str, int]:
         takes = self._options.selection.takes
         return {
             label.hex(): max((chunk.end_seq for chunk in label_pin.chunks if takes(chunk)), default=0)
@@ -171,13 +171,13 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All that is there, for the progress of the query: `veen.spark.progress.entries_behind` counts from it."""
         return None if self._newest is None else {_HEADS: self._newest}
 
-    def _hub_of(self, pinned: Pinned) -> dict[str, str]:
+    def _hub_of(self, pinned: LogView) -> dict[str, str]:
         """What the pinned key signed: kept with the offsets, so that no later batch reads another log (D-174)."""
         if self._options.hub is None or self._options.hub.pin is None or pinned.identity is None:
             return {}
         return {_HUB_ID: pinned.identity.hub_id.hex()}
 
-    def _check_hub(self, start: dict[str, Any], pinned: Pinned) -> None:
+    def _check_hub(self, start: dict[str, Any], pinned: LogView) -> None:
         answering = self._hub_of(pinned).get(_HUB_ID)
         if answering is not None and start.get(_HUB_ID, answering) != answering:
             from veen.log.hub_link import HubDiverged
@@ -204,7 +204,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_whole(pinned, label, first, last)
         return _partitions(slices, pinned, self._options)
 
-    def _covering(self, begun: dict[str, int], heads: dict[str, int]) -> Pinned:
+    def _covering(self, begun: dict[str, int], heads: dict[str, int]) -> LogView:
         """The last look, if all of the batch was there by then; after a restart there was none."""
         last = self._last
         if last is None:
@@ -215,7 +215,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return self._pinned(begun)
         return last
 
-    def _check_whole(self, pinned: Pinned, label: str, first: int, last: int) -> None:
+    def _check_whole(self, pinned: LogView, label: str, first: int, last: int) -> None:
         """Also when a batch is planned again after a restart, by when its end may be gone."""
         label_pin = pinned.labels.get(bytes.fromhex(label))
         size = label_pin.size if label_pin else 0
@@ -233,7 +233,7 @@ class EntrySource(DataSource):
     COLUMNS: ClassVar[tuple[Column, ...]] = columns.ENTRIES
     LEAN: ClassVar[tuple[Column, ...]] = columns.LEAN
 
-    _pinned: Pinned | None = None
+    _pinned: LogView | None = None
 
     @classmethod
     def name(cls) -> str:

@@ -43,8 +43,8 @@ class LogFinding:
 
     @property
     def is_evidence(self) -> bool:
-        """Whether the log itself is bad, and not only a file that follows from it."""
-        return self.severity == "error" and self.code != "rebuildable"
+        """Whether the log itself is bad, and not only a file that follows from it, or a policy that asks for more."""
+        return self.severity == "error" and self.code not in ("rebuildable", "policy")
 
     def __str__(self) -> str:
         entry = "" if self.stream_seq is None else f"entry {self.stream_seq}: "

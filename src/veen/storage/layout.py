@@ -31,6 +31,7 @@ LOCAL_SOCKET: Final = f"{LOCAL}/hub.sock"  # the door for administration on the 
 RELOAD: Final = f"{LOCAL}/reload.json"  # how the last reload ended
 ORIGIN: Final = "origin"  # the retained prefix of another hub, in a fork (D-77)
 UNFINISHED: Final = "unfinished-copy.json"  # lies in a clone or fork until all of it is there
+ERASED: Final = "erased.json"  # in a copy of a hub: entries that the hub had erased when it was asked for them
 CUT: Final = "cut"  # what `veen hub cut-tail` took from the end of the journal, with a record of it
 EVIDENCE: Final = "evidence"  # proofs of equivocation that somebody reported; no part of the log
 OUTER: Final = "outer"  # the outer log (D-172); made when `outer.origin` is configured

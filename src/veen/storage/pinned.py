@@ -1,17 +1,20 @@
-"""What a data directory holds at one moment: a pinned prefix of every label, as small values that travel to executors.
+"""The view of a log at one moment: a prefix of every label, as small values that travel to executors (D-181).
 
-Everything follows from file names and frames; the index of a hub is not asked. A directory that a hub is writing to
-is pinned at the whole frames its files hold now: what comes later belongs to the next pin. Copies without keys, and
-places that hold nothing but chunks, are pinned as well.
+Every reader of a directory reads through `pin`: folds, tables, `spark.read`, queries, audits and comparisons see the
+same entries of the same directory. Everything follows from file names, frames and the write-ahead journal; the index of
+a hub is not asked. Copies without keys, and places that hold nothing but chunks, are pinned as well.
 
-A hub writes entries to its journal first and to chunks some seconds later. With `journal=True` those that only the
-journal has are pinned as well. The journal is read before the files are listed: what the hub let go of meanwhile is in
-files by then, so nothing lies between the two. These entries travel inside of their `ChunkRef`, for the journal will
-be gone when they are read.
+A hub writes entries to its journal first and to chunks some seconds later. The journal is opened before the files are
+listed: what the hub removes from it meanwhile is in files by then, so nothing lies between the two. Entries that only
+the journal has travel inside of their `ChunkRef`, because the journal will be gone when they are read.
+
+A running hub renames the growing chunk when it seals it, and removes chunks whose payloads it erases. If a file is gone
+between the listing and the opening, its label is listed again.
 """
 
+import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -21,6 +24,8 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.control import ControlRecord, LabelOpen
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
+from veen.core.verdict import Coverage, StatedBy
+from veen.fs.errors import LinkError
 from veen.fs.local import File, Fs, OsFs
 from veen.fs.places import open_place
 from veen.storage import frame, layout
@@ -29,16 +34,19 @@ from veen.storage.copies.unfinished import check_finished
 from veen.storage.frame import HEADER_BYTES, Frame
 from veen.storage.keys import identity
 from veen.storage.reader import inflate, is_compressed
-from veen.storage.scan import inventory, read_file
+from veen.storage.scan import read_file
 
 # journal: they are in `data`; missing: no file has the entries; hub: they are asked for by HTTP
 Kind = Literal["sealed", "active", "receipts", "heads", "journal", "missing", "hub"]
-_LOOKS: Final = 3  # at a journal whose oldest segment goes away meanwhile
-_MAX_JOURNAL_BYTES: Final = 32 << 20  # of frames that are held and travel: later ones belong to the next pin
+_LOOKS: Final = 8  # at files that a running hub renames or removes meanwhile
+_MAX_JOURNAL_BYTES: Final = 256 << 20  # of frames that no file has: more than an honest hub leaves in its journal
+_JOURNAL_REF_BYTES: Final = 4 << 20  # of frames that travel in one `ChunkRef`
 _PACKED_BYTES: Final = 16 << 10  # of a compressed chunk, read at a time to learn its first entry
 _FEW_FILES: Final = 64  # whose sizes are asked for one by one
 _WITH_ENTRIES: Final = frozenset(("chunk", "receipts", "heads", "active"))  # how names of such files begin
+_UPTO: Final = frozenset(("checkpoint", "peaks"))  # how names of files begin that speak of all entries up to one
 _RANKS: Final = {"sealed": 0, "receipts": 1, "heads": 2}  # a chunk that is there twice is read from its fullest form
+_STRENGTH: Final = {who: rank for rank, who in enumerate(StatedBy)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,16 @@ class ChunkRef:
     @property
     def entries(self) -> int:
         return self.end_seq - self.start_seq + 1
+
+    @property
+    def is_sealed(self) -> bool:
+        """True if no entry will be added: the hub has sealed the chunk, and may have erased its payloads since."""
+        return self.kind not in ("active", "journal")
+
+    @property
+    def is_possible(self) -> bool:
+        """True if a file of this size can hold as many entries as its name says."""
+        return self.entries <= max(self.size, DEFAULT_LIMITS.max_chunk_bytes) // HEADER_BYTES
 
     def __reduce__(self) -> "tuple[Any, ...]":
         """Plans travel to tasks: a name that follows from the rest is left out, which is most of the bytes."""
@@ -114,20 +132,69 @@ class LabelPin:
     stream_id: bytes | None
     chunks: tuple[ChunkRef, ...]  # in order
     gaps: tuple[tuple[int, int], ...] = ()  # entries that no file has, although later ones are there
+    erased: tuple[tuple[int, int], ...] = ()  # of a copy: entries that the hub had erased when it was asked for them
     left_out: int = 0  # the last position in files that were left out, all of which were read before
+    active: str | None = None  # the file of the growing chunk, also if the journal has its entries
 
     @property
     def size(self) -> int:
         return self.chunks[-1].end_seq if self.chunks else self.left_out
 
+    @property
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        """The gaps that no retention policy explains."""
+        return tuple(part for gap in self.gaps for part in without(gap, self.erased))
+
+    @property
+    def read_upto(self) -> int:
+        """The position up to which every entry is there, or was erased under the retention policy."""
+        holes = self.holes
+        return holes[0][0] - 1 if holes else self.size
+
+    @property
+    def first_payload(self) -> int:
+        """The first position behind a pruned beginning; the size + 1 if no payload is left.
+
+        A reader that needs payloads starts there, from a state of the entries before it if it has one.
+        """
+        chunks = {ref.start_seq: ref for ref in self.chunks}
+        gaps = {gap[0]: gap[1] for gap in self.gaps if not list(without(gap, self.erased))}
+        at = self.left_out + 1
+        while at <= self.size:
+            ref = chunks.get(at)
+            if ref is not None and ref.kind in ("receipts", "heads"):
+                at = ref.end_seq + 1
+            elif at in gaps:
+                at = gaps[at] + 1
+            else:
+                break
+        return at
+
+
+def without(span: tuple[int, int], others: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a span of positions that lie in none of the others."""
+    first, last = span
+    for begin, end in sorted(others):
+        if begin > last or first > last:
+            break
+        if end < first:
+            continue
+        if begin > first:
+            yield first, begin - 1
+        first = end + 1
+    if first <= last:
+        yield first, last
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
-    """A data directory at one moment."""
+class LogView:
+    """A log at one moment: of a data directory, or of a running hub that was asked for its heads."""
 
     uri: str
     identity: HubIdentity | None  # None where nothing but chunks was copied
     labels: Mapping[bytes, LabelPin]
+    stated: Mapping[bytes, int] = field(default_factory=dict)  # the greatest position that the place itself speaks of
+    stated_by: StatedBy = StatedBy.OWN_FILES
 
     def chunks(self) -> Iterator[ChunkRef]:
         for label in sorted(self.labels):
@@ -137,128 +204,273 @@ class Pinned:
     def heads(self) -> dict[bytes, int]:
         return {label: label_pin.size for label, label_pin in self.labels.items()}
 
+    def coverage(
+        self,
+        identity: str | None,
+        *,
+        read: Mapping[bytes, int] | None = None,
+        stated: Mapping[StatedBy, Mapping[bytes, int]] | None = None,
+        labels: Collection[bytes] | None = None,
+        names: Mapping[bytes, str] | None = None,
+    ) -> tuple[Coverage, ...]:
+        """Return a row for each label of the view, and for each label that somebody states a head of.
+
+        `identity` is the key that signatures were checked under. `read` says how far labels were compared; by default
+        up to the first hole. `stated` has heads that come from elsewhere, by who states them. `labels` leaves out all
+        others. `names` replaces labels in hex.
+        """
+        statements = [(self.stated_by, self.heads), (self.stated_by, self.stated), *(stated or {}).items()]
+        heads: dict[bytes, tuple[int, StatedBy]] = {}
+        for who, positions in statements:
+            for label, head in positions.items():
+                best = heads.get(label)
+                if best is None or (head, _STRENGTH[who]) > (best[0], _STRENGTH[best[1]]):
+                    heads[label] = (head, who)
+        rows = []
+        for label, (head, who) in sorted(heads.items()):
+            if labels is None or label in labels:
+                label_pin = self.labels.get(label)
+                upto = label_pin.read_upto if label_pin is not None else 0
+                rows.append(
+                    Coverage(
+                        log=(names or {}).get(label) or label.hex(),
+                        read=upto if read is None else min(upto, read.get(label, 0)),
+                        head=head,
+                        stated_by=who,
+                        identity=identity,
+                    )
+                )
+        return tuple(rows)
+
 
 def pin(
     uri: str,
     labels: Collection[bytes] | None = None,
     *,
-    journal: bool = False,
     after: Mapping[bytes, int] | None = None,
-) -> Pinned:
-    """The directory at `uri` as it is now, or only some of its labels; `journal`: with what only the journal has.
+    reach: Mapping[bytes, int] | None = None,
+) -> LogView:
+    """Return the view of the directory at `uri` as it is now, or of some of its labels.
 
     `after` says how far labels were read before: files that end there or earlier are left out, for the price of their
-    names. A stream that looks every second must not look at all files of a long log each time.
+    names. A stream that looks every second must not look at all files of a long log each time. A label that ends before
+    `after` or `reach` is looked at again before anybody may call it shorter.
     """
     fs = open_place(uri)
     check_finished(fs, uri)
-    opened, newest = _opened(fs, journal)
+    earlier = {**(reach or {}), **(after or {})}
+    view = _look(fs, uri, labels, after or {})
+    for _ in range(_LOOKS - 1):
+        if all(view.heads.get(label, 0) >= seq for label, seq in earlier.items()):
+            break
+        view = _look(fs, uri, labels, after or {})
+    return view
+
+
+def _look(fs: Fs, uri: str, labels: Collection[bytes] | None, after: Mapping[bytes, int]) -> LogView:
+    opened: dict[bytes, LabelOpen] = {}
     label_pins: dict[bytes, LabelPin] = {}
-    files, left_out = _listed(fs, labels, after or {})
-    is_long = sum(map(len, files.values())) > _FEW_FILES
-    sizes = fs.sizes(layout.LOG) if is_long and isinstance(fs, OsFs) else {}
-    for label in files.keys() | newest.keys() | left_out.keys():
-        listed = files.pop(label, [])  # of a million chunks the names are not kept twice
+    with _Journal(fs) as journal:
+        for record in _control_records(fs):
+            if isinstance(record.body, LabelOpen):
+                opened.setdefault(record.body.label, record.body)
+        listing = _Listing.of(fs, labels, after)
+        newest, ends = journal.read(opened, listing.sealed_ends, labels)
+    stated = {label: listing.claims.get(label, 0) for label in listing.files.keys() | listing.claims.keys()}
+    for label in opened.keys() | ends.keys():
         if labels is None or label in labels:
-            label_pin = _pin_label(fs, label, listed, opened.get(label), left_out.get(label, 0), sizes)
-            label_pins[label] = _with_newest(label_pin, newest.get(label, ()))
+            stated[label] = max(1, stated.get(label, 0), ends.get(label, 0))
+    erased = _erased(fs)
+    looks = 0
+    waiting = listing.files.keys() | newest.keys() | listing.left_out.keys()
+    while waiting:
+        looks += 1
+        moved: set[bytes] = set()
+        sizes = fs.sizes(layout.LOG) if listing.is_long and isinstance(fs, OsFs) else {}
+        for label in waiting:
+            listed = listing.files.pop(label, [])  # of a million chunks the names are not kept twice
+            try:
+                label_pins[label] = _pin_label(
+                    fs, label, listed, opened.get(label), listing.left_out.get(label, 0), sizes, newest.get(label, ())
+                )
+            except FileNotFoundError:
+                if looks < _LOOKS:
+                    moved.add(label)
+                    continue
+                raise
+        waiting = moved
+        if moved:  # renamed or erased between the listing and the opening
+            listing = _Listing.of(fs, moved, after)
+    if erased:
+        label_pins = {
+            label: replace(label_pin, erased=erased.get(label, ())) for label, label_pin in label_pins.items()
+        }
     try:
         who = identity.read_identity(fs, key_map=False)
-    except VeenError:
+    except (VeenError, OSError) as exc:
+        if isinstance(exc, LinkError):
+            raise
         who = None  # the audit says what is wrong with it
-    return Pinned(uri=uri, identity=who, labels=label_pins)
+    return LogView(uri=uri, identity=who, labels=label_pins, stated=stated)
 
 
-def _listed(
-    fs: Fs, labels: Collection[bytes] | None, after: Mapping[bytes, int]
-) -> tuple[dict[bytes, list[layout.LogFile]], dict[bytes, int]]:
-    """The files with entries of each label, and where those end that were left out. Most names are not parsed.
+@dataclass(slots=True)
+class _Listing:
+    """The names in the log directory, most of which are not parsed."""
 
-    A label of which only other files are left, such as checkpoints, is listed without any.
-    """
-    wanted = None if labels is None else {label.hex() for label in labels}
-    bounds = {label.hex(): f"{seq:020d}" for label, seq in after.items()}
-    files: dict[bytes, list[layout.LogFile]] = {}
-    left_out: dict[bytes, int] = {}
-    labels_seen: set[str] = set()
-    for name in fs.list(layout.LOG):
-        kind, _, rest = name.partition("-")
-        label_text = rest[:64]
-        if wanted is not None and label_text not in wanted:
-            continue
-        if kind not in _WITH_ENTRIES or name.endswith(".summary"):
-            if label_text not in labels_seen and (file := layout.log_file(name)):
-                labels_seen.add(label_text)
-                files.setdefault(file.label, [])
-            continue
-        bound, end = bounds.get(label_text), rest[86:106]  # names have a fixed width
-        if bound is not None and len(end) == len(bound) and end.isdecimal() and end <= bound:
-            label = bytes.fromhex(label_text)
-            left_out[label] = max(left_out.get(label, 0), int(end))
-        elif file := layout.log_file(name):
-            files.setdefault(file.label, []).append(file)
-    return files, left_out
+    files: dict[bytes, list[layout.LogFile]]  # those with entries; none of a label of which only others are left
+    left_out: dict[bytes, int]  # where files end that were read before
+    claims: dict[bytes, int]  # the greatest position that the name of a checkpoint has
+
+    @classmethod
+    def of(cls, fs: Fs, labels: Collection[bytes] | None, after: Mapping[bytes, int]) -> "_Listing":
+        wanted = None if labels is None else {label.hex() for label in labels}
+        bounds = {label.hex(): f"{seq:020d}" for label, seq in after.items()}
+        files: dict[bytes, list[layout.LogFile]] = {}
+        left_out: dict[bytes, int] = {}
+        upto: dict[str, str] = {}
+        labels_seen: set[str] = set()
+        for name in fs.list(layout.LOG):
+            kind, _, rest = name.partition("-")
+            label_text = rest[:64]
+            if wanted is not None and label_text not in wanted:
+                continue
+            if kind not in _WITH_ENTRIES or name.endswith(".summary"):
+                if label_text not in labels_seen and (file := layout.log_file(name)):
+                    labels_seen.add(label_text)
+                    files.setdefault(file.label, [])
+                if kind in _UPTO and label_text in labels_seen and rest[85:] == ".cbor" and rest[65:85].isdecimal():
+                    upto[label_text] = max(upto.get(label_text, ""), rest[65:85])
+                continue
+            bound, end = bounds.get(label_text), rest[86:106]  # names have a fixed width
+            if bound is not None and len(end) == len(bound) and end.isdecimal() and end <= bound:
+                label = bytes.fromhex(label_text)
+                left_out[label] = max(left_out.get(label, 0), int(end))
+            elif file := layout.log_file(name):
+                files.setdefault(file.label, []).append(file)
+        claims = {bytes.fromhex(label_text): int(seq) for label_text, seq in upto.items()}
+        return cls(files, left_out, claims)
+
+    @property
+    def is_long(self) -> bool:
+        return sum(map(len, self.files.values())) > _FEW_FILES
+
+    @property
+    def sealed_ends(self) -> dict[bytes, int]:
+        """Where the files of each label end that grow no more: what the journal has before that is in them."""
+        ends = {label: max((file.end_seq for file in files), default=0) for label, files in self.files.items()}
+        return {label: max(ends.get(label, 0), self.left_out.get(label, 0)) for label in ends | self.left_out}
 
 
-def _opened(fs: Fs, frames: bool) -> tuple[dict[bytes, LabelOpen], dict[bytes, list[Frame]]]:
-    """What the control journal says about labels, and the write-ahead journal where it is ahead; and its frames."""
-    opened: dict[bytes, LabelOpen] = {}
-    newest: dict[bytes, list[Frame]] = {}
-    size = 0
-    for record in _records(fs):
-        if isinstance(record, Frame):
-            size += record.size
-            if frames and size <= _MAX_JOURNAL_BYTES:
-                newest.setdefault(record.label, []).append(record)
-        elif isinstance(record.body, LabelOpen):
-            opened.setdefault(record.body.label, record.body)
-    return opened, newest
+class _Journal:
+    """The write-ahead journal as it was when it was opened: neither growth nor removal of a segment disturbs it."""
 
-
-def _records(fs: Fs) -> Iterator[ControlRecord | Frame]:
-    if fs.exists(layout.CONTROL):
-        data, pos = read_file(fs, layout.CONTROL), 0
-        while pos < len(data):
+    def __init__(self, fs: Fs) -> None:
+        self._segments: list[write_ahead.Segment] = []
+        for _ in range(_LOOKS):
             try:
-                end = cbor.item_end(data, pos)
-                yield ControlRecord.from_bytes(data[pos:end])
-            except FormatError:
-                break  # cut off by a running hub, or damaged: the audit tells the two apart
-            pos = end
-    for _ in range(_LOOKS):
-        numbers = write_ahead.segments(fs)
-        if not numbers:
+                self._segments = write_ahead.open_segments(fs, write_ahead.segments(fs))
+            except FileNotFoundError:
+                continue  # let go while we looked
+            except (VeenError, OSError) as exc:
+                if isinstance(exc, LinkError):
+                    raise
             return
+
+    def __enter__(self) -> "_Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        write_ahead.close_segments(self._segments)
+
+    def read(
+        self, opened: dict[bytes, LabelOpen], sealed: Mapping[bytes, int], labels: Collection[bytes] | None
+    ) -> tuple[dict[bytes, list[Frame]], dict[bytes, int]]:
+        """Return the frames behind the sealed entries of each label, and the last position of each label.
+
+        Add labels that it opens to `opened`. Damage ends the journal: the audit says what is wrong with it.
+        """
+        newest: dict[bytes, list[Frame]] = {}
+        ends: dict[bytes, int] = {}
+        size = 0
         try:
-            for record in write_ahead.replay(fs, numbers[0]):
-                if isinstance(record, ControlRecord | Frame):
-                    yield record
-        except (VeenError, FileNotFoundError):
-            continue  # damaged, as the audit will say; or let go while we looked: then the files have it by now
-        return
+            for item in write_ahead.walk(self._segments):
+                record = item.record if isinstance(item, write_ahead.Placed) else None
+                if isinstance(record, ControlRecord) and isinstance(record.body, LabelOpen):
+                    opened.setdefault(record.body.label, record.body)
+                elif isinstance(record, Frame) and (labels is None or record.label in labels):
+                    ends[record.label] = max(record.stream_seq, ends.get(record.label, 0))
+                    if record.stream_seq > sealed.get(record.label, 0) and size < _MAX_JOURNAL_BYTES:
+                        size += record.size
+                        newest.setdefault(record.label, []).append(record)
+        except (VeenError, OSError):
+            pass
+        return newest, ends
+
+
+def _control_records(fs: Fs) -> Iterator[ControlRecord]:
+    try:
+        data, pos = read_file(fs, layout.CONTROL), 0
+    except (VeenError, OSError) as exc:
+        if isinstance(exc, LinkError):
+            raise
+        return  # missing, or no file: the audit says so
+    while pos < len(data):
+        try:
+            end = cbor.item_end(data, pos)
+            yield ControlRecord.from_bytes(data[pos:end])
+        except FormatError:
+            return  # cut off by a running hub, or damaged: the audit tells the two apart
+        pos = end
+
+
+def _erased(fs: Fs) -> dict[bytes, tuple[tuple[int, int], ...]]:
+    """The entries that a hub had erased when a copy was made of it, by label (`veen.log.hub_copy`)."""
+    try:
+        if not fs.exists(layout.ERASED):
+            return {}
+        spans = json.loads(read_file(fs, layout.ERASED))
+        return {
+            bytes.fromhex(label): tuple((int(first), int(last)) for first, last in pairs)
+            for label, pairs in spans.items()
+        }
+    except (VeenError, OSError, ValueError, TypeError, AttributeError) as exc:
+        if isinstance(exc, LinkError):
+            raise
+        return {}  # then they are holes, and asked for again
 
 
 def _with_newest(label_pin: LabelPin, frames: Iterable[Frame]) -> LabelPin:
-    """With the frames that follow the last entry of the files without a gap."""
-    expected, data = label_pin.size + 1, bytearray()
+    """Add the frames that follow the last entry of the files without a gap."""
+    refs: list[ChunkRef] = []
+    data, first, expected = bytearray(), label_pin.size + 1, label_pin.size + 1
+
+    def flush() -> None:
+        if data:
+            refs.append(
+                ChunkRef(
+                    label=label_pin.label,
+                    epoch=label_pin.epoch,
+                    stream_id=label_pin.stream_id,
+                    start_seq=first,
+                    end_seq=expected - 1,
+                    path=layout.JOURNAL,
+                    kind="journal",
+                    size=len(data),
+                    data=bytes(data),
+                )
+            )
+            data.clear()
+
     for framed in frames:
         if framed.stream_seq == expected:
+            if len(data) >= _JOURNAL_REF_BYTES:
+                flush()
+                first = expected
             data += framed.to_bytes()
             expected += 1
-    if not data:
-        return label_pin
-    ref = ChunkRef(
-        label=label_pin.label,
-        epoch=label_pin.epoch,
-        stream_id=label_pin.stream_id,
-        start_seq=label_pin.size + 1,
-        end_seq=expected - 1,
-        path=layout.JOURNAL,
-        kind="journal",
-        size=len(data),
-        data=bytes(data),
-    )
-    return replace(label_pin, chunks=(*label_pin.chunks, ref))
+    flush()
+    return replace(label_pin, chunks=(*label_pin.chunks, *refs)) if refs else label_pin
 
 
 def _pin_label(
@@ -268,7 +480,9 @@ def _pin_label(
     opened: LabelOpen | None,
     left_out: int,
     sizes: Mapping[str, int],
+    newest: Sequence[Frame],
 ) -> LabelPin:
+    """Pin the files of one label, and what the journal has behind them; FileNotFoundError if a file is gone by now."""
     epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
     best: dict[int, ChunkRef] = {}
     active: list[layout.LogFile] = []
@@ -292,8 +506,10 @@ def _pin_label(
         if other is None or _RANKS[ref.kind] < _RANKS[other.kind]:
             best[file.start_seq] = ref
     chunks = [best[start] for start in sorted(best)]
+    journaled = {framed.stream_seq for framed in newest}
     for file in active:
-        if (growing := _pin_active(fs, label, file, epoch, stream_id)) is not None:
+        growing = _pin_active(fs, label, file, epoch, stream_id, in_journal=file.start_seq in journaled)
+        if growing is not None:
             chunks.append(growing)
     chunks.sort(key=lambda ref: ref.start_seq)
     expected, gaps, joined = left_out + 1, [], []
@@ -304,39 +520,59 @@ def _pin_label(
             gaps.append((expected, ref.start_seq - 1))
         joined.append(ref)
         expected = ref.end_seq + 1
-    return LabelPin(
-        label=label, epoch=epoch, stream_id=stream_id, chunks=tuple(joined), gaps=tuple(gaps), left_out=left_out
+    label_pin = LabelPin(
+        label=label,
+        epoch=epoch,
+        stream_id=stream_id,
+        chunks=tuple(joined),
+        gaps=tuple(gaps),
+        left_out=left_out,
+        active=active[-1].path if active else None,
     )
+    return _with_newest(label_pin, newest)
 
 
-def _pin_active(fs: Fs, label: bytes, file: layout.LogFile, epoch: int, stream_id: bytes | None) -> ChunkRef | None:
-    """The whole frames that the growing chunk holds now; None if it was sealed meanwhile or holds none."""
+def _pin_active(
+    fs: Fs, label: bytes, file: layout.LogFile, epoch: int, stream_id: bytes | None, *, in_journal: bool
+) -> ChunkRef | None:
+    """Return the whole frames that the growing chunk holds now; None if it holds none.
+
+    A first frame that cannot be read is an entry that is damaged, unless the journal has it.
+    """
     try:
         data = read_file(fs, file.path)
     except FileNotFoundError:
-        return None
+        raise
+    except (VeenError, OSError) as exc:
+        if isinstance(exc, LinkError):
+            raise
+        data = None
     pos, count = 0, 0
-    while (wanted := frame.wanted(data, pos)) > HEADER_BYTES and pos + wanted <= len(data):
+    while data and (wanted := frame.wanted(data, pos)) > HEADER_BYTES and pos + wanted <= len(data):
         pos, count = pos + wanted, count + 1
-    if not count and not data:
+    if not count and (in_journal or data == b""):
         return None
-    end_seq = file.start_seq + max(count, 1) - 1  # a first frame that cannot be read is an entry that is damaged
     return ChunkRef(
         label=label,
         epoch=epoch,
         stream_id=stream_id,
         start_seq=file.start_seq,
-        end_seq=end_seq,
+        end_seq=file.start_seq + max(count, 1) - 1,
         path=file.path,
         kind="active",
-        size=pos if count else len(data),
+        size=pos if count else len(data or b""),
     )
 
 
 def _size(fs: Fs, path: str) -> int:
+    """Return the size of a file; 0 if it cannot be opened, which whoever reads it will say."""
     try:
         file = fs.open(path)
     except FileNotFoundError:
+        raise
+    except (VeenError, OSError) as exc:
+        if isinstance(exc, LinkError):
+            raise
         return 0
     try:
         return file.size()
@@ -345,15 +581,17 @@ def _size(fs: Fs, path: str) -> int:
 
 
 def read_chunk(fs: Fs, ref: ChunkRef) -> bytes:
-    """The frames of a sealed or active chunk, inflated if they were compressed; no more than was pinned."""
+    """Return the frames of a chunk, inflated if they were compressed; no more than was pinned."""
     path, size = ref.path, ref.size
     if ref.kind == "journal":
         return ref.data
-    if ref.kind == "active" and not fs.exists(path):  # sealed since it was pinned: the same bytes under another name
-        for chunk in inventory(fs).get(ref.label, ()):
-            if chunk.kind == "chunk" and chunk.start_seq == ref.start_seq:
-                path = chunk.path
-    file = fs.open(path)
+    try:
+        file = fs.open(path)
+    except FileNotFoundError:
+        if ref.kind != "active":
+            raise
+        path = _sealed_since(fs, ref)  # the same bytes under another name
+        file = fs.open(path)
     try:
         data = file.read_at(0, size)
         if ref.kind == "active" and path != ref.path and data[:1] == b"\x78":  # and compressed
@@ -364,6 +602,24 @@ def read_chunk(fs: Fs, ref: ChunkRef) -> bytes:
     return plain[:size] if ref.kind == "active" else plain
 
 
+def erased_since(fs: Fs, ref: ChunkRef) -> ChunkRef | None:
+    """Return what is left of a chunk whose payloads a running hub erased since it was pinned; None if nothing is."""
+    if ref.kind == "sealed":
+        bounds = (ref.label, ref.start_seq, ref.end_seq)
+        if fs.exists(path := layout.receipts_archive(*bounds)):
+            return replace(ref, path=path, kind="receipts")
+        if fs.exists(path := layout.heads_archive(*bounds)):
+            return replace(ref, path=path, kind="heads")
+    return None
+
+
+def _sealed_since(fs: Fs, ref: ChunkRef) -> str:
+    """Return the name of a chunk that was active when it was pinned; its old name if there is none."""
+    start = f"chunk-{ref.label.hex()}-{ref.start_seq:020d}-"
+    names = (name for name in fs.list(layout.LOG) if name.startswith(start) and name.endswith(".log"))
+    return next((f"{layout.LOG}/{name}" for name in names), ref.path)
+
+
 def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
     """hub_ts of the first entry, by which time ranges choose chunks; None if it cannot be told cheaply."""
     if ref.kind in ("receipts", "heads"):
@@ -372,7 +628,7 @@ def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
         return Receipt.from_bytes(frame.read(ref.data, 0)[0].receipt).hub_ts
     try:
         file = fs.open(ref.path)
-    except FileNotFoundError:
+    except (VeenError, OSError):
         return None
     try:
         head = _beginning(file, HEADER_BYTES)
@@ -399,8 +655,3 @@ def _beginning(file: File, count: int) -> bytes:
     except zlib.error:
         return b""
     return bytes(plain)
-
-
-def only(pinned: Pinned, labels: Iterable[bytes]) -> Pinned:
-    """The same moment, fewer labels."""
-    return replace(pinned, labels={label: pinned.labels[label] for label in labels if label in pinned.labels})

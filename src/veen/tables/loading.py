@@ -157,7 +157,7 @@ def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
 
 def _checked(fs: Fs, part: Slice) -> Slice:
     """Rows stay as they were loaded, so a file that cannot be read just now must not become damage for good."""
-    if part.chunk.kind in ("missing", "active"):  # an active chunk is found again under its sealed name
+    if part.chunk.kind in ("missing", "journal", "active"):  # an active chunk is found again under its sealed name
         return part
     try:
         file = fs.open(part.chunk.path)

@@ -78,6 +78,10 @@ class Vector:
         """Where the last whole frame ends."""
         return int(self.frame_at[-1] + self.frame_length[-1]) if len(self) else 0
 
+    def counts(self, first: int, last: int) -> bool:
+        """Return True if the entries are those from `first` to `last`, whatever number a file name claims."""
+        return len(self) == last - first + 1 and np.array_equal(self.stream_seq, np.arange(first, last + 1))
+
     def fixed(self, at: Ints, size: int = HASH_BYTES) -> Bytes:
         """The fields of `size` bytes that begin at `at`, one row each."""
         return _rows(self.data, at, size)

@@ -14,7 +14,9 @@ from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.pinning import bad_directory, pin_options, pinned_by
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.witness.args import POLICY, read_policy_file
+from veen.core.verdict import Because, Outcome
 
 if TYPE_CHECKING:
     from veen.core.objects.identity import HubIdentity
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _KEEP: Final = "keep the directory as evidence and compare it with a replica or a clone: `veen audit diff A B`"
 
+_COMPARE: Final = "bring the shorter copy up to date, or repair what cannot be read (veen audit run), and compare again"
+
 audit = LazyGroup(
     "audit",
     help="""Audit a log: on one machine or on a Spark cluster, with the same result to the byte.
 
-    Exit code 1 means that the evidence is bad, and nothing else. 6: the log is good, but files that follow from it
-    are not.
+    Exit code 1 means that the evidence is bad, and nothing else. 6: the verdict is incomplete. Less was compared than
+    there is, a policy asks for more, or files that follow from the log are damaged; the verdict says which.
     """,
 )
 
@@ -166,28 +170,30 @@ def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "R
     )
 
 
-def _show(output: Output, verdict: dict[str, Any], lines: Any) -> None:
+def _show(output: Output, summary: dict[str, Any], lines: Any) -> None:
+    from veen.verify.audit.report import verdict_of
+
+    verdict = verdict_of(summary)
+
     def human() -> None:
-        for line in lines(verdict):
+        for line in lines(summary):
             output.line(line, good="the evidence is good", bad="the evidence is BAD")
+        show_verdict(output, verdict)
 
-    output.result(verdict, human)
+    output.result({**summary, **verdict_json(verdict)}, human)
 
 
-def _end(what: str, verdict: dict[str, Any]) -> None:
-    findings = verdict["findings"]
-    if not verdict["ok"]:
+def _end(what: str, summary: dict[str, Any]) -> None:
+    from veen.verify.audit.report import verdict_of
+
+    verdict, findings = verdict_of(summary), summary["findings"]
+    if verdict.value is Outcome.BAD and findings["first"]:
         first = findings["first"][0]
         entry = "" if first["stream_seq"] is None else f"entry {first['stream_seq']}: "
         cause = f"{first['path']}, byte {first['offset']}: {entry}{first['message']}"
         raise bad_directory(first["code"], f"{what}: the evidence is BAD", cause, _KEEP)
-    if findings["codes"].get("rebuildable"):
-        raise Fail(
-            "E.INDEX",
-            f"{what}: the log is good, but what is derived from it is not",
-            next(finding["message"] for finding in findings["first"] if finding["code"] == "rebuildable"),
-            f"veen hub rebuild-index {what}",
-        )
+    derived = verdict.first is not None and verdict.first.because is Because.DERIVED
+    end_by(verdict, what, hint=f"veen hub rebuild-index {what}" if derived else None)
 
 
 @contextmanager
@@ -229,7 +235,10 @@ def _profile(text: str) -> "Profile":
 @click.argument("audit_dir", type=_DIRECTORY)
 @output_options
 def summary(output: Output, audit_dir: Path) -> None:
-    """Show the verdict that `veen audit run --out AUDIT_DIR` left; exit code 1 if it was bad."""
+    """Show the verdict that `veen audit run --out AUDIT_DIR` left; exit code 1 if it was bad, 6 if incomplete.
+
+    A verdict by an earlier version does not say what was compared. Unless it was bad it is shown as incomplete.
+    """
     from veen.verify.audit import Previous
     from veen.verify.audit.report import lines
 
@@ -256,7 +265,10 @@ def diff(
     pin: str | None,
     no_pin: bool,
 ) -> None:
-    """Compare the directories ONE and OTHER of one hub, as far as both go.
+    """Compare the directories ONE and OTHER of one hub, as far as both go; hubs may write to them meanwhile.
+
+    The verdict is good if both have the same history up to the greatest head that either speaks of. What only one of
+    them has, or what cannot be read, was not compared: then the verdict is incomplete, exit code 6.
 
     Two receipts by the hub for one position prove that it told two stories; anybody can check the evidence:
     veen verify EVIDENCE.
@@ -276,7 +288,7 @@ def diff(
                 names.append(str(out / proof.file_name))
     data = {
         **pinned.to_json(),
-        "ok": comparison.ok,
+        **verdict_json(comparison.verdict),
         "hub_id": comparison.hub_id.hex(),
         "common": {label.hex(): size for label, size in comparison.common.items()},
         "equivocations": [
@@ -289,23 +301,24 @@ def diff(
 
     def human() -> None:
         output.line(pinned.line(), "warn" if pinned.keys is None else None)
-        output.line(
-            f"{len(comparison.common)} labels and {sum(comparison.common.values())} positions are in both directories"
-        )
+        compared = sum(comparison.common.values())
+        output.line(f"{compared} positions of {len(comparison.common)} labels are the same in both directories")
         for proof in comparison.proven:
             output.line(f"EQUIVOCATION at entry {proof.stream_seq} of label {proof.label.hex()}", "bad")
         for name in names:
             output.line(f"evidence\t{name}")
         for finding in comparison.findings:
             output.line(str(finding))
+        show_verdict(output, comparison.verdict)
 
     output.result(data, human)
     if faults := [finding.message for finding in comparison.findings if finding.code == "pin"]:
         raise bad_directory("pin", "the directories are another hub's", faults[0], _KEEP)
-    if not comparison.ok:
+    if comparison.verdict.value is Outcome.BAD:
         raise Fail(
             "E.VERIFY",
             "the directories tell two stories",
             f"{len(comparison.proven)} proven equivocations, {len(comparison.findings)} other differences",
             "keep both directories; anybody can check the evidence: `veen verify EVIDENCE.cbor`",
         )
+    end_by(comparison.verdict, "the directories", hint=_COMPARE)

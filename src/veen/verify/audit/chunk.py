@@ -163,7 +163,7 @@ class _Check:
         whole = self.in_tree and self.true_roots and self.fold.size == ref.end_seq
         total_bytes = self.fold.active_bytes
         after = self.fold.mmr.peaks() if whole else None
-        if ref.kind != "active":
+        if ref.is_sealed:
             self._check_erasure()
             if whole and not self.lost:
                 self._check_seal(stream_id)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from veen.core.errors import StatedError
-from veen.core.hashing import tag_prefix, u64be
+from veen.core.hashing import H, tag_prefix, u64be
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.profile import PRESETS, Profile
@@ -53,6 +53,26 @@ class AuditOptions:
             raise AuditOptionError(f"level is {self.level!r}; it may be {', '.join(LEVELS)}")
         if not 0 <= self.sample_per_million <= 1_000_000:
             raise AuditOptionError("a sample is between 0 and 1,000,000 entries of a million")
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All options that the state of an audited label depends on, as one JSON value.
+
+        An audit goes on from an earlier one only if all of it is equal. Labels and policy are not part of it: labels
+        are judged one by one, and the list of the witnesses is compared anew in each audit.
+        """
+        sampled = self.level == "sampled"
+        profiles = None if self.profiles is None else sorted(profile.profile_id().hex() for profile in self.profiles)
+        return {
+            "level": self.level,
+            "sample_per_million": self.sample_per_million if sampled else None,
+            "seed": self.seed if sampled else None,
+            "profiles": profiles,
+            "identity": None if self.identity is None else H(self.identity.to_bytes()).hex(),
+            "root_pk": None if self.root_pk is None else self.root_pk.hex(),
+            "pin": None if self.pin is None else self.pin.to_text(),
+            "chunks_only": self.chunks_only,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Final
 from veen.core.errors import FormatError, LimitError, SignatureError, VeenError, VerifyError
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import CorruptError
+from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
 from veen.storage import journal, layout
 from veen.storage.control_state import ControlFold, control_records
@@ -77,6 +77,8 @@ def _read(fs: Fs, identity: HubIdentity | None) -> Control:
             control.add(record, layout.CONTROL, offset, identity)
     except CorruptError as exc:
         stopped = exc
+    except (StorageError, OSError) as exc:
+        stopped = CorruptError(layout.CONTROL, 0, f"it cannot be opened: {exc}")
     last = control.last.seq if control.last else 0
     waiting = _journaled(fs, control)
     for placed in waiting:
@@ -94,11 +96,14 @@ def _journaled(fs: Fs, control: Control) -> list[journal.Placed]:
     """The control records of the write-ahead journal; notes what it holds of each label."""
     records: list[journal.Placed] = []
     numbers = journal.segments(fs)
-    if not numbers or journal.is_empty(fs):
-        return records
     try:
+        if not numbers or journal.is_empty(fs):
+            return records
         opened = journal.open_segments(fs, numbers)
-    except OSError:
+    except FileNotFoundError:
+        return records  # let go by a running hub: the caller looks again
+    except (StorageError, OSError) as exc:
+        control.error(0, "journal", f"it cannot be opened: {exc}", layout.journal_segment(numbers[0]))
         return records
     try:
         for item in journal.walk(opened):

@@ -1,12 +1,13 @@
 """Checks of a directory beside its entries: identity, names of files, and claims about entries that are gone."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from veen.core.errors import VeenError
 from veen.core.hashing import u64be
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import CorruptError
+from veen.fs.errors import CorruptError, LinkError, StorageError
 from veen.fs.local import Fs
 from veen.storage import frame, layout
 from veen.storage.findings import Findings
@@ -19,6 +20,7 @@ from veen.verify.audit.context import AuditContext, AuditOptions
 from veen.verify.audit.control import Control
 from veen.verify.audit.findings import LogFinding, placed
 from veen.verify.audit.joining import JoinedLabel
+from veen.verify.audit.tables import Commitment
 from veen.verify.compare import file_size
 from veen.verify.files import check_anchor_file, check_limits_file, check_names
 from veen.verify.identity import check_rotations, preferred_identity, read_binding
@@ -86,14 +88,19 @@ def _strays(pinned: LabelPin, files: Sequence[layout.LogFile]) -> Iterator[LogFi
     """Files of a label that are no part of its log. Those behind the pin are simply newer."""
     paths = {ref.path for ref in pinned.chunks}
     starts = {ref.start_seq for ref in pinned.chunks}
-    sealed = {(ref.start_seq, ref.end_seq): ref.kind for ref in pinned.chunks if ref.kind != "active"}
+    journaled = [(ref.start_seq, ref.end_seq) for ref in pinned.chunks if ref.kind == "journal"]
+    sealed = {(ref.start_seq, ref.end_seq): ref.kind for ref in pinned.chunks if ref.is_sealed}
     ends = {end for _, end in sealed}
     last = max(ends, default=0)
     for file in files:
         bounds = (file.start_seq, file.end_seq)
         fault: tuple[str, str] | None = None
         if file.kind in ("chunk", "active"):
-            newer = file.start_seq > pinned.size or (file.start_seq > last and file.start_seq in starts)
+            newer = (
+                file.start_seq > pinned.size
+                or (file.start_seq > last and file.start_seq in starts)
+                or any(first <= file.start_seq <= end for first, end in journaled)  # written to a file since
+            )
             if file.path not in paths and not newer:
                 fault = ("unknown", "not part of the label's log")
         elif file.kind in ("heads", "receipts") or file.end_seq <= last:
@@ -113,69 +120,136 @@ def check_ends(
     labels: Mapping[bytes, LabelPin],
     joined: Mapping[bytes, JoinedLabel],
     wanted: frozenset[bytes] | None,
+    listed: Mapping[bytes, int],
 ) -> Iterator[LogFinding]:
-    """Nothing may speak of entries that no file has, unless a running hub wrote them since we looked."""
+    """Nothing may speak of entries that no file has, unless a running hub wrote them since we looked.
+
+    `listed` are the heads in the outer log, as it was before the log was pinned.
+    """
     stored = Findings()
     bound = {binding.label: binding for binding in read_binding(fs, stored, context.identity).values()}
     yield from map(placed, stored.all)
-    sealed = any(ref.kind != "active" for pinned in labels.values() for ref in pinned.chunks)
+    sealed = any(ref.is_sealed for pinned in labels.values() for ref in pinned.chunks)
     if sealed and context.identity is not None and not context.chunks_only and not fs.exists(layout.CHECKPOINT_BINDING):
         what = "the file is missing; the hub writes it"
         yield LogFinding(layout.CHECKPOINT_BINDING, 0, "missing", what, "warning")
     files = inventory(fs)
-    all_labels = {*labels, *control.fold.labels}
+    anchored: dict[bytes, int] = {}
+    for label, upto in control.fold.anchors:
+        anchored[label] = max(upto, anchored.get(label, 0))
+    beyond: dict[bytes, tuple[int, str]] = {}
+    indexes: dict[bytes, _Index] = {}
+    all_labels = {*labels, *control.fold.labels, *listed}
     for label in sorted(all_labels if wanted is None else all_labels & wanted):
         pinned = labels.get(label) or LabelPin(label=label, epoch=0, stream_id=None, chunks=())
         claims = [(file.end_seq, file.path) for file in files.get(label, ()) if file.kind in ("peaks", "checkpoint")]
-        claims.append((file_size(fs, layout.locations(label)) // LOCATION_BYTES, layout.locations(label)))
-        claims += [(upto, layout.CONTROL) for binding, upto in control.fold.anchors if binding == label]
+        size, fault = _size_of(fs, layout.locations(label))
+        if fault is not None:
+            yield fault
+        claims.append((size // LOCATION_BYTES, layout.locations(label)))
+        claims.append((anchored.get(label, 0), layout.CONTROL))
+        claims.append((listed.get(label, 0), layout.OUTER_LEAVES))
         if label in bound:
             claims.append((bound[label].upto_seq, layout.CHECKPOINT_BINDING))
         if label in control.fold.labels:
             claims.append((1, layout.CONTROL))
-        claim, path = max(claims, default=(0, ""))
-        if claim > pinned.size:
-            yield from _cut(fs, context, control, label, pinned.size, claim, path)
-        if label in joined:
-            yield from _seals(fs, context, joined[label], bound.get(label), pinned)
+        if (newest := max(claims))[0] > pinned.size:
+            beyond[label] = newest
+        if label in joined and not context.chunks_only:
+            index = _Index.read(fs, joined[label], pinned)
+            if index is not None and (index.fault() or not index.is_bound(context, bound.get(label))):
+                indexes[label] = index
+    now = _labels_now(fs, context.uri, beyond.keys() | indexes.keys())
+    for label, (claim, path) in beyond.items():
+        size = labels[label].size if label in labels else 0
+        if label not in now or now[label].size < claim:  # else a hub went on writing
+            yield _cut(control, label, size, claim, path)
+    for label, index in indexes.items():
+        sealed_now = {ref.end_seq for ref in now[label].chunks if ref.is_sealed} if label in now else set()
+        grown = len(sealed_now) > len(index.rows)  # by later seals of a running hub
+        if (wrong := index.fault(extended=grown)) is not None:
+            yield LogFinding(index.path, 0, "rebuildable", wrong, label=label)
+        binding = bound.get(label)
+        if not index.is_bound(context, binding) and not (grown and binding and binding.upto_seq > index.last):
+            what = f"no checkpoint of label {label.hex()} is as bound here"
+            yield LogFinding(layout.CHECKPOINT_BINDING, 0, "rebuildable", what, label=label)
 
 
-def _cut(
-    fs: Fs, context: AuditContext, control: Control, label: bytes, size: int, claim: int, path: str
-) -> Iterator[LogFinding]:
-    if _size_now(fs, context.uri, label) >= claim:
-        return  # a hub went on writing
-    what = f"it speaks of entry {claim}, but no file has an entry behind {size}"
+def _size_of(fs: Fs, path: str) -> tuple[int, LogFinding | None]:
+    """The size of a file that follows from the log; a finding if it cannot be opened."""
+    try:
+        return file_size(fs, path), None
+    except (StorageError, OSError) as exc:
+        return 0, unopened(path, exc)
+
+
+def unopened(path: str, exc: Exception) -> LogFinding:
+    """A file that cannot be opened, such as a directory in its place."""
+    if isinstance(exc, LinkError):
+        raise exc
+    derived = path.startswith((f"{layout.OFFSETS}/", f"{layout.NODES}/"))
+    return LogFinding(path, 0, "rebuildable" if derived else "missing", f"it cannot be opened: {exc}")
+
+
+def _cut(control: Control, label: bytes, size: int, claim: int, path: str) -> LogFinding:
     if control.journaled.get(label, 0) >= claim:
         what = (
             f"entries {size + 1} to {claim} are in the write-ahead journal only: a hub that starts here restores them"
         )
-        yield LogFinding(path, 0, "leftover", what, "warning", label=label, stream_seq=size + 1)
-        return
-    yield LogFinding(path, 0, "cut", what, label=label, stream_seq=size + 1)
+        return LogFinding(path, 0, "leftover", what, "warning", label=label, stream_seq=size + 1)
+    what = f"it speaks of entry {claim}, but no file has an entry behind {size}"
+    return LogFinding(path, 0, "cut", what, label=label, stream_seq=size + 1)
 
 
-def settle_active(fs: Fs, uri: str, pinned: LabelPin, findings: list[LogFinding]) -> LabelPin:
+class _Tail(NamedTuple):
+    """The bytes behind the last whole frame of a growing chunk."""
+
+    path: str
+    at: int
+    stream_seq: int
+    data: bytes
+
+
+def settle_active(
+    fs: Fs, uri: str, labels: Mapping[bytes, LabelPin], findings: list[LogFinding]
+) -> dict[bytes, LabelPin]:
     """What lies behind the last whole frame of a growing chunk: a write under way, the trace of a crash, or damage."""
-    ref = pinned.chunks[-1] if pinned.chunks else None
-    if ref is None or ref.kind != "active":
-        return pinned
-    settled = _whole_frames(fs, pinned)
-    at = ref.size if settled is pinned else 0
-    try:
-        rest = read_file(fs, ref.path)[at:]
-    except OSError:
-        return settled  # sealed since
-    if not rest or _size_now(fs, uri, pinned.label) > settled.size:
-        return settled  # or a hub went on writing
-    seq = ref.end_seq + 1 if settled is pinned else ref.start_seq
-    if _may_be_under_way(rest, ref.label, seq):
-        what = "the file ends inside a frame: a write that was cut off, or is under way"
-        finding = LogFinding(ref.path, at, "leftover", what, "warning")
-    else:
-        finding = LogFinding(ref.path, at, "frame", "no frame begins here")
-    findings.append(replace(finding, label=ref.label, stream_seq=seq))
+    settled: dict[bytes, LabelPin] = {}
+    tails: dict[bytes, _Tail] = {}
+    for label, pinned in labels.items():
+        settled[label] = _whole_frames(fs, pinned)
+        try:
+            if (tail := _tail_of(fs, pinned, settled[label])) is not None:
+                tails[label] = tail
+        except FileNotFoundError:
+            continue  # sealed since
+        except (StorageError, OSError) as exc:
+            findings.append(replace(unopened(pinned.active or "", exc), label=label))
+    now = _labels_now(fs, uri, tails.keys())
+    for label, tail in tails.items():
+        if label in now and now[label].size > settled[label].size:
+            continue  # a hub went on writing
+        if _may_be_under_way(tail.data, label, tail.stream_seq):
+            what = "the file ends inside a frame: a write that was cut off, or is under way"
+            finding = LogFinding(tail.path, tail.at, "leftover", what, "warning")
+        else:
+            finding = LogFinding(tail.path, tail.at, "frame", "no frame begins here")
+        findings.append(replace(finding, label=label, stream_seq=tail.stream_seq))
     return settled
+
+
+def _tail_of(fs: Fs, pinned: LabelPin, settled: LabelPin) -> _Tail | None:
+    if pinned.active is None:
+        return None
+    ref = next((ref for ref in settled.chunks if ref.path == pinned.active), None)
+    file = layout.log_file(pinned.active.rpartition("/")[2])
+    data = read_file(fs, pinned.active)
+    if file is None or (
+        ref is None and any(chunk.start_seq < file.start_seq <= chunk.end_seq for chunk in settled.chunks)
+    ):
+        return None  # the name of a chunk that was sealed
+    at, seq = (ref.size, ref.end_seq + 1) if ref is not None else (0, file.start_seq)
+    return _Tail(pinned.active, at, seq, data[at:]) if len(data) > at else None
 
 
 def _whole_frames(fs: Fs, pinned: LabelPin) -> LabelPin:
@@ -185,17 +259,18 @@ def _whole_frames(fs: Fs, pinned: LabelPin) -> LabelPin:
         return pinned
     try:
         data = read_file(fs, ref.path)[: ref.size]
-    except OSError:
+    except (StorageError, OSError):
         return pinned
     if not _may_be_under_way(data, ref.label, ref.start_seq):
         return pinned
     return replace(pinned, chunks=pinned.chunks[:-1])
 
 
-def _size_now(fs: Fs, uri: str, label: bytes) -> int:
-    """How far a label goes at this moment: a running hub may have gone on since it was pinned."""
-    label_pin = pin(uri, [label]).labels.get(label)
-    return 0 if label_pin is None else _whole_frames(fs, label_pin).size
+def _labels_now(fs: Fs, uri: str, labels: Collection[bytes]) -> dict[bytes, LabelPin]:
+    """Labels as they are at this moment: a running hub may have gone on since they were pinned."""
+    if not labels:
+        return {}
+    return {label: _whole_frames(fs, label_pin) for label, label_pin in pin(uri, labels).labels.items()}
 
 
 def _may_be_under_way(rest: bytes, label: bytes, stream_seq: int) -> bool:
@@ -206,36 +281,50 @@ def _may_be_under_way(rest: bytes, label: bytes, stream_seq: int) -> bool:
     return len(rest) < HEADER_BYTES or frame.wanted(rest, 0) > len(rest)
 
 
-def _seals(
-    fs: Fs, context: AuditContext, joined: JoinedLabel, bound: identities.CheckpointBinding | None, pinned: LabelPin
-) -> Iterator[LogFinding]:
-    """The checkpoint index and checkpoint-binding.json: both follow from the seals of the label."""
-    label = joined.label
-    sealed = {ref.end_seq for ref in pinned.chunks if ref.kind != "active"}
-    rows = [row for row in joined.commitments if row.end in sealed]
-    if len(rows) != len(sealed) or context.chunks_only:
-        return  # what the seals should say is not known
-    expected = b"".join(index_entry(label, row.start, row.end, row.root) for row in rows)
-    path = layout.checkpoint_index(label)
-    try:
-        data = read_file(fs, path) or None
-    except OSError:
-        data = None
-    fault = index_fault(data, expected, len(rows), extended=not rows)
-    if fault is not None and data is not None and _size_now(fs, context.uri, label) > pinned.size:
-        fault = index_fault(data, expected, len(rows), extended=True)  # later seals of a running hub
-    if fault is not None:
-        yield LogFinding(path, 0, "rebuildable", fault, label=label)
-    if bound is None or context.identity is None or bound.upto_seq > joined.size:
-        return
-    row = next((row for row in rows if row.end == bound.upto_seq), None)
-    keys = {key.key_id for key in context.identity.keys_valid_at(row.last_ts)} if row else set()
-    opened = context.opened(label)
-    if (
-        row is None
-        or bound.mmr_root != row.root
-        or bound.key_id not in keys
-        or (opened and opened.epoch != bound.epoch)
-    ):
-        what = f"no checkpoint of label {label.hex()} is as bound here"
-        yield LogFinding(layout.CHECKPOINT_BINDING, 0, "rebuildable", what, label=label)
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The checkpoint index of a label, and what the seals of the label say that it should be."""
+
+    label: bytes
+    size: int
+    path: str
+    data: bytes | None
+    expected: bytes
+    rows: tuple[Commitment, ...]
+
+    @classmethod
+    def read(cls, fs: Fs, joined: JoinedLabel, pinned: LabelPin) -> "_Index | None":
+        """Read the index; None if it is not known what the seals should say."""
+        sealed = {ref.end_seq for ref in pinned.chunks if ref.is_sealed}
+        rows = tuple(row for row in joined.commitments if row.end in sealed)
+        if len(rows) != len(sealed):
+            return None
+        path = layout.checkpoint_index(joined.label)
+        try:
+            data = read_file(fs, path) or None
+        except (StorageError, OSError):
+            data = None
+        expected = b"".join(index_entry(joined.label, row.start, row.end, row.root) for row in rows)
+        return cls(joined.label, joined.size, path, data, expected, rows)
+
+    def fault(self, *, extended: bool = False) -> str | None:
+        """Return what is wrong; `extended`: later seals may follow."""
+        if extended and self.data is not None:
+            return index_fault(self.data, self.expected, len(self.rows), extended=True)
+        return index_fault(self.data, self.expected, len(self.rows), extended=not self.rows)
+
+    @property
+    def last(self) -> int:
+        return self.rows[-1].end if self.rows else 0
+
+    def is_bound(self, context: AuditContext, bound: identities.CheckpointBinding | None) -> bool:
+        """Return True if checkpoint-binding.json names a seal of the label, or nothing that can be judged here."""
+        if bound is None or context.identity is None or bound.upto_seq > self.size:
+            return True
+        row = next((row for row in self.rows if row.end == bound.upto_seq), None)
+        if row is None or bound.mmr_root != row.root:
+            return False
+        opened = context.opened(self.label)
+        return bound.key_id in {key.key_id for key in context.identity.keys_valid_at(row.last_ts)} and (
+            opened is None or opened.epoch == bound.epoch
+        )

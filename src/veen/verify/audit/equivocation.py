@@ -3,25 +3,31 @@
 Where both have an entry at one position, both receipts must be the same. If they are not and the hub signed both,
 that is proof of equivocation which anybody can check. If the hub did not sign one of them, that one is forged or
 damaged, and the audit of its directory says so.
+
+The root in a receipt covers all entries before it, so equal receipts at one position that the hub signed show one
+history up to there. What only one side has, or what cannot be read, was not compared: the verdict is incomplete.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from veen.core.errors import FormatError, StatedError, VeenError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.evidence import Equivocation
-from veen.core.objects.identity import HubIdentity
+from veen.core.objects.identity import HubIdentity, HubKey
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
+from veen.fs.errors import StorageError
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.storage import layout
 from veen.storage.control_state import control_records
-from veen.storage.pinned import ChunkRef, LabelPin, Pinned, pin, read_chunk
+from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin, read_chunk, without
 from veen.storage.scan import read_file
 from veen.verify.audit.findings import LogFinding, ordered
+from veen.verify.audit.outer import OuterFiles
 from veen.verify.audit.peaks import archived
 from veen.verify.entry import read_entry
 from veen.verify.identity import signatures_of
@@ -48,16 +54,27 @@ class ProvenEquivocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryComparison:
-    """What comparing two directories gave; `common` counts the positions that both have, by label."""
+    """What comparing two directories gave; `common` counts the positions that were compared, by label."""
 
     hub_id: bytes
     common: dict[bytes, int]
     proven: tuple[ProvenEquivocation, ...]
     findings: tuple[LogFinding, ...]
+    compared: tuple[Coverage, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Bad if the hub signed two histories or one side is forged; incomplete for what was not compared."""
+        reasons = [
+            Reason(Because.EVIDENCE, f"the hub signed two entries {proof.stream_seq} of label {proof.label.hex()}")
+            for proof in self.proven
+        ]
+        reasons += [Reason(Because.EVIDENCE, str(finding)) for finding in self.findings if finding.is_evidence]
+        return Verdict.of(self.compared, reasons)
 
     @property
     def ok(self) -> bool:
-        return not self.proven and not any(finding.is_evidence for finding in self.findings)
+        return self.verdict.is_good
 
 
 def compare(
@@ -67,31 +84,50 @@ def compare(
 
     `trusted` are keys known from elsewhere: without them, or an identity, the directories say whose they are.
     """
-    left, right = pin(one), pin(other)
+    sides = (open_fs(one), open_fs(other))
+    listed = [OuterFiles.read(fs).heads() for fs in sides]  # before the pins: see there
+    views = left, right = pin(one), pin(other)
     who = _same_hub(left, right, identity)
     findings: list[LogFinding] = []
     proven: list[ProvenEquivocation] = []
     common: dict[bytes, int] = {}
-    sides = (open_fs(one), open_fs(other))
+    checkpoints = [_checkpoint_names(fs) for fs in sides]
     for label in sorted(left.labels.keys() & right.labels.keys()):
-        pins = (left.labels[label], right.labels[label])
-        common[label] = min(pins[0].size, pins[1].size)
-        receipts = (_receipts(sides[0], pins[0], pins[1]), _receipts(sides[1], pins[1], pins[0]))
-        proof = _first_conflict(label, receipts, who, findings) or _checkpoints(
-            sides, label, common[label], who, findings
-        )
+        upto = min(left.labels[label].size, right.labels[label].size)
+        first, second = (_Side(fs, view.labels[label], upto) for fs, view in zip(sides, views, strict=True))
+        pair = _Pair(label, who, first, second)
+        proof = pair.compare_receipts() or pair.compare_checkpoints(*(names.get(label, {}) for names in checkpoints))
         if proof is not None:
             proven.append(proof)
+        findings += pair.findings
+        common[label] = pair.agreed
     findings += _controls(sides, who)
     if trusted is not None:
         # Of a key that only one side introduces, the other has no record: either journal may show the way to it.
         faults = [trusted.fault(who, _records(fs), signatures_of(fs)) for fs in sides]
         if (fault := faults[0]) is not None and None not in faults:
             findings.append(LogFinding(layout.IDENTITY, 0, "pin", fault))
-    return DirectoryComparison(hub_id=who.hub_id, common=common, proven=tuple(proven), findings=ordered(findings))
+    key = trusted.to_text() if trusted is not None else None
+    if key is None and identity is not None:
+        key = f"ed25519:{identity.keys[-1].hub_pk.hex()}"
+    rows = [
+        row
+        for view, heads in zip(views, listed, strict=True)
+        for row in view.coverage(key, read=common, stated={StatedBy.OWN_FILES: heads})
+    ]
+    by_log: dict[str, Coverage] = {}
+    for row in sorted(rows, key=lambda row: row.head or 0):  # the side that goes further says how much there is
+        by_log[row.log] = replace(row, read=common.get(bytes.fromhex(row.log), 0))
+    return DirectoryComparison(
+        hub_id=who.hub_id,
+        common=common,
+        proven=tuple(proven),
+        findings=ordered(findings),
+        compared=tuple(by_log[log] for log in sorted(by_log)),
+    )
 
 
-def _same_hub(left: Pinned, right: Pinned, given: HubIdentity | None) -> HubIdentity:
+def _same_hub(left: LogView, right: LogView, given: HubIdentity | None) -> HubIdentity:
     identities = [identity for identity in (given, left.identity, right.identity) if identity is not None]
     if not identities:
         raise NotComparable("neither directory says which hub it is of")
@@ -105,88 +141,146 @@ def _same_hub(left: Pinned, right: Pinned, given: HubIdentity | None) -> HubIden
 # --- entries -------------------------------------------------------------------------------------------------
 
 
-def _receipts(fs: Fs, own: LabelPin, other: LabelPin) -> Iterator[Receipt]:
-    """The receipts of a label in order, as far as the other directory goes."""
-    for ref in own.chunks:
-        if ref.start_seq > other.size:
-            return
-        yield from _of_chunk(fs, ref)
+@dataclass(slots=True)
+class _Side:
+    """The receipts of a label in one directory, in order, as far as both directories go."""
+
+    fs: Fs
+    pinned: LabelPin
+    upto: int
+    first_lost: int | None = None  # the first position whose receipt should be here and cannot be read
+
+    def receipts(self) -> Iterator[Receipt]:
+        expected = 1
+        for ref in self.pinned.chunks:
+            if ref.start_seq > self.upto:
+                break
+            if ref.start_seq > expected:
+                self._lose(next(iter(without((expected, ref.start_seq - 1), self.pinned.erased)), (0, 0))[0])
+            yield from self._of_chunk(ref)
+            expected = ref.end_seq + 1
+
+    def _lose(self, seq: int) -> None:
+        if 0 < seq <= self.upto and (self.first_lost is None or seq < self.first_lost):
+            self.first_lost = seq
+
+    def _of_chunk(self, ref: ChunkRef) -> Iterator[Receipt]:
+        """What cannot be read is left out: the audit of its directory says why."""
+        seq = ref.start_seq
+        try:
+            if ref.kind in ("receipts", "heads"):
+                for item in archived(self.fs, ref):
+                    if item.receipt is not None:
+                        yield item.receipt
+                    seq = item.stream_seq + 1
+                return
+            data, pos = read_chunk(self.fs, ref), 0
+            while seq <= ref.end_seq and (entry := read_entry(data, pos, ref, seq)) is not None:
+                if entry.item is not None and entry.item.receipt is not None:
+                    yield entry.item.receipt
+                else:
+                    self._lose(seq)
+                seq, pos = seq + 1, pos + entry.length
+        except (VeenError, OSError):
+            pass
+        if seq <= ref.end_seq:
+            self._lose(seq)
 
 
-def _of_chunk(fs: Fs, ref: ChunkRef) -> Iterator[Receipt]:
-    """What cannot be read is left out: the audit of its directory names it."""
-    try:
-        if ref.kind in ("receipts", "heads"):
-            yield from (item.receipt for item in archived(fs, ref) if item.receipt is not None)
-            return
-        data = read_chunk(fs, ref)
-    except (VeenError, OSError):
-        return
-    pos = 0
-    for seq in range(ref.start_seq, ref.end_seq + 1):
-        entry = read_entry(data, pos, ref, seq)
-        if entry is None:
-            return
-        if entry.item is not None and entry.item.receipt is not None:
-            yield entry.item.receipt
-        pos += entry.length
+@dataclass(slots=True)
+class _Pair:
+    """One label in both directories."""
 
+    label: bytes
+    who: HubIdentity
+    left: _Side
+    right: _Side
+    findings: list[LogFinding] = field(default_factory=list)
+    agreed: int = 0  # up to this position both sides have the history that the hub signed
 
-def _first_conflict(
-    label: bytes, receipts: tuple[Iterator[Receipt], Iterator[Receipt]], who: HubIdentity, findings: list[LogFinding]
-) -> ProvenEquivocation | None:
-    a, b = next(receipts[0], None), next(receipts[1], None)
-    while a is not None and b is not None:
-        if a.stream_seq == b.stream_seq:
-            if (a.leaf_hash, a.mmr_root) != (b.leaf_hash, b.mmr_root):
-                if (proof := _prove(label, a.stream_seq, a, b, who)) is not None:
-                    return proof
-                what = "the directories differ here, and the hub did not sign both: one of them is forged or damaged"
-                findings.append(LogFinding(layout.LOG, 0, "hub_sig", what, label=label, stream_seq=a.stream_seq))
-            a, b = next(receipts[0], None), next(receipts[1], None)
-        elif a.stream_seq < b.stream_seq:
-            a = next(receipts[0], None)
+    def compare_receipts(self) -> ProvenEquivocation | None:
+        """Return the proof of the first position for which the hub signed two entries."""
+        sides = (self.left.receipts(), self.right.receipts())
+        newest: Receipt | None = None
+        a, b = next(sides[0], None), next(sides[1], None)
+        while a is not None and b is not None:
+            if a.stream_seq == b.stream_seq:
+                if (a.leaf_hash, a.mmr_root) != (b.leaf_hash, b.mmr_root):
+                    if (proof := _prove(self.label, a.stream_seq, a, b, self.who)) is not None:
+                        return proof
+                    what = "the directories differ here, and the hub did not sign both: one is forged or damaged"
+                    self._add(layout.LOG, "hub_sig", what, a.stream_seq)
+                else:
+                    newest = a
+                a, b = next(sides[0], None), next(sides[1], None)
+            elif a.stream_seq < b.stream_seq:
+                a = next(sides[0], None)
+            else:
+                b = next(sides[1], None)
+        if newest is not None:
+            self._agree(newest, newest.stream_seq)
+        return None
+
+    def compare_checkpoints(self, left: Mapping[int, str], right: Mapping[int, str]) -> ProvenEquivocation | None:
+        """Checkpoints outlive the entries below them; those of one position must agree as well (D-40)."""
+        newest: Checkpoint | None = None
+        for seq in sorted(left.keys() & right.keys()):
+            if seq > self.left.upto:
+                break
+            path = f"{layout.LOG}/{left[seq]}"
+            try:
+                a, b = (Checkpoint.from_bytes(read_file(side.fs, path)) for side in (self.left, self.right))
+            except (FormatError, StorageError, OSError):
+                continue
+            if a.mmr_root == b.mmr_root:
+                newest = a
+                continue
+            if (proof := _prove(self.label, seq, a, b, self.who)) is not None:
+                return proof
+            self._add(path, "seal", "the checkpoints differ, and the hub did not sign both", seq)
+        if newest is not None and newest.upto_seq > self.agreed:
+            self._agree(newest, newest.upto_seq)
+        for side in (self.left, self.right):
+            if side.first_lost is not None:
+                self.agreed = min(self.agreed, side.first_lost - 1)
+        for finding in self.findings:
+            self.agreed = min(self.agreed, (finding.stream_seq or 1) - 1)
+        return None
+
+    def _agree(self, signed: Receipt | Checkpoint, seq: int) -> None:
+        try:
+            _verify(signed, self.who)
+        except VerifyError:
+            self._add(layout.LOG, "hub_sig", "both directories have what the hub did not sign", seq)
         else:
-            b = next(receipts[1], None)
-    return None
+            self.agreed = max(self.agreed, seq)
+
+    def _add(self, path: str, code: str, what: str, seq: int) -> None:
+        self.findings.append(LogFinding(path, 0, code, what, label=self.label, stream_seq=seq))
+
+
+def _verify(signed: Receipt | Checkpoint, who: HubIdentity) -> HubKey:
+    return who.verify_receipt(signed) if isinstance(signed, Receipt) else who.verify_checkpoint(signed, 0)
 
 
 def _prove(
     label: bytes, seq: int, a: Receipt | Checkpoint, b: Receipt | Checkpoint, who: HubIdentity
 ) -> ProvenEquivocation | None:
     try:
-        keys = [
-            who.verify_receipt(signed) if isinstance(signed, Receipt) else who.verify_checkpoint(signed, 0)
-            for signed in (a, b)
-        ]
+        keys = [_verify(signed, who) for signed in (a, b)]
         evidence = Equivocation.of(a, b, one_pk=keys[0].hub_pk, other_pk=keys[1].hub_pk)
     except VerifyError:
         return None
     return ProvenEquivocation(label=label, stream_seq=seq, evidence=evidence)
 
 
-def _checkpoints(
-    sides: tuple[Fs, Fs], label: bytes, size: int, who: HubIdentity, findings: list[LogFinding]
-) -> ProvenEquivocation | None:
-    """Checkpoints outlive the entries below them; those of one position must agree as well (D-40)."""
-    names = [{name for name in fs.list(layout.LOG) if _upto(name, label)} for fs in sides]
-    for name in sorted(names[0] & names[1]):
-        seq = _upto(name, label)
-        try:
-            a, b = (Checkpoint.from_bytes(read_file(fs, f"{layout.LOG}/{name}")) for fs in sides)
-        except (FormatError, OSError):
-            continue
-        if seq <= size and a.mmr_root != b.mmr_root:
-            if (proof := _prove(label, seq, a, b, who)) is not None:
-                return proof
-            what = "the checkpoints differ, and the hub did not sign both"
-            findings.append(LogFinding(f"{layout.LOG}/{name}", 0, "seal", what, label=label, stream_seq=seq))
-    return None
-
-
-def _upto(name: str, label: bytes) -> int:
-    file = layout.log_file(name)
-    return file.end_seq if file is not None and file.kind == "checkpoint" and file.label == label else 0
+def _checkpoint_names(fs: Fs) -> dict[bytes, dict[int, str]]:
+    """The names of all checkpoints, by label and position: listed once, however many labels there are."""
+    names: dict[bytes, dict[int, str]] = {}
+    for name in fs.list(layout.LOG):
+        if name.startswith("checkpoint-") and (file := layout.log_file(name)) and file.kind == "checkpoint":
+            names.setdefault(file.label, {})[file.end_seq] = name
+    return names
 
 
 # --- control records -----------------------------------------------------------------------------------------

@@ -72,14 +72,14 @@ def fast_check(data: bytes, ref: ChunkRef, context: AuditContext, peaks: Peaks) 
         v = decode(data, ref.label, max_msg_bytes=DEFAULT_LIMITS.max_msg_bytes)
     except Departs:
         return None
-    if not len(v) or v.end != len(data) or not np.array_equal(v.stream_seq, np.arange(ref.start_seq, ref.end_seq + 1)):
+    if not len(v) or v.end != len(data) or not v.counts(ref.start_seq, ref.end_seq):
         return None
     if (np.diff(v.hub_ts) < 0).any() or (v.prev_ack >= v.stream_seq).any() or not _sizes_hold(data, v, context):
         return None
     mmr = _tree_after(Mmr(ref.start_seq - 1, peaks), _cut(data, v.leaf_at), _cut(data, v.root_at))
     if mmr is None:  # I3
         return None
-    entry_hashes = Span.of(0, _cut(data, v.frame_at + FRAME_HASH_AT) if ref.kind != "active" else ())
+    entry_hashes = Span.of(0, _cut(data, v.frame_at + FRAME_HASH_AT) if ref.is_sealed else ())
     clean = Clean(
         mmr=mmr,
         entry_hashes=Mmr(entry_hashes.end, entry_hashes.peaks()),

@@ -45,6 +45,7 @@ CODES: Final = {
     "journal": "the write-ahead journal is broken",
     "anchor": "the local chain of anchors is broken",
     "witness": "the witnesses of the policy do not vouch for this log",
+    "policy": "the log may be good, and fewer witnesses cosigned it than the policy asks for",
     "history": "the log does not continue what an earlier audit has seen",
     "unverified": "could not be checked, because of damage that is told elsewhere",
     "unknown": "a file that no hub writes",

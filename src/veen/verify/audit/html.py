@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from veen.core.verdict import Outcome, Verdict
 from veen.verify.audit.findings import CODES, LogFinding
 from veen.verify.audit.tables import Commitment
 
@@ -23,7 +24,7 @@ _DASHES: Final = ("", "6 3", "2 3")
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem;padding:0 1rem;color:#1b1b1b;background:#fff}
 header{display:flex;justify-content:space-between;gap:1rem;font-size:13px;color:#555;border-bottom:1px solid #ddd}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.good{color:#11622f}.bad{color:#a11}
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.good{color:#11622f}.bad{color:#a11}.warn{color:#8a5a00}
 table{border-collapse:collapse;width:100%;font-size:13px}td,th{text-align:left;padding:.25rem .5rem;
 border-bottom:1px solid #ddd;vertical-align:top}code{font-size:12px;word-break:break-all}svg{width:100%;height:auto}
 ul{padding-left:1.2rem}.axis{stroke:#888;stroke-width:1}.curve{fill:none;stroke-width:2}.chunk{fill-opacity:.25}
@@ -35,7 +36,11 @@ tr,svg{break-inside:avoid}h2{break-after:avoid}thead{display:table-header-group}
 """
 
 
-_MARKS: Final = {True: "\u2713", False: "\u2717"}
+_TITLES: Final = {  # title, class and mark
+    Outcome.GOOD: ("The evidence is good", "good", "\u2713"),
+    Outcome.INCOMPLETE: ("The verdict is incomplete", "warn", "?"),
+    Outcome.BAD: ("The evidence is bad", "bad", "\u2717"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class ReportContext:
 
 def page(
     verdict: dict[str, Any],
+    outcome: Verdict,
     keys_line: str,
     commitments: Sequence[Commitment],
     findings: Sequence[LogFinding],
@@ -60,14 +66,18 @@ def page(
 ) -> str:
     """The whole page; equal results, and equal `about`, give equal bytes."""
     about = about or ReportContext()
-    good = bool(verdict["ok"])
-    title = "The evidence is good" if good else "The evidence is bad"
+    title, style, mark = _TITLES[outcome.value]
     more = f"<p>The first {_MAX_ROWS} of {len(findings)}; the table has all.</p>" if len(findings) > _MAX_ROWS else ""
     parts = [
         f"<header><span>VEEN audit</span><span>hub {escape((verdict['hub_id'] or 'unknown')[:16])}</span>"
         f"<span>{escape(about.made_at)}</span></header>",
         f"<p class='{'bad' if verdict['keys'] == 'not pinned' else 'good'}'>{escape(keys_line)}</p>",
-        f"<h1 class='{'good' if good else 'bad'}'>{_MARKS[good]} {title}</h1>",
+        f"<h1 class='{style}'>{mark} {title}</h1>",
+        "<ul>" + "".join(f"<li>{escape(reason.text)}</li>" for reason in outcome.reasons) + "</ul>"
+        if outcome.reasons
+        else "",
+        "<h2>What was compared</h2>",
+        _table(("stream", "label", "read up to", "head", "stated by", "checked under"), _compared(outcome, about)),
         "<h2>Findings</h2>",
         _grid(verdict, findings, about) if findings else "<p class='good'>None.</p>",
         _table(("severity", "entry", "file", "byte", "what"), _found(findings)) if findings else "",
@@ -125,6 +135,20 @@ def _unchecked(verdict: dict[str, Any]) -> Iterable[str]:
     yield "What the messages say: they are sealed, and were not opened."
     yield "Entries after the last one here, and labels that the hub did not hand over."
     yield "Whether the hub shows others another log: compare two copies with veen audit diff."
+
+
+def _compared(outcome: Verdict, about: ReportContext) -> Iterable[tuple[str, ...]]:
+    for row in outcome.compared[:_MAX_ROWS]:
+        name = about.names.get(bytes.fromhex(row.log))
+        style = "" if row.is_whole else " class='bad'"
+        yield (
+            escape(name or "not known here"),
+            f"<code>{escape(row.log)}</code>",
+            f"<span{style}>{row.read:,}</span>",
+            "none" if row.head is None else f"{row.head:,}",
+            escape(row.stated_by.value),
+            f"<code>{escape(row.identity or 'keys that the directory names')}</code>",
+        )
 
 
 def _labels(verdict: dict[str, Any], about: ReportContext) -> Iterable[tuple[str, ...]]:

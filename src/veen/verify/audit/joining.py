@@ -90,9 +90,9 @@ class LabelJoin:
             times = (report.first_ts, report.last_ts)
             chunk = (ref.label, ref.start_seq, ref.end_seq, report.peaks, self.root, ref.entries)
             self.commitments.append(Commitment(*chunk, *times))
-        self._at_seal = ref.kind != "active"
+        self._at_seal = ref.is_sealed
+        self._sealed_bytes = report.total_bytes if self._at_seal else 0
         if self._at_seal:
-            self._sealed_bytes = report.total_bytes
             self.cursors = self._cursors()
 
     def _gap(self, first: int, last: int) -> None:

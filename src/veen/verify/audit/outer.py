@@ -1,4 +1,4 @@
-"""The outer log of a data directory, judged by a policy: are its checkpoints those that the witnesses cosigned?
+"""The check of the outer log of a data directory by a policy: are its checkpoints those that the witnesses cosigned?
 
     note      published, signed by the key that a control record binds, cosigned as the policy asks
     leaves    lead to the root of the note
@@ -6,28 +6,34 @@
 
 So nobody who asks those witnesses is shown another list, and up to the newest listed checkpoint of each label the log
 here is the one of that list.
+
+Note and leaves are read before the log is pinned: a running hub lists a head when the journal has its entry, so
+whatever is listed by then is in the view of the log.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Final, Self
 
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import OuterKey
-from veen.core.tlog.errors import TlogError
+from veen.core.tlog.errors import QuorumError, TlogError
 from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tlog.tree import TreeCursor, leaf_hash
+from veen.fs.errors import LinkError, StorageError
 from veen.fs.local import Fs
 from veen.storage import layout
-from veen.storage.pinned import LabelPin
+from veen.storage.pinned import LabelPin, pin
 from veen.storage.scan import read_file
 from veen.verify.audit.anchored import roots_after
 from veen.verify.audit.findings import LogFinding
 
 _OFFSET_BYTES: Final = 8
 _CODE: Final = "witness"
+_NOT_MET: Final = "policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +45,85 @@ class WitnessVerdict:
     cosigned: Mapping[str, int]  # names of the policy, with the time
     covered: int  # entries up to the newest listed checkpoint of their label
     entries: int
+    heads: Mapping[bytes, int]  # the newest listed checkpoint of each label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterFiles:
+    """The files of an outer log as they were before the log was pinned; None: there is no such file."""
+
+    note: bytes | None
+    offsets: bytes | None
+    leaves: bytes | None
+    findings: tuple[LogFinding, ...] = ()
+
+    @classmethod
+    def read(cls, fs: Fs) -> Self:
+        """Read the note before the leaves: the list grows, so it has the leaves that the note counts."""
+        data: dict[str, bytes | None] = {}
+        findings = []
+        for path in (layout.OUTER_PUBLISHED, layout.OUTER_OFFSETS, layout.OUTER_LEAVES):
+            try:
+                data[path] = read_file(fs, path) if fs.exists(path) else None
+            except (StorageError, OSError) as exc:
+                if isinstance(exc, LinkError):
+                    raise
+                data[path] = None
+                findings.append(LogFinding(path, 0, _CODE, f"it cannot be opened: {exc}"))
+        note, offsets, leaves = data.values()
+        return cls(note=note, offsets=offsets, leaves=leaves, findings=tuple(findings))
+
+    def split(self) -> Iterator[bytes]:
+        """Yield the leaves up to the first that is cut off."""
+        offsets, data, start = self.offsets or b"", self.leaves or b"", 0
+        for at in range(0, len(offsets) - _OFFSET_BYTES + 1, _OFFSET_BYTES):
+            end = int.from_bytes(offsets[at : at + _OFFSET_BYTES], "big")
+            if not start < end <= len(data):
+                return
+            yield data[start:end]
+            start = end
+
+    def heads(self) -> dict[bytes, int]:
+        """Return the newest listed position of each label, as far as the list can be read."""
+        heads: dict[bytes, int] = {}
+        for raw in self.split():
+            try:
+                checkpoint = OuterLeaf.from_bytes(raw).checkpoint()
+            except TlogError:
+                break
+            if checkpoint is not None:
+                heads[checkpoint.label_curr] = max(checkpoint.upto_seq, heads.get(checkpoint.label_curr, 0))
+        return heads
 
 
 class _Fault(Exception):
-    def __init__(self, path: str, message: str, *, label: bytes | None = None, seq: int | None = None) -> None:
+    def __init__(
+        self, path: str, message: str, *, label: bytes | None = None, seq: int | None = None, code: str = _CODE
+    ) -> None:
         super().__init__(message)
-        self.finding = LogFinding(path, 0, _CODE, message, label=label, stream_seq=seq)
+        self.finding = LogFinding(path, 0, code, message, label=label, stream_seq=seq)
 
 
 def check_outer(
     fs: Fs,
+    uri: str,
+    files: OuterFiles,
     policy: WitnessPolicy,
     outer_key: OuterKey | None,
     labels: Mapping[bytes, LabelPin],
     roots: Mapping[bytes, tuple[int, bytes | None]],
+    wanted: frozenset[bytes] | None,
 ) -> tuple[WitnessVerdict | None, list[LogFinding]]:
-    """`roots`: size and root of each label as they were audited; None as a root: it could not be followed so far."""
+    """Compare the list with the log that was audited; `wanted` are the labels that were asked for.
+
+    `roots`: size and root of each label as they were audited; None as a root: it could not be followed so far.
+    """
+    if files.findings:
+        return None, list(files.findings)
     try:
-        head, cosigned = _note(fs, policy, outer_key)
-        newest = _newest(_leaves(fs, head))
+        head, cosigned = _note(files, policy, outer_key)
+        newest = _newest(_leaves(files, head))
+        _beyond(uri, newest, roots, wanted)
         covered = 0
         for label, checkpoint in sorted(newest.items()):
             if label in labels:
@@ -66,46 +132,52 @@ def check_outer(
     except _Fault as exc:
         return None, [exc.finding]
     entries = sum(size for size, _ in roots.values())
-    return WitnessVerdict(origin=head.origin, size=head.size, cosigned=cosigned, covered=covered, entries=entries), []
+    heads = {label: checkpoint.upto_seq for label, checkpoint in newest.items()}
+    verdict = WitnessVerdict(
+        origin=head.origin, size=head.size, cosigned=cosigned, covered=covered, entries=entries, heads=heads
+    )
+    return verdict, []
 
 
-def _note(fs: Fs, policy: WitnessPolicy, outer_key: OuterKey | None) -> tuple[LogCheckpoint, Mapping[str, int]]:
+def _note(
+    files: OuterFiles, policy: WitnessPolicy, outer_key: OuterKey | None
+) -> tuple[LogCheckpoint, Mapping[str, int]]:
     path = layout.OUTER_PUBLISHED
-    if not fs.exists(path):
-        raise _Fault(path, "no note of an outer log is here, so no witness has cosigned anything")
+    if files.note is None:
+        raise _Fault(path, "no note of an outer log is here, so no witness has cosigned anything", code=_NOT_MET)
     if outer_key is None:
         raise _Fault(path, "no record of the control journal binds the key of an outer log")
     try:
-        note = Note.from_bytes(read_file(fs, path))
-        accepted = policy.check(note)
+        note = Note.from_bytes(files.note)
         vkey = VerifierKey.parse(outer_key.vkey)
     except TlogError as exc:
-        raise _Fault(path, f"the published note does not satisfy the witness policy: {exc}") from exc
+        raise _Fault(path, f"the published note cannot be read: {exc}") from exc
+    try:
+        accepted = policy.check(note)
+    except TlogError as exc:
+        code = _NOT_MET if isinstance(exc, QuorumError) else _CODE
+        raise _Fault(path, f"the published note does not satisfy the witness policy: {exc}", code=code) from exc
     if accepted.log != vkey:
         raise _Fault(path, f"the policy lists another key for {vkey.name} than the one that the hub has bound")
     return accepted.checkpoint, accepted.cosigned
 
 
-def _leaves(fs: Fs, head: LogCheckpoint) -> list[OuterLeaf]:
+def _leaves(files: OuterFiles, head: LogCheckpoint) -> list[OuterLeaf]:
     """Those that the note counts, if they lead to its root."""
-    for path in (layout.OUTER_OFFSETS, layout.OUTER_LEAVES):
-        if not fs.exists(path):
+    for path, data in ((layout.OUTER_OFFSETS, files.offsets), (layout.OUTER_LEAVES, files.leaves)):
+        if data is None:
             raise _Fault(path, "the list that the witnesses cosigned is not here")
-    offsets, data = read_file(fs, layout.OUTER_OFFSETS), read_file(fs, layout.OUTER_LEAVES)
-    if len(offsets) < head.size * _OFFSET_BYTES:
+    if len(files.offsets or b"") < head.size * _OFFSET_BYTES:
         raise _Fault(layout.OUTER_OFFSETS, f"fewer leaves than the {head.size} that the witnesses cosigned")
-    cursor, start, leaves = TreeCursor(), 0, []
-    for number in range(head.size):
-        end = int.from_bytes(offsets[number * _OFFSET_BYTES : (number + 1) * _OFFSET_BYTES], "big")
-        leaf = data[start:end]
-        if not start < end <= len(data):
-            raise _Fault(layout.OUTER_LEAVES, f"leaf {number} is cut off")
+    cursor, leaves = TreeCursor(), []
+    for number, leaf in enumerate(islice(files.split(), head.size)):
         cursor.append(leaf_hash(leaf))
         try:
             leaves.append(OuterLeaf.from_bytes(leaf))
         except TlogError as exc:
             raise _Fault(layout.OUTER_LEAVES, f"leaf {number}: {exc}") from exc
-        start = end
+    if len(leaves) < head.size:
+        raise _Fault(layout.OUTER_LEAVES, f"leaf {len(leaves)} is cut off")
     if cursor.root() != head.root:
         raise _Fault(layout.OUTER_LEAVES, "the leaves do not lead to the root that the witnesses cosigned")
     return leaves
@@ -131,13 +203,28 @@ def _newest(leaves: list[OuterLeaf]) -> dict[bytes, Checkpoint]:
     return newest
 
 
+def _beyond(
+    uri: str,
+    newest: Mapping[bytes, Checkpoint],
+    roots: Mapping[bytes, tuple[int, bytes | None]],
+    wanted: frozenset[bytes] | None,
+) -> None:
+    """Look again before accusing a log of being shorter than the list."""
+    sizes = {label: roots[label][0] if label in roots else 0 for label in newest if wanted is None or label in wanted}
+    beyond = {label: newest[label].upto_seq for label, size in sizes.items() if newest[label].upto_seq > size}
+    now = pin(uri, beyond.keys(), reach=beyond).heads if beyond else {}
+    for label, upto_seq in sorted(beyond.items()):
+        if now.get(label, 0) < upto_seq:
+            what = f"the witnesses cosigned a list that counts entry {upto_seq}; the log here ends with {sizes[label]}"
+            raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
+
+
 def _compare(fs: Fs, pinned: LabelPin, audited: tuple[int, bytes | None], checkpoint: Checkpoint) -> None:
     """The newest listed checkpoint is one of the log here."""
     label, upto_seq = pinned.label, checkpoint.upto_seq
     size, head_root = audited
     if upto_seq > size:
-        what = f"the witnesses cosigned a list that counts entry {upto_seq}; the log here ends with {size}"
-        raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
+        return  # `_beyond` has looked again: a running hub has written it since
     root = head_root if upto_seq == size else roots_after(fs, pinned, (upto_seq,)).get(upto_seq)
     if root is not None and root != checkpoint.mmr_root:
         what = "the witnesses cosigned a list with another root after this entry than the log here has"

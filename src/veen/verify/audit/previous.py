@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from veen.core.errors import StatedError
+from veen.core.verdict import Verdict
 from veen.fs.inside import FileRefused, check_inside, check_size, read_path
 from veen.verify.audit import findings as found_tables
 from veen.verify.audit.findings import LogFinding
@@ -77,6 +78,8 @@ class Previous:
             cursors = _table(directory / CURSORS_FILE, CURSORS).to_pylist()
             if type(verdict) is not dict or verdict.get("kind") != "veen.audit":
                 raise PreviousError(f"{directory / VERDICT_FILE}: not the verdict of an audit")
+            if "verdict" in verdict:
+                Verdict.from_json(verdict["verdict"])
             commitments = [Commitment(**{**row, "peaks": tuple(row["peaks"])}) for row in rows]
             return cls.of(verdict, findings, commitments, (Cursor(**row) for row in cursors))
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException, FileRefused) as exc:
@@ -89,11 +92,27 @@ class Previous:
                 f"the earlier audit is of hub {hub_before}, this is {hub_id.hex() if hub_id else 'unknown'}"
             )
 
-    def check_pin(self, pin: str | None) -> None:
-        """What is not read again was judged by the keys of that audit: they must have been pinned just so."""
-        if pin is not None and self.verdict.get("pin") != pin:
-            before = self.verdict.get("pin") or "no key"
-            raise PreviousError(f"the earlier audit pinned {before}, this one {pin}: a whole audit is needed")
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Check that what is not read again was judged as this audit would: all inputs must be equal (REVIEW P2-2).
+
+        An audit by an earlier version does not say what its inputs were, and may itself go on from other ones.
+        """
+        before = self.verdict.get("inputs")
+        if type(before) is not dict:
+            raise PreviousError(
+                "the earlier audit does not say under which options it was made: a whole audit is needed, once"
+            )
+        for name in sorted({*before, *inputs}):
+            if before.get(name) != inputs.get(name):
+                was, now = (f"{name} {value.get(name)}" for value in (before, inputs))
+                raise PreviousError(
+                    f"the earlier audit was made with {was}, this one with {now}: a whole audit is needed"
+                )
+
+    @property
+    def heads(self) -> dict[bytes, int]:
+        """The last entry of each label that was found true."""
+        return {label: self.head(label) for label in self.commitments}
 
     def _own(self, label: bytes) -> Cursor | None:
         return next((cursor for cursor in self.cursors.get(label, ()) if cursor.client_id is None), None)

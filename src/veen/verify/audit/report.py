@@ -1,7 +1,7 @@
 """An audit for people and programs: one page of text, one JSON document, one HTML file, and the tables."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from veen.core.objects.identity import canonical_json
+from veen.core.verdict import Because, Outcome, Reason, Verdict
 from veen.fs.local import OsFs
 from veen.verify.audit.findings import CODES, LogFinding
 from veen.verify.audit.html import ReportContext, page
@@ -27,6 +28,8 @@ def document(result: AuditResult) -> dict[str, Any]:
         "kind": "veen.audit",
         "ver": 1,
         "ok": result.ok,
+        "verdict": result.verdict.to_json(),
+        "inputs": dict(result.inputs),
         "level": result.level,
         "hub_id": result.hub_id.hex() if result.hub_id else None,
         "counts": dict(result.counts),
@@ -80,10 +83,28 @@ def _worst_first(findings: tuple[LogFinding, ...]) -> list[LogFinding]:
     )
 
 
-def verdict(summary: dict[str, Any]) -> str:
+def verdict_of(summary: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of an audit from what `document` gave, be it now or in an earlier version.
+
+    An audit by an earlier version does not say what it compared: without bad evidence its verdict is incomplete.
+    """
+    if "verdict" in summary:
+        return Verdict.from_json(summary["verdict"])
+    reasons = [Reason(Because.COVERAGE, "the stored verdict does not say what was compared")]
+    if not summary["ok"]:
+        first = next((finding["message"] for finding in summary["findings"]["first"]), "the stored verdict is bad")
+        reasons.insert(0, Reason(Because.EVIDENCE, first))
+    return Verdict((), tuple(reasons))
+
+
+def headline(summary: dict[str, Any]) -> str:
     """One line."""
     counts, findings = summary["counts"], summary["findings"]
-    said = "the evidence is good" if summary["ok"] else "the evidence is BAD"
+    said = {
+        Outcome.GOOD: "the evidence is good",
+        Outcome.BAD: "the evidence is BAD",
+        Outcome.INCOMPLETE: "the verdict is incomplete",
+    }[verdict_of(summary).value]
     return (
         f"{said}: {counts['labels']} labels, {counts['entries']} entries, {counts['signatures']} signatures verified, "
         f"{findings['errors']} errors, {findings['warnings']} warnings"
@@ -104,7 +125,7 @@ def keys_line(summary: dict[str, Any]) -> str:
 def lines(summary: dict[str, Any]) -> Iterator[str]:
     """One page, from what `document` gave, be it now or in an earlier audit."""
     yield keys_line(summary)
-    yield verdict(summary)
+    yield headline(summary)
     yield f"hub      {summary['hub_id'] or 'unknown'}"
     yield f"level    {summary['level']}" + (
         "" if summary["level"] == "full" else "  (not every signature was verified)"
@@ -144,6 +165,9 @@ def write(result: AuditResult, directory: Path, about: ReportContext | None = No
         buffer = BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         fs.replace(name, buffer.getvalue())
-    fs.replace(REPORT_FILE, page(summary, keys_line(summary), result.commitments, result.findings, about).encode())
+    fs.replace(
+        REPORT_FILE,
+        page(summary, result.verdict, keys_line(summary), result.commitments, result.findings, about).encode(),
+    )
     fs.replace(VERDICT_FILE, canonical_json(summary))
     return summary

@@ -17,29 +17,31 @@ chunks were dealt out.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.tlog.policy import WitnessPolicy
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
+from veen.fs.errors import StorageError
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.storage import layout
 from veen.storage.control_state import fence_fault
-from veen.storage.pinned import ChunkRef, LabelPin, pin
+from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin
 from veen.verify.audit import findings as found_tables
 from veen.verify.audit import tables
 from veen.verify.audit.anchored import check_anchored
 from veen.verify.audit.chunk import ChunkReport, ChunkTask, ClaimedCheck, check_chunk, check_claimed
 from veen.verify.audit.context import AuditContext, AuditOptions, Level, known_profiles
 from veen.verify.audit.control import Control, read_control
-from veen.verify.audit.directory import check_directory, check_ends, read_identity, settle_active
+from veen.verify.audit.directory import check_directory, check_ends, read_identity, settle_active, unopened
 from veen.verify.audit.engine import AuditEngine, PythonEngine
 from veen.verify.audit.findings import LogFinding, ordered
 from veen.verify.audit.joining import JoinedLabel, LabelJoin
-from veen.verify.audit.outer import WitnessVerdict, check_outer
+from veen.verify.audit.outer import OuterFiles, WitnessVerdict, check_outer
 from veen.verify.audit.peaks import Frontier
 from veen.verify.audit.previous import Previous
 from veen.verify.identity import pin_fault
@@ -77,11 +79,22 @@ class AuditResult:
     pin: TrustedKeys | None = None  # the keys that were trusted before; None: only the directory named them
     identity_given: bool = False  # whether the identity record came from elsewhere
     witnesses: WitnessVerdict | None = None  # what the witnesses of a policy vouch for; None: not asked, or they do not
+    compared: tuple[Coverage, ...]  # by label: how far it was read, and how far it goes by whose word
+    inputs: Mapping[str, Any]  # all options that what was found depends on: an audit goes on only from equal ones
+
+    @property
+    def verdict(self) -> Verdict:
+        """Bad if a finding is about the log itself; incomplete if less was compared than there is, or asked for."""
+        by_code: dict[str, list[LogFinding]] = {}
+        for finding in self.findings:
+            if finding.severity == "error" or finding.code == "unverified":
+                by_code.setdefault(finding.code, []).append(finding)
+        return Verdict.of(self.compared, (_reason(code, found_here) for code, found_here in by_code.items()))
 
     @property
     def ok(self) -> bool:
-        """Whether the evidence is good: warnings, and files that can be made again, do not count against it."""
-        return not any(finding.is_evidence for finding in self.findings)
+        """True if the verdict is good. Warnings do not count against it."""
+        return self.verdict.is_good
 
     @property
     def findings_table(self) -> pa.Table:
@@ -116,15 +129,21 @@ class _Audit:
         self._progress = progress
         self._fs: Fs = open_fs(uri)
         self._findings: list[LogFinding] = []
+        self._listed: Mapping[bytes, int] = {}  # the heads in the outer log, before the log was pinned
+        self._view: LogView
 
     def run(self) -> AuditResult:
         options, fs = self._options, self._fs
         self._progress("pinning the log")
-        pinned = pin(self._uri, options.labels)
+        outer = OuterFiles.read(fs)  # before the pin: whatever is listed by now is in the view of the log
+        self._listed = outer.heads()
+        earlier = self._since.heads if self._since is not None else {}
+        reach = {label: head for label, head in earlier.items() if options.labels is None or label in options.labels}
+        pinned = self._view = pin(self._uri, options.labels, reach=reach)
         identity = read_identity(fs, options, self._findings)
         if self._since is not None:
             self._since.check_hub(identity.hub_id if identity else None)
-            self._since.check_pin(options.pin.to_text() if options.pin else None)
+            self._since.check_inputs(options.inputs)
         # After the pin: whatever authorises a pinned entry was written before it.
         control = read_control(fs, identity, verify=options.level != "structure")
         if (fault := pin_fault(options.pin, options.identity, identity, control.fold, self._fs)) is not None:
@@ -144,11 +163,13 @@ class _Audit:
         if not options.chunks_only:
             self._findings += control.findings
         labels = {label: self._sane(label_pin) for label, label_pin in sorted(pinned.labels.items())}
-        self._findings += check_directory(fs, context, control, labels, all_labels=options.labels is None)
+        labels = settle_active(fs, self._uri, labels, self._findings)
+        self._take(layout.LOG, check_directory(fs, context, control, labels, all_labels=options.labels is None))
         resumed = {label: self._resume(label_pin, identity) for label, label_pin in labels.items()}
         self._check_gone(labels)
         joined = self._judge(context, labels, resumed)
-        self._findings += check_ends(fs, context, control, labels, joined, options.labels)
+        ends = check_ends(fs, context, control, labels, joined, options.labels, self._listed)
+        self._take(layout.LOG, ends)
         heads = ((label, part.size, part.root) for label, part in joined.items())
         if options.labels is None and (fault := fence_fault(control.last, heads)) is not None:
             self._findings.append(LogFinding(layout.CONTROL, 0, "control", fault))
@@ -156,11 +177,25 @@ class _Audit:
             roots = {label: (part.size, part.root) for label, part in joined.items()}
             self._findings += check_anchored(fs, control.fold.anchors, labels, roots)
         result = self._result(context, control, labels, joined, resumed)
-        return result if options.policy is None else self._witnessed(result, options.policy, control, labels, joined)
+        if options.policy is None:
+            return result
+        return self._witnessed(result, outer, options.policy, control, labels, joined)
+
+    def _take(self, where: str, findings: Iterator[LogFinding]) -> None:
+        """Add findings. What cannot be opened is a finding, too, and ends the checks that need it."""
+        try:
+            for finding in findings:
+                self._findings.append(finding)
+        except (StorageError, OSError) as exc:
+            name = getattr(exc, "filename", None)
+            root = str(getattr(self._fs, "root", ""))
+            path = name.removeprefix(root).lstrip("/") if isinstance(name, str) else where
+            self._findings.append(unopened(path, exc))
 
     def _witnessed(
         self,
         result: AuditResult,
+        outer: OuterFiles,
         policy: WitnessPolicy,
         control: Control,
         labels: Mapping[bytes, LabelPin],
@@ -168,19 +203,34 @@ class _Audit:
     ) -> AuditResult:
         self._progress("the list that witnesses cosigned")
         roots = {label: (part.size, part.root) for label, part in joined.items()}
-        verdict, findings = check_outer(self._fs, policy, control.fold.outer_key, labels, roots)
-        return replace(result, witnesses=verdict, findings=ordered([*result.findings, *findings]))
+        verdict, findings = check_outer(
+            self._fs, self._uri, outer, policy, control.fold.outer_key, labels, roots, self._options.labels
+        )
+        compared = result.compared if verdict is None else self._compared(labels, {StatedBy.WITNESS: verdict.heads})
+        return replace(result, witnesses=verdict, compared=compared, findings=ordered([*result.findings, *findings]))
+
+    def _compared(
+        self, labels: Mapping[bytes, LabelPin], stated: Mapping[StatedBy, Mapping[bytes, int]]
+    ) -> tuple[Coverage, ...]:
+        """How far each label was read, and how far it goes by its own files or by others."""
+        options = self._options
+        key = options.pin.to_text() if options.pin else None
+        if key is None and options.identity is not None:
+            key = f"ed25519:{options.identity.keys[-1].hub_pk.hex()}"
+        return replace(self._view, labels=labels).coverage(
+            key, stated={StatedBy.OWN_FILES: self._listed, **stated}, labels=options.labels
+        )
 
     def _sane(self, pinned: LabelPin) -> LabelPin:
         """Without files whose names cannot be true."""
         good: list[ChunkRef] = []
         for ref in pinned.chunks:
-            if 1 <= ref.start_seq <= ref.end_seq <= _MOST:
+            if 1 <= ref.start_seq <= ref.end_seq <= _MOST and ref.is_possible:
                 good.append(ref)
             else:
                 what = "no chunk can have the bounds that this name says"
                 self._findings.append(LogFinding(ref.path, 0, "frame", what, label=pinned.label))
-        return settle_active(self._fs, self._uri, replace(pinned, chunks=tuple(good)), self._findings)
+        return replace(pinned, chunks=tuple(good))
 
     def _resume(self, pinned: LabelPin, identity: HubIdentity | None) -> int:
         """Behind which entry this audit begins; says so if what an earlier one has seen is not here any more."""
@@ -305,6 +355,8 @@ class _Audit:
             identity_given=self._options.identity is not None,
             labels=tuple(label_results),
             findings=ordered(findings),
+            compared=self._compared(labels, {}),
+            inputs=self._options.inputs,
             commitments=tuple(row for result in joined.values() for row in result.commitments),
             cursors=tuple(row for result in joined.values() for row in sorted(result.cursors, key=_by_client)),
             counts={
@@ -334,6 +386,16 @@ def _settled(frontier: Frontier, task: ChunkTask, check: ClaimedCheck) -> tuple[
     else:
         frontier.clean(task.ref, check.report.peaks if holds and check.report is not None else None)
     return replace(task, peaks=peaks, fast=not holds), check.report if holds else None
+
+
+def _reason(code: str, findings: Sequence[LogFinding]) -> Reason:
+    """The reason for which findings of one code make a verdict bad or incomplete."""
+    first = findings[0]
+    because = {"rebuildable": Because.DERIVED, "policy": Because.POLICY, "unverified": Because.COVERAGE}.get(code)
+    entry = "" if first.stream_seq is None else f"entry {first.stream_seq}: "
+    more = f"; {len(findings) - 1} more of this kind" if len(findings) > 1 else ""
+    text = f"{first.path}, byte {first.offset}: {entry}{first.message} [{code}]{more}"
+    return Reason(because or Because.EVIDENCE, text)
 
 
 def _by_client(cursor: tables.Cursor) -> bytes:
