@@ -105,7 +105,7 @@ def test_withheld_and_sealed_events_arrive_as_what_they_are(tmp_path):
     run(work())
 
 
-@pytest.mark.req("AGB-12", "AGB-19")
+@pytest.mark.req("AGB-19")
 def test_dropped_doubled_and_reordered_bundles(tmp_path):
     async def work():
         async with zones(tmp_path) as world:

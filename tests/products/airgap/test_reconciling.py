@@ -1,4 +1,4 @@
-"""Both zones compared: what is missing, doubled, partial, withheld or refused, and J1 … K2 (AGB-12 … AGB-16)."""
+"""Both zones compared: what is missing, doubled, partial, withheld or refused, and J1 … K2 (AGB-13 … AGB-16)."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from veen.products.airgap.reconciling import (
 )
 from veen.products.airgap.runs import Positions, joined, missing, overlap, size
 from veen.products.airgap.sources import Zones as ZonePlaces
-from veen.products.airgap.sources import bundle_paths, read_zones
+from veen.products.airgap.sources import bundle_paths, identities_of, read_zones
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verifier import verify_here
 from veen.storage.pinned import ChunkRef
@@ -98,7 +98,7 @@ async def bring(world):
     await world.importer(verify=verify_here).run()
 
 
-@pytest.mark.req("AGB-12", "AGB-13", "AGB-15")
+@pytest.mark.req("AGB-13", "AGB-15")
 def test_a_bridge_that_worked_is_clean_and_every_invariant_holds(tmp_path):
     async def work(world):
         await filled(world, withhold=lambda entry, opened: "private" if entry.seq == 6 else None)
@@ -123,7 +123,7 @@ def test_a_bridge_that_worked_is_clean_and_every_invariant_holds(tmp_path):
     assert json.loads(report.to_bytes()) == report.data
 
 
-@pytest.mark.req("AGB-12", "AGB-15", "AGB-19")
+@pytest.mark.req("AGB-15", "AGB-19")
 def test_missing_and_refused_bundles_are_listed(tmp_path):
     intact = {}
 
@@ -305,7 +305,7 @@ def texts(report):
 
 
 def test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond(tmp_path):
-    """REVIEW P2-4, UX-WALK A5: nothing has left the journals yet; the report says what it read, and is signed with it."""
+    """REVIEW P2-4, UX-WALK A5: nothing has left the journals yet; the signed report says how far it read."""
 
     async def work(world):
         await filled(world)
