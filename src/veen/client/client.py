@@ -192,6 +192,11 @@ class Client:
         return self._session.pin
 
     @property
+    def limits(self) -> Limits:
+        """The limits for messages: those of the hub and of this client, the smaller of each."""
+        return self._session.limits
+
+    @property
     def hub_id(self) -> bytes:
         return self._session.hub_id
 

@@ -292,7 +292,9 @@ class LabelReader:
         return f"OVL.STALE_KEY: sealed to generation {key.generation} after its time: the author must read the stream"
 
     def _event(self, msg: Msg, receipt: Receipt, opened: Opened) -> Event:
-        return Event(
+        return Event.opened(
+            opened.hdr,
+            opened.body,
             stream_id=self._stream_id,
             label=msg.label,
             epoch=self._epoch,
@@ -302,8 +304,6 @@ class LabelReader:
             auth_ref=msg.auth_ref,
             hub_ts=receipt.hub_ts,
             ts=self._ts,
-            hdr=opened.hdr,
-            body=opened.body,
         )
 
     async def _finish(self, first: int, last: int | None) -> None:
