@@ -184,7 +184,7 @@ class _Log:
                 raise OptionError("a prefix that begins in the middle of a label has no state: give since= and a path")
             return self._over(source, _Start(), as_of, tuple(sorted(_ids_of(source))))
         uri, ids = str(source), self._ids(streams)
-        pinned = pin(uri, journal=True)  # once: all that follows is about this moment
+        pinned = pin(uri)  # once: all that follows is about this moment
         heads = upto if isinstance(upto, Mapping) else None
         if heads is not None and (gone := sorted(heads.keys() - pinned.labels.keys())):
             raise Shortened(f"label {gone[0].hex()} is not in the directory")

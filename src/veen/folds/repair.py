@@ -58,7 +58,7 @@ def repair(
     if why is None:
         return RepairedState(path=path, fold=written.fold, why=None, before=before, after=before, is_written=False)
     upto = {cut.label: cut.upto_seq for cut in written.snapshot.cuts}
-    prefix = make_prefix(data_dir, upto=upto, pinned=pin(data_dir, journal=True))
+    prefix = make_prefix(data_dir, upto=upto, pinned=pin(data_dir))
     result = run(prefix, fold_named(written.fold), keys=keys, engine=engine, spark=spark, as_of=written.as_of)
     if not dry_run:
         result.write(path)

@@ -144,7 +144,7 @@ def verify(
     if chosen.name != asked.state_class:
         other = Difference(what="state_class", claimed=asked.state_class, actual=chosen.name)
         return StateCheck(claim=asked, differences=(other,), result=None)
-    pinned = pin(path, journal=True)
+    pinned = pin(path)
     compared = tuple(_covered(asked.cuts, pinned, identity))
     differences = _roots(path, asked.cuts, pinned, identity)
     if any(row.behind for row in compared):

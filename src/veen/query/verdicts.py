@@ -47,7 +47,7 @@ def check_result(
     the end of a label. It is incomplete if the directory does not have all covered entries.
     """
     heads = heads_of(recorded.coverage)
-    pinned = pin(data_dir, journal=True)
+    pinned = pin(data_dir)
     name = None if identity is None else f"hub {identity.hub_id.hex()}"
     sizes = {label: label_pin.size for label, label_pin in pinned.labels.items()}
     rows = [

@@ -356,7 +356,7 @@ def load(
     log = TableLog(to)
     first = state = log.state()
     paths = paths_after(state.indexes, indexes, drop_indexes)
-    pinned = pin(path, journal=True)
+    pinned = pin(path)
     check_hub(state, pinned.identity)
     whole = make_prefix(path, streams=streams, since=state.marks, pinned=pinned, roots=False)
     heads = {label.hex(): head for label, head in whole.heads.items()}

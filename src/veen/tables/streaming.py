@@ -91,7 +91,7 @@ def load_upto(
     """Load labels up to the given positions, in one commit; what is loaded already is passed over."""
     log = TableLog(to)
     state = log.state()
-    pinned = pin(path, journal=True)
+    pinned = pin(path)
     check_hub(state, pinned.identity)
     marks, upto = state.marks, {}
     for label, end in ends.items():
