@@ -261,7 +261,6 @@ def test_a_new_overlay_interprets_an_old_log_and_hubs_neither_know_nor_judge_it(
     assert [entry.seq for entry in entries] == list(range(1, len(before) + 4))
 
 
-@pytest.mark.req("ANC-05")
 def test_a_mirror_reads_with_proofs_on_one_hub_and_submits_on_another_under_its_label(tmp_path, origin):
     path, pin, before, state = origin
 

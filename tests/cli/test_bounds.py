@@ -3,7 +3,6 @@
 import time
 from dataclasses import replace
 
-import pytest
 from tests.cli.talk import Talk
 
 from veen.client.home import Home
@@ -25,7 +24,6 @@ def aged(talk, seconds):
     return identity.client_id
 
 
-@pytest.mark.req("KEX1-02")
 def test_a_command_goes_on_with_a_new_key_when_the_old_one_has_signed_for_a_day(talk: Talk):
     talk.run("id", "keyring", "new", "orders")
     talk.run("send", "orders", "one")
@@ -40,7 +38,6 @@ def test_a_command_goes_on_with_a_new_key_when_the_old_one_has_signed_for_a_day(
     assert len({entry["client_id"] for entry in talk.entries("orders")}) == 2
 
 
-@pytest.mark.req("KEX1-02")
 def test_a_key_is_replaced_after_so_many_messages_of_one_label(talk: Talk):
     talk.run("id", "keyring", "new", "counted")  # other tests write to orders of this hub
     for number in range(3):

@@ -62,7 +62,7 @@ def test_descriptors_are_published_listed_asked_for_and_retired(fabric):
     caller.run("disc", "list", "--all")
 
 
-@pytest.mark.req("CONN-01", "CONN-02", "CONN-03", "CONN-04", "CONN-05", "CONN-06")
+@pytest.mark.req("CONN-01", "CONN-02", "CONN-04", "CONN-05", "CONN-06")
 def test_a_service_found_by_a_method_becomes_a_pinned_connection_that_works(fabric, tmp_path):
     operator, caller, service = fabric
     nothing = caller.json("connect", "apply", "calc", "--method", "add", code=Exit.POLICY)

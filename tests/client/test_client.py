@@ -533,7 +533,7 @@ def test_a_token_past_its_time_is_not_even_tried(tmp_path):
     run(check())
 
 
-@pytest.mark.req("KEX1-02", "CLNT-08")
+@pytest.mark.req("CLNT-08")
 def test_a_client_key_at_its_bounds_signs_no_more(tmp_path):
     clock = Clock()
     bounds = RotationBounds(max_client_id_lifetime_sec=3600, max_msgs_per_client_id_per_label=3)

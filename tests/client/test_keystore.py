@@ -168,7 +168,6 @@ def test_a_keystore_that_changed_since_it_was_opened_is_not_overwritten():
     assert Keystore.open(fs, PASSPHRASE).identity == rotated
 
 
-@pytest.mark.req("KEX1-02")
 def test_rotation_lasts_and_brings_a_new_prekey_and_a_new_card():
     """KEX1+ 4.1: client_id and the corresponding prekeys."""
     fs, keystore = created()

@@ -38,7 +38,6 @@ def test_the_bounds_are_configured_and_cannot_be_raised():
             RotationBounds(max_client_id_lifetime_sec=nonsense)  # type: ignore[arg-type]  # that is the point
 
 
-@pytest.mark.req("KEX1-02")
 def test_a_key_goes_at_either_bound_and_not_a_second_or_a_message_before():
     assert needs_rotation(ALICE, {}, NOW + MAX_LIFETIME_SEC - 1) is None
     assert needs_rotation(ALICE, {}, NOW + MAX_LIFETIME_SEC) is RotationReason.LIFETIME
@@ -49,7 +48,6 @@ def test_a_key_goes_at_either_bound_and_not_a_second_or_a_message_before():
         check_bounds(ALICE, {}, NOW + MAX_LIFETIME_SEC)
 
 
-@pytest.mark.req("KEX1-02")
 @given(
     st.integers(0, 200_000),
     st.integers(0, 100_000),
@@ -75,7 +73,6 @@ def test_a_clock_that_went_back_does_not_rotate():
     assert needs_rotation(ALICE, {}, NOW - 10**6) is None
 
 
-@pytest.mark.req("KEX1-02")
 def test_rotation_lasts_and_starts_the_counts_again(tmp_path):
     home = Home.at(tmp_path)
     keystore = create_identity(home, "alice", None, now=NOW)

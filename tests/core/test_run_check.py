@@ -273,6 +273,7 @@ def test_the_leaf_of_the_message():
     assert [(fault.rule, fault.seq) for fault in faults[1:]] == [(Rule.ROOT, seq) for seq in (3, 4, 5, 6)]
 
 
+@pytest.mark.req("INV-03")
 def test_the_root_after_the_entry():
     """ROOT (I3); the entries after it are judged by the leaves."""
     expected = PAIRS[2].receipt.mmr_root

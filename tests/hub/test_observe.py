@@ -418,7 +418,6 @@ def test_no_line_holds_a_whole_client_id_or_leaf(tmp_path):
     assert LEAF.hex() not in text
 
 
-@pytest.mark.req("K8S-21")
 def test_every_line_names_time_level_component_and_role(tmp_path):
     def act(log):
         observed(log)

@@ -116,7 +116,9 @@ OVERLAYS = {
 }
 
 
-@pytest.mark.req("OVL-01", "OVL-02", "OVL-04", "OVL-05", "OVL-06", "OVL-07", "OVL-09", "OVL-10", "OVL-14", "OVL-15")
+@pytest.mark.req(
+    "OVL-01", "OVL-02", "OVL-04", "OVL-05", "OVL-06", "OVL-07", "OVL-09", "OVL-10", "OVL-13", "OVL-14", "OVL-15"
+)
 @pytest.mark.parametrize("name", OVERLAYS)
 @examples(60)
 @given(data=st.data())

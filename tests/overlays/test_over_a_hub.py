@@ -27,7 +27,7 @@ async def two_clients(tmp_path):
         yield alice, bob
 
 
-@pytest.mark.req("OVL-01", "OVL-03", "OVL-07", "OVL-11", "OVL-13", "CKQ-02", "CKQ-04")
+@pytest.mark.req("OVL-01", "OVL-03", "OVL-07", "OVL-11", "CKQ-02", "CKQ-04")
 def test_two_readers_of_one_stream_hold_the_same_state_and_a_snapshot_knows_its_log(tmp_path):
     async def check():
         async with two_clients(tmp_path) as (alice, bob):

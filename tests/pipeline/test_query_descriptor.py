@@ -184,6 +184,13 @@ def test_what_is_not_json_is_refused_by_its_own_code(given):
 
 
 @pytest.mark.req("QRY-31")
+def test_a_metric_of_a_later_version_is_refused():
+    """001 query §10.2: filters may be ignored, metrics may not: a result without one would be another result."""
+    with pytest.raises(InvalidDescriptor, match="median"):
+        normalise(descriptor(aggregate={"metrics": ["median(payload.n)"]}))
+
+
+@pytest.mark.req("QRY-31")
 def test_a_filter_of_a_later_version_is_ignored_and_said_to_be():
     normal = normalise(descriptor(filter={"severity": "high", "subject_id": "a"}))
     assert normal.ignored == ("severity",)

@@ -21,6 +21,7 @@ def test_the_header_is_the_one_of_the_spec():
     assert framed.to_bytes() == header + b"messagereceipt!"
     assert frame.HEADER_BYTES == len(header) == 82
     assert framed.size == len(framed.to_bytes())
+    assert frame.pack(LABEL, 7, b"message", b"receipt!") == (framed.to_bytes(), entry_hash)  # what a hub writes
 
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), max_size=6))

@@ -14,6 +14,7 @@ far. `check_laws` then cuts, shuffles, repeats, copies, pickles and restores, an
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -50,6 +51,7 @@ def check_laws(data: st.DataObject, make: MakeFold, write: Writer, *, max_events
     log = _history(data.draw, write, max_events)
     fold = make(mirrors=Mirrors.by([H(BRIDGE.encode())]))
     events = log.all()
+    before = deepcopy(events)
     whole = fold.summarize(events)
     expected = outcome(fold, whole)
 
@@ -63,6 +65,7 @@ def check_laws(data: st.DataObject, make: MakeFold, write: Writer, *, max_events
     _check_mirrors(data, make, log)
     later = max((event.ts for event in events), default=0) + data.draw(st.integers(0, 2_000), "later")
     assert outcome(fold, fold.seal(whole), later) == outcome(fold, whole, later), "sealing changes no view"
+    assert events == before, "a fold changes no event (spec §11.2)"
 
 
 def _history(draw: Draw, write: Writer, max_events: int) -> FakeLog:

@@ -84,6 +84,7 @@ def test_every_entry_is_attested_once_and_a_second_run_adds_nothing(tmp_path):
     run(scenario())
 
 
+@pytest.mark.req("ANC-05")
 def test_a_copy_has_the_same_schema_and_body_and_names_its_origin(tmp_path):
     async def scenario():
         async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b") as b:
@@ -97,6 +98,8 @@ def test_a_copy_has_the_same_schema_and_body_and_names_its_origin(tmp_path):
                 assert [entry.body for entry in copies] == [entry.body for entry in origins]
                 assert [entry.event.hdr.parent_id for entry in copies] == [entry.msg_id for entry in origins]
                 assert {entry.event.hdr.schema for entry in copies} == {NOTE}
+                labels = [{entry.receipt.label for entry in entries} for entries in (origins, copies)]
+                assert labels[0].isdisjoint(labels[1])  # under the label of the hub that it was submitted to
                 stated = [(c.event.origin.hub_id, c.event.origin.msg_id, c.event.origin.hub_ts) for c in copies]
                 assert stated == [(source.hub_id, o.msg_id, o.receipt.hub_ts) for o in origins]
 

@@ -75,7 +75,7 @@ def test_a_query_is_submitted_and_fetched_under_both_paths(service, prefix):
     assert (status, [stream["stream"] for stream in coverage["streams"]]) == (200, [STREAMS[0]])
 
 
-@pytest.mark.req("QRY-20", "QRY-25")
+@pytest.mark.req("QRY-11", "QRY-20", "QRY-25")
 @pytest.mark.parametrize(
     ("method", "path", "body", "name", "status", "error_code"),
     [

@@ -1,6 +1,7 @@
 """The service without HTTP: what it says stands in the log first, and a crash loses nothing (001 query §7, §8)."""
 
 import asyncio
+import re
 import shutil
 from dataclasses import replace
 from hashlib import sha256
@@ -48,7 +49,7 @@ def body_of(event):
 FULL = asked(query_id="q-1", scope=[STREAMS[0]], evidence={"mode": "full"})
 
 
-@pytest.mark.req("QRY-12", "QRY-17", "QRY-21", "QRY-27")
+@pytest.mark.req("QRY-04", "QRY-12", "QRY-17", "QRY-21", "QRY-27")
 def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path, log):
     async def scenario():
         async with world_at(tmp_path, log) as world:
@@ -58,6 +59,10 @@ def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path,
                 log, FULL, keys=KEYRING, result_id=submission.status.result_id, now=lambda: 1_700_000_100
             )
             assert submission.digest == expected.digest
+            times = [row[name] for row in submission.rows for name in ("event_time", "hub_commit_time") if name in row]
+            assert times
+            for text in (submission.digest.executed_at, *times):
+                assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text)
             assert list(submission.rows) == list(expected.rows())
             (request,) = await world.events(REQUESTS)
             (result,) = await world.events(RESULTS)
@@ -81,7 +86,7 @@ def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path,
     run(scenario())
 
 
-@pytest.mark.req("QRY-07", "QRY-12")
+@pytest.mark.req("QRY-07", "QRY-11", "QRY-12")
 def test_conditions_on_any_field_are_answered_and_recorded_in_their_one_form(tmp_path, log):
     """Spelled in another order, with a text that would be SQL elsewhere; a wrong one leaves no record."""
     where = [
