@@ -100,7 +100,7 @@ def test_the_hub_serves_the_document(hub):
 
 @SCHEMA.parametrize()
 @settings(
-    examples(40),
+    examples(24),
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
