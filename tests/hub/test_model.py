@@ -6,9 +6,9 @@ was acknowledged. Whatever the order of events, both must agree on every answer.
 
 import random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.examples import examples
 from tests.hub import builders as w
 
 from veen.core.labels import label_of
@@ -190,5 +190,5 @@ class HubMachine(RuleBasedStateMachine):
                 assert files.root() == Receipt.from_bytes(log[-1][1]).mmr_root
 
 
-HubMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+HubMachine.TestCase.settings = examples(120, stateful_step_count=30)
 TestHubAgainstModel = HubMachine.TestCase

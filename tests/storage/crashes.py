@@ -53,9 +53,13 @@ def survive(seed: int, density: Density = SPARSE, fsck_every: int = FSCK_EVERY) 
             store.close()
         except Crash:
             crashes += 1
+            is_verified = (seed + crashes) % fsck_every == 0
+            if is_verified:
+                assert_clean(fs)  # the process is gone, and the machine is not
             fs = fs.after_crash(rng)
-            if (seed + crashes) % fsck_every == 0:
-                assert_clean(fs)  # before anything repairs it
+            if is_verified:
+                sizes = assert_clean(fs).labels  # before anything repairs it
+                assert all(sizes[framed.label].size >= framed.stream_seq for framed in released)
         else:
             break
     fs.fault = None

@@ -98,7 +98,7 @@ def all_bits(fs: MemFs) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_sample_of_flipped_bits_is_found(shard):
     rng = random.Random(shard)
-    for path, bit in rng.sample(all_bits(at_rest()), 120):
+    for path, bit in rng.sample(all_bits(at_rest()), 45):
         check_flip(path, bit)
     for path in sorted(at_rest().files())[shard::SHARDS]:  # and every file at least once
         check_flip(path, rng.randrange(8 * len(at_rest().files()[path])))
