@@ -295,9 +295,7 @@ def check_requested(
     if type(stream) is not str or type(seq) is not int or type(receipt_id) is not str:
         return False
     digest = recorded.digest
-    for label_range in make_prefix(
-        data_dir, streams={stream_id_of(stream)}, pinned=pin(data_dir), roots=False
-    ).labels:
+    for label_range in make_prefix(data_dir, streams={stream_id_of(stream)}, pinned=pin(data_dir), roots=False).labels:
         entry = _entry_at(data_dir, label_range, seq)
         if entry is None or entry["leaf_hash"] is None or f"rcpt-{entry['leaf_hash'].hex()}" != receipt_id:
             continue
