@@ -27,6 +27,8 @@ from veen.spark.source import EntryStream
 from veen.storage import frame, layout, pinned
 from veen.storage.pinned import LabelPin, LogView, pin, read_chunk, without
 from veen.verify.audit import Previous
+from veen.verify.audit import engine as audit_engine
+from veen.verify.audit import run as audit_run
 from veen.verify.audit.equivocation import compare
 from veen.verify.audit.report import write
 
@@ -393,6 +395,35 @@ def test_twice_the_labels_or_files_are_at_most_about_twice_the_operations_of_a_p
         fs.list = lambda directory, plain=plain, count=count: [count([name]) or name for name in plain(directory)]
         monkeypatch.setattr(pinned, "open_place", lambda _, fs=fs: fs)
         assert sum(pin(str(path)).heads.values()) == number
+        counts.append(counted[0])
+    assert all(more < 2.5 * less for less, more in pairwise(counts))
+
+
+@pytest.mark.parametrize("what", ["labels", "files"])
+def test_twice_the_labels_or_files_are_at_most_about_twice_the_operations_of_an_audit(tmp_path, monkeypatch, what):
+    counts = []
+    for number in (8, 16, 32):
+        path = tmp_path / str(number)
+        world = Recorder(path, limits=Limits(max_checkpoint_interval=1))
+        for entry in range(number):
+            world.emit(epoch=entry if what == "labels" else 0)
+        world.done()
+        counted = [0]
+
+        class Counting(OsFs):
+            def open(self, path, *, create=False, counted=counted):
+                counted[0] += 1
+                return super().open(path, create=create)
+
+            def list(self, directory, counted=counted):
+                names = super().list(directory)
+                counted[0] += len(names)
+                return names
+
+        for module in (pinned, audit_run, audit_engine):
+            name = "open_place" if module is pinned else "open_fs"
+            monkeypatch.setattr(module, name, lambda uri, fs=Counting: fs(Path(uri)))
+        assert run(path).counts["entries"] == number
         counts.append(counted[0])
     assert all(more < 2.5 * less for less, more in pairwise(counts))
 
