@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -311,6 +312,19 @@ def test_a_pruned_beginning_is_a_place_to_start_from(tmp_path, receipts):
         assert label_pin.read_upto == label_pin.size
         kinds = [ref.kind for ref in label_pin.chunks if ref.start_seq >= label_pin.first_payload]
         assert set(kinds) <= {"sealed", "active", "journal"}
+
+
+@pytest.mark.parametrize("receipts", [False, True])
+def test_a_chunk_that_retention_erased_since_it_was_pinned_is_read_as_erased(tmp_path, receipts):
+    path = dump(erased(receipts), tmp_path)
+    archived = [ref for ref in pin(str(path)).chunks() if ref.kind in ("receipts", "heads")]
+    assert archived
+    for ref in archived:
+        name = layout.chunk(ref.label, ref.start_seq, ref.end_seq)
+        before = replace(ref, kind="sealed", path=name, size=1000)
+        rows = [row for batch in batches(open_fs(str(path)), Slice.whole(before), SPEC) for row in batch.to_pylist()]
+        assert {row["reason"] for row in rows} == {"erased under the retention policy"}
+        assert len(rows) == ref.entries
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from veen.core.errors import FormatError
 from veen.core.objects.control import AnchorPublish
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError
+from veen.fs.errors import StorageError
 from veen.fs.local import Fs
 from veen.storage import frame, layout
-from veen.storage.pinned import ChunkRef, LabelPin
+from veen.storage.pinned import ChunkRef, LabelPin, read_chunk
 from veen.storage.scan import chunk_frames
 from veen.verify.audit.findings import LogFinding
 
@@ -57,14 +57,14 @@ def roots_after(fs: Fs, pinned: LabelPin, positions: Collection[int]) -> dict[in
             for entry in _frames(fs, ref):
                 if entry.stream_seq in inside:
                     roots[entry.stream_seq] = Receipt.from_bytes(entry.receipt).mmr_root
-        except (CorruptError, FormatError, FileNotFoundError):  # told by the audit of the chunk
+        except (StorageError, FormatError, OSError):  # told by the audit of the chunk
             continue
     return roots
 
 
 def _frames(fs: Fs, ref: ChunkRef) -> Iterator[frame.Frame]:
-    if ref.data:
-        for _, entry in frame.frames(ref.data):
+    if not ref.is_sealed:  # of a chunk that was sealed since, only what was pinned
+        for _, entry in frame.frames(read_chunk(fs, ref)):
             yield entry
         return
     for _, entry in chunk_frames(fs, ref.path):
