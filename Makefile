@@ -2,16 +2,24 @@ PYTHON ?= python3
 # One process more than cores: tests wait for hubs, disks and JVMs about as long as they compute.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 FUZZ_ARGS ?=
-# The order of the tests is drawn anew for each run, and its seed printed; `make test SEED=7` repeats an order.
+# Of the order of the tests, of the examples that `make explore` draws, and of the hashes of Python. Without one,
+# `make explore` draws a seed and prints it; the other targets use 1, so that a commit has one verdict everywhere.
 SEED ?=
+# Files or directories: make test TESTS=tests/hub
+TESTS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest
-# The tests of a file in one process, the longest files first (tests/scheduling.py).
-RUN := $(PYTEST) -q --dist loadgroup --no-loadscope-reorder --benchmark-disable $(if $(SEED),--randomly-seed=$(SEED))
+# The tests of a file in one process, the longest files first (tests/scheduling.py). What a process that crashes wrote
+# last is kept (tests/workers.py).
+RUN := $(PYTEST) -q --dist loadgroup --no-loadscope-reorder --benchmark-disable -p tests.workers
+# With fixed seeds, and a second look at what fails (tests/reruns.py).
+FIXED := PYTHONHASHSEED=$(or $(SEED),1) $(RUN) -p tests.reruns --randomly-seed=$(or $(SEED),1)
+# The client for S3 has threads of its own that end when they like: its tests share their process with no others.
+S3_TESTS = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.s3' tests)
 # What the tests marked `system` run, each with the Debian package that brings it.
 PROGRAMS := systemd-analyze:systemd zsh:zsh fish:fish buildah:buildah umoci:umoci bwrap:bubblewrap \
 	chromium:chromium firefox-esr:firefox-esr rsyslogd:rsyslog logger:bsdutils journalctl:systemd ip:iproute2 nsenter:util-linux iptables:iptables openssl:openssl \
@@ -26,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo dist release-check native native-deny check check-tests test test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
+.PHONY: help demo dist release-check native native-deny check check-tests test explore test-python test-system test-slow style lint format bench crashes coverage conformance generated mutation java spark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,12 +120,27 @@ check: $(STAMP) $(VENV)/.stamp-spark ## the quick check while editing: style, co
 	@$(MAKE) --jobs=2 --output-sync=target style check-tests
 
 check-tests: $(STAMP) $(VENV)/.stamp-spark
-	@$(RUN) -n $(JOBS) --hypothesis-profile=quick -m "not slow and not system and not long" \
+	@$(FIXED) -n $(JOBS) --hypothesis-profile=quick -m "not slow and not system and not long" \
 		tests/core tests/overlays tests/storage tests/test_architecture.py tests/test_words.py
 
 # Tests that share a Spark session carry a group, and a group runs in one process.
-test: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes ## the fast tests
-	@$(RUN) -n $(JOBS) -m "not slow and not system"
+test: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes ## the fast tests, with fixed seeds (TESTS=tests/hub)
+	@$(call beside_s3,$(FIXED),)
+
+# What it finds becomes a fixed example of its test. Nothing that fails is run again: each failure is a finding.
+explore: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes ## the fast tests with new seeds and more examples (SEED=7 repeats)
+	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); export PYTHONHASHSEED=$$seed; \
+		echo "seed $$seed; to repeat it: make explore SEED=$$seed"; \
+		{ $(call beside_s3,$(RUN),--hypothesis-profile=explore --hypothesis-seed=$$seed --randomly-seed=$$seed); }; status=$$?; \
+		echo "seed $$seed; to repeat it: make explore SEED=$$seed"; exit $$status
+
+# Runs all but the tests of S3, which run beside them and are shown at the end. $(1) is the command, $(2) its options.
+define beside_s3
+$(if $(TESTS),$(1) $(2) -n $(JOBS) -m "not slow and not system" $(TESTS),{ \
+	$(1) $(2) -n 0 -m "s3 and not slow and not system" $(S3_TESTS) > $(VENV)/s3.log 2>&1 & s3=$$!; failed=0; \
+	$(1) $(2) -n $(JOBS) -m "not slow and not system and not s3" || failed=$$?; \
+	wait $$s3 || failed=$$?; echo "tests of S3:"; cat $(VENV)/s3.log; (exit $$failed); })
+endef
 
 # What the native module has a part in, once more without it: pure Python is what other machines run.
 PYTHON_TESTS := tests/core/test_ed25519.py \
@@ -125,13 +148,13 @@ PYTHON_TESTS := tests/core/test_ed25519.py \
 	$(addprefix tests/storage/test_,$(addsuffix .py,fsck fsckpool store))
 test-python: $(STAMP) ## hub and storage without the native module
 	@if [ -f $(VENV)/.stamp-native ]; then \
-		VEEN_NATIVE=0 $(RUN) -n $(JOBS) -m "not slow and not system" $(PYTHON_TESTS); \
+		VEEN_NATIVE=0 $(FIXED) -n $(JOBS) -m "not slow and not system" $(PYTHON_TESTS); \
 		else echo "the native module is not built: make test has tested Python already"; fi
 
 # Exit status 5 of pytest is "no tests ran": not a failure, but worth a line.
 test-system: $(STAMP) $(VENV)/.stamp-spark ## the tests that run programs of Debian packages, which root gets installed
 	@tools/ensure_packages.sh $(PROGRAMS)
-	@$(RUN) -n 0 -m "system and not slow" || { [ $$? -eq 5 ] && echo "no test is marked system"; }
+	@$(FIXED) -n 0 -m "system and not slow" || { [ $$? -eq 5 ] && echo "no test is marked system"; }
 
 test-slow: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes $(VENV)/.stamp-fuzz ## the slow tests and every fuzz target (FUZZ_ARGS)
 	@$(RUN) -n $(JOBS) --hypothesis-profile=thorough -m slow || { [ $$? -eq 5 ] && echo "no test is marked slow"; }

@@ -61,18 +61,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.F
     return scheduling.FileScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The seed of the order, which pytest-randomly names in a header that `-q` leaves out."""
-    if isinstance(seed := config.getoption("randomly_seed", None), int):
-        terminalreporter.write_line(f"order of the tests: --randomly-seed={seed}, or make test SEED={seed}")
-
-
-# No deadline: a busy machine is not a bug. On a build server the same commit must give the same verdict.
-# There half of the examples are drawn: always the same ones, after people have drawn others many times.
-CI = "CI" in os.environ
-settings.register_profile("default", deadline=None, derandomize=CI, max_examples=50 if CI else 100)
-settings.register_profile("quick", deadline=None, derandomize="CI" in os.environ, max_examples=QUICK)  # make check
-settings.register_profile("thorough", deadline=None, max_examples=2000)
+# No deadline: a busy machine is not a bug. The same commit gives the same verdict everywhere: always the same examples.
+# `make explore` draws others, and more of them; what it finds becomes a fixed example of its test.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=QUICK)  # make check
+settings.register_profile("explore", deadline=None, derandomize=False, max_examples=100, print_blob=True)
+settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=2000)
 # mutmut runs the tests several times in one process, on new instances of the test classes, and needs stable verdicts.
 settings.register_profile(
     "mutation", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.differing_executors]

@@ -195,7 +195,12 @@ def alterations(world):
     stranger = Checkpoint.issue(
         STRANGER, label_prev=world.label, label_curr=world.label, upto_seq=5, mmr_root=checkpoint.mmr_root, epoch=0
     ).to_bytes()
+    jumping = World([b"1", b"2"])
+    jumping.sent[ALICE] = 3  # one number more than there are entries
+    jumping.send(ALICE, b"4", BEGIN + 300)
     return {
+        "an author's number beyond the entries that are left out": (jumping.evidence((1, 1), (3, 3)), "GAP"),
+        "an author's number beyond the entries before": (jumping.evidence((3, 3)), "GAP"),
         "a message by another signature": (with_entry(file, 1, msg=replace(msg, sig=bytes(64)).to_bytes()), "AUTHOR"),
         "another ciphertext": (
             with_entry(file, 1, msg=replace(msg, ciphertext=msg.ciphertext + b"\0").to_bytes()),

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import settings
 
 QUICK = 15  # what the profile of `make check` draws
-_USUAL = 100  # what the profile of a person draws
+_USUAL = 100  # what the profile of `make explore` draws; that of `make test` draws half
 _LEAST = 10
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
 from veen.client.generations.fold import Announced, AuthorKey, KeyState, LabelCursor, OpenInvite, ShreddedGeneration
-from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred
+from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred, seal_back
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.contacts import Contact, ContactBook
@@ -38,7 +38,7 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, root_of_heads
+from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, RequestDone, root_of_heads
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
@@ -388,6 +388,11 @@ def objects(a: World) -> list[tuple[str, Wire]]:
             for body in (record.body for record in records if isinstance(record, ControlRecord))
         ),
         *(("control_record_" + record.body.KIND, record) for record in records if isinstance(record, ControlRecord)),
+        ("request.done", RequestDone(request_id=bytes(range(32)), record=3)),
+        (
+            "control_record_request.done",
+            ControlRecord.issue(hub, None, RequestDone(request_id=bytes(range(32)), record=3), hub_ts=1_700_000_000),
+        ),
         ("outer.key", _outer_key()),
         ("control_record_outer.key", ControlRecord.issue(hub, None, _outer_key(), hub_ts=1_700_000_000)),
         *_cutover(hub, label, tree.root()),
@@ -430,6 +435,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ("streams_response", StreamsResponse(stream_ids=(stream_id_of("room"),))),
         ("record_response", RecordResponse(record=_record(registered))),
         ("rotate_key_request", RotateKeyRequest(overlap_sec=30)),
+        ("rotate_key_request_with_id", RotateKeyRequest(overlap_sec=30, request_id=bytes(range(32)))),
         ("record_response_rotation", RecordResponse(record=_record(rotated))),
         ("policy_request", PolicyRequest(revocations=(revocation,), authorities=(authority,))),
         ("policy_response", PolicyResponse(records=(_record(revoked),))),
@@ -501,7 +507,8 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
     old = replace(stream_keys(), gen=0, owner_pk=owner.public)
     new_sk = b"\x0c" * 32
     new = replace(old, gen=1, reader_sk=new_sk, reader_pk=x25519.public_key(new_sk))
-    generation = KeyGeneration.issue(owner, new, [alice], previous=old, reason="rotated", random=draws)
+    back = seal_back(new, old, random=draws)  # as releases before D-182 wrote it
+    generation = KeyGeneration.issue(owner, new, [alice], history=True, back=back, reason="rotated", random=draws)
     announced = Announced(gen=1, pk=new.reader_pk, ts=NOW, epoch=0, stream_seq=7, back=generation.back)
     state = KeyState(
         stream_id=old.stream_id,
@@ -524,6 +531,7 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         expires_at=NOW + 60,
     )
     invitation = replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
+    limited = replace(unsigned, rights="read")
     return [
         ("key_generation", generation),
         ("key_generation_without_history", KeyGeneration.issue(owner, new, [alice], random=draws)),
@@ -531,6 +539,17 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("wrapped_key", generation.wraps[0].key),
         ("key_hand_over", HandOver.issue(owner, new, [alice], random=draws)),
         ("key_hand_over_by_code", HandOver.issue(owner, new, invite_pk=invite.public, expires_at=NOW + 60)),
+        (
+            "key_generation_with_a_number",
+            KeyGeneration.issue(owner, new, [alice], number=3, history=True, reason="rotated", random=_draws()),
+        ),
+        (
+            "key_hand_over_with_earlier_generations",
+            numbered := HandOver.issue(owner, new, [alice], number=4, earlier=[old], random=_draws()),
+        ),
+        ("earlier_generation", numbered.earlier[0]),
+        ("key_shredding_with_a_number", KeyShred.issue(owner, old.stream_id, 0, number=5, reason="asked for")),
+        ("invitation_with_rights", replace(limited, sig=owner.sign(limited.signing_digest()))),
         ("key_enrolment", Enrolment.issue(invite, old.stream_id, alice)),
         ("key_shredding", KeyShred.issue(owner, old.stream_id, 0, reason="asked for")),
         ("author_card", AuthorCard(card=alice)),

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from veen.cli.shared.shapes import ERROR, FOREIGN, meaning_of
+from veen.cli.shared.shapes import ERROR, FOREIGN, VERDICT, meaning_of
 
 ROOT: Final = Path(__file__).parents[1]
 SHAPES: Final = ROOT / "src/veen/cli/shapes.json"
@@ -80,6 +80,8 @@ class Observed:
         schema: dict[str, Any] = {"type": ordered[0] if len(ordered) == 1 else ordered}
         if name in _EXACT and self.patterns and self.texts and types <= {"string", "null"}:
             schema["pattern"] = min(self.patterns)
+        if name == "verdict" and types == {"object"}:
+            return VERDICT
         if name in _FREE and ("object" in types or "array" in types):
             return schema
         if "object" in types and self.fields:
@@ -119,6 +121,8 @@ def _type(value: Any) -> str:
 
 def widened(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """A schema that accepts what either accepts."""
+    if VERDICT in (old, new):
+        return VERDICT
     if not old:
         return new
     if not new:

@@ -63,6 +63,7 @@ MEANINGS: Final = {
         "too. `entry_hashes_root` is the MMR root over its entry hashes."
     ),
     "anchor.publish": "The root was made known through `backend`, which calls it `anchor_ref`.",
+    "request.done": "Record `record` is the outcome of the administrative request `request_id`; both are of one group.",
     "outer.key": "The key of the hub's outer log (docs/witnesses.md): `vkey` is its C2SP verifier key, named `origin`.",
     "hub.fence": (
         "The hub admits nothing after this record. `upto` is the number of entries of all labels, `root` = "
@@ -188,14 +189,20 @@ MEANINGS: Final = {
         "stream_id ‖ u64be(gen) ‖ pk ‖ card_id, sealed to the dh_pk of the card."
     ),
     "key generation": (
-        "Body of veen.keys.generation.v1 (D-171): writers seal to `pk` from here on. `back` is the secret key of "
-        "gen - 1 sealed to `pk` with info `veen/keys-back`; never the other way. `sig` is by `owner_pk` over "
+        "Body of veen.keys.generation.v1 (D-171): writers seal to `pk` from here on. `history` is false if later "
+        "invitations hand over no generation before this one. `number` counts the records of the owner in the stream "
+        "from 1: a record whose number is not greater than all before it changes nothing; one without a number counts "
+        "once. `back`, in records of earlier releases only (D-182), is the secret key of gen - 1 sealed to `pk` with "
+        "info `veen/keys-back`. `sig` is by `owner_pk` over "
         'Ht("veen/keys-generation", CBOR of the map without `sig`).'
     ),
     "key hand-over": (
         "Body of veen.keys.wrap.v1: the owner gave a generation to cards, or to whoever has the secret half of "
-        '`invite_pk`. `sig` is by `owner_pk` over Ht("veen/keys-wrap", CBOR of the map without `sig`).'
+        "`invite_pk`. It counts for the present generation only, and `number` as in a key generation. `earlier` are "
+        "the generations before that are given as well, and no others (D-182). `sig` is by `owner_pk` over "
+        'Ht("veen/keys-wrap", CBOR of the map without `sig`).'
     ),
+    "earlier generation": "A generation before the present one, wrapped for the cards of a hand-over.",
     "key enrolment": (
         "Body of veen.keys.join.v1: an invitation was used by the holder of `card`. `sig` is by `invite_pk` over "
         'Ht("veen/keys-join", CBOR of the map without `sig`).'
@@ -214,7 +221,8 @@ MEANINGS: Final = {
     "contact": "One person whom the user knows: her newest card, all her client keys, her prekey, tokens for her.",
     "contact book": "All contacts of a user, by name.",
     "invitation": (
-        "What is sealed in an invitation. `sig` is by the inviter over "
+        "What is sealed in an invitation. Its keys are used at this hub, or at hubs of the pinned root, and at no "
+        "other (D-183). `sig` is by the inviter over "
         'Ht("veen/invite", CBOR of the map without `sig`).'
     ),
     "sealed invitation": (

@@ -66,6 +66,7 @@ GROUPS: Final[Mapping[str, Group]] = {
         without=("decides_as_one_that_keeps_all",),
     ),
     "sequencer": Group(("hub/sequencer/sequencer",), ("hub/test_sequencer.py",), without=("full_from_any_operation",)),
+    "run_check": Group(("core/run_check",), ("core/test_run_check.py",)),
     "view": Group(("client/verify/view",), ("client/test_view.py",)),
     "pin": Group(("client/verify/pin",), ("client/test_pin.py",)),
     "labelstate": Group(

@@ -478,13 +478,14 @@ def check_evidence(data: bytes, hub_pk: bytes | None, hub_id: bytes | None) -> s
     for log in body[7]:
         require(stream is None or log[1] == ht("veen/label", salt, stream, u64(log[2])), "a label is not the stream's")
         size, root = check_log(log, signers, next(iter(profiles.values()))[6], stream, salt)
-        authors, end = dict[bytes, tuple[int, int]](), -1
+        authors, end, shown = dict[bytes, tuple[int, int, int]](), -1, 0
         for run in log[5]:
             proof = from_cbor("range_proof", run[1])
             require(end < proof[2] - 1, "runs do not ascend with a gap between them")
             end = proof[3]
             ranges.append(f"{proof[2]}..{proof[3]}")
-            for msg, content in check_run(run, proof, log[1], size, root, signers, profiles, authors):
+            unseen, shown = proof[2] - 1 - shown, shown + len(run[2])
+            for msg, content in check_run(run, proof, log[1], size, root, signers, profiles, authors, unseen):
                 used.add(msg[1])
                 kinds.append("sealed" if not content else "stated" if type(content[0]) is list else "opened")
                 check_content(msg, content)
@@ -561,10 +562,10 @@ def check_log(log: Any, keys: list[Any], span: int, stream: Any, salt: bytes) ->
     return points[0][3], points[0][4]
 
 def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: list[Any], profiles: Any,
-              authors: dict[bytes, tuple[int, int]]) -> list[tuple[list[Any], list[Any]]]:
+              authors: dict[bytes, tuple[int, int, int]], unseen: int) -> list[tuple[list[Any], list[Any]]]:
     _, first, last, tree_size, before, after = proof.values()
     require(1 <= first <= last <= size == tree_size and last - first + 1 == len(run[2]), "a range with a gap")
-    blocks, here, result = cover(0, first - 1, before[::-1]), set[bytes](), []
+    blocks, result = cover(0, first - 1, before[::-1]), []
     for seq, (raw_msg, raw_receipt, *content) in enumerate(run[2], start=first):
         msg, receipt = from_cbor("MSG", raw_msg), from_cbor("RECEIPT", raw_receipt)
         require(receipt[2] == seq, f"entry {seq} is missing or not at its place")
@@ -575,11 +576,10 @@ def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: 
         blocks = cover(0, seq, peaks[::-1])
         require(root_of(peaks) == receipt[4], f"entry {seq} does not lead to the root of its RECEIPT")
         require(signed_then(receipt, keys, receipt[5], receipt[5] + 1), f"RECEIPT {seq} is not signed by the hub")
-        number, ack = authors.get(msg[3], (0, 0))
-        follows = msg[4] == number + 1 if first == 1 or msg[3] in here else msg[4] > number
+        number, ack, known = authors.get(msg[3], (0, 0, 0))  # entries left out since then may be the author's
+        follows = number < msg[4] <= number + 1 + unseen - known
         require(follows and ack <= msg[5] < seq, f"entry {seq}: the author's numbers do not follow each other")
-        authors[msg[3]] = (msg[4], msg[5])
-        here.add(msg[3])
+        authors[msg[3]] = (msg[4], msg[5], unseen)
         result.append((msg, content))
     require(root_of(fold(blocks + cover(last, size, after))) == root, "a range does not lead to the checkpoint")
     return result

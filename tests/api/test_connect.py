@@ -410,3 +410,28 @@ def test_an_entry_that_our_keys_do_not_open_says_so(hub, stream, tmp_path):
     assert entry.error
     with pytest.raises(OpenError):
         _ = entry.body
+
+
+@pytest.fixture
+def current_hub(tmp_path, monkeypatch, hub):
+    """A user who has a current context with a hub of her own, and variables that name it."""
+    monkeypatch.setenv("VEEN_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("VEEN_CONTEXT", "prod")
+    config = Home.default().config_file
+    config.parent.mkdir(parents=True)
+    config.write_text(f'current_context = "prod"\n[context.prod]\nhub = "{hub.url}"\nhub_pk = "{hub.pin}"\n')
+    return hub
+
+
+def test_an_application_under_test_writes_to_the_hub_of_the_fixture(current_hub, veen_hub):
+    """UX-WALK A8: the documented lifespan wrote to the current context of the user."""
+
+    async def application():
+        async with veen.aconnect(worker=True) as connected:
+            await connected.stream("audit/web").send({"event": "login"})
+
+    asyncio.run(application())
+    with veen_hub.connect() as reader:
+        assert [entry.json for entry in reader.stream("audit/web").read()] == [{"event": "login"}]
+    with veen.connect() as connected:
+        assert connected.stream("audit/web").send(b"again").seq == 2

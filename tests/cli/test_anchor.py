@@ -56,10 +56,13 @@ def test_goals_audit_anchor(start, tmp_path, token):
         alice.say("orders", "three")
         (listed,) = alice.json("anchor", "list", "orders")["anchors"]
         assert listed["root"] == anchored["root"]
-        (verified,) = alice.json("anchor", "verify", "orders", "--file", chain)["anchors"]
+        report = alice.json("anchor", "verify", "orders", "--file", chain)
+        (verified,) = report["anchors"]
         assert verified["verified"]
+        assert [(row["read"], row["stated_by"]) for row in report["verdict"]["compared"]] == [(2, "the running hub")]
         alice.run("anchor", "list", "orders")
-        alice.run("anchor", "verify", "orders")  # unchecked: nothing was given to check by
+        unchecked = alice.json("anchor", "verify", "orders", code=Exit.POLICY)  # nothing was given to check by
+        assert (unchecked["ok"], unchecked["verdict"]["reasons"][0]["because"]) == (False, "coverage")
         ring = tmp_path / "key"
         alice.run("id", "keyring", "share", "orders", "--read", "--out", ring)
     with start("rewritten") as hub:  # the same key, another history; a new auditor remembers nothing
@@ -109,15 +112,23 @@ def test_a_root_is_stated_in_the_log_of_another_hub_and_verifies_offline(start, 
         assert anchored["backend"] == "hub"
         folded = alice.json("fold", "run", "anchors", "--overlay", "anchor", "--context", "partner")
         assert [(moment["events"], moment["issues"]) for moment in folded["moments"]] == [(1, 0)]
-        checked = alice.json("anchor", "verify", "orders", "--ref", evidence, "--from", "partner")
-        assert checked["verified"]
+        alice.say("orders", "two", "three")
+        for keep_position in (True, False):  # UX-WALK A4: the log grew, and the statement is still about position 1
+            checked = alice.json("anchor", "verify", "orders", "--ref", evidence, "--from", "partner")
+            assert checked["verified"]
+            assert checked["verdict"]["compared"][0]["read"] == 1
+            position = tmp_path / "orders.veen-evidence.position.json"
+            assert position.exists() == keep_position
+            position.unlink(missing_ok=True)
     offline = alice.json("anchor", "verify", "--root", anchored["root"], "--ref", evidence, "--from", "partner")
     assert offline["stated_by"] == alice.client_id
     wrong = alice.json(
         "anchor", "verify", "--root", "ab" * 32, "--ref", evidence, "--from", "partner", code=Exit.BAD_EVIDENCE
     )
     assert wrong["code"] == "ANCHOR.INVALID"
-    alice.run("anchor", "verify", "--root", anchored["root"], "--ref", evidence, code=Exit.BAD_EVIDENCE)  # another key
+    command = ("anchor", "verify", "--root", anchored["root"], "--ref", evidence)
+    assert alice.json(*command, code=Exit.POLICY)["code"] == "E.INCOMPLETE"  # the context in use is of another hub
+    alice.run(*command, "--from", "here", code=Exit.BAD_EVIDENCE)
 
 
 @pytest.mark.req("ANC-02", "OBS-01")
@@ -157,6 +168,12 @@ def test_a_timestamp_authority_anchors_for_the_hub_and_for_a_client(start, tmp_p
             root = alice.json(*command, "--out", out, "--no-record")["root"]
             (row,) = alice.json("anchor", "verify", "orders", "--certificates", authority.bundle)["anchors"]
             assert row["verified"]
+            alice.say("orders", "three")  # UX-WALK A4: the log grows, and the token is about position 2
+            by_token = ("anchor", "verify", "orders", "--ref", out, "--certificates", authority.bundle)
+            assert alice.json(*by_token)["verdict"]["compared"][0]["read"] == 2
+            (tmp_path / "orders.tsr.position.json").unlink()
+            assert "--upto" in alice.json(*by_token, code=Exit.USAGE)["hint"]
+            assert alice.json(*by_token, "--upto", 2)["verified"]
     offline = alice.json("anchor", "verify", "--root", root, "--ref", out, "--certificates", authority.bundle)
     assert offline["time"].startswith("20")
     alice.run(

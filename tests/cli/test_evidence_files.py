@@ -167,3 +167,31 @@ def test_other_files_and_wrong_words_are_told_apart(talk, stranger, stream, tmp_
     stranger.run("verify", file, "--with", receipt, code=Exit.USAGE)
     assert stranger.json("inspect", file, code=Exit.USAGE)["hint"] == f"veen verify {file}"
     assert not (tmp_path / "x").exists()
+
+
+def test_a_file_of_another_hub_than_that_of_the_context_is_not_accused(talk, stream, stranger, tmp_path):
+    """UX-WALK A7: the pin of a context that nobody named is for another hub; the verdict is incomplete and says so."""
+    file = tmp_path / "e.veen-evidence"
+    talk.run("evidence", "export", stream, "--out", file)
+    stranger.run("context", "add", "acme", "--hub", "http://acme.example", "--pin", f"ed25519:{'bb' * 32}", "--use")
+    for words in (("verify", file), ("evidence", "show", file)):
+        report = stranger.json(*words, code=Exit.POLICY)
+        assert (report["ok"], report["verdict"]["value"]) == (False, "incomplete")
+        (reason,) = report["verdict"]["reasons"]
+        assert reason["because"] == "coverage"
+        assert "[context.acme]" in reason["text"]
+        error = json.loads(stranger.run(*words, "--json", "--context", "acme", code=Exit.BAD_EVIDENCE).stderr)
+        assert error["code"] == "E.EVIDENCE.HUB"
+        assert stranger.json(*words, "--hub-pk", talk.hub.about["hub_pk"])["verdict"]["value"] == "good"
+
+
+def test_evidence_without_the_quorum_of_a_policy_is_exit_6(talk, stream, tmp_path):
+    """UX-WALK A15: nothing in the file is bad, so exit 1 would accuse somebody."""
+    file, policy = tmp_path / "e.veen-evidence", tmp_path / "witnesses.policy"
+    policy.write_text("quorum none\n")
+    talk.run("evidence", "export", stream, "--out", file)
+    done = talk.run("verify", file, "--policy", policy, "--json", code=Exit.POLICY)
+    report, error = json.loads(done.stdout), json.loads(done.stderr)
+    assert (report["ok"], report["verdict"]["value"], error["code"]) == (False, "incomplete", "E.EVIDENCE.QUORUM")
+    assert [reason["because"] for reason in report["verdict"]["reasons"]] == ["policy"]
+    assert [(row["first"], row["read"], row["head"]) for row in report["verdict"]["compared"]] == [(1, 5, 5)]

@@ -201,9 +201,26 @@ def test_published_directories_are_verified_against_the_log(people, tmp_path):
     assert verified["verified"]
     root = bob.json("op", "publication", "root", tmp_path / "model")
     assert root == {"content_form": "tree", "content_root": verified["content_root"]}
+    manifest = tmp_path / "model.manifest"
+    listed = alice.json("op", "publication", "manifest", tmp_path / "model", "--out", manifest)
+    assert (listed["content_root"], listed["files"]) == (verified["content_root"], 2)
+    weights = tmp_path / "model" / "sub" / "weights"
+    part = ("op", "publication", "verify", "models", "llama", weights)
+    alone = bob.json(*part, code=Exit.POLICY)  # UX-WALK A9: a genuine file of a published directory is not accused
+    assert (alone["verdict"]["value"], alone["verdict"]["reasons"][0]["because"]) == ("incomplete", "coverage")
+    assert bob.json(*part, "--manifest", manifest)["verified"]
     (tmp_path / "model" / "config").write_text("{} ")
+    whole = ("op", "publication", "verify", "models", "llama", tmp_path / "model", "--manifest", manifest)
+    changed = bob.json(*whole, code=Exit.BAD_EVIDENCE)
+    assert changed["verdict"]["reasons"] == [{"because": "evidence", "text": "changed: config"}]
+    assert bob.json(*part, "--manifest", manifest)["verified"]  # the others are as they were
+    other = (*part[:-1], tmp_path / "model" / "config", "--manifest", manifest)
+    assert bob.json(*other, code=Exit.BAD_EVIDENCE)["verdict"]["value"] == "bad"
+    foreign = tmp_path / "foreign.manifest"
+    bob.run("op", "publication", "manifest", tmp_path / "model", "--out", foreign)
+    assert bob.json(*part, "--manifest", foreign, code=Exit.POLICY)["verdict"]["value"] == "incomplete"
     false = bob.json("op", "publication", "verify", "models", "llama", tmp_path / "model", code=Exit.BAD_EVIDENCE)
-    assert false["code"] == "PUB.ROOT"
+    assert false["verdict"]["value"] == "bad"
     (tmp_path / "model" / "link").symlink_to(tmp_path / "model" / "config")
     bob.run("op", "publication", "root", tmp_path / "model", code=Exit.LOCAL)
     bob.run("op", "publication", "verify", "models", "other", tmp_path / "model" / "config", code=Exit.LOCAL)

@@ -7,6 +7,8 @@ from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 
 from veen.cli.shared.output import Exit
+from veen.client.home import Home
+from veen.client.state import StateStore
 
 FULL = ("--set", "engine.min_free_bytes=9000000000000000")  # no disk has as much: the hub takes nothing
 
@@ -67,6 +69,22 @@ def test_a_hub_that_is_full_keeps_the_message_and_the_retry_does_not_double_it(h
         assert talk.json("pending", "list") == {"messages": []}
         assert talk.json("send", stream, "pay 40")["late"] is False  # another payment, now that nothing waits
         assert bodies(talk, stream) == ["first", "pay 40", "pay 40"]
+
+
+def test_what_waits_is_listed_while_another_command_of_the_identity_runs(hubs):
+    """UX-WALK A13."""
+    with hubs.start() as hub:
+        talk = hubs.meet(hub)
+        assert talk.json("pending", "list") == {"messages": []}
+        stream = talk.new_stream("pending/busy")
+        talk.json("send", stream, "first")
+    refused_once(hubs, stream, "second")
+    with Home.at(talk.root).lock("alice"):  # as a `tail` holds it
+        (message,) = talk.json("pending", "list")["messages"]
+    assert (message["client_seq"], message["sealed"] is not None) == (2, True)
+    with StateStore.open(Home.at(talk.root), "alice") as store:  # with the file open, as a `tail` has it
+        assert store.unfinished()
+        assert talk.json("pending", "list")["messages"] == [message]
 
 
 def test_what_the_error_says_to_people(hubs):

@@ -69,6 +69,22 @@ def test_revocations_and_primaries_go_from_the_log_to_both_hubs(world):
     assert why(bob, "send", "orders", "two") is None
 
 
+def test_a_reader_of_the_revocation_stream_does_not_revoke_its_owner(world):
+    """REVIEW X-6, D-186: without named emitters the records of the owner count, and nobody else's."""
+    admin, bob, *_ = world
+    ours = admin.json("policy", "revoke", "client-id", "ab" * 32, "--make-keys", "--context", "a")
+    bob.join(admin, ours["stream"])
+    attack = bob.json("policy", "revoke", "client-id", admin.client_id, code=Exit.POLICY)
+    assert attack["code"] == "REALM.EMITTER"
+    shown = admin.json("policy", "show", "--context", "a")
+    assert [hub["missing"] for hub in shown["hubs"]] == [1]
+    everybody = admin.json("policy", "show", "--context", "a", "--any-emitter")
+    assert [hub["missing"] for hub in everybody["hubs"]] == [2]
+    named = admin.json("policy", "show", "--context", "a", "--emitter", bob.client_id)
+    assert [hub["missing"] for hub in named["hubs"]] == [1]
+    admin.run("policy", "show", "--context", "a", "--any-emitter", "--emitter", bob.client_id, code=Exit.USAGE)
+
+
 @pytest.mark.req("KEX1-08")
 def test_the_agent_runs_is_killed_and_runs_again(world, tmp_path):
     """From revoke to refusal: the agent hears of it at once, and the hub refuses from the next second on."""

@@ -263,3 +263,53 @@ def test_sql_over_tables_is_answered_kept_and_compared(cli, log, tmp_path):
         cli.run("query", "sql", *bad, *place, code=Exit.USAGE)
     cli.run("query", "sql", "--again", "r-1", *place, code=Exit.LOCAL)
     cli.run("query", "sql", "--again", "../x", *place, code=Exit.USAGE)
+
+
+# --- results that somebody has changed (REVIEW X-4, UX-WALK A2, D-190) ------------------------------------------------
+
+
+def forged(cli, result_id, old=b'"login"', new=b'"logon"'):
+    """Change a row of a stored result without changing its length."""
+    path = next(cli.root.rglob(f"{result_id}/rows.ndjson"))
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("mode", [(), ("--json",), ("--ndjson",), ("-o", "human")])
+def test_forged_rows_are_not_printed(cli, places, mode):
+    """REVIEW X-4, UX-WALK A2: what is printed is checked before it is printed."""
+    result_id = asked(cli, places, "--scope", STREAMS[0], "--type", "login")["result_digest"]["result_id"]
+    page = cli.json("query", "result", result_id)
+    assert (page["ok"], page["verdict"]["value"]) == (True, "good")
+    forged(cli, result_id)
+    failed = cli.run("query", "result", result_id, *mode, code=Exit.BAD_EVIDENCE)
+    assert "logon" not in failed.output
+    assert "login" not in failed.output
+    if mode == ("--json",):
+        told = json.loads(failed.stdout)
+        assert (told["ok"], told["verdict"]["value"], told["rows"]) == (False, "bad", [])
+
+
+def test_forged_rows_are_not_verified(cli, places):
+    """REVIEW X-4: `query verify` read the digest alone."""
+    result_id = asked(cli, places, "--scope", STREAMS[0], "--type", "login")["result_digest"]["result_id"]
+    checked = cli.json("query", "verify", result_id, *places)
+    assert (checked["ok"], checked["verdict"]["value"]) == (True, "good")
+    assert all(row["read"] == row["head"] > 0 for row in checked["verdict"]["compared"])
+    forged(cli, result_id)
+    told = json.loads(cli.run("query", "verify", result_id, *places, "--json", code=Exit.BAD_EVIDENCE).stdout)
+    assert (told["ok"], told["verdict"]["value"]) == (False, "bad")
+
+
+def test_a_result_is_not_verified_by_a_directory_that_lacks_entries(cli, places, tmp_path):
+    """D-181: exit 6 and the rows that say how far each label was read."""
+    result_id = asked(cli, places, "--scope", STREAMS[0])["result_digest"]["result_id"]
+    (tmp_path / "half").mkdir()
+    short = filled(tmp_path / "half", 10).done()
+    failed = cli.run(
+        "query", "verify", result_id, "--data-dir", short, "--key-file", tmp_path / "keys", "--json", code=6
+    )
+    told = json.loads(failed.stdout)
+    assert (told["ok"], told["verdict"]["value"]) == (False, "incomplete")
+    assert any(row["behind"] for row in told["verdict"]["compared"])

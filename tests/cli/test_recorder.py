@@ -25,7 +25,6 @@ def emit(cli, hub, *words, identity="web", **more):
     )
 
 
-@pytest.mark.req("SDR-13")
 def test_init_makes_roles_and_emit_returns_with_a_receipt(cli, tmp_path):
     with running(tmp_path / "hub") as hub:
         about = init(cli, hub)
@@ -59,7 +58,7 @@ def admin(cli, hub, *words, code=0):
     return cli.json("recorder", *words, *at, code=code)
 
 
-@pytest.mark.req("SDR-02", "SDR-04", "SDR-07", "SDR-08", "SDR-10", "SDR-13")
+@pytest.mark.req("SDR-04", "SDR-07", "SDR-08", "SDR-10")
 def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
     with running(tmp_path / "hub") as hub:
         init(cli, hub, "--every-events", "3")
@@ -92,15 +91,34 @@ def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
 
         report = tmp_path / "report.json"
         assert admin(cli, hub, "verify", "--report", str(report))["ok"] is True
-        assert json.loads(report.read_text())["findings"] == []
+        kept = json.loads(report.read_text())
+        assert kept["findings"] == []
+        assert kept["verdict"]["value"] == "good"
+        (web,) = (row for row in kept["verdict"]["compared"] if row["log"] == "record/app/web")
+        assert (web["read"], web["head"], web["stated_by"]) == (6, 6, "the running hub")
+        assert kept["signatures"] >= 2 * 6  # UX-WALK A16
         mapped = admin(cli, hub, "map", "tick", "record/security/gate", "--reason", "moved")
         assert {"event_type": "tick", "stream": "record/security/gate"} in mapped["mapping"]
         admin(cli, hub, "map", "tick", "record/app/web", "--rename", "record/security/gate")
         emit(cli, hub, "record/app/web", "--type", "unmapped", "--subject", "x")
-        findings = admin(cli, hub, "verify", code=6)["findings"]
+        incomplete = admin(cli, hub, "verify", code=6)
+        assert (incomplete["ok"], incomplete["verdict"]["value"]) == (False, "incomplete")
+        findings = incomplete["findings"]
         assert [(finding["code"], finding["stream"]) for finding in findings if finding["seq"] == 7] == [
             ("SDR.MAPPING", "record/app/web")
         ]
+
+
+def test_verify_at_a_hub_that_has_nothing_of_the_recorder_is_incomplete(cli, tmp_path):
+    """REVIEW P2-4: it said ok, with exit code 0."""
+    with running(tmp_path / "hub") as hub:
+        init(cli, hub)
+    with running(tmp_path / "other") as hub:
+        answer = admin(cli, hub, "verify", code=6)
+        assert (answer["ok"], answer["verdict"]["value"]) == (False, "incomplete")
+        assert {row["stated_by"] for row in answer["verdict"]["compared"]} == {"nobody"}
+        at = ("--identity", "recorder-admin", "--hub", hub.url, "--pin", hub.about["hub_pk"])
+        assert "verdict: incomplete" in cli.run("recorder", "verify", *at, code=6).stdout
 
 
 def test_an_agent_without_its_hub_keeps_what_it_read_and_says_so(cli, tmp_path):

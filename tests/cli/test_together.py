@@ -1,5 +1,6 @@
 """veen contacts, invite, join, revoke, keys, inbox: what goes wrong has a code of its own, and nothing is kept."""
 
+import asyncio
 import json
 import time
 from dataclasses import replace
@@ -11,7 +12,11 @@ from tests.cli.talk import DEV, Talk
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit
+from veen.client.client import Client
+from veen.client.generations.records import GENERATION_SCHEMA, KeyGeneration, control_keys, seal_back
 from veen.client.home import Home
+from veen.client.identity.identity import Identity
+from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import open_identity
 from veen.client.invites import SealedInvite
 
@@ -297,6 +302,76 @@ def test_a_reader_is_taken_out_and_an_old_generation_is_shredded(talk, bob):
     shredded = talk.json("keys", "shred", stream, "--generation", 0, "--yes")
     assert (revoked["generation"], revoked["removed"], shredded["generation"]) == (1, ["bob"], 0)
     assert not [entry for entry in talk.entries(stream) if entry["body"] == "before"]
+
+
+def test_a_reader_without_history_opens_the_same_in_every_read(talk, bob):
+    """UX-WALK A1, D-182."""
+    stream = talk.new_stream("together/no-history")
+    before = talk.json("send", stream, "before")["seq"]
+    joined = bob.json("join", invited(talk, stream, "--for", "bob", "--read", "--no-history"))
+    assert joined["rights"] == "read"
+    after = talk.json("send", stream, "after")["seq"]
+    for _ in range(2):
+        entries = {entry["seq"]: entry for entry in bob.json("stream", stream)["entries"]}
+        assert "no read key" in entries[before]["error"]
+        assert entries[after]["body"] == "after"
+    rows = {row["generation"]: row for row in bob.json("keys", "list", stream)["generations"]}
+    assert rows[1]["bound_to"] == joined["hub_id"]
+
+
+def announce_as_an_earlier_release(talk, stream, hub):
+    """Announce generation 1 without a number, and with the key of generation 0 inside."""
+    home = Home.at(talk.root)
+    secrets = open_identity(home, "alice", None).secrets
+    owner, first = secrets.identity, secrets.keyring.for_stream(stream)
+    keys = replace(StreamKeys.create(stream, owner_pk=owner.id_sign_pk), gen=1)
+    record = KeyGeneration.issue(owner.id_sign, keys, [owner.card()], history=True, back=seal_back(keys, first))
+    control = control_keys(keys.stream_id, owner.id_sign_pk)
+
+    async def send():
+        pin = hub.about["hub_pk"]
+        async with await Client.connect(hub.url, pin=pin, identity=owner, keyring=secrets.keyring, home=home) as client:
+            await client.send(control, record.to_bytes(), schema=GENERATION_SCHEMA)
+
+    asyncio.run(send())
+
+
+def test_a_generation_that_leads_back_is_reported_and_shredded_only_as_weak(talk, hub):
+    """D-182, REVIEW X-5."""
+    stream = talk.new_stream("together/back")
+    assert talk.json("keys", "check", stream)["verdict"]["value"] == "good"
+    announce_as_an_earlier_release(talk, stream, hub)
+    report = talk.json("keys", "check", stream, code=Exit.POLICY)
+    assert report["streams"][0]["opened"] == [{"generation": 0, "opened_by": 1, "forgotten": False}]
+    refused = talk.json("keys", "shred", stream, "--generation", 0, "--yes", code=Exit.LOCAL)
+    assert refused["code"] == "E.LOCAL.GENERATION"
+    assert "generation 1" in refused["message"] + str(refused)
+    done = talk.run("keys", "shred", stream, "--generation", 0, "--yes", "--weak")
+    assert "readers are asked to forget; whoever kept keys and log can open it" in done.stderr
+    rows = {row["generation"]: row for row in talk.json("keys", "list", stream)["generations"]}
+    assert (rows[0]["shredded"], rows[0]["opened_by"]) == (False, 1)
+    assert talk.json("keys", "check", stream, code=Exit.POLICY)["streams"][0]["opened"][0]["forgotten"]
+
+
+def test_an_invitation_that_would_replace_a_key_is_refused_and_keys_can_be_bound_to_their_hub(talk, bob, tmp_path):
+    """REVIEW X-7, D-183."""
+    stream = talk.new_stream("together/replaced")
+    bob.run("join", invited(talk, stream, "--for", "bob"))
+    owner, receiver = (
+        open_identity(Home.at(cli.root), name, None).identity for cli, name in ((talk, "alice"), (bob, "bob"))
+    )
+    path = tmp_path / "x.veen-invite"
+    opened = SealedInvite.from_text(path.read_text()).open(int(time.time()), identities=[receiver])
+    mallory = Identity.create("mallory", now=int(time.time()))
+    evil = replace(StreamKeys.create(stream, owner_pk=owner.id_sign_pk), gen=7)
+    attack = replace(opened, keys=(evil,), inviter=mallory.card()).signed(mallory)
+    path.write_text(SealedInvite.for_card(attack, receiver.card()).to_text())
+    before = kept_files(bob)
+    assert bob.json("join", path, code=Exit.LOCAL)["code"] == "E.INVITE.OWNER"
+    assert kept_files(bob) == before
+    bound = talk.json("keys", "bind", stream)
+    assert talk.json("keys", "list", stream)["generations"][0]["bound_to"] == bound["bound_to"]
+    talk.run("send", stream, "still mine")
 
 
 def test_a_hub_that_enforces_no_revocation_says_so(talk, bob):

@@ -21,6 +21,7 @@ from veen.client.generations.records import (
     KeyShred,
     control_keys,
     open_back,
+    seal_back,
 )
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
@@ -68,6 +69,13 @@ def second(*staying, history=True):
     return owning.next_generation(OWNER, FIRST, [who.card() for who in staying], history=history)
 
 
+def second_of_an_earlier_release(*staying):
+    """A generation without a number that leads back to the first one."""
+    keys, _ = second(*staying)
+    cards = [OWNER.card(), *(who.card() for who in staying)]
+    return keys, KeyGeneration.issue(OWNER.id_sign, keys, cards, history=True, back=seal_back(keys, FIRST))
+
+
 # --- records --------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +99,7 @@ def test_a_generation_is_opened_by_those_it_is_wrapped_for_and_by_its_owner():
     assert record.secret_for(bytes.fromhex(OWNER.card_id), OWNER.dh_sk) == keys.reader_sk
     assert record.secret_for(bytes.fromhex(CAROL.card_id), CAROL.dh_sk) is None
     assert record.secret_for(bytes.fromhex(BOB.card_id), CAROL.dh_sk) is None
-    assert open_back(record.back, keys.secret(), record.stream_id, record.gen, record.pk) == FIRST.reader_sk
+    assert record.back is None  # D-182
 
 
 @contextlib.contextmanager
@@ -151,7 +159,7 @@ def test_a_change_that_seals_the_new_key_to_the_old_one_is_noticed(monkeypatch, 
 
 def test_nothing_in_an_announcement_opens_with_what_a_removed_reader_has():
     """Every sealed part of the record, tried with every secret of the old generation and of the removed reader."""
-    keys, record = second(BOB)
+    keys, record = second_of_an_earlier_release(BOB)
     secrets = [FIRST.secret(), CAROL.dh_sk, control_keys(FIRST.stream_id, OWNER.id_sign_pk).secret()]
     sealed = [wrap.key for wrap in record.wraps] + [record.back]
     cards = [wrap.card_id for wrap in record.wraps] + [bytes.fromhex(CAROL.card_id), b""]
@@ -221,12 +229,41 @@ def test_a_member_learns_the_new_key_and_a_removed_one_only_where_to_write():
     assert bobs[0].name == "plans"
 
 
-@pytest.mark.parametrize("history", [True, False])
-def test_a_new_reader_opens_the_past_only_if_the_owner_allows_it(history):
-    keys, record = second(BOB, history=history)
+def readable(ring):
+    return [key.generation for key in ring.readers("plans") if key.can_read]
+
+
+def test_a_back_field_of_an_earlier_release_is_read():
+    """D-182."""
+    keys, record = second_of_an_earlier_release(BOB)
+    assert open_back(record.back, keys.secret(), record.stream_id, record.gen, record.pk) == FIRST.reader_sk
     state = folded(START, event(record, GENERATION_SCHEMA))
     ring = learn(Keyring().with_keys(replace(keys, reader_sk=None)), state, record, BOB)
-    assert [key.generation for key in ring.readers("plans") if key.can_read] == ([1, 0] if history else [1])
+    assert readable(ring) == [1, 0]
+    assert state.leading_back_to(0) == 1
+    state = folded(state, event(KeyShred.issue(OWNER.id_sign, FIRST.stream_id, 0), records.SHRED_SCHEMA, seq=2))
+    assert state.is_forgotten(0)
+    assert not state.is_shredded(0)
+
+
+def test_a_hand_over_gives_exactly_the_generations_that_it_wraps():
+    """D-182, REVIEW X-5."""
+    keys, record = second()
+    state = folded(START, event(record, GENERATION_SCHEMA))
+    ring = Keyring().with_keys(keys.for_writers())
+    for earlier, expected in (([], [1]), ([FIRST], [1, 0])):
+        record = HandOver.issue(OWNER.id_sign, keys, [BOB.card()], number=2, earlier=earlier)
+        after = folded(state, event(record, records.WRAP_SCHEMA, seq=2))
+        assert readable(learn(ring, after, record, BOB)) == expected
+        assert readable(learn(ring, after, record, CAROL)) == []
+    assert state.leading_back_to(0) is None
+
+
+def test_new_readers_get_nothing_from_before_the_last_rotation_without_history():
+    _, open_ended = second()
+    _, closed = second(history=False)
+    assert folded(START, event(open_ended, GENERATION_SCHEMA)).first_for_new_readers() == 0
+    assert folded(START, event(closed, GENERATION_SCHEMA)).first_for_new_readers() == 1
 
 
 def test_an_invitation_makes_a_reader_once_in_time_and_by_the_key_on_the_card():
@@ -413,6 +450,101 @@ def test_the_loser_of_two_rotations_at_once_is_told(tmp_path):
                 lost = [result for result in results if isinstance(result, GenerationRefused)]
                 assert len(lost) <= 1
                 assert (await laptop.key_state("plans")).newest.pk == (await phone.key_state("plans")).newest.pk
+
+    run(story())
+
+
+async def bodies_of(client, schema):
+    return [entry.body async for entry in client.read("plans") if entry.event and entry.event.hdr.schema == schema]
+
+
+async def repeat(client, alice, body, schema):
+    """Send the body of somebody's record again, under one's own key."""
+    keys = client.keyring.for_stream("plans")
+    await client.send(control_keys(keys.stream_id, alice.id_sign_pk), body, schema=schema)
+
+
+def test_a_removed_reader_who_repeats_her_hand_over_stays_removed(tmp_path):
+    """REVIEW P2-1."""
+
+    async def story():
+        alice, carol = person("alice"), person("carol")
+        ring, _ = shared_ring(alice)
+        async with people_at(tmp_path, alice=ring, carol=ring) as (_, clients):
+            await owning.hand_over(clients["alice"], alice, "plans", [carol.card()])
+            await owning.rotate(clients["alice"], alice, "plans", without={carol.id_sign_pk})
+            [old] = await bodies_of(clients["carol"], records.WRAP_SCHEMA)
+            await repeat(clients["carol"], alice, old, records.WRAP_SCHEMA)
+            done = await owning.rotate(clients["alice"], alice, "plans")
+            assert done.readers == ()
+            await clients["alice"].send("plans", b"not for carol")
+            assert b"not for carol" not in await texts(clients["carol"])
+            await owning.hand_over(clients["alice"], alice, "plans", [carol.card()])  # a newer one does name her
+            assert (await clients["alice"].key_state("plans")).member(carol.id_sign_pk) == carol.card()
+            assert b"not for carol" in await texts(clients["carol"])
+
+    run(story())
+
+
+def test_a_used_invitation_that_is_offered_again_enrols_nobody(tmp_path):
+    """REVIEW P2-1."""
+
+    async def story():
+        alice, bob, mallory = (person(name) for name in ("alice", "bob", "mallory"))
+        ring, _ = shared_ring(alice)
+        invite = SigningKey(b"\x07" * 32)
+        async with people_at(tmp_path, alice=ring, bob=ring, mallory=ring) as (_, clients):
+            later = int(time.time()) + 3_600
+            await owning.hand_over(clients["alice"], alice, "plans", invite_pk=invite.public, expires_at=later)
+            await owning.enrol(clients["bob"], bob, ring.for_stream("plans"), invite)
+            [offer] = await bodies_of(clients["mallory"], records.WRAP_SCHEMA)
+            await repeat(clients["mallory"], alice, offer, records.WRAP_SCHEMA)
+            await owning.enrol(clients["mallory"], mallory, ring.for_stream("plans"), invite)
+            state = await clients["alice"].key_state("plans")
+            assert [card.name for card in state.members] == ["bob"]
+
+    run(story())
+
+
+def test_two_reads_of_one_log_open_the_same(tmp_path):
+    """UX-WALK A1: keys that are found later in the log open what is before them, in the first read as well."""
+
+    async def story():
+        alice, bob = person("alice"), person("bob")
+        ring, write_only = shared_ring(alice)
+        async with people_at(tmp_path, alice=ring, bob=write_only) as (_, clients):
+            await clients["alice"].send("plans", b"early")
+            await owning.rotate(clients["alice"], alice, "plans")
+            earlier = [keys for keys in clients["alice"].keyring.readers("plans") if keys.generation == 0]
+            await owning.hand_over(clients["alice"], alice, "plans", [bob.card()], earlier=earlier)
+            first, second_read = await texts(clients["bob"]), await texts(clients["bob"])
+            assert first == second_read
+            assert b"early" in first
+
+    run(story())
+
+
+def test_a_generation_that_a_back_field_leads_to_is_shredded_only_as_weak(tmp_path):
+    """D-182, REVIEW X-5."""
+
+    async def story():
+        alice = person("alice")
+        ring, _ = shared_ring(alice)
+        first = ring.for_stream("plans")
+        fresh = StreamKeys.create("plans", owner_pk=alice.id_sign_pk)
+        keys = replace(fresh, gen=1)
+        old = KeyGeneration.issue(alice.id_sign, keys, [alice.card()], history=True, back=seal_back(keys, first))
+        async with people_at(tmp_path, alice=ring) as (_, clients):
+            client = clients["alice"]
+            await repeat(client, alice, old.to_bytes(), GENERATION_SCHEMA)
+            with pytest.raises(GenerationRefused, match="leads back to 0"):
+                await owning.shred(client, alice, "plans", 0)
+            await owning.shred(client, alice, "plans", 0, weak=True)
+            state = await client.key_state("plans")
+            assert (state.is_forgotten(0), state.is_shredded(0)) == (True, False)
+            await owning.rotate(client, alice, "plans")
+            await owning.shred(client, alice, "plans", 1)
+            assert (await client.key_state("plans")).is_shredded(0)  # nothing leads to it any more
 
     run(story())
 

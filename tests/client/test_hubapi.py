@@ -40,7 +40,7 @@ class Says:
         self._bodies = list(bodies)
         self.calls = 0
 
-    async def call(self, operation, body=b"", *, timeout=None, headers=None):  # noqa: ASYNC109 - as every transport
+    async def call(self, operation, body=b"", *, timeout=None, headers=None, again=True):  # noqa: ASYNC109 - as every transport
         self.calls += 1
         return Answer(200, self._bodies.pop(0) if len(self._bodies) > 1 else self._bodies[0])
 

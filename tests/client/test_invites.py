@@ -16,6 +16,7 @@ from veen.client.errors import (
     InviteForAnother,
     InviteTruncated,
     NotAnInvite,
+    UnknownStream,
     WrongCode,
 )
 from veen.client.identity.keyring import Keyring, StreamKeys
@@ -158,9 +159,53 @@ def test_an_invitation_that_the_inviter_did_not_sign_is_refused():
         SealedInvite.for_card(bad_pin, BOB.card()).open(NOW, identities=[BOB])
 
 
+HUB, OTHER_HUB = b"\x11" * 32, b"\x22" * 32
+
+
 def test_the_keys_are_added_and_another_owner_is_a_conflict():
-    ring = invitation().add_to(Keyring())
+    ring = invitation().add_to(Keyring(), HUB)
     assert ring.for_stream("orders").can_read
     theirs = StreamKeys.create("orders", owner_pk=CAROL.id_sign_pk)
     with pytest.raises(InviteConflict):
-        invitation().add_to(Keyring().with_keys(theirs))
+        invitation().add_to(Keyring().with_keys(theirs), HUB)
+
+
+@pytest.mark.parametrize("owner", ["nobody", "the inviter's victim"])
+def test_another_key_of_a_stream_that_one_has_is_a_conflict_and_nothing_is_replaced(owner):
+    """REVIEW X-7, D-183: the next message at the right hub would be sealed to the attacker."""
+    owner_pk = None if owner == "nobody" else ALICE.id_sign_pk
+    mine = Keyring().with_keys(StreamKeys.create("orders", owner_pk=owner_pk))
+    evil = StreamKeys.create("orders", owner_pk=owner_pk)
+    sent = replace(invitation(keys=(evil,)), inviter=CAROL.card()).signed(CAROL)
+    with pytest.raises(InviteConflict, match="other keys"):
+        sent.add_to(mine, HUB)
+
+
+def test_the_known_owner_may_bring_another_generation():
+    """D-183."""
+    first = StreamKeys.create("orders", owner_pk=ALICE.id_sign_pk)
+    second = replace(StreamKeys.create("orders", owner_pk=ALICE.id_sign_pk), gen=1)
+    ring = invitation(keys=(second, first)).add_to(Keyring().with_keys(first), HUB)
+    assert [keys.generation for keys in ring.at(HUB).readers("orders")] == [1, 0]
+
+
+def test_keys_of_an_invitation_are_used_at_its_hub_and_at_no_other():
+    """REVIEW X-7, D-183."""
+    ring = invitation().add_to(Keyring(), OTHER_HUB)
+    assert ring.at(OTHER_HUB).for_stream("orders").can_read
+    with pytest.raises(UnknownStream):
+        ring.at(HUB).for_stream("orders")
+    here = StreamKeys.create("orders", owner_pk=BOB.id_sign_pk)
+    both = invitation().add_to(Keyring().with_keys(here).bind("orders", HUB), OTHER_HUB)
+    assert both.at(HUB).for_stream("orders").reader_pk == here.reader_pk
+    assert both.at(OTHER_HUB).for_stream("orders").reader_pk != here.reader_pk
+    assert len(both.entries) == 2
+    assert Keyring(both.entries) == both
+
+
+def test_the_rights_are_those_that_were_given():
+    """UX-WALK A1: a reading invitation said "read and write"."""
+    limited = replace(invitation(), rights="read").signed(ALICE)
+    opened = SealedInvite.for_card(limited, BOB.card()).open(NOW, identities=[BOB])
+    assert opened.rights_text == "read"
+    assert replace(opened, rights=None).rights_text == "read and write"

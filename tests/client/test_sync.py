@@ -1,15 +1,19 @@
 """The blocking twin: the same verbs, from a program without an event loop."""
 
 import asyncio
+import itertools
+import subprocess
+import sys
 import threading
 
 import pytest
 from tests.client.hubs import GATED, RING, hub_at, person, token_for
 
+from veen.client import sync
 from veen.client.client import Client
 from veen.client.errors import HubRefused, NotPinned, Unreachable
 from veen.client.home import Home
-from veen.client.sync import SyncClient
+from veen.client.sync import LoopThread, SyncClient
 from veen.client.transport.calls import Retry
 from veen.client.verify.pin import HubPin
 
@@ -88,3 +92,87 @@ def test_errors_are_those_of_the_client(hub, tmp_path):
 
     with pytest.raises(Unreachable):
         SyncClient(nobody_there)
+
+
+# --- interrupts -------------------------------------------------------------------------------------------
+
+
+class InterruptAt:
+    """Raise KeyboardInterrupt before the n-th instruction of this thread in sync.py, threading.py or asyncio.
+    Ctrl-C does the same, at a moment that nobody chooses."""
+
+    FILES = (sync.__file__, threading.__file__, asyncio.base_events.__file__, asyncio.selector_events.__file__)
+
+    def __init__(self, instruction):
+        self.left, self.reached = instruction, False
+
+    def __enter__(self):
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _trace(self, frame, event, _arg):
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            self.left -= 1
+            if self.left < 0 and not self.reached:
+                self.reached = True
+                raise KeyboardInterrupt
+        return self._trace
+
+
+def read_two(loop):
+    """Read two values and wait for a third; the generator ends slowly, as one that says goodbye to a hub."""
+    events = []
+
+    async def values():
+        try:
+            for value in (1, 2):
+                await asyncio.sleep(0)
+                yield value
+        finally:
+            await asyncio.sleep(0.001)
+            events.append("ended")
+
+    list(sync._each(loop, values()))
+    return events
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # the interrupt came before it could be
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_moment_is_all_that_the_caller_sees():
+    """REVIEW L1-10: an interrupt between two instructions ended in RuntimeError, which is exit 5 instead of 130."""
+    loop = LoopThread()
+    moments = 0
+    try:
+        for instruction in itertools.count():
+            interrupt = InterruptAt(instruction)
+            try:
+                with interrupt:
+                    read_two(loop)
+            except KeyboardInterrupt:
+                moments += 1
+            assert loop.run(asyncio.sleep(0, "goes on")) == "goes on"
+            if not interrupt.reached:
+                break
+    finally:
+        loop.close()
+    assert moments > 100
+
+
+UNCLOSED = """
+import atexit, threading
+atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # runs last
+from veen.client.sync import LoopThread
+import asyncio
+LoopThread().run(asyncio.sleep(0))
+"""
+
+
+def test_a_client_that_nobody_closed_leaves_no_thread_behind_at_exit():
+    """REVIEW, the segmentation fault: a daemon thread goes on while the interpreter is torn down."""
+    done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True, check=True)
+    assert done.stdout == "['MainThread']\n"

@@ -149,6 +149,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     control.RetentionDrop: st.builds(
         control.RetentionDrop, label=BSTR32, start_seq=UINT, end_seq=UINT, entry_hashes_root=BSTR32
     ),
+    control.RequestDone: st.builds(control.RequestDone, request_id=BSTR32, record=UINT),
     control.OuterKey: st.builds(control.OuterKey, origin=TEXT, vkey=TEXT),
     control.HubFence: st.builds(control.HubFence, upto=UINT, root=BSTR32),
     control.HubPromote: st.builds(control.HubPromote, source=TEXT, upto=UINT, root=BSTR32, complete=st.booleans()),

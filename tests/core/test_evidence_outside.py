@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.evidence_builders import World, pinned
 
+from veen.core.catalogue import catalogue
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.evidence_check import check_evidence
 from veen.core.evidence_file import EvidenceFault, EvidenceFile, OutsideProof
@@ -62,22 +63,24 @@ def test_without_a_policy_nothing_is_claimed():
 
 
 @pytest.mark.parametrize(
-    ("name", "outside", "policy"),
+    ("name", "outside", "policy", "code"),
     [
-        ("no proof", (), POLICY),
-        ("a receipt alone", proofs(spoil={"tlog-proof": None}), POLICY),
-        ("too few witnesses", proofs(), STRICT),
-        ("rubbish", proofs(spoil={"tlog-proof": b"rubbish\n"}), POLICY),
-        ("a rubbish receipt", proofs(spoil={"cose-receipt": b"\xd2rubbish"}), POLICY),
-        ("a receipt of another size", [proofs()[0], proofs(size=3)[1]], POLICY),
-        ("a log of nobody", proofs(), WitnessPolicy.parse("quorum none\n")),
+        ("no proof", (), POLICY, "QUORUM"),
+        ("a receipt alone", proofs(spoil={"tlog-proof": None}), POLICY, "QUORUM"),
+        ("too few witnesses", proofs(), STRICT, "QUORUM"),
+        ("rubbish", proofs(spoil={"tlog-proof": b"rubbish\n"}), POLICY, "OUTSIDE"),
+        ("a rubbish receipt", proofs(spoil={"cose-receipt": b"\xd2rubbish"}), POLICY, "OUTSIDE"),
+        ("a receipt of another size", [proofs()[0], proofs(size=3)[1]], POLICY, "OUTSIDE"),
+        ("a log of nobody", proofs(), WitnessPolicy.parse("quorum none\n"), "QUORUM"),
     ],
 )
-def test_what_does_not_satisfy_the_policy_is_refused(name, outside, policy):
+def test_a_missing_quorum_is_told_from_a_proof_that_is_wrong(name, outside, policy, code):
+    """UX-WALK A15: what is missing is a matter of policy (exit 6), what is wrong is bad evidence (exit 1)."""
     file = file_with(*outside) if outside else FILE
     with pytest.raises(EvidenceFault) as caught:
         check_evidence(file, pinned(), policy)
-    assert caught.value.code == "E.EVIDENCE.OUTSIDE"
+    assert caught.value.code == f"E.EVIDENCE.{code}"
+    assert catalogue()[type(caught.value).code].exit_status == (6 if code == "QUORUM" else 1)
 
 
 def test_a_proof_of_another_checkpoint_does_not_help():

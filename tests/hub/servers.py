@@ -64,7 +64,7 @@ class Services:
     def metrics_text(self):
         return "veen_submit_ok_total 0\n"
 
-    async def rotate_key(self, overlap_seconds):
+    async def rotate_key(self, overlap_seconds, request_id=None):
         raise IdentityError("this hub has but one key")
 
     @property

@@ -1,11 +1,14 @@
 """Anchors over a real socket: published, journaled, listed beside their checkpoints (ANCHOR0, D-104)."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.hub import builders as w
 from tests.hub.servers import ADMIN, LiveHub
 from tests.hub.test_tooling import ADMIN_HEADER, FORMS, error, message, submit
+from tests.waiting import DEADLINE_SEC
 
 from veen.core.objects.control import AnchorPublish
 from veen.core.objects.identity import HubIdentity
@@ -161,3 +164,36 @@ def test_long_lists_go_on(hub):
     assert len(listed(hub).anchors) == 100
     assert listed(hub).more
     assert [item.record for item in listed(hub, "&from=2").anchors] == [last]
+
+
+def test_an_anchor_that_is_asked_for_again_under_its_id_is_the_same_although_the_log_grew(hub):
+    """REVIEW P1-2: without an id a retry anchored the longer log as well."""
+    first = anchor(hub, request_id=b"r" * 32)
+    submit(hub, message(4))
+    assert anchor(hub, request_id=b"r" * 32) == first
+    assert len(listed(hub).anchors) == 1
+    assert anchor(hub, request_id=b"s" * 32).checkpoint.upto_seq == 4
+    assert anchor(hub).record == anchor(hub, request_id=b"t" * 32).record  # asked for otherwise, it is there already
+    assert len(listed(hub).anchors) == 2
+
+
+def test_two_requests_under_one_id_at_the_same_time_anchor_once(hub):
+    """REVIEW P1-2: the first caller went away while the backend was slow."""
+    calls, entered, gate = [], threading.Event(), threading.Event()
+    publish = hub.services.anchors.publish
+
+    def slow(*args):
+        calls.append(args)
+        entered.set()
+        gate.wait(DEADLINE_SEC)
+        return publish(*args)
+
+    hub.services.anchors.publish = slow
+    with ThreadPoolExecutor(2) as threads:
+        answers = [threads.submit(anchor, hub, request_id=b"r" * 32)]
+        entered.wait(DEADLINE_SEC)
+        answers.append(threads.submit(anchor, hub, request_id=b"r" * 32))
+        gate.set()
+        first, second = (answer.result() for answer in answers)
+    assert first == second
+    assert len(calls) == 1

@@ -229,7 +229,9 @@ def test_an_erased_payload_is_not_found_but_receipt_and_proof_are(tmp_path):
         def erase_first_chunk():
             store = hub.services.sequencer.store
             chunk = store.chunk_at(store.files(w.LABEL), 1)
-            return retention.prepare(OsFs(tmp_path), retention.Erasure(w.LABEL, chunk, "payloads"))
+            erasure = retention.Erasure(w.LABEL, chunk, "payloads")
+            retention.prepare(OsFs(tmp_path), erasure)
+            return erasure.record(0)
 
         record = hub.on_loop(erase_first_chunk)
         hub.run(hub.services.sequencer.control(lambda _: record))

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.hub import builders as w
 from tests.hub.servers import LiveHub, detail_of, post, split_answers
-from tests.waiting import until
+from tests.waiting import DEADLINE_SEC, until
 
 from veen.core.limits import Limits
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest, SubmitRequest, SubmitResponse
@@ -544,15 +544,15 @@ def test_plain_http_stays_on_this_machine(host, plain):
 def test_stopping_answers_what_was_begun(tmp_path):
     """Pending submits get their receipts, idle connections are closed, new ones are not taken."""
     with LiveHub(tmp_path, workers=1) as hub:
-        idle = socket.create_connection((hub.host, hub.port), timeout=5)
-        busy = socket.create_connection((hub.host, hub.port), timeout=5)
+        idle = socket.create_connection((hub.host, hub.port), timeout=DEADLINE_SEC)
+        busy = socket.create_connection((hub.host, hub.port), timeout=DEADLINE_SEC)
         count = 30
         busy.sendall(b"".join(post("/v1/submit", submit_body(seq)) for seq in range(1, count + 1)))
         received = busy.recv(65536)
-        stopping = asyncio.run_coroutine_threadsafe(hub.server.stop(5), hub.loop)
+        stopping = asyncio.run_coroutine_threadsafe(hub.server.stop(DEADLINE_SEC), hub.loop)
         while part := busy.recv(65536):
             received += part
-        stopping.result(10)
+        stopping.result(DEADLINE_SEC)
         answers = split_answers(received)
         assert all(status == 200 for status, _, _ in answers)
         assert len(answers) == hub.on_loop(lambda: hub.services.sequencer.store.files(w.LABEL).size)

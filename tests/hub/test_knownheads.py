@@ -121,6 +121,11 @@ def pieces(data, cuts):
     return [data[start:end] for start, end in pairwise(places)]
 
 
+def is_settled(connection):
+    """Return True if the connection waits for its client: nothing is due, nothing unparsed, and it is not on hold."""
+    return not connection._busy() and not connection._unparsed and connection._reading
+
+
 async def answers(server, conversations):
     """What each conversation is answered, as status lines, forms and codes: bodies carry request ids."""
     results = []
@@ -131,7 +136,7 @@ async def answers(server, conversations):
         for chunk in chunks:
             if not transport.closed:
                 connection.data_received(chunk)
-            while connection._busy() and not transport.closed:  # noqa: ASYNC110 - nobody is told when it is done
+            while not (is_settled(connection) or transport.closed):  # noqa: ASYNC110 - nobody is told when it is done
                 await asyncio.sleep(0.0005)
         results.append(re.findall(rb"HTTP/1\.\d \d+|content-type: \S+|E\.[A-Z_]+", transport.written))
         connection.connection_lost(None)
@@ -156,6 +161,20 @@ def test_known_heads_change_no_answer(hub, conversations):
     cut = [pieces(b"".join(asked), cuts) for asked, cuts in conversations]
     plain = hub.run(answers(Forgetful(hub.api), cut))
     assert hub.run(answers(HttpServer(hub.api), cut)) == plain
+
+
+def test_a_connection_that_is_on_hold_is_waited_for(hub):
+    """REVIEW L1-7: a client that asks while others write is held between two requests, with nothing due."""
+    conversation = [[b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n" * 3]]
+
+    async def while_others_write():
+        priority = hub.api.context.priority
+        priority.wrote()
+        priority.charge(0.05)
+        assert priority.delay() > 0
+        return await answers(HttpServer(hub.api), conversation)
+
+    assert hub.run(while_others_write()) == [[b"HTTP/1.1 200", b"content-type: application/json"] * 3]
 
 
 def test_a_head_is_known_after_its_first_request(hub):

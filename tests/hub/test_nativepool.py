@@ -22,7 +22,7 @@ from veen.fs.errors import StorageError
 from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse
 from veen.hub.sequencer.clock import HubClock
-from veen.hub.sequencer.sequencer import Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, Sequencer, Stopped
 from veen.storage.store import Store
 
 LIMITS = Limits(max_checkpoint_interval=7)
@@ -188,7 +188,7 @@ def test_refusals_by_structure_are_answered_even_when_the_hub_stops(tmp_path, mo
         good = line.submit(w.msg(token=token).to_bytes())
         line._stop(StorageError("test"))
         refused = await malformed
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(NotDurable):
             await good
         with pytest.raises(Stopped):
             line.submit(b"")

@@ -11,7 +11,7 @@ from tests.hub.test_runtime import get, run, running, submit
 from tests.products.witness.test_witness import Served, saying
 from tests.waiting import eventually
 
-from veen.client.errors import HubRefused
+from veen.client.errors import BadAnswer, HubRefused
 from veen.client.session import HubSession
 from veen.client.transport.calls import NO_RETRY, Calls
 from veen.client.transport.http import HttpTransport
@@ -387,6 +387,36 @@ def test_a_monitor_convicts_two_copies_of_a_hub_that_went_apart(tmp_path):
         splits = [finding for finding in findings if finding.code == "E.MONITOR.SPLIT"]
         assert splits
         assert all(len(finding.evidence or bytes(513)) <= 512 for finding in splits)
+
+    run(scenario())
+
+
+def test_a_monitor_names_a_source_that_refuses_its_checkpoint(tmp_path):
+    """REVIEW P2-20: a source that does not answer hides what it signed, so the question stays open and is named."""
+
+    async def scenario():
+        async with running(tmp_path, **OUTER) as hub:
+            await submit(hub, 4)
+            await published(hub)
+            state = MonitorState()
+            monitor = Monitor(state)
+            async with reading(hub) as session:
+                assert await monitor.poll("hub", session) == []
+                (label,) = state.db.execute("SELECT label FROM listed").fetchone()
+                state.db.execute("INSERT INTO listed VALUES ('copy', ?, 2)", (label,))
+                state.db.execute("UPDATE listed SET upto_seq = 99 WHERE source = 'hub'")
+                asked = session.checkpoint
+
+                async def refuse(*words):
+                    raise BadAnswer("no checkpoint today")
+
+                session.checkpoint = refuse
+                assert await monitor.compare("hub", session) == []
+                assert monitor.unanswered == {("hub", label, 2): "no checkpoint today"}
+                session.checkpoint = asked
+                await monitor.compare("hub", session)
+            assert ("hub", label, 2) not in monitor.unanswered
+            assert monitor.heads["hub"][0] == monitor.heads["hub"][1] > 0
 
     run(scenario())
 

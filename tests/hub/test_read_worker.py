@@ -76,8 +76,9 @@ def test_a_packed_file_is_unpacked_by_another_thread(tmp_path, kind):
                 if kind == "compressed":
                     compress_chunk(fs, w.LABEL, chunk)
                 else:
-                    drop = prepare(fs, Erasure(w.LABEL, chunk, "payloads"))
-                    await sequencer.control(lambda _, drop=drop: drop)
+                    erasure = Erasure(w.LABEL, chunk, "payloads")
+                    prepare(fs, erasure)
+                    await sequencer.control(lambda _, erasure=erasure: erasure.record(0))
             return receipts
 
         receipts = hub.run(fill(), timeout=60)

@@ -27,15 +27,17 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse, RecordResponse, RotateKeyRequest
 from veen.fs.errors import StorageError
 from veen.hub.api.access import Principal
-from veen.hub.api.rotation import LEAD_SECONDS, Rotation, check_rotations
+from veen.hub.api.rotation import LEAD_SECONDS, Rotation, check_rotations, rotate_at_rest
 from veen.hub.process.startup import Sealing, finish_rotations
 from veen.hub.sequencer.clock import HubClock
-from veen.hub.sequencer.sequencer import Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Sequencer, Stopped
 from veen.storage import layout
+from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
 from veen.storage.keys.directory import write_birth, write_private_key
 from veen.storage.keys.rotation import RotationUnderWayError
+from veen.storage.maintenance.rebuild import rebuild_index
 from veen.storage.store import Store
 from veen.testing.memfs import Crash, Fault, MemFs
 from veen.verify.directory import verify_data
@@ -95,7 +97,7 @@ class Machine:
         for seq in range(first, first + count):
             try:
                 answer = await self.sequencer.submit(w.msg(seq=seq, token=None).to_bytes())
-            except asyncio.CancelledError:
+            except NotDurable:
                 raise Crash from None
             assert isinstance(answer, bytes)
             self.receipts.append(Receipt.from_bytes(answer))
@@ -154,7 +156,7 @@ def test_a_cut_at_any_operation_leaves_the_old_identity_or_the_new_one(kind):
         machine = Machine(MemFs(fault=Fault(at, kind)))
         try:
             run(life(machine))
-        except (Crash, StorageError, asyncio.CancelledError):
+        except (Crash, StorageError, NotDurable, asyncio.CancelledError):
             pass
         else:
             break
@@ -307,7 +309,7 @@ def test_a_rotation_that_is_refused_at_its_turn_takes_its_key_back(monkeypatch):
         async with machine.running():
             keys = machine.fs.list(layout.KEYS)
 
-            async def stopped(_make):
+            async def stopped(_make, **_):
                 raise Stopped
 
             monkeypatch.setattr(machine.sequencer, "control", stopped)
@@ -440,3 +442,137 @@ def test_a_rotation_that_lost_only_its_last_step_is_completed_before_the_next():
             return machine.fs.files()[layout.IDENTITY_SIG]
 
     assert run(start()) == good
+
+
+def test_two_rotations_at_once_of_which_one_caller_went_away_follow_each_other():
+    """REVIEW P1-2: the lock belonged to the caller, so a second rotation began from the same key."""
+
+    async def scenario():
+        slow = SlowFs()
+        machine = Machine(slow)
+        async with machine.running():
+            gone = asyncio.ensure_future(machine.rotation.rotate(OVERLAP))
+            await asyncio.to_thread(slow.reached.wait, DEADLINE_SEC)
+            gone.cancel()
+            again = asyncio.ensure_future(machine.rotation.rotate(OVERLAP))
+            await asyncio.sleep(0)
+            slow.gate.set()
+            with pytest.raises(RotationUnderWayError):
+                await again
+        return machine
+
+    machine = run(scenario())
+    assert len(machine.sealing.keys) == 2
+    assert len(machine.fs.list(layout.KEYS)) == 2
+    check_rotations(machine.fs)
+    assert_clean(machine.fs)
+
+
+@pytest.mark.parametrize("error", [Overloaded("the hub's disk is full"), NotPrimary("fenced"), StorageError("damaged")])
+def test_a_rotation_that_is_refused_for_any_reason_leaves_no_key(monkeypatch, error):
+    """REVIEW L1-3."""
+
+    async def scenario():
+        machine = Machine()
+        async with machine.running():
+            keys = machine.fs.list(layout.KEYS)
+
+            async def refuse(make, **_):
+                make(machine.sequencer.now())
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(machine.sequencer, "control", refuse)
+                with pytest.raises(type(error)):
+                    await machine.rotation.rotate(0)
+            assert machine.fs.list(layout.KEYS) == keys
+            machine.now += 1000
+            assert machine.sequencer.now() == machine.now  # time goes on
+            await machine.rotation.rotate(0)
+
+    run(scenario())
+
+
+def test_a_rotation_that_met_a_full_disk_leaves_no_key():
+    """REVIEW L1-3: the record is certainly not in the log, so nobody needs the key."""
+
+    async def scenario():
+        machine = Machine()
+        async with machine.running():
+            keys = machine.fs.list(layout.KEYS)
+            machine.fs.fault = Fault(machine.fs.operations + 2, "error", errno.ENOSPC)  # the key, then the record
+            with pytest.raises(StorageError, match="nothing has changed"):
+                await machine.rotation.rotate(OVERLAP)
+            machine.fs.fault = None
+            assert machine.fs.list(layout.KEYS) == keys
+
+    run(scenario())
+
+
+# --- request ids ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_rotation_that_is_asked_for_again_under_its_id_adds_no_second_key(restart):
+    """REVIEW P1-2: the id is journaled with the record, so a retry is harmless, also after a restart."""
+    machine, request_id = Machine(), b"r" * 32
+
+    async def rotate_twice(ids):
+        async with machine.running():
+            records = [await machine.rotation.rotate(0, request_id) for request_id in ids]
+            machine.now += 1000
+            await machine.send()
+            return records
+
+    if restart:
+        records = run(rotate_twice([request_id])) + run(rotate_twice([request_id]))
+    else:
+        records = run(rotate_twice([request_id] * 2))
+    assert records[0] == records[1]
+    assert len(identities.read_identity(machine.fs).keys) == 2
+    (other,) = run(rotate_twice([b"s" * 32]))
+    assert other != records[0]
+    assert len(identities.read_identity(machine.fs).keys) == 3
+    kinds = [record.kind for _, record in control_records(machine.fs)]
+    assert kinds.count("key.rotate") == kinds.count("request.done") == 2
+    check_rotations(machine.fs)
+    assert_clean(machine.fs)
+
+
+def test_a_retry_that_comes_while_the_first_request_is_under_way_gets_its_record():
+    """REVIEW P1-2: the first caller went away, and its rotation went on."""
+
+    async def scenario():
+        slow = SlowFs()
+        machine = Machine(slow)
+        async with machine.running():
+            gone = asyncio.ensure_future(machine.rotation.rotate(0, b"r" * 32))
+            await asyncio.to_thread(slow.reached.wait, DEADLINE_SEC)
+            gone.cancel()
+            again = asyncio.ensure_future(machine.rotation.rotate(0, b"r" * 32))
+            await asyncio.sleep(0)
+            slow.gate.set()
+            record = await again
+            assert record.body.hub_pk == machine.sealing.current_pk
+        return machine
+
+    assert len(run(scenario()).sealing.keys) == 2
+
+
+def test_a_request_id_survives_a_rebuild_of_the_index_and_counts_at_rest():
+    machine = Machine()
+
+    async def rotate_once():
+        async with machine.running():
+            await machine.rotation.rotate(0, b"r" * 32)
+
+    run(rotate_once())
+    rebuild_index(machine.fs, LIMITS)
+    machine.now += 1000
+    for _ in range(2):
+        rotate_at_rest(machine.fs, machine.now, 0, request_id=b"r" * 32)
+    assert len(identities.read_identity(machine.fs).keys) == 2
+    for _ in range(2):
+        rotate_at_rest(machine.fs, machine.now, 0, request_id=b"s" * 32)
+    assert len(identities.read_identity(machine.fs).keys) == 3
+    assert_clean(machine.fs)

@@ -41,7 +41,7 @@ from veen.hub.process.config import ConfigError, load
 from veen.hub.process.notify import Notifier
 from veen.hub.process.runtime import Hub
 from veen.hub.process.startup import open_identity
-from veen.hub.sequencer.sequencer import Overloaded
+from veen.hub.sequencer.sequencer import NotDurable, Overloaded
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.anchors import AnchorError
@@ -552,7 +552,7 @@ def test_a_failing_disk_stops_the_hub(tmp_path):
                 raise OSError(5, "Input/output error")
 
             hub.sequencer.store.journal.write = fail
-            with pytest.raises(asyncio.CancelledError):
+            with pytest.raises(NotDurable):
                 await submit(hub, 1, 2)
             error = await asyncio.wait_for(hub.failure, DEADLINE_SEC)
             assert "Input/output" in str(error)

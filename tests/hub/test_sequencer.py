@@ -22,7 +22,7 @@ from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse
 from veen.hub.process.observe import NullObserver
 from veen.hub.sequencer.clock import HubClock
-from veen.hub.sequencer.sequencer import Overloaded, Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, Overloaded, Sequencer, Stopped
 from veen.storage import journal as wal
 from veen.storage.store import Store
 from veen.testing.memfs import Fault, MemFs
@@ -260,7 +260,7 @@ def test_no_receipt_leaves_when_the_sync_fails_and_the_hub_stops():
         assert isinstance(await line.submit(message(1)), bytes)
         fs.fault = Fault(fs.operations + 2, "error")  # the next group: a write, then its sync
         answer = line.submit(message(2))
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(NotDurable):
             await answer
         with pytest.raises(Stopped):
             line.submit(message(3))
@@ -277,7 +277,7 @@ def test_a_full_disk_answers_nothing_and_goes_on_when_there_is_room():
         line = sequencer(open_store(fs), reopen=lambda: open_store(fs))
         assert isinstance(await line.submit(message(1)), bytes)
         fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(NotDurable):
             await line.submit(message(2))
         receipt = Receipt.from_bytes(await line.submit(message(2)))
         assert receipt.stream_seq == 2
@@ -293,7 +293,7 @@ def test_a_full_disk_without_a_way_back_stops_the_hub():
     async def scenario():
         line = sequencer(open_store(fs), failed=failures.append)
         fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(NotDurable):
             await line.submit(message(1))
         await line.close()
 
@@ -410,7 +410,7 @@ def test_a_disk_that_is_full_from_any_operation_on_loses_nothing_and_ends_nothin
                 fs.full = start + at <= fs.operations and refused < 3
                 try:
                     answer = await line.submit(message(seq))
-                except (Overloaded, asyncio.CancelledError):
+                except (Overloaded, NotDurable):
                     refused += 1
                     line.resume()
                     await asyncio.sleep(0)
@@ -627,7 +627,7 @@ def test_a_copy_of_a_message_that_never_became_durable_is_not_called_a_duplicate
         assert other.refusal is Refusal.DUPLICATE  # decided after the copy, which therefore waits for the first
         fs.go.set()
         for answer in (first, copy):
-            with pytest.raises(asyncio.CancelledError):
+            with pytest.raises(NotDurable):
                 await answer
         assert Receipt.from_bytes(await line.submit(message(2))).stream_seq == 2
         assert line.depth == 0

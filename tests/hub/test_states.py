@@ -95,7 +95,9 @@ REQUESTS = {  # bytes, and whether the connection ends behind it
     "chunked": (b"POST /x HTTP/1.1\r\nHost: hub\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", False),
     "last": (b"GET /healthz HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n\r\n", True),
     "garbage": (b"\x00\x01\r\n\r\n", True),
-    "long URL": (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: hub\r\n\r\n", True),
+    # A URL that is refused after the whole request was read; of a longer one the end is never looked for.
+    "long URL": (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: hub\r\n\r\n", False),
+    "endless URL": (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: hub\r\n\r\n", True),
 }
 STATUS = {
     "alone": 200,
@@ -105,6 +107,7 @@ STATUS = {
     "last": 200,
     "garbage": 400,
     "long URL": 414,
+    "endless URL": 414,
 }
 
 
@@ -329,18 +332,66 @@ def test_the_requests_of_the_machine_are_answered_as_it_expects(tmp_path):
             assert [status for status, _, _ in split_answers(hub.raw(data, expect=1))] == [STATUS[name]], name
 
 
-def test_the_connection_keeps_to_the_tables_in_any_order_of_events(tmp_path):
-    hub = LiveHub(tmp_path, workers=0, settings=PATIENT)
+class StoppedClock(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still while `stopped_at` is set: no timer fires, however slow the machine is."""
+
+    stopped_at: float | None = None
+
+    def time(self):
+        return super().time() if self.stopped_at is None else self.stopped_at
+
+
+@pytest.fixture
+def connection_hub(tmp_path):
+    """A hub whose event loop runs only when the test says so, and for which no time passes."""
+    hub = LiveHub(tmp_path, workers=0, settings=PATIENT, new_loop=StoppedClock)
     hub.loop.run_until_complete(hub._start())
+    hub.loop.stopped_at = hub.loop.time()
+    yield hub
+    hub.loop.stopped_at = None
+    hub.loop.run_until_complete(hub._stop())
+    hub.loop.close()
+
+
+def test_the_connection_keeps_to_the_tables_in_any_order_of_events(connection_hub):
+    machine = type("Machine", (ConnectionMachine,), {"hub": connection_hub})
+    bounds = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine, settings=bounds)
+
+
+# Histories that the machine found.
+
+
+def play(hub, *steps):
+    """Run one history of the machine, with its invariants behind each step."""
+    machine = type("Machine", (ConnectionMachine,), {"hub": hub})()
+    machine.connect()
     try:
-        machine = type("Machine", (ConnectionMachine,), {"hub": hub})
-        bounds = settings(
-            max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-        )
-        run_state_machine_as_test(machine, settings=bounds)
+        for step in steps:
+            step(machine)
+            machine.fields_are_legal_together()
     finally:
-        hub.loop.run_until_complete(hub._stop())
-        hub.loop.close()
+        machine.teardown()
+
+
+def test_a_request_behind_a_url_that_is_too_long_is_answered(connection_hub):
+    """REVIEW L1-9: the whole request was read, so the connection goes on (RFC 9112, section 9.3)."""
+    play(
+        connection_hub,
+        lambda machine: machine.send(name="long URL", cut=None, times=1),
+        lambda machine: machine.send(name="alone", cut=None, times=1),
+        lambda machine: machine.catch_up(),
+    )
+
+
+def test_a_request_behind_a_url_without_end_is_dropped(connection_hub):
+    play(
+        connection_hub,
+        lambda machine: machine.send(name="endless URL", cut=20, times=1),
+        lambda machine: machine.send_the_rest(),
+        lambda machine: machine.send(name="alone", cut=None, times=1),
+        lambda machine: machine.tick(),
+    )
 
 
 def test_a_client_that_reads_slowly_gets_the_whole_last_answer(tmp_path):

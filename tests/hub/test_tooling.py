@@ -774,10 +774,10 @@ def test_events_follow_the_log_and_resume(tmp_path):
         again = Events(hub, f"label={w.LABEL.hex()}", {"Last-Event-ID": "3"})
         assert again.next()["id"] == "4"
         again.connection.close()
-        stopping = asyncio.run_coroutine_threadsafe(hub.server.stop(5), hub.loop)
+        stopping = asyncio.run_coroutine_threadsafe(hub.server.stop(DEADLINE_SEC), hub.loop)
         while (event := events.next()) is not None:
             assert event["id"] == "4"
-        stopping.result(5)
+        stopping.result(DEADLINE_SEC)
         events.connection.close()
 
 

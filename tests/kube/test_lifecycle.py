@@ -12,6 +12,8 @@ from veen.cli.shared.output import Exit
 from veen.kube.cluster import json_in
 from veen.kube.rules import check_manifests
 from veen.kube.schemas import check_schemas
+from veen.kube.secrets import NamespaceKeys
+from veen.kube.universe import Tenant
 
 
 @pytest.fixture
@@ -57,6 +59,29 @@ def test_a_rotation_puts_both_keys_into_a_second_secret_that_is_mounted(file):
     again = report("kube", "rotate-keys", "acme-prod", "--file", file)  # it was cut off: no third key
     assert again == done
     assert len(list((keys / "hub").glob("*.key"))) == 2
+
+
+@pytest.mark.parametrize("step", ["key", "facts"])
+def test_a_rotation_that_is_cut_off_anywhere_makes_one_key(file, monkeypatch, step):
+    """REVIEW L2-9: the command again goes on with the same key, and facts.json is whole before and after."""
+    keys = NamespaceKeys(file.parent / "keys", "veen-tenant-acme-prod")
+    tenant = Tenant(id="acme-prod", storage="1Gi")
+    before = keys.facts()
+
+    def cut_off(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NamespaceKeys, "drop_birth" if step == "key" else "write_facts", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            keys.begin_rotation(tenant)
+    assert keys.facts() == before
+    public = keys.begin_rotation(tenant)
+    assert keys.begin_rotation(tenant) == public
+    assert len(list((keys.directory / "hub").glob("*.key"))) == 2
+    assert keys.facts().keys_secret == "veen-hub-keys-next"
+    assert not list(keys.directory.glob(".*"))
+    assert not (keys.directory / "next.seed").exists()
 
 
 def test_each_rotation_has_a_secret_of_its_own_as_secrets_never_change(file):

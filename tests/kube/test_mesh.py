@@ -6,6 +6,7 @@ how pods run here, and in what that differs from a cluster.
 
 import base64
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -129,6 +130,45 @@ def test_a_durable_hub_refuses_a_blank_volume_after_its_birth(mesh):
     until(lambda: time.time() > file.stat().st_mtime + 2)
     try:
         mesh.cluster.apply(sorted(objects, key=lambda o: o["kind"] != "Namespace"))
+        until(lambda: "E.STORAGE.BLANK_LOG" in mesh.cluster.pod(*place).output())
+        assert not mesh.cluster.pod(*place).ready
+    finally:
+        mesh.cluster.delete_namespace(place[0])
+
+
+@pytest.mark.parametrize("loss", ["kube delete", "volume"])
+def test_a_hub_that_lost_its_log_on_its_first_day_never_begins_a_second_one(mesh, loss):
+    """KUBE K1: the certificate is gone here and in the cluster as soon as the hub was ready."""
+    file, place = mesh.root / f"first-day-{len(loss)}" / "universe.toml", ("veen-tenant-third", "veen-hub")
+    file.parent.mkdir()
+    mesh.cluster.veen("kube", "init", "--file", file)
+    mesh.cluster.veen("kube", "tenant", "new", "third", "--storage", "1Gi", "--file", file)
+    keys = file.parent / "keys" / place[0] / "hub"
+    assert (keys / "birth.json").exists()
+    universe = json.loads(
+        json.dumps(mesh.cluster.rendered(mesh.cluster.veen("kube", "render", "--file", file)["yaml"]))
+    )
+    secrets = mesh.cluster.rendered(mesh.cluster.veen("kube", "render", "--secrets", "--file", file)["yaml"])
+    inside = [o for o in (*universe, *secrets) if mesh.cluster.namespace_of(o) == place[0]]
+    try:
+        mesh.cluster.apply(sorted(inside, key=lambda o: o["kind"] != "Namespace"))
+        mesh.cluster.wait_ready(*place)
+        mesh.cluster.veen("kube", "status", *CONTEXT, "--file", file)
+        assert not (keys / "birth.json").exists()
+        secret = mesh.cluster.find("Secret", place[0], "veen-hub-keys")
+        assert secret is not None
+        assert set(secret["data"]) == {path.name for path in keys.iterdir()}
+        if loss == "volume":
+            claims = list((mesh.cluster.root / "pvc" / place[0]).iterdir())
+            assert claims
+            for path in (path for claim in claims for path in claim.iterdir()):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            mesh.cluster.delete_pod(*place)
+        else:
+            mesh.cluster.veen("kube", "delete", "third", "--yes", *CONTEXT, "--file", file)
+            secrets = mesh.cluster.rendered(mesh.cluster.veen("kube", "render", "--secrets", "--file", file)["yaml"])
+            inside = [o for o in (*universe, *secrets) if mesh.cluster.namespace_of(o) == place[0]]
+            mesh.cluster.apply(sorted(inside, key=lambda o: o["kind"] != "Namespace"))
         until(lambda: "E.STORAGE.BLANK_LOG" in mesh.cluster.pod(*place).output())
         assert not mesh.cluster.pod(*place).ready
     finally:

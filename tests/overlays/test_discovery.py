@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.waiting import eventually
 
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of
@@ -401,14 +402,15 @@ def test_a_server_answers_what_was_asked_while_it_was_away_once_and_also_what_it
         await fabric.append(QUERY.draft(DiscoveryQuery(kind="hub", filter={})), "questions", "carol")
         await fabric.append(Draft(schema=QUERY.id, body=b"\xff"), "questions", "carol")
         results = []
-        for _ in range(2):
+        for count in (2, 3):  # of answers, by the first server and the one that takes its place
             served = FoldedDirectory(fabric.link("server"), DirectoryFold(), NAMES)
             server = DiscoveryServer(fabric.link("server"), "questions", served, report=lambda q, r: results.append(r))
             running = asyncio.create_task(server.run())
-            await asyncio.sleep(0.05)
+            await eventually(lambda: len(results) >= count)  # noqa: B023 - awaited here
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        assert [result.ok for result in results] == [True, False]
+            await fabric.append(QUERY.draft(DiscoveryQuery(kind="hub", filter={})), "questions", "carol")
+        assert [result.ok for result in results] == [True, False, True]
 
     asyncio.run(scenario())
 

@@ -17,6 +17,7 @@ from veen.testing.laws import check_laws, outcome
 
 pytestmark = pytest.mark.long
 
+HUB = H(b"the hub of the originals")
 PRINCIPALS = [key("p0").public, key("p1").public]
 DEVICES = [key("d0").public, key("d1").public]
 REALMS = [APP, SHOP]
@@ -168,13 +169,40 @@ def test_a_reader_of_the_mirror_alone_holds_the_same_identities(data):
     for index in range(data.draw(st.integers(0, 10))):
         log.send(message(data.draw), ts=1_000 + index)
     for index, event in enumerate(log.events):
-        mirror.send(drafts.mirrored(event), ts=2_000 + index, hub="b", client=BRIDGE_NAME)
+        mirror.send(drafts.mirrored(event, HUB), ts=2_000 + index, hub="b", client=BRIDGE_NAME)
+    check_alike(log, mirror)
+
+
+@pytest.mark.req("ID-26")
+def test_a_handle_dated_ahead_is_the_same_in_a_mirror():
+    """REVIEW L1-11, D-193: ts 1001 under hub time 1000, then ts 1000 under hub time 1001. The second one wins at the
+    original, where 1001 is capped to 1000; a mirror that capped by its own hub's time kept the first one."""
+    log, mirror, plain = IdLog(), IdLog(), IdLog()
+    for index, (account, ts) in enumerate(zip(ACCOUNTS, (1_001, 1_000), strict=False)):
+        log.send(drafts.handle(APP, "@a", target_type="ctx", target_id=account, ts=ts), ts=1_000 + index)
+    for index, event in enumerate(log.events):
+        copy = mirror.send(drafts.mirrored(event, HUB), ts=2_000 + index, hub="b", client=BRIDGE_NAME)
+        assert (copy.hdr.schema, copy.body, copy.hdr.parent_id) == (event.hdr.schema, event.body, event.msg_id)
+        plain.send(drafts.mirrored(event), ts=2_000 + index, hub="b", client=BRIDGE_NAME)
+    targets = [handle.target_id for handle in log.state(1_500).handles.values()]
+    assert targets == [ACCOUNTS[1]]
+    check_alike(log, mirror)
+    stranger = mirror.state(1_500, mirrors=Mirrors.by([H(b"another bridge")]))
+    assert [handle.target_id for handle in stranger.handles.values()] == [ACCOUNTS[0]]  # only a bridge is believed
+    earlier = plain.state(1_500, mirrors=Mirrors.by([BRIDGE]))
+    assert [handle.target_id for handle in earlier.handles.values()] == [ACCOUNTS[0]]  # copies of before fold as before
+
+
+def check_alike(log, mirror):
     here, there = log.state(1_500), mirror.state(1_500, mirrors=Mirrors.by([BRIDGE]))
     for name in ("devices", "contexts", "orgs", "groups", "roles", "handles"):
         left, right = getattr(here, name), getattr(there, name)
         assert left.keys() == right.keys()
     assert {k: g.members for k, g in here.groups.items()} == {k: g.members for k, g in there.groups.items()}
     assert here.roles == there.roles
+    assert {k: (h.target_id, h.until) for k, h in here.handles.items()} == {
+        k: (h.target_id, h.until) for k, h in there.handles.items()
+    }
     assert {k: d.status(1_500) for k, d in here.devices.items()} == {
         k: d.status(1_500) for k, d in there.devices.items()
     }

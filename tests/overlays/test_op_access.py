@@ -20,6 +20,8 @@ from tests.overlays.operation_builders import (
 from veen.core.errors import FormatError
 from veen.core.hashing import H, Ht
 from veen.core.objects.captoken import CapToken, Rate
+from veen.overlays.federation.policy import realm_policy
+from veen.overlays.federation.realm import RealmState
 from veen.overlays.operations.access import ACCESS_ADMIN, AccessFold, AccessGrant, grant, revoke, token_for
 from veen.overlays.operations.common import Speakers, Speaks
 from veen.overlays.operations.delegation import Caps
@@ -200,6 +202,29 @@ def test_only_granters_revoke_what_others_granted():
     assert state.grants[op_id(theirs)].revoked_by is None
     log.append(revoke(CAROL), client="alice")
     assert view(fold(), log).live(CAROL, 1_100) == ()
+
+
+def test_the_holder_of_a_grant_ends_his_own_grants_and_nobody_elses_token():
+    """REVIEW P2-8: Bob may grant MAIN, grants it to Alice, and revokes "everything" of hers."""
+    root, small = cap(ROOT, CAROL, (MAIN, SIDE), issued_at=500), cap(BANK, CAROL, (MAIN,), issued_at=1_000)
+    bootstrap = Caps([root, small])
+    speakers = Speakers.by([Speaks(BOB, BANK.public)])
+    configured = AccessFold(granters=[ALICE], caps=bootstrap, speakers=speakers)
+    log = FakeLog()
+    log.append(grant(BANK.public, [ACCESS_ADMIN, MAIN], expiry_time=2_000), client="alice")
+    own = log.append(grant(CAROL, [MAIN], expiry_time=1_500), client="bob")
+    log.append(revoke(CAROL), client="bob")
+    state = view(configured, log)
+    assert state.admits(CAROL, SIDE, 1_100, bootstrap)
+    assert not state.admits(CAROL, MAIN, 1_100, Caps([small]))
+    assert [entry.ended for entry in state.revocations.values()] == [(op_id(own),)]
+    refused = realm_policy(RealmState((), ()), access=state, caps=bootstrap, as_of=1_100).revocations
+    assert [entry.target for entry in refused] == [small.token.auth_ref()]
+    log.append(revoke(CAROL), client="alice")  # a configured granter ends everything
+    state = view(configured, log)
+    assert not state.admits(CAROL, SIDE, 1_100, bootstrap)
+    refused = realm_policy(RealmState((), ()), access=state, caps=bootstrap, as_of=1_100).revocations
+    assert {entry.target for entry in refused} == {root.token.auth_ref(), small.token.auth_ref()}
 
 
 def test_a_reference_that_means_nothing_is_revoked_all_the_same_and_shown_as_unmatched():

@@ -29,6 +29,7 @@ from veen.core.schema_id import OPERATIONS
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.id import drafts as identity
+from veen.overlays.id.delegation import NewKey, rotate_device
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, device_id_of, realm_id_of
 from veen.overlays.kv import put
@@ -276,6 +277,26 @@ def test_devices_of_an_id_view_speak_for_their_principal_until_they_are_revoked(
     speakers = Speakers.of(view(fold, log), [realm_id])
     assert speakers.identities(ALICE, 29) == {ALICE, BANK.public, account}
     assert speakers.identities(ALICE, 30) == {ALICE}
+
+
+def test_a_device_that_was_replaced_spoke_for_its_principal_before():
+    """REVIEW P2-18: the end of a device is a time."""
+    log = FakeLog(now=10)
+    fold = IdFold(merged=[H(b"ids")])
+    first = identity.device(BANK.public, device_pk=ALICE, dh_pk=ID, created_at=20)
+    log.append(first.draft, stream="ids", client="x", ts=20)
+    (old,) = view(fold, log).devices.values()
+    for message in rotate_device(old, NewKey(device_pk=BOB, dh_pk=ID), now=30):
+        log.append(message.draft, stream="ids", client="x", ts=30)
+    speakers = Speakers.of(view(fold, log))
+    assert speakers.identities(ALICE, 29) == {ALICE, BANK.public}
+    assert speakers.identities(ALICE, 30) == {ALICE}
+    assert speakers.identities(BOB, 30) == {BOB, BANK.public}
+    off = identity.device(BANK.public, device_pk=BOB, dh_pk=ID, created_at=30, disabled=True)
+    log.append(off.draft, stream="ids", client="x", ts=40)
+    speakers = Speakers.of(view(fold, log))
+    assert speakers.identities(BOB, 39) == {BOB, BANK.public}
+    assert speakers.identities(BOB, 40) == {BOB}
 
 
 # --- delegated executions ------------------------------------------------------------------------------------------

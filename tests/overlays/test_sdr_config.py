@@ -34,7 +34,6 @@ def mapped(kind, stream_id, stream, ts=1):
     return config.change("map", ts=ts, event_type=kind, stream_id=stream_id, stream=stream)
 
 
-@pytest.mark.req("SDR-02")
 def test_the_mapping_at_a_moment_is_that_of_the_records_before_it():
     history = config.history_of(
         [at(1, mapped("login", A, "a"), ts=100), at(2, mapped("login", B, "b"), ts=200)], admins=[ADMIN]

@@ -117,7 +117,12 @@ def _erase(world, rng):
     world.store.retire()
     periods = rng.choice((Periods(payload_sec=1), Periods(payload_sec=1, receipt_sec=1)))
     index = Index(world.fs)
-    apply(world.fs, plan(index, RetentionPolicy(periods), world.now + rng.choice((0, 30, 10_000))), world.control)
+    apply(
+        world.fs,
+        plan(index, RetentionPolicy(periods), world.now + rng.choice((0, 30, 10_000))),
+        world.control,
+        dropped=world.store.dropped,
+    )
     index.close()
 
 

@@ -59,7 +59,9 @@ def erase(world, *, receipts=False, after=10_000):
     world.store.retire()
     index = Index(world.fs)
     periods = Periods(payload_sec=1, receipt_sec=1) if receipts else Periods(payload_sec=1)
-    apply(world.fs, plan(index, RetentionPolicy(periods), world.now + after), world.control)
+    apply(
+        world.fs, plan(index, RetentionPolicy(periods), world.now + after), world.control, dropped=world.store.dropped
+    )
     index.close()
     world.store.retire()
 

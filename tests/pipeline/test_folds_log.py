@@ -26,7 +26,6 @@ from veen.log.events import Mark, make_prefix, read_events
 from veen.log.keys import write_keys
 from veen.log.prefix import Shortened
 from veen.overlays.crud import CrudFold
-from veen.overlays.framework.snapshot import Snapshot
 from veen.overlays.kv import KvFold, put
 from veen.overlays.operations.state_checkpoint import CHECKPOINT, StateCheckpoint
 from veen.storage.scan import inventory
@@ -168,24 +167,24 @@ def test_a_fold_goes_on_from_a_written_state_and_reads_only_what_came_after(worl
     assert (further.snapshot, further.issues) == (whole.snapshot, whole.issues)
     assert further.entries == 20
     assert not further.unproven  # the peaks were kept, so the new root is recomputed too
-    again = folded(world, fold, since=Snapshot.from_bytes(further.snapshot))
+    again = folded(world, fold, since=further)
     assert (again.snapshot, again.entries) == (whole.snapshot, 0)
 
 
 def test_a_state_of_another_log_or_of_a_later_one_is_not_used(world, tmp_path):
     other = real_log(tmp_path / "other", [put("a", 1), put("b", 2)])
     theirs = folded(other)
-    result = folded(world, since=Snapshot.from_bytes(theirs.snapshot))
+    result = folded(world, since=theirs)
     assert not result.resumed
     assert "root" in (result.refused or "")
     assert result.snapshot == folded(world).snapshot
-    narrower = folded(world, streams=[STREAMS[0]], since=Snapshot.from_bytes(folded(world).snapshot))
+    narrower = folded(world, streams=[STREAMS[0]], since=folded(world))
     assert not narrower.resumed  # it would bring values of other streams along
     assert narrower.snapshot == folded(world, streams=[STREAMS[0]]).snapshot
     before = folded(world)
     heads = {cut.label: cut.upto_seq for cut in before.cuts}
     more(world)
-    early = folded(world, upto=heads, since=Snapshot.from_bytes(folded(world).snapshot))
+    early = folded(world, upto=heads, since=folded(world))
     assert (early.snapshot, early.resumed) == (before.snapshot, False)
     other.store.close()
 
@@ -194,7 +193,7 @@ def test_an_ordered_state_that_a_late_label_reaches_into_is_folded_anew(world):
     """A label that joins late with earlier times (D-82): the snapshot is given up, not the truth."""
     first = {cut.label: cut.upto_seq for cut in folded(world, "crud").cuts[:1]}
     part = folded(world, "crud", upto=first)
-    result = folded(world, "crud", since=Snapshot.from_bytes(part.snapshot))
+    result = folded(world, "crud", since=part)
     assert not result.resumed
     assert "before the end of a finished prefix" in (result.refused or "")
     assert result.snapshot == folded(world, "crud").snapshot

@@ -21,7 +21,7 @@ from veen.spark.session import spark_session
 from veen.spark.source import EntrySource
 from veen.storage.pinned import pin
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.s3, pytest.mark.xdist_group("s3")]  # a process of their own: make test
 
 SERVER = """
 import sys

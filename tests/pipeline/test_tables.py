@@ -4,23 +4,28 @@ import json
 import os
 import random
 import shutil
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
+from obstore.store import MemoryStore
 from pyarrow import fs as arrow_fs
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.table_builders import DAY, LABELS, copy_of, erase, grow, made, spoil
 
 from veen import folds, tables
 from veen.core.labels import stream_id_of
+from veen.fs.errors import NoConditionalPut
 from veen.fs.inside import FileRefused
 from veen.fs.local import OsFs
-from veen.fs.stores import ArrowStore, LocalStore, open_store
+from veen.fs.stores import ArrowStore, LocalStore, ObjectStore, open_store
 from veen.log import entries
 from veen.log.events import make_prefix, read_events, rows_of
 from veen.log.keys import write_keys
@@ -31,7 +36,7 @@ from veen.storage.keys import identity
 from veen.tables.errors import LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
 from veen.tables.loading import LoadJob, load_task
 from veen.tables.log import TableLog, manifest_path
-from veen.tables.manifest import Change, Dead, manifest_of, read_manifest
+from veen.tables.manifest import Change, Dead, TableState, manifest_of, read_manifest
 from veen.tables.parts import write_part
 from veen.tables.schema import day_of, group_of
 from veen.tables.streaming import load_upto
@@ -633,17 +638,99 @@ def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, 
 # --- elsewhere -----------------------------------------------------------------------------------------------------
 
 
-def test_a_place_behind_arrow_holds_the_same_tables(log, keys, to, tmp_path):
-    """No rename, no link: what an object store can do is enough."""
+def test_an_object_store_holds_the_same_tables(log, keys, to):
+    """No rename, no link: a conditional put is enough."""
     load(log, to, keys, max_entries=50)
-    (tmp_path / "bucket").mkdir()
-    store = ArrowStore("memory:///tables", arrow_fs.LocalFileSystem(), str(tmp_path / "bucket"))
+    store = ObjectStore("memory:///tables", MemoryStore())
     load(log, store, keys, max_entries=50)
     assert both(store) == both(to)
     tables.compact(store)
     tables.vacuum(store, keep_sec=0)
     assert both(store) == both(to)
     assert not store.put_new(manifest_path(TableLog(store).state().version), b"")
+
+
+def test_a_place_that_cannot_tell_two_writers_apart_is_read_and_not_written(log, keys, to):
+    """REVIEW P1-8: Arrow knows no "only if absent"."""
+    load(log, to, keys)
+    store = ArrowStore("arrow:///tables", arrow_fs.LocalFileSystem(), str(to))
+    assert both(store) == both(to)
+    state = TableLog(store).state()
+    with pytest.raises(NoConditionalPut):
+        TableLog(store).commit(state, Change(kind="load", at=0))
+    assert TableLog(to).state() == state
+
+
+class Racing(ObjectStore):
+    """Another writer makes the same version between the plan of a commit and its put, as often as there are rivals."""
+
+    rivals: ClassVar[list[Any]] = []
+
+    def put_new(self, path, data):
+        if self.rivals:
+            self.rivals.pop()()
+        return super().put_new(path, data)
+
+
+class Deaf(ObjectStore):
+    """Loses the answer to a put that the store has made, and makes the request again."""
+
+    def put_new(self, path, data):
+        super().put_new(path, data)
+        return super().put_new(path, data)
+
+
+def places(tmp_path):
+    """A bucket that decides, and a directory."""
+    return ObjectStore("memory:///tables", MemoryStore()), LocalStore(tmp_path / "race")
+
+
+def test_of_many_writers_of_a_version_exactly_one_makes_it(tmp_path):
+    """REVIEW P1-8: the losers lose before they go on, and the tables are those of the winner."""
+    for store in places(tmp_path):
+        state = TableLog(store).commit(TableLog(store).state(), Change(kind="load", at=0))
+        ready = threading.Barrier(8)
+
+        def write(number, store=store, state=state, ready=ready):
+            ready.wait()
+            try:
+                return TableLog(store).commit(state, Change(kind="load", at=number, hub=f"{number:064x}"))
+            except TableBusy:
+                return None
+
+        with ThreadPoolExecutor(8) as pool:
+            made = [after for after in pool.map(write, range(8)) if after is not None]
+        assert len(made) == 1
+        assert TableLog(store).state() == made[0]
+
+
+def test_a_writer_that_another_one_overtakes_has_changed_nothing():
+    """REVIEW P1-8, forced: the rival commits between the look and the put."""
+    memory = MemoryStore()
+    rival, store = TableLog(ObjectStore("memory:///t", memory)), Racing("memory:///t", memory)
+    state = rival.commit(rival.state(), Change(kind="load", at=0))
+    Racing.rivals.append(lambda: rival.commit(state, Change(kind="load", at=1, hub="aa")))
+    with pytest.raises(TableBusy):
+        TableLog(store).commit(state, Change(kind="load", at=2, hub="bb"))
+    assert rival.state().hub == "aa"
+    assert rival.state().version == 2
+
+
+def test_a_writer_whose_answer_was_lost_knows_its_own_manifest():
+    store = Deaf("memory:///t", MemoryStore())
+    state = TableLog(store).commit(TableLog(store).state(), Change(kind="load", at=0))
+    assert TableLog(store).state() == state
+
+
+def test_two_writers_that_find_an_unfinished_manifest_do_not_replace_each_other(tmp_path):
+    """REVIEW P1-8: what was never finished is replaced once."""
+    for store in places(tmp_path):
+        torn = b'{"format":1'
+        store.put(manifest_path(1), torn)
+        assert TableLog(store).commit(TableState(), Change(kind="load", at=0)).version == 1
+        whole = store.get(manifest_path(1), 1 << 20)
+        assert not store.put_over(manifest_path(1), torn, b"another")  # it was torn when the second writer looked
+        assert store.get(manifest_path(1), 1 << 20) == whole
 
 
 def test_gold_is_replaced_in_one_commit(log, keys, to):

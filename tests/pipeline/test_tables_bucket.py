@@ -16,7 +16,7 @@ from veen.tables import publishing
 from veen.tables.log import TableLog, manifest_path
 from veen.tables.manifest import Change
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.s3, pytest.mark.xdist_group("s3")]  # a process of their own: make test
 
 
 def both(to):

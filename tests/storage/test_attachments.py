@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -224,3 +225,19 @@ def test_damaged_records_are_named_and_attachments_are_served_all_the_same(files
     assert not put(again, b"data")  # known again, and counted again
     assert again.used(ALICE) == 4
     again.close()
+
+
+def test_uploads_of_one_attachment_by_several_clients_at_once_all_succeed(files, tmp_path):
+    """REVIEW P1-11: 294 of 450 failed."""
+    data = b"attachment" * 20_000
+    start = threading.Barrier(6)
+
+    def upload(number):
+        start.wait()
+        return [put(files, data, owner=bytes([number]) * 32) for _ in range(5)]
+
+    with ThreadPoolExecutor(6) as threads:
+        outcomes = [done.result() for done in [threads.submit(upload, number) for number in range(6)]]
+    assert any(any(new) for new in outcomes)
+    assert files.get(H(data)) == data
+    assert [path.name for path in (tmp_path / layout.attachment(H(data))).parent.iterdir()] == [H(data).hex()]

@@ -99,7 +99,9 @@ def test_compressed_chunks_can_be_erased():
     compress(world)
     index = Index(world.fs)
     policy = retention.RetentionPolicy(retention.Periods(payload_sec=1))
-    assert retention.apply(world.fs, retention.plan(index, policy, world.now + 100), world.control)
+    assert retention.apply(
+        world.fs, retention.plan(index, policy, world.now + 100), world.control, dropped=world.store.dropped
+    )
     world.store.close()
     assert not chunk_files(world.fs)
     assert_clean(world.fs)

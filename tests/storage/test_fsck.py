@@ -143,7 +143,9 @@ def test_a_hub_that_writes_seals_retires_and_erases_meanwhile_is_clean(tmp_path)
                 if world.store.journal_is_full:
                     world.store.retire()
                     index = Index(world.fs)
-                    retention.apply(world.fs, retention.plan(index, policy, world.now), world.control)
+                    retention.apply(
+                        world.fs, retention.plan(index, policy, world.now), world.control, dropped=world.store.dropped
+                    )
                     index.close()
         except BaseException as exc:
             failed.append(exc)

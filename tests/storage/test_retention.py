@@ -20,6 +20,7 @@ from veen.storage.index import Index
 from veen.storage.maintenance.rebuild import rebuild_index
 from veen.storage.maintenance.retention import Periods, RetentionPolicy, apply, plan, prepare, show
 from veen.storage.reader import PrunedError
+from veen.storage.store import Group
 from veen.testing.memfs import Crash, Fault, MemFs
 from veen.verify.directory import verify_data
 
@@ -37,7 +38,7 @@ def filled(count=20):
 
 def erase(world, policy=ALL, now=FAR):
     index = Index(world.fs)
-    done = apply(world.fs, plan(index, policy, now), world.control)
+    done = len(apply(world.fs, plan(index, policy, now), world.control, dropped=world.store.dropped))
     index.close()
     return done
 
@@ -145,7 +146,7 @@ def test_erasing_opens_no_file_of_a_chunk_that_stays():
     gone = {(step.label, step.chunk.start_seq) for step in due}
     assert 0 < len(gone) < len(chunks)
     fs.opened.clear()
-    assert apply(fs, plan(index, ALL, oldest + 1), world.control) == len(gone)
+    assert len(apply(fs, plan(index, ALL, oldest + 1), world.control, dropped=world.store.dropped)) == len(gone)
     world.store.retire()
     assert {name for name in map(_chunk_of, fs.opened) if name} == gone
     assert {name for name in map(_chunk_of, chunk_files(fs)) if name} == chunks.keys() - gone
@@ -316,3 +317,38 @@ def test_heads_hold_what_they_are_for():
             assert item.length == framed.size
             assert item.receipt == Receipt.from_bytes(framed.receipt)
             assert item.msg is None
+
+
+@pytest.mark.parametrize("policy", [ALL, RetentionPolicy(Periods(payload_sec=1, receipt_sec=100_000)), BOTH])
+@pytest.mark.parametrize("looks", [2, 3, 5])
+def test_any_number_of_looks_between_two_retirements_erases_what_one_look_erases(policy, looks):
+    """REVIEW P1-1: a plan reads the index of the last retirement, so the second record erased the receipts."""
+    once, often = filled(), filled()
+    count = erase(once, policy)
+    index = Index(often.fs)
+    plans = [plan(index, policy, FAR) for _ in range(looks)]
+    index.close()
+    done = [len(apply(often.fs, steps, often.control, dropped=often.store.dropped)) for steps in plans]
+    assert done == [count] + [0] * (looks - 1)
+    for world in (once, often):
+        world.store.close()
+        assert_clean(world.fs)
+    assert once.fs.files() == often.fs.files()
+
+
+def test_a_record_that_is_on_its_way_to_the_disk_counts_as_an_erasure():
+    """REVIEW P1-1: nobody decides the same again between the decision and its effect."""
+    world = filled()
+    index = Index(world.fs)
+    step = plan(index, ALL, FAR)[0]
+    index.close()
+    place = (step.label, step.chunk.start_seq)
+    assert world.store.dropped(*place) == 0
+    prepare(world.fs, step)
+    group = Group()
+    world.control(step.record(0), group)
+    assert world.store.dropped(*place) == 1
+    assert step.record(world.store.dropped(*place)) is None
+    world.commit(group)
+    assert world.store.dropped(*place) == 1
+    assert world.store.dropped(step.label, step.chunk.start_seq + 1) is None  # no chunk begins there

@@ -1,11 +1,14 @@
 """The scrubber reads sealed chunks again and finds what the disk did to them."""
 
+import errno
 import threading
+import time
 
 import pytest
 from tests.storage.builders import World, copy_of, fill
 from tests.storage.test_compress import compress
 from tests.storage.test_retention import ALL, FAR, chunk_files
+from tests.waiting import until
 
 from veen.core.limits import Limits
 from veen.fs.local import OsFs
@@ -85,7 +88,7 @@ def test_chunks_that_are_sealed_compressed_or_erased_meanwhile_do_not_disturb():
     compress(world)
     state, more = scrub_step(world.fs, index, state, 300)
     findings += more
-    retention.apply(world.fs, retention.plan(index, ALL, FAR), world.control)
+    retention.apply(world.fs, retention.plan(index, ALL, FAR), world.control, dropped=world.store.dropped)
     world.store.retire()
     fill(world, 9)
     world.store.retire()
@@ -115,9 +118,11 @@ def test_the_thread_reports_and_stops(tmp_path):
             done.set()
 
     scrubber = Scrubber(OsFs(tmp_path), 100_000_000, report)
-    scrubber.start()
+    thread = threading.Thread(target=scrubber.run)
+    thread.start()
     assert done.wait(20)
-    scrubber.stop()
+    scrubber.halt()
+    thread.join()
     assert [str(tmp_path / finding.path) for finding in states] == [str(path)]
     world.store.abandon()
 
@@ -127,12 +132,42 @@ def test_the_thread_keeps_its_rate(tmp_path):
     total = sum(chunk.total_bytes for row in (1, 2) for chunk in Index(OsFs(tmp_path)).chunks(row))
     read = []
     scrubber = Scrubber(OsFs(tmp_path), max(1, total // 100), lambda state, findings: read.append(state.bytes))
-    scrubber.start()
-    threading.Event().wait(1.0)
-    scrubber.stop()
-    assert 0 < read[-1] < total // 10
+    thread = threading.Thread(target=scrubber.run)
+    began = time.monotonic()
+    thread.start()
+    until(lambda: read)
+    threading.Event().wait(1.0)  # time itself is the subject
+    scrubber.halt()
+    thread.join()
+    assert 0 < read[-1] < total // 10 * max(1.0, time.monotonic() - began)
     world.store.abandon()
 
 
 def chunk_names(root):
     return sorted(str(path.relative_to(root)) for path in (root / "log").glob("chunk-*.log"))
+
+
+class BadSectors(OsFs):
+    """A disk that cannot read some files."""
+
+    bad: tuple[str, ...] = ()
+
+    def open(self, path, *, create=False):
+        if path in self.bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().open(path, create=create)
+
+
+def test_a_bad_sector_is_a_finding_and_the_scrubber_goes_on(tmp_path):
+    """REVIEW P1-6: EIO ended the thread, and nothing was read ever after."""
+    world = filled(OsFs(tmp_path))
+    names = chunk_names(tmp_path)
+    fs = BadSectors(tmp_path)
+    fs.bad = (names[1], names[3])
+    state, findings, _ = one_round(fs, 1 << 20)
+    assert state.rounds == 1
+    assert state.chunks == len(names)
+    assert [(finding.path, finding.message) for finding in findings] == [
+        (name, "cannot be read: Input/output error") for name in fs.bad
+    ]
+    world.store.abandon()

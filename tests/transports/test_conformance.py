@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 
 import pytest
 from tests.client.hubs import Clock, run
@@ -20,7 +21,7 @@ from tests.transports.builders import (
     without_id,
     world_of,
 )
-from tests.waiting import eventually
+from tests.waiting import DEADLINE_SEC, eventually
 
 from veen.client.errors import HubRefused, NetworkError, TimedOut, Unreachable
 from veen.client.transport.calls import Calls, Retry, place_of, refusal_of
@@ -271,7 +272,8 @@ def free_port_for(kind):
 
 async def patient_answer(transport, body):
     """The first answer that is not "not now", whatever it says."""
-    for _ in range(200):
+    deadline = time.monotonic() + DEADLINE_SEC
+    while time.monotonic() < deadline:
         try:
             answer = await transport.call("v1/submit", body, timeout=5.0)
         except NetworkError:
@@ -310,7 +312,7 @@ class Losing:
     def __init__(self, transport):
         self._transport, self.bodies = transport, []
 
-    async def call(self, operation, body=b"", *, timeout=None, headers=None):  # noqa: ASYNC109 - the interface
+    async def call(self, operation, body=b"", *, timeout=None, headers=None, again=True):  # noqa: ASYNC109 - the interface
         self.bodies.append(body)
         answer = await self._transport.call(operation, body, timeout=timeout, headers=headers or {})
         if len(self.bodies) == 1:

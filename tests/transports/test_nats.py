@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import time
 
 import nats
 import pytest
@@ -12,7 +13,7 @@ from tests.client.hubs import run
 from tests.hub.test_http import certificate
 from tests.transports.builders import hub_by, message_for, transport_by, url_of, world_of
 from tests.transports.natsserver import NatsServer, nats_server
-from tests.waiting import eventually
+from tests.waiting import DEADLINE_SEC, eventually
 
 from veen.client.errors import BrokerRefused, CertificateUnverified, HubRefused, InsecureHttp, LocalError, Unreachable
 from veen.client.transport.calls import NO_RETRY, Calls
@@ -336,7 +337,8 @@ def test_a_hub_begins_without_its_server_and_serves_once_it_is_there_and_again_a
 
 
 async def is_up(transport):
-    for _ in range(600):
+    deadline = time.monotonic() + DEADLINE_SEC
+    while time.monotonic() < deadline:
         try:
             if (await transport.call("healthz")).status == 200:
                 return True

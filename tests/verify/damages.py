@@ -103,7 +103,9 @@ def erased(receipts: bool = False) -> MemFs:
 def _erase(world: World, periods: Periods) -> None:
     world.store.retire()
     index = Index(world.fs)
-    apply(world.fs, plan(index, RetentionPolicy(periods), world.now + 10_000), world.control)
+    apply(
+        world.fs, plan(index, RetentionPolicy(periods), world.now + 10_000), world.control, dropped=world.store.dropped
+    )
     index.close()
 
 

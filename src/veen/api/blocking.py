@@ -48,8 +48,10 @@ class HubConnection(BlockingTwin[AsyncHubConnection]):
     def close(self) -> None:
         """Give the identity back and close the connections. `with` does it."""
         if not self._loop.is_closed:
-            self._loop.run(self._twin.aclose())
-            self._loop.close()
+            try:
+                self._loop.run(self._twin.aclose())
+            finally:
+                self._loop.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn, cast
 
@@ -157,11 +158,17 @@ def _run_batch(file: str) -> int:
 
 def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper in a program
-    if os.getpid() == 1:  # in a container: the kernel ignores SIGTERM for process 1 unless it is handled
-        signal.signal(signal.SIGTERM, _end_by_signal)
-    sys.exit(run_line(sys.argv[1:]))
+    try:
+        for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper here
+        if os.getpid() == 1:  # in a container: the kernel ignores SIGTERM for process 1 unless it is handled
+            signal.signal(signal.SIGTERM, _end_by_signal)
+        # Ctrl-C may come between making a coroutine and starting it, which is no news to a person.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        code = run_line(sys.argv[1:])
+    except KeyboardInterrupt:  # before the command began, while its end was reported, or a second one
+        code = Exit.INTERRUPTED
+    sys.exit(code)
 
 
 def _end_by_signal(number: int, _frame: object) -> NoReturn:
@@ -178,7 +185,7 @@ def run_line(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except (click.Abort, KeyboardInterrupt):
-        fail = Fail("E.INTERRUPTED", "interrupted", "it was stopped before it finished", "run it again")
+        fail = _interrupted()
     except SystemExit as exc:  # so click ends a completion; and if the reader of our output went away, as `head` does:
         return int(exc.code or 0) if sys.stdout is stdout else Exit.OK  # then it has put something else there
     except click.exceptions.NoArgsIsHelpError as exc:  # a group without a command: its help is the answer
@@ -196,9 +203,25 @@ def run_line(arguments: Sequence[str]) -> int:
     except Exception as exc:
         from veen.cli.shared.failures import failure_of
 
-        fail = failure_of(exc)
+        fail = _interrupted() if _follows_interrupt(exc) else failure_of(exc)
     report(output, fail)
     return fail.exit_code
+
+
+def _interrupted() -> Fail:
+    return Fail("E.INTERRUPTED", "interrupted", "it was stopped before it finished", "run it again")
+
+
+def _follows_interrupt(error: Exception) -> bool:
+    """Return True if `error` was raised while an interrupt ended the command, by something that it left half done."""
+    context: BaseException | None = error
+    visited: set[int] = set()
+    while context is not None and id(context) not in visited:
+        if isinstance(context, KeyboardInterrupt):
+            return True
+        visited.add(id(context))
+        context = context.__context__
+    return False
 
 
 def _command_path(error: click.UsageError, arguments: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "hub clone": ("veen hub clone ./hub ./copy", "veen hub clone ./hub ./moved --with-keys"),
     "hub config": ("veen hub config --config hub.toml",),
     "hub cut-tail": ("veen hub cut-tail ./hub", "veen hub cut-tail ./hub --yes"),
-    "hub fork": ("veen hub fork ./hub ./experiment --upto 1000",),
+    "hub fork": ("veen hub fork ./hub ./experiment", f"veen hub fork ./hub ./experiment --upto {_ID}=1000"),
     "hub health": ("veen hub health", "veen hub health --data-dir ./hub"),
     "hub key create": ("veen hub key create --data-dir ./hub",),
     "hub key rotate": ("veen hub key rotate --data-dir ./hub --overlap 7d",),

@@ -171,6 +171,7 @@ class Client:
     async def open(self) -> Self:
         """Learn who answers; ForeignKey if it is not the pinned hub."""
         await self._session.open()
+        self._labels.keyring = self._follower.at_hub(self._labels.keyring)
         return self
 
     async def aclose(self) -> None:
@@ -189,6 +190,11 @@ class Client:
     def pin(self) -> HubPin:
         """What is known of the hub's keys by now."""
         return self._session.pin
+
+    @property
+    def limits(self) -> Limits:
+        """The limits for messages: those of the hub and of this client, the smaller of each."""
+        return self._session.limits
 
     @property
     def hub_id(self) -> bytes:
@@ -229,7 +235,7 @@ class Client:
     def author(self, stream: Stream, client_id: bytes) -> bytes | None:
         """id_sign_pk of the identity that proved in a stream to have a client key, as far as the stream was read."""
         follow = self._follower.of(stream)
-        return None if follow is None else follow.state.author(client_id)
+        return None if follow is None else follow.fold.authors.get(client_id)
 
     async def key_state(self, stream: Stream) -> KeyState | None:
         """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
@@ -505,8 +511,8 @@ class Client:
         span = self._session.epoch_sec
         target = await self._labels.find(stream, epoch if epoch is not None or span else 0)
         follow = self._follower.of(target.keys[0]) if open and target.keys else None
-        # Keys may have been announced or shredded after what is read; if nothing is known yet, reading tells it all.
-        if follow is not None and (span or since is not None or from_seq or follow.state.cursor(target.label)):
+        # Keys may have been handed over, announced or shredded after what is read: two reads of one log never differ.
+        if follow is not None:
             await self._follower.sync(target.keys[0])
             target = self._labels.at(target.keys[0], target.epoch)
 

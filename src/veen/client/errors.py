@@ -218,7 +218,7 @@ class InviteExpired(_ExpiredError, InviteError, code="E.INVITE.EXPIRED"):
 
 
 class InviteConflict(InviteError, code="E.INVITE.OWNER"):
-    """The keyring follows another owner of a stream than the one in the invitation."""
+    """The keyring has other keys of a stream, or follows another owner, than the invitation says."""
 
 
 class KeyTextInvalid(LocalError, code="E.LOCAL.TEXT"):

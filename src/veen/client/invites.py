@@ -91,11 +91,17 @@ class Invitation(Map, kind="invitation"):
     invite_seed: Bytes32 | None = None  # signs the enrolment of whoever has the code
     expires_at: Uint
     sig: Bytes64 = bytes(64)
+    rights: Annotated[str, Choice("read", "write", "read and write")] | None = None  # None in those of earlier releases
 
     def signing_digest(self) -> bytes:
         tree = self.to_tree()
-        del tree[max(tree)]
+        del tree[_SIG]
         return Ht("veen/invite", cbor.encode(tree))
+
+    @property
+    def rights_text(self) -> str:
+        """The rights as the inviter gave them; what the keys allow if an earlier release wrote the invitation."""
+        return self.rights or ("read and write" if any(keys.can_read for keys in self.keys) else "write")
 
     def signed(self, inviter: Identity) -> Self:
         return replace(self, sig=inviter.id_sign.sign(self.signing_digest()))
@@ -118,14 +124,26 @@ class Invitation(Map, kind="invitation"):
         if now > self.expires_at:
             raise InviteExpired(self.expires_at, now)
 
-    def add_to(self, ring: Keyring) -> Keyring:
-        """The keyring with the keys of the invitation; InviteConflict if it follows another owner of a stream."""
+    def add_to(self, ring: Keyring, hub_id: bytes) -> Keyring:
+        """Return the keyring with the keys of the invitation, bound to the hub that it was asked at, or to its root.
+
+        InviteConflict if the keyring has another key of a stream for this hub, unless its known owner signed this
+        invitation or announced the key; and if it follows another owner (D-183).
+        """
+        pinned = PinnedKey.parse(self.pin)
+        place = pinned.public if pinned.is_root else hub_id
+        here = ring.at(hub_id, place)
         for keys in self.keys:
-            if any(own.stream_id == keys.stream_id for own in ring.entries):
-                owner_pk = ring.owner_of(keys.stream_id)
-                if owner_pk is not None and keys.owner_pk is not None and owner_pk != keys.owner_pk:
-                    raise InviteConflict(f"{keys}: you follow the owner {owner_pk.hex()[:16]}…")
-            ring = ring.with_keys(keys)
+            own = here.readers(keys.stream_id) if here.has(keys.stream_id) else ()
+            owner_pk = next((entry.owner_pk for entry in own if entry.owner_pk is not None), None)
+            if owner_pk is not None and keys.owner_pk is not None and owner_pk != keys.owner_pk:
+                raise InviteConflict(f"{keys}: you follow the owner {owner_pk.hex()[:16]}…")
+            is_proven = owner_pk is not None and owner_pk == keys.owner_pk == self.inviter.id_sign_pk
+            if own and not is_proven and all(entry.reader_pk != keys.reader_pk for entry in own):
+                raise InviteConflict(
+                    f"{keys}: you have other keys of this stream, and its owner did not announce this one"
+                )
+            ring = ring.with_keys(replace(keys, bound_to=place))
         return ring
 
     @property
@@ -134,6 +152,9 @@ class Invitation(Map, kind="invitation"):
 
     def __repr__(self) -> str:
         return f"Invitation({self.hub!r}, {len(self.keys)} keys, expires_at={self.expires_at})"
+
+
+_SIG: Final = next(key for key, field in enumerate(Invitation.wire_fields(), start=1) if field.name == "sig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

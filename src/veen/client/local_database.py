@@ -27,12 +27,15 @@ class LocalDatabase:
         self._mutex = threading.RLock()
         try:
             with self._named_errors():
-                self._db = fs.database(self.FILE)
+                self._db = self._open_file()
             self._cleanup.callback(self._db.close)
             self._prepare()
         except BaseException:
             self._cleanup.close()
             raise
+
+    def _open_file(self) -> sqlite3.Connection:
+        return self._fs.database(self.FILE)
 
     def close(self) -> None:
         with self._mutex:

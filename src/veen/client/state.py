@@ -273,6 +273,31 @@ class StateStore(LocalDatabase):
             )
 
 
+class StateSnapshot(StateStore):
+    """The label states of one identity as last committed, for reading beside the process that uses them."""
+
+    @classmethod
+    def at(cls, home: Home, name: str) -> "StateSnapshot | None":
+        """Return the states of an identity without taking its lock; None if it has none yet."""
+        fs = home.state_fs(name)
+        return cls(fs) if fs.exists(cls.FILE) else None
+
+    def _open_file(self) -> sqlite3.Connection:
+        return self._fs.peek(self.FILE)
+
+    def _prepare(self) -> None:
+        """Change nothing: refuse the file of another release, and note if it has the newer table."""
+        with self._named_errors():
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pending_note'").fetchone()
+        if version != self.VERSION:
+            raise StateDamaged(f"it was written by another release (version {version})")
+        self._has_notes = table is not None
+
+    def notes(self, state: LabelState) -> dict[int, PendingNote]:
+        return super().notes(state) if self._has_notes else {}
+
+
 def _state_sum(key: _Key, body: bytes) -> bytes:
     return Ht("veen/client-state", b"".join(key) + body)
 

@@ -4,12 +4,13 @@ An event loop of its own runs in a thread, so this also works where another loop
 """
 
 import asyncio
+import atexit
 import contextlib
 import functools
 import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
@@ -43,41 +44,99 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for callers that block."""
+    """An event loop in a thread of its own, for callers that block.
+
+    A KeyboardInterrupt may reach the caller between any two instructions. It also ends the work, and it is the only
+    error that the caller sees. A loop that was not closed is stopped when the interpreter exits: a thread that goes on
+    while the interpreter is torn down may crash it.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="veen-client", daemon=True)
         self._thread.start()
+        _running.add(self)
 
     @property
     def is_closed(self) -> bool:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        ended = threading.Event()
-
-        async def whole() -> T:
-            try:
-                return await work
-            finally:
-                ended.set()
-
-        future: Future[T] = asyncio.run_coroutine_threadsafe(whole(), self._loop)
+        call = _Call(work)
         try:
-            return future.result()
-        except BaseException:  # an interrupt also ends the work
-            if future.cancel():
-                ended.wait(_PATIENCE_SECONDS)  # the cancelled work ends before the caller goes on
+            self._loop.call_soon_threadsafe(call.start)
+            call.wait()
+            return call.result()
+        except BaseException:
+            if not call.has_ended:  # interrupted: the work ends before the caller goes on
+                self._loop.call_soon_threadsafe(call.cancel)
+                call.wait(_PATIENCE_SECONDS)
             raise
+        finally:
+            del call  # its error refers to this frame
 
     def close(self) -> None:
         if not self._loop.is_closed():
             self.run(self._loop.shutdown_asyncgens())
             self.run(self._loop.shutdown_default_executor())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self.stop()
             self._loop.close()
+
+    def stop(self, timeout_sec: float | None = None) -> None:
+        """End the thread and join it. Work that has not ended stays unfinished."""
+        if self._thread.is_alive():  # in a forked process it is not
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_sec)
+        _running.discard(self)
+
+
+_running: Final[set[LoopThread]] = set()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for loop in list(_running):
+        loop.stop(_PATIENCE_SECONDS)
+
+
+class _Call(Generic[T]):
+    """One run of a coroutine in the loop. `start` and `cancel` are called by the loop's thread, in this order if both
+    are; `wait` and `result` by the caller."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.has_ended = False
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        # Released when the work has ended. An Event has a lock that an interrupted `wait` may leave locked for ever.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """End the work, whether or not it was started."""
+        if self._task is None:
+            self._work.close()
+            self._end()
+        else:
+            self._task.cancel()
+
+    def _end(self, _task: object = None) -> None:
+        self.has_ended = True
+        self._gate.release()
+
+    def wait(self, timeout_sec: float = -1) -> None:
+        """Return when the work has ended or the time is over; -1 sets no limit."""
+        if not self.has_ended:
+            self._gate.acquire(timeout=timeout_sec)
+
+    def result(self) -> T:
+        """Return the result of work that has ended, or raise its error."""
+        if self._task is None or self._task.cancelled():
+            raise CancelledError
+        return self._task.result()
 
 
 class BlockingTwin(Generic[A]):
@@ -116,17 +175,24 @@ def blocking_each(
 
 
 def _each(loop: LoopThread, values: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    one_at_a_time = asyncio.Lock()  # an interrupted step may still be on its way out when the reader is closed
+
     async def next_value() -> tuple[T, ...]:
-        async for value in values:
-            return (value,)
+        async with one_at_a_time:
+            async for value in values:
+                return (value,)
         return ()
+
+    async def close() -> None:
+        async with one_at_a_time:
+            await values.aclose()
 
     try:
         while value := loop.run(next_value()):
             yield value[0]
     finally:
         if not loop.is_closed:  # a reader that was left unfinished may outlive its client
-            loop.run(values.aclose())
+            loop.run(close())
 
 
 class SyncClient(BlockingTwin[Client]):
@@ -171,8 +237,10 @@ class SyncClient(BlockingTwin[Client]):
         )
 
     def close(self) -> None:
-        self._loop.run(self._twin.aclose())
-        self._loop.close()
+        try:
+            self._loop.run(self._twin.aclose())
+        finally:
+            self._loop.close()
 
     def __enter__(self) -> Self:
         return self

@@ -18,19 +18,28 @@ from itertools import pairwise
 from typing import Final, Literal, TypeVar
 
 from veen.core.errors import FormatError, OpenError, ProofError, SignatureError, VeenError, VerifyError
-from veen.core.evidence_file import EntryEvidence, EvidenceFault, EvidenceFile, LogEvidence, OutsideProof, Plaintext
+from veen.core.evidence_file import (
+    EntryEvidence,
+    EvidenceFault,
+    EvidenceFile,
+    LogEvidence,
+    OutsideProof,
+    Plaintext,
+    QuorumUnmet,
+)
 from veen.core.hashing import H, Ht
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, IdentityError
-from veen.core.objects.msg import Msg, all_verify
+from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
+from veen.core.run_check import MAX_WARNINGS, Authors, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
 from veen.core.sealing.ciphertext import Parts, open_with_opening
-from veen.core.tlog.errors import TlogError
+from veen.core.tlog.errors import QuorumError, TlogError
 from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
 from veen.core.tlog.proof import TlogProof
@@ -43,7 +52,12 @@ _CHECKED_KINDS: Final = ("tlog-proof", "cose-receipt")
 T = TypeVar("T")
 Content = Literal["sealed", "opened", "stated"]
 
-_BATCH: Final = 512  # messages whose signatures are checked by one call
+_BATCH: Final = 512  # entries whose signatures are checked by one call
+_PLACES: Final = {  # rules for the place of an entry: rank, code and words; that its profile is listed has rank 2
+    Rule.SEQ: (0, "E.EVIDENCE.GAP", "entry {0.seq} is expected here, found {0.found}"),
+    Rule.LABEL: (1, "E.EVIDENCE.STREAM", "entry {0.seq} is of another log"),
+    Rule.LEAF: (3, "E.EVIDENCE.RECEIPT", "entry {0.seq}: the RECEIPT is for another message"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -95,6 +109,7 @@ class EvidenceReport:
     outside: tuple[str, ...] = ()  # kinds of proofs that were carried and not checked
     outside_checked: tuple[str, ...] = ()  # what proofs by others show, in sentences
     checks: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()  # where hub_ts goes back (D-28)
 
     @property
     def authors(self) -> tuple[bytes, ...]:
@@ -135,6 +150,8 @@ class EvidenceReport:
             "Names of people are not part of it: an author is a key.",
             "Entries outside of the ranges above are not shown, and nothing is claimed about them.",
         ]
+        if self.warnings:
+            sentences.append(f"The clock of the hub went back: {'; '.join(self.warnings)}.")
         if not self.outside_checked:
             sentences.append(
                 "That the hub shows everybody the same log: compare the checkpoint with another reader, or with a "
@@ -194,6 +211,7 @@ def check_evidence(
         outside=unchecked,
         outside_checked=outside_checked,
         checks=_sentences(evidence, hub, trusted, logs, entries),
+        warnings=tuple(warning for checker in checkers for warning in checker.warnings)[:MAX_WARNINGS],
     )
 
 
@@ -301,6 +319,7 @@ class _Log:
         self._proofs: list[RangeProof] = []
         self._decoded: list[list[tuple[EntryEvidence, Msg, Receipt]]] = []  # by run
         self._first: Checkpoint | None = None
+        self.warnings: list[str] = []
 
     def messages(self) -> list[Msg]:
         return [msg for run in self._decoded for _, msg, _ in run]
@@ -365,71 +384,88 @@ class _Log:
                 ) from exc
 
     def check_entries(self) -> list[CheckedEntry]:
-        """Every entry of every run, in order."""
-        numbers = _Authors()
+        """Check every entry of every run, in order."""
+        authors, last_ts, last_seq = Authors(), 0, 0
         checked = []
         for run, proof in zip(self._log.runs, self._proofs, strict=True):
             decoded = [(entry, *_objects(entry)) for entry in run.entries]
-            self._check_places(proof, decoded)
-            self._check_authors([msg for _, msg, _ in decoded])
-            signers = self._check_roots(proof, decoded)
-            numbers.begin(proof.first_seq)
-            for (_, msg, receipt), hub_pk in zip(decoded, signers, strict=True):
-                numbers.check(msg, receipt)
-                checked.append(_checked(msg, receipt, hub_pk))
+            authors.skip(proof.first_seq - 1 - last_seq)
+            check = RunCheck(self._log.label, _tree_of_size(proof), authors, last_ts=last_ts)
+            faults = [fault for _, msg, receipt in decoded for fault in check.append(msg, receipt)]
+            last_ts, last_seq = check.last_ts, proof.last_seq
+            self._check_places(proof, decoded, faults)
+            unsigned, signers = self._check_signatures([Pair(msg, receipt) for _, msg, receipt in decoded])
+            faults += unsigned
+            self._check_authors(proof, [msg for _, msg, _ in decoded], faults)
+            self._check_roots(proof, decoded, faults)
+            self._check_numbers(faults)
+            self.warnings += [f"entry {fault.seq}: {warning_of(fault)}" for fault in faults if fault.rule is Rule.TIME]
+            checked += [
+                _checked(msg, receipt, signer or b"")
+                for (_, msg, receipt), signer in zip(decoded, signers, strict=True)
+            ]
             self._decoded.append(decoded)
         return checked
 
-    def _check_places(self, proof: RangeProof, decoded: Sequence[tuple[EntryEvidence, Msg, Receipt]]) -> None:
+    def _check_places(
+        self, proof: RangeProof, decoded: Sequence[tuple[EntryEvidence, Msg, Receipt]], faults: Sequence[Fault]
+    ) -> None:
         """Numbers without a gap, each RECEIPT for the MSG beside it, all of this log."""
-        for seq, (_, msg, receipt) in enumerate(decoded, start=proof.first_seq):
-            if receipt.stream_seq != seq:
-                raise EvidenceFault("E.EVIDENCE.GAP", f"entry {seq} is expected here, found {receipt.stream_seq}")
-            good = msg.label == receipt.label == self._log.label
-            _require("E.EVIDENCE.STREAM", good, f"entry {seq} is of another log")
-            _require(
-                "E.EVIDENCE.STREAM", msg.profile_id in self._profile_ids, f"entry {seq}: its profile is not listed"
-            )
-            good = msg.leaf_hash() == receipt.leaf_hash
-            _require("E.EVIDENCE.RECEIPT", good, f"entry {seq}: the RECEIPT is for another message")
+        misplaced = [
+            (seq, 2, "E.EVIDENCE.STREAM", f"entry {seq}: its profile is not listed")
+            for seq, (_, msg, _) in enumerate(decoded, start=proof.first_seq)
+            if msg.profile_id not in self._profile_ids
+        ]
+        for fault in faults:
+            if fault.rule in _PLACES:
+                rank, code, words = _PLACES[fault.rule]
+                misplaced.append((fault.seq, rank, code, words.format(fault)))
+        if misplaced:
+            _, _, code, words = min(misplaced)
+            raise EvidenceFault(code, words)
         if proof.last_seq != proof.first_seq + len(decoded) - 1:
             last = proof.first_seq + len(decoded) - 1
             raise EvidenceFault("E.EVIDENCE.GAP", f"entries up to {proof.last_seq} are announced, the last is {last}")
 
-    def _check_authors(self, messages: Sequence[Msg]) -> None:
-        for start in range(0, len(messages), _BATCH):
-            batch = messages[start : start + _BATCH]
-            if all_verify(batch):
-                continue
-            for msg in batch:
-                try:
-                    msg.verify()
-                except VerifyError as exc:
-                    raise EvidenceFault("E.EVIDENCE.AUTHOR", f"message {msg.leaf_hash().hex()}: {exc}") from exc
+    def _check_signatures(self, pairs: Sequence[Pair]) -> tuple[list[Fault], list[bytes | None]]:
+        faults: list[Fault] = []
+        signers: list[bytes | None] = []
+        for start in range(0, len(pairs), _BATCH):
+            unsigned, keys = check_signatures(pairs[start : start + _BATCH], self._hub.signers)
+            faults += [fault for of_pair in unsigned for fault in of_pair]
+            signers += keys
+        return faults, signers
+
+    def _check_authors(self, proof: RangeProof, messages: Sequence[Msg], faults: Sequence[Fault]) -> None:
+        """Each message is what its author signed, and is sealed in the right form."""
+        if (fault := _first(faults, Rule.CT_HASH, Rule.AUTHOR_SIG)) is not None:
+            msg = messages[fault.seq - proof.first_seq]
+            words = "ct_hash is not the hash of the ciphertext (I1)"
+            if fault.rule is Rule.AUTHOR_SIG:
+                words = "sig does not verify under client_id"
+            raise EvidenceFault("E.EVIDENCE.AUTHOR", f"message {msg.leaf_hash().hex()}: MSG: {words}")
         for msg in messages:
             try:
                 Parts.split(msg.ciphertext)
             except VeenError as exc:
                 raise EvidenceFault("E.EVIDENCE.AUTHOR", f"message {msg.leaf_hash().hex()}: {exc}") from exc
 
-    def _check_roots(self, proof: RangeProof, decoded: Sequence[tuple[EntryEvidence, Msg, Receipt]]) -> list[bytes]:
+    def _check_roots(
+        self, proof: RangeProof, decoded: Sequence[tuple[EntryEvidence, Msg, Receipt]], faults: Sequence[Fault]
+    ) -> None:
         """Each RECEIPT signs the root that its entry leads to, and the run stands under the checkpoint."""
         first = self._first
         assert first is not None  # noqa: S101 - check_frame ran
         try:
-            tree = Mmr(proof.first_seq - 1, proof.before)
+            Mmr(proof.first_seq - 1, proof.before)
         except ProofError as exc:
             raise EvidenceFault("E.EVIDENCE.PROOF", f"entry {proof.first_seq}: {exc}") from exc
-        signers = []
-        for _, _, receipt in decoded:
-            seq = receipt.stream_seq
-            tree.append(receipt.leaf_hash)
-            _require(
-                "E.EVIDENCE.PROOF",
-                tree.root() == receipt.mmr_root,
-                f"entry {seq} does not lead to the root of its RECEIPT",
-            )
-            signers.append(self._signed("E.EVIDENCE.RECEIPT", f"RECEIPT {seq}", partial(_receipt_signer, receipt)))
+        if (fault := _first(faults, Rule.ROOT, Rule.HUB_SIG)) is not None:
+            if fault.rule is Rule.ROOT:
+                words = f"entry {fault.seq} does not lead to the root of its RECEIPT"
+                raise EvidenceFault("E.EVIDENCE.PROOF", words)
+            receipt = decoded[fault.seq - proof.first_seq][2]
+            self._signed("E.EVIDENCE.RECEIPT", f"RECEIPT {fault.seq}", partial(_receipt_signer, receipt))
         try:
             proof.verify(
                 leaves=[receipt.leaf_hash for _, _, receipt in decoded],
@@ -439,7 +475,16 @@ class _Log:
             )
         except ProofError as exc:
             raise EvidenceFault("E.EVIDENCE.PROOF", f"entries {proof.first_seq} to {proof.last_seq}: {exc}") from exc
-        return signers
+
+    def _check_numbers(self, faults: Sequence[Fault]) -> None:
+        """The numbers of each author, with room for the entries between the runs (I6, I8, I9, D-189)."""
+        fault = _first(faults, Rule.CLIENT_SEQ, Rule.ACK_BACK, Rule.ACK_AHEAD)
+        if fault is None:
+            return
+        words = f"prev_ack {fault.found!r} is not possible here"
+        if fault.rule is Rule.CLIENT_SEQ:
+            words = f"the author's number {fault.found!r} follows {_before(fault)}"
+        raise EvidenceFault("E.EVIDENCE.GAP", f"entry {fault.seq}: {words}")
 
     def _signed(self, code: str, where: str, verify: Callable[[HubIdentity], bytes]) -> bytes:
         """The key that signed; a key of the hub that the pin does not reach is another fault than a bad signature."""
@@ -461,28 +506,23 @@ def _receipt_signer(receipt: Receipt, keys: HubIdentity) -> bytes:
     return keys.verify_receipt(receipt).hub_pk
 
 
-class _Authors:
-    """The numbering of each author: without a hole inside a run, ascending from run to run (I6, I9)."""
+def _tree_of_size(proof: RangeProof) -> Mmr:
+    """The tree before a run. If the proof has no such tree, one of its size: `_check_roots` then refuses the proof."""
+    size = max(proof.first_seq - 1, 0)
+    try:
+        return Mmr(size, proof.before)
+    except ProofError:
+        return Mmr(size, [bytes(32)] * size.bit_count())
 
-    def __init__(self) -> None:
-        self._last: dict[bytes, tuple[int, int]] = {}
-        self._in_run: set[bytes] = set()
-        self._from_start = False
 
-    def begin(self, first_seq: int) -> None:
-        self._in_run.clear()
-        self._from_start = first_seq == 1
+def _first(faults: Sequence[Fault], *rules: Rule) -> Fault | None:
+    """The first fault by entry and then by rule, of those that break one of `rules`."""
+    broken = [fault for fault in faults if fault.rule in rules]
+    return min(broken, key=lambda fault: (fault.seq, rules.index(fault.rule)), default=None)
 
-    def check(self, msg: Msg, receipt: Receipt) -> None:
-        seq, author = receipt.stream_seq, msg.client_id
-        client_seq, prev_ack = self._last.get(author, (0, 0))
-        follows = author in self._in_run or self._from_start
-        good = msg.client_seq == client_seq + 1 if follows else msg.client_seq > client_seq
-        _require("E.EVIDENCE.GAP", good, f"entry {seq}: the author's number {msg.client_seq} follows {client_seq}")
-        good = prev_ack <= msg.prev_ack < seq
-        _require("E.EVIDENCE.GAP", good, f"entry {seq}: prev_ack {msg.prev_ack} is not possible here")
-        self._last[author] = (msg.client_seq, msg.prev_ack)
-        self._in_run.add(author)
+
+def _before(fault: Fault) -> int:
+    return fault.expected - 1 if isinstance(fault.expected, int) else 0
 
 
 def _objects(entry: EntryEvidence) -> tuple[Msg, Receipt]:
@@ -544,7 +584,8 @@ def _check_outside(evidence: EvidenceFile, policy: WitnessPolicy | None) -> tupl
             cosigned[proof.checkpoint_hash] = _outside(proof, partial(_cosigned, leaf=leaf, policy=policy))
     labels = {checkpoints[checkpoint_hash][0] for checkpoint_hash in cosigned}
     missing = [log.label.hex()[:16] for log in evidence.logs if log.label not in labels]
-    _require("E.EVIDENCE.OUTSIDE", not missing, f"no tlog-proof for log {', '.join(missing)}, which a policy demands")
+    if missing:
+        raise QuorumUnmet(f"no tlog-proof for log {', '.join(missing)}, which a policy demands")
     for proof in proofs:
         if proof.kind == "cose-receipt":
             accepted = cosigned.get(proof.checkpoint_hash)
@@ -580,6 +621,8 @@ def _leaf_of(raw: bytes) -> bytes:
 def _outside(proof: OutsideProof, check: Callable[[bytes], T]) -> T:
     try:
         return check(proof.data)
+    except QuorumError as exc:
+        raise QuorumUnmet(f"{proof.kind}: {exc}") from exc
     except TlogError as exc:
         raise EvidenceFault("E.EVIDENCE.OUTSIDE", f"{proof.kind}: {exc}") from exc
 

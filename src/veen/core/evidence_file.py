@@ -59,6 +59,14 @@ class EvidenceFault(VerifyError, code="E.EVIDENCE"):
         self.code = code
 
 
+class QuorumUnmet(EvidenceFault, code="E.EVIDENCE.QUORUM"):
+    """Proofs by others that satisfy no witness policy. Nothing in the file is wrong."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("E.EVIDENCE.QUORUM", what)
+        self.args = (what,)  # mirror __init__, so that the error survives pickling
+
+
 def is_evidence(data: bytes) -> bool:
     """Whether these bytes begin as an evidence file does; at least 15 of them are needed."""
     return data.startswith(MAGIC)

@@ -46,6 +46,7 @@ class StatedBy(StrEnum):
     NOBODY = "nobody"
     OWN_FILES = "its own files"  # journal, checkpoints and receipts of the directory; nobody outside confirmed it
     FILE = "the signed file"  # an evidence file, a bundle or a result that states its own extent under a signature
+    CALLER = "the caller"  # a root and a size that the caller trusts on other grounds
     RECEIPT = "a receipt that was given"
     CHECKPOINT = "a checkpoint that was given"
     HUB = "the running hub"
@@ -57,10 +58,11 @@ class Coverage:
     """The part of one log that a verification compared."""
 
     log: str  # the name of the log: a label in hex, a stream, a file
-    read: int  # every entry up to this position was compared
+    read: int  # every entry from `first` up to this position was compared
     head: int | None  # the newest position that was stated; None: nobody stated one
     stated_by: StatedBy
     identity: str | None  # the key that signatures were checked under; None: keys that the data itself names
+    first: int = 1  # where the comparison begins: at a later position in a file that has a range of entries
 
     def __post_init__(self) -> None:
         if self.read < 0 or (self.head is not None and self.head < 0):
@@ -81,6 +83,7 @@ class Coverage:
     def to_json(self) -> dict[str, Any]:
         return {
             "log": self.log,
+            "first": self.first,
             "read": self.read,
             "head": self.head,
             "behind": self.behind,
@@ -96,6 +99,7 @@ class Coverage:
             head=data["head"],
             stated_by=StatedBy(data["stated_by"]),
             identity=data["identity"],
+            first=data.get("first", 1),
         )
 
 

@@ -2,21 +2,26 @@
 
 from veen.folds.api import fold_named, run
 from veen.folds.on_spark import typed_frame, typed_rows
+from veen.folds.repair import RepairedState, repair
 from veen.folds.result import FoldResult
-from veen.folds.states import WrittenState, load
-from veen.folds.verify import StateClaim, Verdict, claims_in, verify
+from veen.folds.states import EarlierState, WrittenState, load
+from veen.folds.verify import StateCheck, StateClaim, claims_in, verify
 
-Claim = StateClaim  # the name of earlier documents
+Claim, Verdict = StateClaim, StateCheck  # the names of earlier documents
 
 __all__ = [
     "Claim",
+    "EarlierState",
     "FoldResult",
+    "RepairedState",
+    "StateCheck",
     "StateClaim",
     "Verdict",
     "WrittenState",
     "claims_in",
     "fold_named",
     "load",
+    "repair",
     "run",
     "typed_frame",
     "typed_rows",

@@ -18,19 +18,22 @@ from veen.client.identity.keyring import Keyring
 from veen.core.labels import stream_id_of
 from veen.core.tree.mmr import Span
 from veen.folds import states
-from veen.folds.coverage import FoldCoverage
+from veen.folds.coverage import FoldCoverage, UnopenedCount, all_unopened
 from veen.folds.errors import NoSuchFold, RootDiffers, RowsMissing
 from veen.folds.inputs import LogInput
 from veen.folds.on_spark import fold_on_spark, fold_typed
 from veen.folds.planning import PlanName, has_native
+from veen.folds.readers import reader_marks
 from veen.folds.result import FoldResult
-from veen.folds.states import WrittenState
+from veen.folds.states import EarlierState
 from veen.folds.transport import check_columns
 from veen.folds.typed import are_typed
+from veen.fs.places import open_fs
+from veen.log.entries import Level
 from veen.log.errors import OptionError
 from veen.log.events import Mark, Prefix, make_prefix, read_events
 from veen.log.keys import KeyFile, keys_for_tasks
-from veen.log.prefix import Shortened, receipts_at
+from veen.log.prefix import Shortened, receipt_at
 from veen.log.times import heads_at, marks_at
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
@@ -39,15 +42,16 @@ from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.stream import fold_events
 from veen.spark.session import using_session
-from veen.storage.pinned import pin
+from veen.storage.pinned import Pinned, pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Engine = Literal["spark", "python"]
 ENGINES: Final[tuple[Engine, ...]] = ("spark", "python")
+LEVEL: Final[Level] = "hash"  # how far folds check entries as they read them
 Keys = KeyFile | Keyring | str | Path
-Since = WrittenState | Snapshot | str | Path
+Since = EarlierState | FoldResult | Snapshot | str | Path
 Source = Any  # a path or URL, a Prefix, a DataFrame of SILVER or of `typed_rows`, or LogEntry in any order
 
 
@@ -80,7 +84,8 @@ def run(
 
     `source` is a data directory or bucket, of which the streams that `keys` can open are folded, or only `streams`; or
     rows of SILVER, with the `cuts` that bind them to a log. `upto` ends it earlier: at a position of each label, or at
-    a time of the hub. `since` is an earlier state: only what came after it is read, if the log still has its roots.
+    a time of the hub. `since` is an earlier state: only what came after it is read, if the log still has its roots and
+    if the same keys would open the same entries of it. Otherwise the whole log is folded, and `refused` says why.
     What expires is judged at `as_of`, by default at the time of the last entry (D-80).
     """
     if engine not in ENGINES:
@@ -92,8 +97,18 @@ def run(
         return _rows(source, chosen, plan, parts, cuts, as_of)
     if keys is None:
         raise OptionError("a log is sealed: keys= names the file of read keys")
-    key_source = KeyFile(str(keys)) if isinstance(keys, (str, Path)) else keys
+    key_source = _key_source(keys)
     return _Log(chosen, key_source, engine, spark, parts, plan).run(source, upto, streams, since, as_of)
+
+
+def _key_source(keys: Keys) -> KeyFile | Keyring:
+    return KeyFile(str(keys)) if isinstance(keys, (str, Path)) else keys
+
+
+def keyring_of(keys: Keys) -> Keyring:
+    """Return the keys themselves."""
+    source = _key_source(keys)
+    return source.load() if isinstance(source, KeyFile) else source
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -142,6 +157,7 @@ class _Start:
     cuts: Mapping[bytes, Cut] = field(default_factory=dict)
     marks: Mapping[bytes, Mark] = field(default_factory=dict)
     trees: Mapping[bytes, Span] = field(default_factory=dict)
+    unopened: tuple[UnopenedCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +195,7 @@ class _Log:
         refused = None
         if since is not None:
             try:
-                start = self._start(uri, since, whole.heads)
+                start = self._start(uri, since, whole, pinned)
                 prefix = make_prefix(uri, streams=ids, upto=heads, since=start.marks, pinned=pinned)
                 return self._over(prefix, start, as_of, ids, resumed=True)
             except (SnapshotRefused, LateEvent) as exc:
@@ -188,22 +204,28 @@ class _Log:
 
     def _ids(self, streams: Iterable[str | bytes] | None) -> tuple[bytes, ...]:
         if streams is None:
-            keyring = self.keys.load() if isinstance(self.keys, KeyFile) else self.keys
+            keyring = keyring_of(self.keys)
             return tuple(sorted({keys.stream_id for keys in keyring.entries if keys.can_read}))
         return tuple(sorted({stream_id_of(stream) if isinstance(stream, str) else stream for stream in streams}))
 
-    def _start(self, uri: str, since: Since, heads: Mapping[bytes, int]) -> _Start:
-        """SnapshotRefused if it is not of this log, or goes beyond what is asked for."""
-        written = states.load(str(since)) if isinstance(since, (str, Path)) else since
-        snapshot = written.snapshot if isinstance(written, WrittenState) else written
+    def _start(self, uri: str, since: Since, whole: Prefix, pinned: Pinned) -> _Start:
+        """Return where to go on. SnapshotRefused if the fold of the whole could be another one than going on gives."""
+        earlier = _earlier(since)
+        snapshot, heads, fs = earlier.snapshot, whole.heads, open_fs(uri)
         ends = {cut.label: cut.upto_seq for cut in snapshot.cuts}
         if any(heads.get(label, 0) < seq for label, seq in ends.items()):
             raise SnapshotRefused("the earlier state has entries or streams that are not there, or not asked for")
-        receipts = receipts_at(uri, ends)
-        base = snapshot.restore(self.fold, lambda label, _: receipts[label].mmr_root if label in receipts else None)
-        marks = written.marks if isinstance(written, WrittenState) else marks_at(uri, ends)
-        trees = written.trees if isinstance(written, WrittenState) else {}
-        return _Start(base=base, cuts={cut.label: cut for cut in snapshot.cuts}, marks=marks, trees=trees)
+        _check_readers(earlier, whole, reader_marks(keyring_of(self.keys), _ids_of(whole), LEVEL))
+        _check_unopened(earlier, whole)
+        receipts = {label: receipt_at(fs, pinned.labels[label].chunks, seq) for label, seq in ends.items()}
+        base = snapshot.restore(self.fold, lambda label, _: receipt.mmr_root if (receipt := receipts[label]) else None)
+        return _Start(
+            base=base,
+            cuts={cut.label: cut for cut in snapshot.cuts},
+            marks=earlier.marks if earlier.marks.keys() >= ends.keys() else marks_at(uri, ends),
+            trees=earlier.trees,
+            unopened=earlier.unopened,
+        )
 
     def _over(
         self,
@@ -231,6 +253,7 @@ class _Log:
             as_of,
             used,
             ids,
+            readers=reader_marks(keyring_of(self.keys), ids, LEVEL),
             rootless=prefix.rootless,
             resumed=resumed,
             refused=refused,
@@ -256,6 +279,45 @@ class _Log:
             return fold_on_spark(entries, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
 
 
+def _earlier(since: Since) -> EarlierState:
+    if isinstance(since, (str, Path)):
+        return states.load(str(since))
+    if isinstance(since, FoldResult):
+        return EarlierState.of(since)
+    return EarlierState(snapshot=since, readers=None, unopened=()) if isinstance(since, Snapshot) else since
+
+
+def _check_readers(earlier: EarlierState, whole: Prefix, readers: Mapping[bytes, str]) -> None:
+    """Raise SnapshotRefused unless the keys that opened the entries of a state are the keys of now."""
+    if not earlier.snapshot.cuts:
+        return
+    if earlier.readers is None:
+        raise SnapshotRefused("the earlier state does not say which keys it was read with")
+    labels = {cut.label for cut in earlier.snapshot.cuts}
+    for label_range in whole.labels:
+        stream_id = label_range.stream.stream_id or b""
+        if label_range.label in labels and earlier.readers.get(stream_id) != readers.get(stream_id):
+            raise SnapshotRefused(f"the earlier state read stream {stream_id.hex()} with other keys")
+
+
+def _check_unopened(earlier: EarlierState, whole: Prefix) -> None:
+    """Raise SnapshotRefused if entries that a state could not read may be readable now, or the other way round."""
+    counts = {(skip.label, skip.reason): skip.count for skip in earlier.unopened}
+    ends = {cut.label: cut.upto_seq for cut in earlier.snapshot.cuts}
+    for label_range in whole.labels:
+        label, end = label_range.label, ends.get(label_range.label, 0)
+        if counts.get((label, "damaged")):
+            raise SnapshotRefused(f"the earlier state could not read damaged entries of label {label.hex()}")
+        for reason in ("erased", "missing"):
+            now = sum(
+                max(0, min(part.last, end) - part.first + 1)
+                for part in label_range.slices
+                if (part.is_erased if reason == "erased" else part.is_missing)
+            )
+            if now != counts.get((label, reason), 0):
+                raise SnapshotRefused(f"other entries of label {label.hex()} are {reason} than the earlier state found")
+
+
 def _ids_of(prefix: Prefix) -> set[bytes]:
     return {label_range.stream.stream_id for label_range in prefix.labels if label_range.stream.stream_id is not None}
 
@@ -270,6 +332,7 @@ def _result(
     plan: str,
     streams: tuple[bytes, ...],
     *,
+    readers: Mapping[bytes, str] | None = None,
     rootless: Iterable[bytes] = (),
     resumed: bool = False,
     refused: str | None = None,
@@ -294,7 +357,7 @@ def _result(
         as_of=ts if as_of is None else as_of,
         cuts=cuts,
         unproven=tuple(sorted({*rootless, *(cut.label for cut in cuts if cut.label not in trees)})),
-        unopened=coverage.unopened(),
+        unopened=all_unopened(start.unopened, coverage.unopened()),
         entries=coverage.rows,
         plan=plan,
         streams=streams,
@@ -302,4 +365,5 @@ def _result(
         refused=refused,
         times=times,
         trees=trees,
+        readers=readers or {},
     )

@@ -30,6 +30,22 @@ class UnopenedCount:
     first_seq: int
 
 
+def all_unopened(*groups: Iterable[UnopenedCount]) -> tuple[UnopenedCount, ...]:
+    """Return the counts over several readings, each of which had entries of its own; by label and reason."""
+    skips = Skips()
+    for group in groups:
+        for skip in group:
+            skips.add(skip.label, skip.reason, skip.first_seq, skip.count)
+    return _unopened(skips)
+
+
+def _unopened(skips: Skips) -> tuple[UnopenedCount, ...]:
+    return tuple(
+        UnopenedCount(label=label, reason=kind, count=skip.count, first_seq=skip.first_seq)
+        for (label, kind), skip in sorted(skips.counts.items(), key=lambda pair: _rank(*pair[0]))
+    )
+
+
 @dataclass(slots=True)
 class FoldCoverage:
     """What some rows were. Owned by the task, or by the driver that merges those of tasks."""
@@ -114,10 +130,7 @@ class FoldCoverage:
         return self.runs
 
     def unopened(self) -> tuple[UnopenedCount, ...]:
-        return tuple(
-            UnopenedCount(label=label, reason=kind, count=skip.count, first_seq=skip.first_seq)
-            for (label, kind), skip in sorted(self.skips.counts.items(), key=lambda pair: _rank(*pair[0]))
-        )
+        return _unopened(self.skips)
 
     def peaks(self, label: bytes, size: int, before: Span | None = None) -> Span | None:
         """The tree over the first `size` leaves, the first of which may be in `before`; None if some are not known."""

@@ -30,7 +30,7 @@ class FoldResult:
     as_of: int  # the time that the view is of (D-80)
     cuts: tuple[Cut, ...]  # of what the state was made, by label
     unproven: tuple[bytes, ...]  # labels of which some leaf is not known, so that their root could not be recomputed
-    unopened: tuple[UnopenedCount, ...]  # of the entries that were read now
+    unopened: tuple[UnopenedCount, ...]  # of all entries of the state, those of an earlier state included
     entries: int  # that were read now
     plan: str
     streams: tuple[bytes, ...] = ()  # ids
@@ -38,6 +38,7 @@ class FoldResult:
     refused: str | None = None  # why an earlier state was not used
     times: Mapping[bytes, int] = field(default_factory=dict, repr=False)  # by label: ts* at its cut
     trees: Mapping[bytes, Span] = field(default_factory=dict, repr=False)  # by label: the tree at its cut, where known
+    readers: Mapping[bytes, str] = field(default_factory=dict, repr=False)  # by stream: whose keys opened its entries
 
     @cached_property
     def view(self) -> Any:

@@ -13,10 +13,10 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -57,7 +57,33 @@ ISSUES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenState:
+class EarlierState:
+    """A state that a later fold may go on from, with all that decided it.
+
+    The log decides a state together with the keys that opened it: entries that could not be opened had no effect. So
+    `readers` and `unopened` are inputs as `snapshot` is, and a fold goes on only if they would be the same now.
+    """
+
+    snapshot: Snapshot
+    readers: Mapping[bytes, str] | None  # by stream: the mark of its reader; None: not stated, by earlier releases
+    unopened: tuple[UnopenedCount, ...]
+    marks: Mapping[bytes, Mark] = field(default_factory=dict)  # by label; without one the log is asked
+    trees: Mapping[bytes, Span] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: FoldResult) -> Self:
+        """Return what a fold gave, to go on from there."""
+        return cls(
+            snapshot=Snapshot.from_bytes(result.snapshot),
+            readers=result.readers,
+            unopened=result.unopened,
+            marks={cut.label: Mark(cut.upto_seq, result.times[cut.label]) for cut in result.cuts},
+            trees=result.trees,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenState(EarlierState):
     """A state as it was written, its own hashes checked. Whether it is true is for `verify`."""
 
     path: str
@@ -66,10 +92,6 @@ class WrittenState:
     as_of: int
     ts: int
     state: bytes  # canonical CBOR
-    snapshot: Snapshot
-    marks: Mapping[bytes, Mark]  # by label
-    trees: Mapping[bytes, Span]
-    unopened: tuple[UnopenedCount, ...]
     issues: int
     entries: int
     plan: str
@@ -116,6 +138,7 @@ def write(result: FoldResult, path: str) -> str:
             for cut in snapshot.cuts
         ],
         "streams": [stream_id.hex() for stream_id in result.streams],
+        "readers": {stream_id.hex(): mark for stream_id, mark in sorted(result.readers.items())},
         "issues": len(result.issues),
         "unopened": [
             {"label": skip.label.hex(), "reason": skip.reason, "count": skip.count, "first_seq": skip.first_seq}
@@ -199,7 +222,13 @@ def _state(path: str, manifest: Mapping[str, Any], state: bytes, snapshot: Snaps
         entries=manifest["entries"],
         plan=manifest["plan"],
         streams=tuple(map(bytes.fromhex, manifest["streams"])),
+        readers=_readers(manifest.get("readers")),
     )
+
+
+def _readers(value: Any) -> dict[bytes, str] | None:
+    """Read the marks of a manifest; earlier releases wrote none."""
+    return None if value is None else {bytes.fromhex(stream_id): str(mark) for stream_id, mark in value.items()}
 
 
 class _Place:

@@ -51,7 +51,7 @@ def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[LogEntry]:
         for row in zip(*(batch.column(name).to_pylist() for name in EVENT_COLUMNS), strict=True):
             fields = dict(zip(EVENT_COLUMNS, row, strict=True))
             try:
-                fields["hdr"] = header_of(fields["hdr"])
+                fields["hdr"], fields["origin"] = header_of(fields["hdr"])
             except (VeenError, TypeError) as exc:
                 raise NotAnEvent(f"entry {fields['stream_seq']} of a label: the row is no event") from exc
             yield Event(**fields)

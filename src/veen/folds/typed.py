@@ -155,6 +155,7 @@ def decoded_rows(fold: AnyFold, found: Iterable[LogEntry]) -> Iterator[dict[str,
         schema = find(event.hdr.schema)
         if schema is None:
             continue
+        event = mirrors.timed(event) if mirrors else event
         typed = decode(event, schema)
         place = {"label": event.label, "stream_seq": event.stream_seq}
         if isinstance(typed, Issue):
@@ -162,7 +163,7 @@ def decoded_rows(fold: AnyFold, found: Iterable[LogEntry]) -> Iterator[dict[str,
             continue
         row = place | {
             "kind": "event",
-            "ts": event.ts,
+            "ts": event.order[0],
             "stream_id": event.stream_id,
             "epoch": event.epoch,
             "leaf_hash": event.leaf_hash,

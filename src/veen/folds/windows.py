@@ -92,7 +92,7 @@ def wallet_events(fold: LedgerFold, events: Iterable[Event]) -> Iterator[WalletE
         schema = find(event.hdr.schema)
         if schema is None:
             continue
-        typed = decode(event, schema)
+        typed = decode(fold.mirrors.timed(event), schema)
         if isinstance(typed, Issue):
             yield _wallet_event(event, None, counts=False, issue=typed)
             continue

@@ -70,3 +70,14 @@ class PlaceMissing(StatedError):
     """There is no directory or bucket of this name, or it may not be read."""
 
     hint = "Check the URL, its bucket and the credentials in the environment; docs/spark-cluster.md names them."
+
+
+class NoConditionalPut(StorageError):
+    """A place where two writers at once cannot be told apart: tables are not written there."""
+
+    hint = "Write tables to a directory, or to s3:// or gs:// with veen[lake] or veen[spark], which bring obstore."
+
+    def __init__(self, uri: str) -> None:
+        super(StatedError, self).__init__(uri)
+        self.uri = uri
+        self.what = f"{uri}: this place cannot create a file only if there is none, so two writers would damage tables"

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import sqlite3
 import stat
 import sys
@@ -153,7 +154,15 @@ def open_mounted(path: Path) -> File:
 _WALK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _COPY_BYTES: Final = 1 << 20
+TEMPORARY: Final = ".tmp"  # ends the name of a file that is being written; a crash may leave one, and it may be removed
+_RANDOM_BYTES: Final = 8
+_TEMPORARY_NAME: Final = re.compile(r"(?:\.[0-9a-f]{16})?\.tmp\Z")
 _DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+
+
+def target_of(name: str) -> str:
+    """Return the name of the file that a temporary file was to become; any other name as it is."""
+    return _TEMPORARY_NAME.sub("", name)
 
 
 class OsFs:
@@ -303,28 +312,35 @@ class OsFs:
     def replace(self, path: str, data: bytes, *, private: bool = False) -> None:
         """All of `data` or what was there before, also after a crash; durable when it returns."""
         with self._inside(path) as (directory, name):
-            temporary = f"{name}.tmp"
-            fd = self._create_new(directory, temporary, f"{path}.tmp", 0o600 if private else self.file_mode)
+            fd, temporary = self._create_new(directory, name, path, 0o600 if private else self.file_mode)
             try:
-                _OsFile(fd).write_at(0, data)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                try:
+                    _OsFile(fd).write_at(0, data)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
         self.sync_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
 
-    def _create_new(self, directory: int, name: str, path: str, mode: int) -> int:
-        """A file that nobody else has open or linked to; what a crash left under this name goes."""
+    def _create_new(self, directory: int, name: str, path: str, mode: int) -> tuple[int, str]:
+        """Create a file for the next content of `name`, under a name of its own; return descriptor and name.
+
+        Another thread may replace the same file at the same time. With one temporary name for both, a file that is
+        still being written could take the place of the other one.
+        """
         while True:
-            self._refuse_link(directory, name, path)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=directory)
+            temporary = f"{name}.{secrets.token_hex(_RANDOM_BYTES)}{TEMPORARY}"
             try:
-                return _open_fd(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=directory)
-            except FileExistsError:  # another thread replaces the same file
+                fd = _open_fd(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=directory)
+            except FileExistsError:
                 continue
             except OSError as exc:
                 raise self._named(exc, path) from None
+            return fd, temporary
 
     def rename(self, old: str, new: str) -> None:
         with self._inside(old) as (source, before), self._inside(new) as (target, after):

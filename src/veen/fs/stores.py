@@ -1,28 +1,31 @@
-"""Where tables lie: a directory, or wherever Arrow can write (s3://, gs://, hdfs://).
+"""Places of tables: a directory, or an object store (s3://, gs://). Other places of Arrow (hdfs://) are only read.
 
 Nothing here relies on rename. Files are written once, under names that nobody else uses, and mean nothing until a
 manifest names them; a manifest says by its own last line whether it is whole. So a place that shows half a file, or
 that copies where it should rename, can hold tables as well as a directory can.
+
+A manifest is made by `put_new`, and the place decides who of two writers was first: a directory by link(2), an object
+store by a conditional put. A place that cannot decide it refuses to be written to (REVIEW P1-8).
 """
 
 import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from veen.fs.inside import check_inside, check_name, check_size, read_inside
+from veen.fs.errors import NoConditionalPut
+from veen.fs.inside import FileRefused, check_inside, check_name, check_size, read_inside
 from veen.fs.local import OsFs
+from veen.fs.objects import SCHEMES, ObjectPlace, Stored
 from veen.fs.places import connected
 
 MAX_STORED_BYTES: Final = 4 << 30
-
-
-class Stored(NamedTuple):
-    path: str
-    age_sec: float
+_LOCK: Final = ".lock"  # of a directory, while what is left of a write that was cut off is replaced
 
 
 class TableStore(Protocol):
@@ -41,7 +44,10 @@ class TableStore(Protocol):
         """Durable when it returns; what is there is replaced."""
 
     def put_new(self, path: str, data: bytes) -> bool:
-        """The same, unless there is something: then False."""
+        """The same, unless there is something: then False. Of several writers at once exactly one gets True."""
+
+    def put_over(self, path: str, before: bytes, data: bytes) -> bool:
+        """Replace a file whose bytes are `before`; False if it is another one by now. Exactly one writer gets True."""
 
     def remove(self, path: str) -> None:
         """Also if there is nothing."""
@@ -58,7 +64,13 @@ def open_store(place: str | TableStore) -> TableStore:
     parts = urlsplit(uri)
     if len(parts.scheme) <= 1:  # none, or the letter of a drive
         return LocalStore(Path(uri))
-    return LocalStore(Path(parts.path)) if parts.scheme == "file" else ArrowStore(uri)
+    if parts.scheme == "file":
+        return LocalStore(Path(parts.path))
+    return ObjectStore(uri) if parts.scheme in SCHEMES and _has_obstore() else ArrowStore(uri)
+
+
+def _has_obstore() -> bool:
+    return find_spec("obstore") is not None
 
 
 class LocalStore:
@@ -97,6 +109,19 @@ class LocalStore:
         self._fs.sync_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
         return True
 
+    def put_over(self, path: str, before: bytes, data: bytes) -> bool:
+        """A lock keeps two writers from removing what the other one has just made."""
+        parent = check_inside(self._root, path).parent
+        with (parent / _LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                if self.get(path, len(before)) != before:
+                    return False
+            except (FileNotFoundError, FileRefused):
+                return False
+            self._fs.remove(path)
+            return self.put_new(path, data)
+
     def _make_parent(self, path: str) -> None:
         """New directories are made durable from the top down: a file in a lost directory is lost."""
         parent = Path(path).parent
@@ -122,8 +147,16 @@ class LocalStore:
                     yield Stored(str(full.relative_to(self._root)), now - full.stat().st_mtime)
 
 
+class ObjectStore(ObjectPlace):
+    """A prefix of a bucket."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its address alone: a task finds credentials where it runs, and carries none."""
+        return open_store, (self.uri,)
+
+
 class ArrowStore:
-    """A place behind pyarrow's file systems. Two writers at once are noticed late: see docs/tables.md."""
+    """A place behind pyarrow's file systems. Arrow knows no "only if absent", so it holds no tables that change."""
 
     def __init__(self, uri: str, arrow: Any = None, root: str = "") -> None:
         self._uri = uri
@@ -158,12 +191,10 @@ class ArrowStore:
             handle.write(data)
 
     def put_new(self, path: str, data: bytes) -> bool:
-        """Arrow knows no "only if absent": look before, and look again whose bytes are there."""
-        with contextlib.suppress(FileNotFoundError):
-            self.get(path, MAX_STORED_BYTES)
-            return False
-        self.put(path, data)
-        return self.get(path, MAX_STORED_BYTES) == data
+        raise NoConditionalPut(self._uri)
+
+    def put_over(self, path: str, before: bytes, data: bytes) -> bool:
+        raise NoConditionalPut(self._uri)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

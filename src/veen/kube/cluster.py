@@ -98,6 +98,14 @@ class Cluster:
     def has(self, kind: str, namespace: str, name: str) -> bool:
         return bool(self._run(["get", kind, name, "--namespace", namespace, "--ignore-not-found", "--output=name"]))
 
+    def secret_files(self, namespace: str, name: str) -> frozenset[str]:
+        """Return the names of the files in a Secret; none if there is no such Secret."""
+        answer = self._run(["get", "secret", name, "--namespace", namespace, "--ignore-not-found", "--output=json"])
+        try:
+            return frozenset(json.loads(answer)["data"]) if answer.strip() else frozenset()
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ClusterFailed("kubectl did not answer with a Secret") from exc
+
     def delete_namespace(self, namespace: str) -> str:
         return self._run(["delete", "namespace", namespace, "--wait=true", "--ignore-not-found"])
 

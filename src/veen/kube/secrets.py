@@ -20,12 +20,13 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import StatedError
 from veen.kube.objects import HubFacts, Manifest, keys_secret_of, namespace_of
 from veen.kube.universe import Tenant, Universe
-from veen.storage.keys.directory import write_birth, write_private_key
+from veen.storage.keys.directory import key_file_name, write_birth, write_private_key
 
 _FACTS: Final = "facts.json"
 _ISSUER: Final = "issuer.key"
 _NEXT: Final = "next.pub"  # of a rotation that is not finished
-_BIRTH: Final = "birth.json"
+_STAGED: Final = "next.seed"  # of a rotation that has just begun
+BIRTH_FILE: Final = "birth.json"
 _MAX_FACTS_BYTES: Final = 65536
 
 
@@ -101,19 +102,35 @@ class NamespaceKeys:
         path = self.directory / _NEXT
         if path.exists():
             return bytes.fromhex(path.read_text("ascii"))
-        key = SigningKey(secrets.token_bytes(32))
+        # The seed is kept first, so that a command that was cut off goes on with the same key and makes no third one.
+        staged = self.directory / _STAGED
+        if not staged.exists():
+            _replace_private(staged, secrets.token_bytes(32).hex().encode())
+        key = SigningKey(bytes.fromhex(staged.read_text("ascii")))
         first = keys_secret_of(tenant)
-        count = len(list((self.directory / "hub").glob("*.key")))  # a name of its own for each: Secrets never change
+        names = {path.name for path in (self.directory / "hub").glob("*.key")}
+        count = len(names - {key_file_name(key.public)})  # a name of its own for each: Secrets never change
         following = f"{first}-next" if count == 1 else f"{first}-next-{count}"
-        write_private_key(self.directory / "hub", key)
-        (self.directory / "hub" / _BIRTH).unlink(missing_ok=True)  # the log has begun
+        if key_file_name(key.public) not in names:
+            write_private_key(self.directory / "hub", key)
+        self.drop_birth()  # the log has begun
         self.write_facts(replace(facts, keys_secret=following))
-        path.write_text(key.public.hex(), "ascii")
+        _replace_private(path, key.public.hex().encode())
+        staged.unlink()
         return key.public
 
     def finish_rotation(self) -> None:
         """The hub has taken the next key."""
         (self.directory / _NEXT).unlink()
+
+    @property
+    def has_birth(self) -> bool:
+        """True while the keys here could begin a log: the hub was not seen ready yet."""
+        return (self.directory / "hub" / BIRTH_FILE).exists()
+
+    def drop_birth(self) -> None:
+        """Remove the birth certificate. A hub that has begun its log must never begin another one (D-121)."""
+        (self.directory / "hub" / BIRTH_FILE).unlink(missing_ok=True)
 
     def destroy(self, now: int) -> Path | None:
         """Put the keys aside, so that a tenant of the same id begins with others; where they are."""
@@ -131,7 +148,7 @@ class NamespaceKeys:
         }
         if facts.keys_secret is not None:
             table["keys_secret"] = facts.keys_secret
-        (self.directory / _FACTS).write_text(json.dumps(table, indent=2) + "\n", "utf-8")
+        _replace_private(self.directory / _FACTS, (json.dumps(table, indent=2) + "\n").encode())
 
     def _secret(self, name: str, files: list[Path]) -> Manifest:
         return {
@@ -178,3 +195,10 @@ def _write_private(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     path.write_bytes(data)
+
+
+def _replace_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    _write_private(staged, data)
+    staged.replace(path)

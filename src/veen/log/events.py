@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from veen.client.identity.keyring import Keyring
+from veen.core.copies import read_stored_header, stored_header
 from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.objects.identity import HubIdentity
-from veen.core.objects.payload_hdr import PayloadHdr
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.log.columns import Column, arrow_schema, batched
@@ -69,8 +69,10 @@ SILVER: Final = (
     _column("hub_ts", "BIGINT", pa.int64(), "when the hub took it, in seconds; NULL as above"),
     _column("ts", "BIGINT", pa.int64(), "the greatest hub_ts of the label so far"),
     _column("schema", "BINARY", pa.binary(), "of the body; NULL unless ok"),
-    _column("hdr", "BINARY", pa.binary(), "the payload header, in canonical CBOR; NULL unless ok"),
-    _column("body", "BINARY", pa.binary(), "as it was sealed; NULL unless ok"),
+    _column(
+        "hdr", "BINARY", pa.binary(), "the payload header, in canonical CBOR, of a copy with its origin; NULL unless ok"
+    ),
+    _column("body", "BINARY", pa.binary(), "as it was sealed, of a copy that of the original; NULL unless ok"),
     _column("ok", "BOOLEAN", pa.bool_(), "whether the entry could be opened"),
     _column("reason", "STRING", pa.string(), f"why not: {', '.join(REASONS)}"),
 )
@@ -84,7 +86,7 @@ class NotAnEvent(PipelineError):
 
 
 LogEntry = Event | Unread
-header_of = lru_cache(maxsize=1024)(PayloadHdr.from_bytes)  # most headers say no more than the schema
+header_of = lru_cache(maxsize=1024)(read_stored_header)  # most headers say no more than the schema
 
 
 # --- rows --------------------------------------------------------------------------------------------------------
@@ -101,7 +103,10 @@ EVENT_COLUMNS: Final = (*_SHARED, "hdr", "body")  # those that make an event
 
 def event_row(event: Event) -> dict[str, Any]:
     """The event in EVENT_COLUMNS."""
-    return {name: getattr(event, name) for name in _SHARED} | {"hdr": event.hdr.to_bytes(), "body": event.body}
+    return {name: getattr(event, name) for name in _SHARED} | {
+        "hdr": stored_header(event.hdr, event.origin),
+        "body": event.body,
+    }
 
 
 def rows_of(entries: Iterable[LogEntry], names: Mapping[bytes, str] | None = None) -> Iterator[dict[str, Any]]:
@@ -123,8 +128,8 @@ def entry_of(row: Mapping[str, Any]) -> LogEntry:
 def event_of(row: Mapping[str, Any]) -> Event:
     """The event of a row with `ok`."""
     try:
-        hdr, body = header_of(_bytes(row["hdr"])), _bytes(row["body"])
-        return Event(**_fields(row, frozenset({"auth_ref"})), hdr=hdr, body=body)
+        hdr, origin = header_of(_bytes(row["hdr"]))
+        return Event(**_fields(row, frozenset({"auth_ref"})), hdr=hdr, body=_bytes(row["body"]), origin=origin)
     except (VeenError, TypeError) as exc:
         raise NotAnEvent(f"entry {row['stream_seq']} of a label: the row is no event") from exc
 

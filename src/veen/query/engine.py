@@ -20,7 +20,7 @@ from veen.query.aggregate import GroupReceipts, Partial, row_of, total_ignored
 from veen.query.control import ExecutionControl
 from veen.query.coverage import Coverage
 from veen.query.descriptor import Aggregate, QueryDescriptor
-from veen.query.digest import EvidenceHash, ResultDigest, RowsHash
+from veen.query.digest import EvidenceHash, ResultDigest, RowsHash, RowsTree
 from veen.query.errors import EvidenceFailed
 from veen.query.evidence import Leaves, Prover
 from veen.query.matches import Match, Matcher, MatchTally
@@ -70,12 +70,13 @@ def execute(
 ) -> QueryOutcome:
     """Run a query to its end. EvidenceFailed if a receipt or proof does not hold: then there is no result."""
     control = control or ExecutionControl()
-    rows, evidence, tally = RowsHash(), EvidenceHash(descriptor, result_id), MatchTally()
+    rows, tree, evidence, tally = RowsHash(), RowsTree(), EvidenceHash(descriptor, result_id), MatchTally()
     ignored: dict[str, int] = {}
 
     def emit(row: bytes) -> None:
         control.check()
         rows.add(row)
+        tree.add(row)
         sink.row(row)
 
     with Prover(prefix, descriptor, leaves) as prover:
@@ -114,6 +115,7 @@ def execute(
         executed_at=timestamp(now()),
         hub_id=prefix.hub_id or NO_HUB,
         profile_id=profile_id,
+        rows_root=tree.root(),
     )
     return QueryOutcome(digest, coverage)
 

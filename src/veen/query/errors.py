@@ -109,6 +109,7 @@ class ServiceRefused(QueryError):
 
 
 class ResultForged(VerifyError, QueryError):
-    """What a query service sent does not belong together: rows, digest, coverage or descriptor are another's."""
+    """What a query service sent, or a store has, does not belong together: rows, coverage or descriptor are others."""
 
+    error_code = "result_forged"
     hint = "Do not use the rows. Ask for the log and answer the query yourself: `veen query run`."

@@ -21,7 +21,7 @@ from veen.client.transport.http import tls_of
 from veen.query import canonical
 from veen.query.canonical import Json
 from veen.query.descriptor import QueryDescriptor, normalise
-from veen.query.digest import ResultDigest, RowsHash, hash_of
+from veen.query.digest import PageProof, ResultDigest, RowsHash, hash_of
 from veen.query.errors import QueryError, ResultForged, ServiceRefused, ServiceUnreachable
 from veen.query.store import MAX_LIMIT
 
@@ -154,6 +154,24 @@ class QueryConnection:
         return self._call("POST", f"/cancel/{result_id}")
 
     def page(self, result_id: str, offset: int = 0, limit: int = MAX_LIMIT) -> dict[str, Json]:
+        """Return rows `offset` … `offset` + `limit` - 1; ResultForged unless they are those of the digest.
+
+        A page of a service of an earlier release has no proof: then all rows are fetched and hashed.
+        """
+        page = self._page(result_id, offset, limit)
+        digest, rows = _digest(page), _member(page, "rows", list)
+        if digest.result_id != result_id or len(rows) > limit:
+            raise ResultForged("the page is of another result, or has more rows than were asked for")
+        first = min(offset, digest.row_count)
+        if digest.rows_root is not None and "proof" in page:
+            PageProof.from_json(page["proof"]).check(digest, first, (canonical.encode(row) for row in rows))
+        else:
+            numbered = enumerate(self.result(result_id).rows())
+            if rows != [row for number, row in numbered if first <= number < first + len(rows)]:
+                raise ResultForged("the rows of the page are not those of the digest")
+        return page
+
+    def _page(self, result_id: str, offset: int = 0, limit: int = MAX_LIMIT) -> dict[str, Json]:
         return self._call("GET", f"/result/{result_id}?offset={offset}&limit={limit}")
 
     def descriptor(self, query_id: str) -> dict[str, Json]:
@@ -162,7 +180,7 @@ class QueryConnection:
 
     def result(self, result_id: str) -> RemoteResult:
         """A completed result. Digest, descriptor and coverage belong together, or ResultForged is raised."""
-        first = self.page(result_id)
+        first = self._page(result_id)
         digest = _digest(first)
         about = self.descriptor(digest.query_id)
         descriptor = QueryDescriptor.from_bytes(canonical.encode(_member(about, "descriptor", dict)))
@@ -173,7 +191,7 @@ class QueryConnection:
             raise ResultForged("the coverage is not that of the digest")
 
         def page_at(offset: int) -> tuple[list[Json], bool]:
-            page = first if offset == 0 else self.page(result_id, offset)
+            page = first if offset == 0 else self._page(result_id, offset)
             if _digest(page) != digest:
                 raise ResultForged("the digest changes from page to page")
             return _member(page, "rows", list), bool(_member(page, "page", dict).get("has_more"))
@@ -203,6 +221,8 @@ class QueryConnection:
             raise ServiceUnreachable(f"{self._http.base_url}: the answer is no JSON of a query service") from exc
         if type(value) is not dict:
             raise ServiceUnreachable(f"{self._http.base_url}: the answer is no object")
+        if answer.status_code >= 400 and value.get("error_code") == ResultForged.error_code:
+            raise ResultForged(f"the service says of its own result: {value.get('message')}")
         if answer.status_code >= 400:
             raise ServiceRefused(str(value.get("error_code", "internal_error")), str(value.get("message", "")))
         return value

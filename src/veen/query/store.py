@@ -5,6 +5,7 @@
         query                   the query_id
         running                 made when execution begins
         rows.ndjson, rows.idx   canonical rows, one per line, and where each begins (u64be)
+        rows.tree               the nodes of the tree over the rows (`mmr.node_position`), for proofs of pages
         evidence.ndjson         the verified entries
         coverage.json           what the result covers
         digest.json             where the digest is recorded in a log first: what is to be recorded
@@ -13,6 +14,9 @@
 Files that decide something are linked into place whole: a crash leaves the state before or the state after, and of
 two who would end an execution one finds it ended. A result that is removed is renamed to .removed-RESULT_ID first, so
 it is there whole or not at all.
+
+Rows are checked against the digest before they leave the store (D-190): a page by its proof, or by the hash of all rows
+if the digest is of an earlier release. The digest itself is checked by the log: `api.verify`.
 """
 
 import contextlib
@@ -23,20 +27,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple, Self
 
+from veen.core.tree.mmr import Mmr, node_position
 from veen.fs.inside import FileRefused, check_inside, read_path
 from veen.query import canonical
 from veen.query.canonical import Json
 from veen.query.control import Progress
 from veen.query.coverage import Coverage
 from veen.query.descriptor import QueryDescriptor, check_id
-from veen.query.digest import ResultDigest
-from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, QueryNotFound, ResultDamaged
+from veen.query.digest import EvidenceHash, PageProof, ResultDigest, RowsHash, RowsTree, hash_of, row_leaf
+from veen.query.errors import DuplicateQuery, InvalidDescriptor, NotReady, QueryNotFound, ResultDamaged, ResultForged
 
 State = Literal["pending", "running", "completed", "failed"]
 DEFAULT_LIMIT: Final = 1000
 MAX_LIMIT: Final = 10_000
-_MADE: Final = ("rows.ndjson", "rows.idx", "evidence.ndjson", "coverage.json")  # by an execution
+_MADE: Final = ("rows.ndjson", "rows.idx", "rows.tree", "evidence.ndjson", "coverage.json")  # by an execution
 _OFFSET_BYTES: Final = 8
+_NODE_BYTES: Final = 32
 _MAX_ID_BYTES: Final = 256
 _MAX_JSON_BYTES: Final = 256 << 20  # a coverage lists the labels of a query
 _MAX_LINE_BYTES: Final = 16 << 20  # a body has at most a sixteenth of that
@@ -65,12 +71,16 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPage:
-    """Some rows of a result, in its one order; the digest is always that of all rows."""
+    """Some rows of a result, in its one order; the digest is always that of all rows.
+
+    `proof` shows that these are the rows of the digest; None if the digest is of an earlier release or there is no row.
+    """
 
     digest: ResultDigest
     rows: tuple[Json, ...]
     offset: int
     limit: int
+    proof: PageProof | None = None
 
     @property
     def has_more(self) -> bool:
@@ -78,7 +88,8 @@ class ResultPage:
 
     def to_json(self) -> dict[str, Json]:
         page = {"offset": self.offset, "limit": self.limit, "total": self.digest.row_count, "has_more": self.has_more}
-        return {"result_digest": self.digest.to_json(), "rows": list(self.rows), "page": page}
+        value = {"result_digest": self.digest.to_json(), "rows": list(self.rows), "page": page}
+        return value if self.proof is None else {**value, "proof": self.proof.to_json()}
 
 
 class StoredResult(NamedTuple):
@@ -246,35 +257,115 @@ class ResultStore:
             status = self.status(result_id)
             why = f": {status.message}" if status.message else ""
             raise NotReady(f"result {result_id} is {status.state}{why}")
-        return ResultDigest.from_bytes(canonical.encode(final["digest"]))
+        digest = ResultDigest.from_bytes(canonical.encode(final["digest"]))
+        if digest.result_id != result_id:
+            raise ResultForged(f"result {result_id}: the stored digest is of result {digest.result_id}")
+        return digest
 
     def coverage(self, result_id: str) -> Json:
-        self.digest(result_id)
-        return canonical.parse(_stored(self._directory(result_id) / "coverage.json", _MAX_JSON_BYTES))
+        """ResultForged unless it is the coverage of the digest."""
+        digest = self.digest(result_id)
+        coverage = canonical.parse(_stored(self._directory(result_id) / "coverage.json", _MAX_JSON_BYTES))
+        if hash_of(coverage) != digest.coverage_hash:
+            raise ResultForged(f"result {result_id}: the stored coverage is not that of the digest")
+        return coverage
 
     def page(self, result_id: str, offset: int = 0, limit: int = DEFAULT_LIMIT) -> ResultPage:
-        """Rows offset … offset + limit - 1; reads no others."""
+        """Rows offset … offset + limit - 1, checked against the digest; ResultForged if they are others.
+
+        Reads no other rows, unless the digest is of an earlier release: then all of them.
+        """
         if offset < 0 or not 1 <= limit <= MAX_LIMIT:
             raise InvalidDescriptor("page", f"offset is 0 or more, limit 1 to {MAX_LIMIT}")
-        digest, directory = self.digest(result_id), self._directory(result_id)
-        rows: list[Json] = []
-        if offset < digest.row_count:
+        digest = self.digest(result_id)
+        if digest.rows_root is None:
+            lines, proof = self._hashed_page(result_id, digest, offset, limit), None
+        else:
+            lines, proof = self._proven_page(result_id, digest, min(offset, digest.row_count), limit)
+        rows = tuple(canonical.parse(line) for line in lines)
+        return ResultPage(digest=digest, rows=rows, offset=offset, limit=limit, proof=proof)
+
+    def _proven_page(
+        self, result_id: str, digest: ResultDigest, offset: int, limit: int
+    ) -> tuple[list[bytes], PageProof]:
+        directory, end = self._directory(result_id), min(offset + limit, digest.row_count)
+        lines: list[bytes] = []
+        try:
             with _opened(directory / "rows.idx") as index, _opened(directory / "rows.ndjson") as data:
                 index.seek(offset * _OFFSET_BYTES)
-                data.seek(int.from_bytes(index.read(_OFFSET_BYTES), "big"))
-                for line, _ in zip(_lines_of(data), range(limit), strict=False):
-                    rows.append(canonical.parse(line))
-        return ResultPage(digest=digest, rows=tuple(rows), offset=offset, limit=limit)
+                data.seek(min(int.from_bytes(index.read(_OFFSET_BYTES), "big"), os.fstat(data.fileno()).st_size))
+                lines += (line for line, _ in zip(_lines_of(data), range(end - offset), strict=False))
+            with _opened(directory / "rows.tree") as tree:
+
+                def node_at(height: int, number: int) -> bytes:
+                    tree.seek(node_position(height, number) * _NODE_BYTES)
+                    return tree.read(_NODE_BYTES)
+
+                proof = PageProof.of(node_at, offset, end, digest.row_count)
+        except FileNotFoundError as exc:
+            raise ResultForged(f"result {result_id}: rows {offset} to {end} are not all in the store") from exc
+        if len(lines) != end - offset:
+            raise ResultForged(
+                f"result {result_id}: {len(lines)} of the {end - offset} rows from {offset} on are there"
+            )
+        proof.check(digest, offset, lines)
+        return lines, proof
+
+    def _hashed_page(self, result_id: str, digest: ResultDigest, offset: int, limit: int) -> list[bytes]:
+        return [
+            line for at, line in enumerate(self._hashed(result_id, digest)) if offset <= at < offset + limit
+        ]  # all of them are read before one is returned
+
+    def _hashed(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
+        """All rows; ResultForged at the end, at the latest, unless they have the hash of the digest."""
+        rows_hash = RowsHash()
+        for line in self._lines(result_id, "rows.ndjson"):
+            rows_hash.add(line)
+            if rows_hash.count > digest.row_count:
+                break
+            yield line
+        if (rows_hash.count, rows_hash.hexdigest()) != (digest.row_count, digest.rows_hash):
+            raise ResultForged(f"result {result_id}: the stored rows are not those of the digest")
 
     def rows(self, result_id: str) -> Iterator[bytes]:
-        """All rows in canonical JSON."""
-        self.digest(result_id)
-        return self._lines(result_id, "rows.ndjson")
+        """All rows in canonical JSON, each checked against the digest before it is given."""
+        return self._rows(result_id, self.digest(result_id))
+
+    def _rows(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
+        if digest.rows_root is None:
+            for _ in self._hashed(result_id, digest):  # first all of them, then again as they are given
+                pass
+            yield from self._hashed(result_id, digest)
+            return
+        for offset in range(0, digest.row_count, DEFAULT_LIMIT):
+            yield from self._proven_page(result_id, digest, offset, DEFAULT_LIMIT)[0]
 
     def verified(self, result_id: str) -> Iterator[bytes]:
-        """The entries of the evidence summary in canonical JSON."""
-        self.digest(result_id)
-        return self._lines(result_id, "evidence.ndjson")
+        """The entries of the evidence summary in canonical JSON; all of them are checked before one is given."""
+        digest = self.digest(result_id)
+        for _ in self._hashed_evidence(result_id, digest):
+            pass
+        return self._hashed_evidence(result_id, digest)
+
+    def _hashed_evidence(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
+        evidence_hash = EvidenceHash(self.descriptor(digest.query_id), result_id)
+        for entry in self._lines(result_id, "evidence.ndjson"):
+            evidence_hash.add(entry)
+            yield entry
+        if evidence_hash.hexdigest() != digest.evidence_hash:
+            raise ResultForged(f"result {result_id}: the stored evidence is not that of the digest")
+
+    def check(self, result_id: str) -> None:
+        """Read all of a result; ResultForged unless rows, evidence and coverage are those of its digest."""
+        digest = self.digest(result_id)
+        self.coverage(result_id)
+        tree = RowsTree()
+        for line in self._hashed(result_id, digest):
+            tree.add(line)
+        if digest.rows_root not in (None, tree.root()):
+            raise ResultForged(f"result {result_id}: rows_hash and rows_root of the digest are of different rows")
+        for _ in self._hashed_evidence(result_id, digest):
+            pass
 
     def _lines(self, result_id: str, name: str) -> Iterator[bytes]:
         with _opened(self._directory(result_id) / name) as file:
@@ -298,14 +389,15 @@ class RowsWriter:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._rows, self._index, self._evidence = (
-            _private(directory / name) for name in ("rows.ndjson", "rows.idx", "evidence.ndjson")
+        self._rows, self._index, self._tree, self._evidence = (
+            _private(directory / name) for name in ("rows.ndjson", "rows.idx", "rows.tree", "evidence.ndjson")
         )
-        self._at = 0
+        self._at, self._mmr = 0, Mmr()
 
     def row(self, row: bytes) -> None:
         self._index.write(self._at.to_bytes(_OFFSET_BYTES, "big"))
         self._rows.write(row + b"\n")
+        self._tree.writelines(self._mmr.append(row_leaf(row)))
         self._at += len(row) + 1
 
     def verified(self, entry: bytes) -> None:
@@ -315,7 +407,7 @@ class RowsWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for file in (self._rows, self._index, self._evidence):
+        for file in (self._rows, self._index, self._tree, self._evidence):
             if kind is None:
                 file.flush()
                 os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from veen.client.identity.keyring import Keyring
 from veen.core.objects.receipt import Receipt
+from veen.folds.readers import reader_mark
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.fs.stores import TableStore
@@ -32,7 +33,7 @@ from veen.query.matches import Match, MatchTally
 from veen.query.table_rows import EVENTS, Spans, TableTask, may_have, runs_of, within
 from veen.tables.errors import TableDamaged
 from veen.tables.index import RowCount
-from veen.tables.loading import check_hub, reader_mark
+from veen.tables.loading import check_hub
 from veen.tables.log import TableLog
 from veen.tables.manifest import DataFile, TableHead, TableState
 from veen.tables.parts import read_part

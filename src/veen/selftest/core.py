@@ -202,6 +202,7 @@ class _Tampering:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
         headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
     ) -> Answer:
         answer = await self._honest.call(operation, body, timeout=timeout, headers=headers)
         if not answer.ok or not operation.startswith(self._operation):

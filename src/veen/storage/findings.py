@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from veen.fs.local import TEMPORARY
+
 Level = Literal["full", "structure"]
 Severity = Literal["error", "warning"]
 Code = Literal[
@@ -83,7 +85,7 @@ class Findings:
 
     def unknown(self, path: str) -> None:
         """A file whose name the layout does not know."""
-        if path.endswith(".tmp"):
+        if path.endswith(TEMPORARY):
             self.warning(path, 0, "leftover", "a replacement that was cut off; may be removed")
         else:
             self.warning(path, 0, "unknown", "no file of a data directory has this name")

@@ -22,6 +22,7 @@ from veen.core.objects.control import (
     OuterKey,
     PolicyAuthority,
     PolicyRevocation,
+    RequestDone,
     StreamRegister,
 )
 from veen.fs.errors import CorruptError
@@ -182,6 +183,8 @@ def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | N
         return RecordRow(record.seq, body.KIND, body.auth_ref, 0, offset, length)
     if isinstance(body, StreamRegister):
         return RecordRow(record.seq, body.KIND, body.stream_id, 0, offset, length)
+    if isinstance(body, RequestDone):
+        return RecordRow(record.seq, body.KIND, body.request_id, 0, offset, length)
     if isinstance(body, AnchorPublish):
         return RecordRow(record.seq, body.KIND, body.label, min(body.upto_seq, _MAX_INTEGER), offset, length)
     if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority, OuterKey, HubFence, HubPromote)):

@@ -11,10 +11,11 @@ A note is signed only over synced leaves, and is durable before anybody gets it:
 smaller size. One thread at a time appends and signs; any thread may read what was appended before.
 """
 
+import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
@@ -287,10 +288,9 @@ class OuterLogFiles:
         row = database.execute("SELECT value FROM meta WHERE key = 'size'").fetchone()
         indexed, size = int(row[0]) if row else 0, self.size
         if indexed > size:  # of leaves that were never signed and are gone
-            database.execute("BEGIN")
-            database.execute("DELETE FROM checkpoints WHERE pos >= ?", (size,))
-            database.execute("DELETE FROM meta WHERE key = 'control' AND value >= ?", (size,))
-            self._commit_index(database, size)
+            with self._indexing(database, size):
+                database.execute("DELETE FROM checkpoints WHERE pos >= ?", (size,))
+                database.execute("DELETE FROM meta WHERE key = 'control' AND value >= ?", (size,))
             indexed = size
         while indexed < size:
             end = min(size, indexed + _SCAN)
@@ -306,13 +306,21 @@ class OuterLogFiles:
                 rows.append((checkpoint.label_curr, checkpoint.upto_seq, pos))
             elif leaf.kind == CONTROL_LEAF:
                 control = pos
-        database.execute("BEGIN")
-        database.executemany("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", rows)
-        if control is not None:
-            database.execute("INSERT OR REPLACE INTO meta VALUES ('control', ?)", (control,))
-        self._commit_index(database, positions[-1] + 1)
+        with self._indexing(database, positions[-1] + 1):
+            database.executemany("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", rows)
+            if control is not None:
+                database.execute("INSERT OR REPLACE INTO meta VALUES ('control', ?)", (control,))
 
-    def _commit_index(self, database: sqlite3.Connection, size: int) -> None:
-        database.execute("INSERT OR REPLACE INTO meta VALUES ('size', ?)", (size,))
-        database.execute("COMMIT")
+    @contextlib.contextmanager
+    def _indexing(self, database: sqlite3.Connection, size: int) -> Iterator[None]:
+        """One transaction, after which the index has `size` leaves; rolled back where the disk is full."""
+        database.execute("BEGIN")
+        try:
+            yield
+            database.execute("INSERT OR REPLACE INTO meta VALUES ('size', ?)", (size,))
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
         self._fs.saved(layout.OUTER_INDEX, database)

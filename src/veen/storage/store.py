@@ -13,6 +13,7 @@ from the journal's tail and not from the number of labels. All methods belong to
 
 import json
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -173,6 +174,7 @@ class Store:
         self._pending = _Pending()
         self._retiring = _Pending()
         self._renamed: dict[str, str] = {}
+        self._staged_drops: Counter[tuple[bytes, int]] = Counter()  # by label and start_seq, until they are applied
         self._control = AppendFile(self._cache, layout.CONTROL, 0)
         # What was applied, where the sequencer's State may be ahead by the groups on their way to the disk.
         self._limits = limits
@@ -314,7 +316,8 @@ class Store:
     def stage_control(self, record: ControlRecord) -> None:
         """The transition that a control record causes in memory."""
         if isinstance(record.body, RetentionDrop):
-            self._droppable(record.body)  # refused before anything counts it in
+            self._droppable(record.body, staged=True)  # refused before anything counts it in
+            self._staged_drops[record.body.label, record.body.start_seq] += 1
         self.state.control = record
         self.state.hub_ts = max(self.state.hub_ts, record.hub_ts)
         if isinstance(record.body, LabelOpen):
@@ -330,13 +333,28 @@ class Store:
         elif isinstance(record.body, (HubFence, HubPromote)):
             self.state.fenced = isinstance(record.body, HubFence)
 
-    def _droppable(self, body: RetentionDrop) -> ChunkRow:
+    def _droppable(self, body: RetentionDrop, *, staged: bool = False) -> ChunkRow:
         """The chunk that a record erases a part of: payloads first, then receipts (D-74)."""
         files = self._files.get(body.label)
         chunk = self.chunk_at(files, body.start_seq) if files else None
-        if chunk is None or (chunk.start_seq, chunk.end_seq) != (body.start_seq, body.end_seq) or chunk.dropped > 1:
+        ahead = self._staged_drops[body.label, body.start_seq] if staged else 0
+        if chunk is None or (chunk.start_seq, chunk.end_seq) != (body.start_seq, body.end_seq):
             raise StorageError(f"entries {body.start_seq} to {body.end_seq} are no chunk that could be erased")
+        if chunk.dropped + ahead > 1:
+            raise StorageError(f"entries {body.start_seq} to {body.end_seq} were erased before, receipts included")
         return chunk
+
+    def dropped(self, label: bytes, start_seq: int) -> int | None:
+        """Return how much of a sealed chunk was erased, records that are on their way to the disk included.
+
+        0: nothing, 1: its payloads, 2: its receipts too. None if no sealed chunk begins there. A plan made from the
+        index is older than that: whoever erases by a plan asks here again at the turn of its record.
+        """
+        files = self._files.get(label)
+        chunk = self.chunk_at(files, start_seq) if files else None
+        if chunk is None or chunk.start_seq != start_seq:
+            return None
+        return chunk.dropped + self._staged_drops[label, start_seq]
 
     # --- applying --------------------------------------------------------------------------------------
 
@@ -379,6 +397,10 @@ class Store:
     def _drop(self, body: RetentionDrop) -> None:
         """Readers stop seeing it now; the file goes with the next retirement, before the journal forgets the record."""
         chunk = self._droppable(body)
+        place = (body.label, body.start_seq)
+        self._staged_drops[place] -= 1
+        if self._staged_drops[place] <= 0:
+            del self._staged_drops[place]
         path = layout.chunk(body.label, chunk.start_seq, chunk.end_seq)
         self._cache.forget(path)
         archive = layout.receipts_archive(body.label, chunk.start_seq, chunk.end_seq)

@@ -1,7 +1,9 @@
 """Gold: states of folds, bound to the roots of the log they were made of (OVL-11), replaced as a whole.
 
 A fold goes on from its last snapshot where the log is at hand, or is made anew from silver, which needs no keys. When
-payloads were erased meanwhile it is made anew: what is gone from silver must not live on in a state.
+payloads were erased meanwhile it is made anew: what is gone from silver must not live on in a state. It is also made
+anew when other keys read the log now, or if it does not say which keys did: entries that open now may have been sealed
+then, and the other way round (REVIEW P2-9).
 """
 
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from veen.folds.readers import reader_marks
 from veen.fs.stores import TableStore
 from veen.log.events import entry_of
 from veen.log.keys import KeyFile
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from veen.folds import FoldResult
+    from veen.folds.states import EarlierState
 
 _FILE_ROWS: Final = 100_000  # of a state: a reader passes over the files whose statistics exclude its key
 
@@ -86,7 +90,8 @@ def refresh(
     state = log.existing()
     cuts = cuts_of(state)
     meta_before = state.meta.get(fold)
-    bound = _bound(state, cuts)
+    readers = _readers(state, keys if path is not None else None)
+    bound = _bound(state, cuts, readers)
     maker = BUILTIN.with_installed().make_fold(fold)
     declared = None if maker is None else declared_states(maker)  # None: not installed here, so nothing is known
     if meta_before is not None and meta_before["bound"] == bound and declared in (None, meta_before.get("tables")):
@@ -102,6 +107,8 @@ def refresh(
         "state_hash": result.state_hash.hex(),
         "plan": result.plan,
         "tables": declared_states(result.fold),
+        "readers": {stream_id.hex(): mark for stream_id, mark in sorted(result.readers.items())},
+        "unopened": [[skip.label.hex(), skip.reason, skip.count, skip.first_seq] for skip in result.unopened],
     }
     after = replace_gold(log, state, fold, _tables(fold, result), meta)
     return Refreshed(
@@ -109,10 +116,20 @@ def refresh(
     )
 
 
-def _bound(state: TableState, cuts: tuple[Cut, ...]) -> str:
-    """What a state depends on, in short: cuts, and what was erased."""
-    text = repr([(cut.label, cut.upto_seq, cut.mmr_root) for cut in cuts]) + _erased(state)
-    return sha256(text.encode()).hexdigest()
+def _bound(state: TableState, cuts: tuple[Cut, ...], readers: Mapping[str, str]) -> str:
+    """Return what a state depends on, in short: cuts, what was erased, and whose keys opened the entries."""
+    places = [(cut.label, cut.upto_seq, cut.mmr_root) for cut in cuts]
+    return sha256(repr((places, _erased(state), sorted(readers.items()))).encode()).hexdigest()
+
+
+def _readers(state: TableState, keys: KeyFile | None) -> Mapping[str, str]:
+    """Return the marks of the readers by stream: of these keys, or of those that the tables were loaded with."""
+    from veen.folds.api import LEVEL
+
+    if keys is None:
+        return state.readers
+    marks = reader_marks(keys.load(), map(bytes.fromhex, state.readers), LEVEL)
+    return {stream_id.hex(): mark for stream_id, mark in marks.items()}
 
 
 def _erased(state: TableState) -> str:
@@ -141,7 +158,7 @@ def _from_log(
         spark=spark,
         parts=parts,
         upto={cut.label: cut.upto_seq for cut in cuts},
-        since=snapshot_of(log, state, fold) if resume else None,
+        since=earlier_state(log, state, fold) if resume else None,
     )
 
 
@@ -173,6 +190,24 @@ def snapshot_of(log: TableLog, state: TableState, fold: str) -> Snapshot | None:
             for row in read_part(log.store, "gold_state", file).to_pylist():
                 return Snapshot.from_bytes(row["snapshot"])
     return None
+
+
+def earlier_state(log: TableLog, state: TableState, fold: str) -> "EarlierState | None":
+    """Return the state in gold with what decided it, if there is one; gold of earlier releases does not say by whom."""
+    from veen.folds.coverage import UnopenedCount
+    from veen.folds.states import EarlierState
+
+    snapshot, meta = snapshot_of(log, state, fold), state.meta.get(fold)
+    if snapshot is None or meta is None or "readers" not in meta:
+        return None
+    return EarlierState(
+        snapshot=snapshot,
+        readers={bytes.fromhex(stream_id): mark for stream_id, mark in meta["readers"].items()},
+        unopened=tuple(
+            UnopenedCount(label=bytes.fromhex(label), reason=reason, count=count, first_seq=first_seq)
+            for label, reason, count, first_seq in meta["unopened"]
+        ),
+    )
 
 
 def tables_of(result: "FoldResult") -> dict[str, pa.Table]:

@@ -8,20 +8,19 @@ functions of a job and a part of the log: Spark runs them, or one process does.
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veen.client.identity.keyring import Keyring
 from veen.core.objects.identity import HubIdentity
+from veen.folds.readers import reader_mark
 from veen.fs.local import Fs
 from veen.fs.places import absolute, open_fs
 from veen.fs.stores import TableStore
 from veen.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
-from veen.log.decryption import columns_of, reader_of
+from veen.log.decryption import columns_of
 from veen.log.entries import Level, ReadSpec, batches
 from veen.log.events import SILVER, EventJob, rows_of
 from veen.log.keys import KeyFile
@@ -136,12 +135,6 @@ def _readers(job: LoadJob, slices: Sequence[Slice]) -> Iterator[dict[str, str]]:
     streams = {part.stream.resolved(names) for part in slices}
     for stream_id in sorted({stream.stream_id or b"" for stream in streams if stream is not None}):
         yield {"kind": "reader", "name": stream_id.hex(), "value": reader_mark(keyring, stream_id, job.level)}
-
-
-def reader_mark(keyring: Keyring, stream_id: bytes, level: Level) -> str:
-    """A hash of the public read keys of a stream and of how entries are checked: equal marks open the same entries."""
-    public = sorted(keys.reader_pk for keys in reader_of(keyring, stream_id).keys)
-    return sha256(b"".join((level.encode(), b"\0", *public))).hexdigest()
 
 
 def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -89,7 +90,7 @@ class TableLog:
         version = state.version + 1
         after = apply(state, change, version=version, digest="")
         base = after if whole or version % _BASE_EVERY == 0 else None
-        data = manifest_of(change, version=version, prev=state.digest, base=base)
+        data = manifest_of(change, version=version, prev=state.digest, base=base, writer=uuid.uuid4().hex)
         manifest = read_manifest(data, manifest_path(version))
         assert manifest is not None  # noqa: S101 - written a line above
         if not self._put(version, data):
@@ -99,13 +100,20 @@ class TableLog:
         return apply(state, change, version=version, digest=manifest.digest)
 
     def _put(self, version: int, data: bytes) -> bool:
+        """Make a manifest; the place decides who of several writers does."""
         path = manifest_path(version)
         if self.store.put_new(path, data):
             return True
-        if self._read(version) is not None:
+        try:
+            present = self.store.get(path, MAX_MANIFEST_BYTES)
+        except FileNotFoundError:
             return False
-        self.store.put(path, data)  # what is there was never finished
-        return True
+        except FileRefused as exc:
+            raise TableDamaged(str(exc)) from exc
+        if present == data:  # ours: the answer was lost, and the request was made again
+            return True
+        is_whole = read_manifest(present, path) is not None
+        return not is_whole and self.store.put_over(path, present, data)  # what was there was never finished
 
     def _read(self, version: int) -> TableManifest | None:
         path = manifest_path(version)

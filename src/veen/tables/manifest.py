@@ -170,9 +170,16 @@ def _readers_after(before: Mapping[str, str], new: Mapping[str, str]) -> dict[st
 # --- bytes -------------------------------------------------------------------------------------------------------
 
 
-def manifest_of(change: Change, *, version: int, prev: str | None, base: TableState | None = None) -> bytes:
-    """The manifest of a change; with `base` (the state after it) it also repeats everything."""
+def manifest_of(
+    change: Change, *, version: int, prev: str | None, base: TableState | None = None, writer: str | None = None
+) -> bytes:
+    """Return the manifest of a change; with `base` (the state after it) it also repeats everything.
+
+    `writer` is a random name of the attempt, so that a writer can tell its own manifest from an equal one.
+    """
     value: dict[str, Any] = {"format": FORMAT, "version": version, "prev": prev, "change": _change_json(change)}
+    if writer is not None:
+        value["writer"] = writer
     if base is not None:
         value["base"] = _state_json(base)
     line = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"

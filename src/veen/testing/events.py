@@ -36,7 +36,9 @@ class FakeLog:
         label = label_of(stream, epoch)
         events = self.by_label.setdefault(label, [])
         client_id = H(client.encode())
-        event = Event(
+        event = Event.opened(
+            PayloadHdr(schema=draft.schema, parent_id=draft.parent_id, att_root=att_root, expires_at=draft.expires_at),
+            draft.body,
             stream_id=H(stream.encode()),
             label=label,
             epoch=epoch,
@@ -46,10 +48,6 @@ class FakeLog:
             auth_ref=None,
             hub_ts=self.now,
             ts=max(self.now, events[-1].ts if events else 0),
-            hdr=PayloadHdr(
-                schema=draft.schema, parent_id=draft.parent_id, att_root=att_root, expires_at=draft.expires_at
-            ),
-            body=draft.body,
         )
         events.append(event)
         return event

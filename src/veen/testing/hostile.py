@@ -55,6 +55,7 @@ class HostileHub:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
         headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
     ) -> Answer:
         self.calls.append((operation, body))
         answer = await self.honest.call(operation, body, timeout=timeout, headers=headers)

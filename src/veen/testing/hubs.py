@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from veen.api.blocking import HubConnection, connect
 from veen.api.hubs import PendingConnection, aconnect
+from veen.client.config.settings import ENVIRONMENT
 from veen.client.home import Home
 from veen.client.sync import LoopThread
 from veen.core.pin_text import PinnedKey
@@ -34,7 +35,8 @@ class RunningHub:
     """A hub that runs in a thread of this process until it is closed."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
-        self.data_dir, self.home = directory / "hub", Home.at(directory / "home")
+        self.data_dir, self._root = directory / "hub", directory / "home"
+        self.home = Home.at(self._root)
         self._loop = LoopThread()
         self.url: str
         self.pin: str
@@ -60,11 +62,25 @@ class RunningHub:
     def _defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"home": self.home, "make_keys": True, **options}
 
+    def environment(self, identity: str = "tester") -> dict[str, str | None]:
+        """Return the variables that point a process at this hub and its home; None: a variable that must not be set."""
+        return {
+            **dict.fromkeys(ENVIRONMENT.values()),
+            "VEEN_HOME": str(self._root),
+            "VEEN_HUB": self.url,
+            "VEEN_PIN": self.pin,
+            "VEEN_IDENTITY": identity,
+            "VEEN_MAKE_KEYS": "true",
+            "VEEN_PASSPHRASE_FILE": str(self.home.config / f"{identity}.passphrase"),
+        }
+
     def close(self) -> None:
         """Stop the hub. `with` does it."""
         if not self._loop.is_closed:
-            self._loop.run(self._stack.aclose())
-            self._loop.close()
+            try:
+                self._loop.run(self._stack.aclose())
+            finally:
+                self._loop.close()
 
     def __enter__(self) -> Self:
         return self

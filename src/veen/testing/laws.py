@@ -13,20 +13,21 @@ far. `check_laws` then cuts, shuffles, repeats, copies, pickles and restores, an
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
 
-from veen.core.event import Event
+from veen.core.event import Event, Order
 from veen.core.hashing import H, Ht
 from veen.overlays.framework.body import Draft
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.dedup import Mirrors, copy_draft
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.runner import Runner
 from veen.overlays.framework.snapshot import Cut, Snapshot
-from veen.overlays.framework.state import state_bytes
+from veen.overlays.framework.state import state_bytes, to_tree
 from veen.testing.events import FakeLog
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -58,6 +59,7 @@ def check_laws(data: st.DataObject, make: MakeFold, write: Writer, *, max_events
     _check_prefix(data, fold, events, expected)
     _check_kept(fold, whole, log, expected)
     _check_runner(data, fold, log, expected)
+    _check_mirror_alone(data, make, log)
     _check_mirrors(data, make, log)
     later = max((event.ts for event in events), default=0) + data.draw(st.integers(0, 2_000), "later")
     assert outcome(fold, fold.seal(whole), later) == outcome(fold, whole, later), "sealing changes no view"
@@ -148,6 +150,49 @@ class _Growing:
 
     def events(self, label: bytes, from_seq: int, to_seq: int) -> Iterable[Event]:
         return self._log.events(label, from_seq, to_seq)
+
+
+def _check_mirror_alone(data: st.DataObject, make: MakeFold, log: FakeLog) -> None:
+    """The fold of a mirror is that of its original, however much later its hub took the copies (D-193).
+
+    All is sent by the bridge here, as a copy does not show who sent its original; a parent is given up (D-85).
+    """
+    originals = [replace(event, client_id=H(BRIDGE.encode())) for event in log.all() if event.hdr.parent_id is None]
+    mirror, lag = FakeLog(now=log.now), data.draw(st.integers(0, 2_000), "lag of the mirror")
+    names = {H(stream.encode()): stream for stream in STREAMS}
+    copies = []
+    for event in originals:
+        copy = mirror.append(
+            copy_draft(event, hub_id=H(b"hub")),
+            stream=names[event.stream_id],
+            epoch=event.epoch,
+            client=BRIDGE,
+            ts=mirror.now + 1 + lag,
+        )
+        copies.append(replace(copy, leaf_hash=event.leaf_hash, stream_seq=event.stream_seq))
+    here, there = make(), make(mirrors=Mirrors.by([H(BRIDGE.encode())]))
+    as_of = log.now + data.draw(st.integers(-5, 2_000), "as of")
+    left, right = here.summarize(originals), there.summarize(copies)
+    orders = {copy.order: event.order for copy, event in zip(copies, originals, strict=True)}
+    assert to_tree(here.view(left, as_of)) == _view_at(there.view(right, as_of), orders), "a mirror tells the same"
+    codes = [
+        [(issue.place, issue.code) for issue in fold.issues(part)] for fold, part in ((here, left), (there, right))
+    ]
+    assert codes[0] == codes[1], "what has no effect has none in a mirror"
+
+
+def _view_at(view: Any, orders: Mapping[Order, Order]) -> Any:
+    """Return the view with other places in the logical order, which a mirror gives anew."""
+
+    def placed(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {key: placed(value) for key, value in tree.items()}
+        if not isinstance(tree, list):
+            return tree
+        order = orders.get(tuple(tree)) if len(tree) == 5 and isinstance(tree[0], int) else None
+        return [placed(element) for element in tree] if order is None else list(order)
+
+    return placed(to_tree(view))
 
 
 def _check_mirrors(data: st.DataObject, make: MakeFold, log: FakeLog) -> None:

@@ -11,9 +11,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def veen_hub(tmp_path: Path) -> "Iterator[RunningHub]":
-    """A hub on a free port, with a home of its own: `veen_hub.connect()`, `veen_hub.url`, `veen_hub.pin`."""
+def veen_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[RunningHub]":
+    """A hub on a free port, with a home of its own: `veen_hub.connect()`, `veen_hub.url`, `veen_hub.pin`.
+
+    The environment of the process points at it while the test runs, so that an application under test that calls
+    `veen.connect()` or `veen.aconnect()` writes there, and never to a hub of the user.
+    """
     from veen.testing.hubs import hub
 
     with hub(tmp_path / "veen") as running:
+        for name, value in running.environment().items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
         yield running

@@ -112,7 +112,7 @@ def check_rotations(identity: HubIdentity | None, control: ControlFold, findings
     """Each key after the first was announced by a record that an earlier key signed (HID-12)."""
     if identity is None:
         return
-    listed, said = identity.rotations(), control.rotations
+    listed, said = identity.rotations(), identity.in_force(control.rotations)
     if said[: len(listed)] != listed[: len(said)] or len(listed) > len(said):
         findings.error(layout.IDENTITY, 0, "identity", "its keys are not those that the control journal tells")
     elif len(said) > len(listed):

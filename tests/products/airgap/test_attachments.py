@@ -22,8 +22,8 @@ from veen.products.airgap.bundle import BundleAttachment
 from veen.products.airgap.errors import ORDER, Rejected
 from veen.products.airgap.evidence import links_of
 from veen.products.airgap.importing import IMPORTED
-from veen.products.airgap.reconciling import Offline, Sides, arrived_in, offline_side, online_side, reconcile
-from veen.products.airgap.sources import bundle_paths, identities_of
+from veen.products.airgap.reconciling import reconcile
+from veen.products.airgap.sources import Zones, bundle_paths, read_zones
 from veen.storage import layout
 
 FILES = [b"picture " * 40, b"", b"log\n" * 1000]
@@ -281,12 +281,8 @@ def test_reconcile_and_evidence_notice_an_attachment_that_is_gone_or_damaged(tmp
                        *world.online.keyring.entries, *world.offline.keyring.entries])  # fmt: skip
 
     def report():
-        source = Offline(uri=offline, identities=identities_of(world.trust, online, [folder]))
-        exported, online_writers = online_side(online, ring)
-        records, offline_writers = offline_side(offline, ring)
-        sides = Sides(exported=exported, offline=records, online_known=True, online_writers=online_writers,
-                      offline_writers=offline_writers)  # fmt: skip
-        result = reconcile(arrived_in(source, ring), sides)
+        zones = Zones(offline=offline, online=online, folders=(folder,))
+        result = reconcile(*read_zones(zones, ring, world.trust))
         return result.is_clean, result.data["streams"][0]
 
     def imported():

@@ -98,7 +98,6 @@ def test_sealed_events_cross_without_an_opening():
     assert not any(crossing.is_opened for crossing in crossings)
 
 
-@pytest.mark.req("AGB-12")
 def test_a_heartbeat_has_no_event_and_a_checkpoint():
     first, _ = judged(LOG.bundle(), LOG.trust())
     header = LOG.header(4, 3, 2, first.trailer.bundle_id)

@@ -1,10 +1,11 @@
-"""Both zones compared: what is missing, doubled, partial, withheld or refused, and J1 … K2 (AGB-12 … AGB-16)."""
+"""Both zones compared: what is missing, doubled, partial, withheld or refused, and J1 … K2 (AGB-13 … AGB-16)."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.products.airgap.signer import read
 from tests.products.airgap.zones import SOURCE, TARGET, crossed, phase, send_numbers
@@ -13,26 +14,31 @@ from veen.client.errors import UnknownStream
 from veen.client.identity.keyring import Keyring
 from veen.client.send.sealing import Draft
 from veen.core.crypto.ed25519 import SigningKey, verify
-from veen.core.hashing import Ht
+from veen.core.hashing import H, Ht, u64be
 from veen.log.slices import Slice
-from veen.overlays.airgap.bodies import IMPORT, OFFLINE, OfflineRecord
-from veen.products.airgap.audit import OFFLINE_LOG
+from veen.overlays.airgap.bodies import IMPORT, OFFLINE, ONLINE, OfflineRecord
+from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG, Auditor
+from veen.products.airgap.bundle import bridge_id_of
 from veen.products.airgap.errors import BridgeError
 from veen.products.airgap.evidence import LINKS, links_of
+from veen.products.airgap.exporting import OUTGOING, Exporter, ExportOptions
+from veen.products.airgap.files import BridgeFiles
 from veen.products.airgap.importing import IMPORTED
 from veen.products.airgap.reconciling import (
+    MAX_WRITERS,
     Arrived,
     Offline,
     Sides,
     arrived_in,
+    audit_log,
     fold_slices,
-    offline_side,
-    online_side,
     reconcile,
     signed_report,
 )
 from veen.products.airgap.runs import Positions, joined, missing, overlap, size
-from veen.products.airgap.sources import bundle_paths, bundle_side, heads_of, identities_of
+from veen.products.airgap.sources import Zones as ZonePlaces
+from veen.products.airgap.sources import bundle_paths, identities_of, read_zones
+from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verifier import verify_here
 from veen.storage.pinned import ChunkRef
 
@@ -58,27 +64,22 @@ def keyring_of(world):
     return Keyring.of([*online, *offline, world.target_keys])
 
 
-def sides_of(world, *, online=True):
-    ring = keyring_of(world)
-    z1 = str(world.tmp / "z1")
-    records, offline_writers = offline_side(str(world.tmp / "z2"), ring)
-    if not online:
-        exported = bundle_side([world.import_files.path(IMPORTED)], world.trust)
-        return Sides(exported=exported, offline=records, online_known=False)
-    exported, online_writers = online_side(z1, ring)
-    return Sides(
-        exported=exported,
-        offline=records,
-        online_known=True,
-        online_writers=online_writers,
-        offline_writers=offline_writers,
-        heads=heads_of(z1, {bundle.label for bundle in exported}),
+def compared(world, *, online=True, offline=None, trust=None):
+    """What is read of both zones; of the receiving one alone, with its folders of bundles."""
+    zones = ZonePlaces(
+        offline=str(offline or world.tmp / "z2"),
+        online=str(world.tmp / "z1") if online is True else online or None,
+        folders=() if online else (world.import_files.path(IMPORTED),),
     )
+    return read_zones(zones, keyring_of(world), trust or world.trust)
+
+
+def sides_of(world, *, online=True):
+    return compared(world, online=online)[1]
 
 
 def arrived(world):
-    identities = identities_of(world.trust, str(world.tmp / "z1"), [])
-    return arrived_in(Offline(uri=str(world.tmp / "z2"), identities=identities), keyring_of(world))
+    return compared(world)[0]
 
 
 def verdicts(report):
@@ -97,7 +98,7 @@ async def bring(world):
     await world.importer(verify=verify_here).run()
 
 
-@pytest.mark.req("AGB-12", "AGB-13", "AGB-15")
+@pytest.mark.req("AGB-13", "AGB-15")
 def test_a_bridge_that_worked_is_clean_and_every_invariant_holds(tmp_path):
     async def work(world):
         await filled(world, withhold=lambda entry, opened: "private" if entry.seq == 6 else None)
@@ -122,7 +123,7 @@ def test_a_bridge_that_worked_is_clean_and_every_invariant_holds(tmp_path):
     assert json.loads(report.to_bytes()) == report.data
 
 
-@pytest.mark.req("AGB-12", "AGB-15", "AGB-19")
+@pytest.mark.req("AGB-15", "AGB-19")
 def test_missing_and_refused_bundles_are_listed(tmp_path):
     intact = {}
 
@@ -276,8 +277,8 @@ def test_entries_that_no_file_has_are_faults_however_many_a_name_claims(tmp_path
     )
     whole, place = Slice.whole(gap), Offline(uri=str(tmp_path), identities=())
     summary = fold_slices(place, Keyring.of([]), [whole])
-    assert (summary.entries, summary.faults) == (whole.entries, whole.entries)
-    assert summary.first_fault == (bytes(32).hex(), 5, "the entry is missing")
+    assert (summary.entries, summary.unread, summary.faults) == (whole.entries, whole.entries, 0)
+    assert summary.first_unread == (bytes(32).hex(), 5, "the entry is missing")
     halves = [whole._replace(last=10**6), whole._replace(first=10**6 + 1)]
     parts = [fold_slices(place, Keyring.of([]), [half]) for half in halves]
     assert parts[1].merge(parts[0]) == summary
@@ -289,4 +290,193 @@ def test_an_audit_log_that_cannot_be_read_does_not_pass_as_empty(tmp_path):
 
     world = phase(tmp_path, work)
     with pytest.raises(UnknownStream):
-        online_side(str(world.tmp / "z1"), Keyring.of([world.target_keys]))
+        audit_log(str(world.tmp / "z1"), ONLINE_LOG, Keyring.of([world.target_keys]), ONLINE)
+
+
+# --- true verdicts ---------------------------------------------------------------------------------------------------
+
+
+def rows(report):
+    return {row["log"].split(" (")[0]: (row["read"], row["head"]) for row in report.data["verdict"]["compared"]}
+
+
+def texts(report):
+    return " | ".join(reason["text"] for reason in report.data["verdict"]["reasons"])
+
+
+def test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond(tmp_path):
+    """REVIEW P2-4, UX-WALK A5: nothing has left the journals yet; the signed report says how far it read."""
+
+    async def work(world):
+        await filled(world)
+        await bring(world)
+        report = await asyncio.to_thread(lambda: reconcile(*compared(world)))
+        assert report.data["imported_entries"] == 12
+        assert report.is_clean, texts(report)
+        logs = report.data["logs"]
+        assert {log["hub_id"] for log in logs["sending"]} == {world.z1.identity.held.identity.hub_id.hex()}
+        assert {log["hub_id"] for log in logs["receiving"]} == {world.z2.identity.held.identity.hub_id.hex()}
+        assert all(log["head"] == log["read_upto"] > 0 and log["root"] for log in logs["sending"] + logs["receiving"])
+        await send_numbers(world, 13, 14)
+        grown = await asyncio.to_thread(lambda: reconcile(*compared(world)))
+        assert grown.verdict.value == "incomplete"
+        assert grown.data["streams"][0]["gaps_beyond"] == [[13, 14]]
+        assert verdicts(grown) == dict.fromkeys(("J1", "J2", "J3", "K1", "K2"), "ok")
+
+    phase(tmp_path, work)
+
+
+def test_what_is_imported_while_it_is_read_contradicts_nothing(tmp_path):
+    """REVIEW P2-4: the audit stream of the receiving zone is read before its imports, and the sending zone last."""
+
+    async def work(world):
+        await filled(world, bundles=1)
+        await bring(world)
+        loop = asyncio.get_running_loop()
+
+        def fold(place, prefix):
+            async def more():
+                await filled(world, bundles=1)
+                await bring(world)
+
+            asyncio.run_coroutine_threadsafe(more(), loop).result(60)
+            return arrived_in(place, keyring_of(world))  # the imports as they are now
+
+        zones = ZonePlaces(offline=str(world.tmp / "z2"), online=str(world.tmp / "z1"))
+        report = await asyncio.to_thread(lambda: reconcile(*read_zones(zones, keyring_of(world), world.trust, fold)))
+        assert report.verdict.value == "incomplete"
+        assert set(verdicts(report).values()) == {"ok"}
+
+    phase(tmp_path, work)
+
+
+def test_nothing_exported_is_not_clean(tmp_path):
+    """REVIEW P2-4, D-181: clean over nothing."""
+
+    async def work(world):
+        await send_numbers(world, 1, 3)
+
+    world = phase(tmp_path, work)
+    report = reconcile(*compared(world))
+    assert (report.is_clean, report.verdict.value) == (False, "incomplete")
+    assert "records no bundle" in texts(report)
+
+
+def test_half_of_the_bundles_and_a_foreign_hub_are_not_clean(tmp_path):
+    async def work(world):
+        await filled(world)
+        world.carry()
+        world.import_files.path("incoming", sorted(world.import_files.bundles("incoming"))[1]).unlink()
+        await world.importer(verify=verify_here).run()
+
+    world = phase(tmp_path, work)
+    half = reconcile(*compared(world))
+    assert half.verdict.value == "incomplete"
+    assert half.data["streams"][0]["missing_bundles"] == [2, 3]
+    # The third waits for the second, and is not in the folder of those that were imported.
+    alone = reconcile(*compared(world, online=False))
+    assert alone.verdict.value == "incomplete"
+    assert alone.data["streams"][0]["missing_bundles"] == [3, 2]
+    stranger = SigningKey(b"\x07" * 32).public.hex()
+    strange = TrustList.from_json([world.trust.to_json()[0] | {"hub": f"ed25519:{stranger}"}])
+    foreign = reconcile(*compared(world, trust=strange))
+    assert foreign.verdict.value == "incomplete"
+    assert "no source of the trust list names" in texts(foreign)
+    assert foreign.data["unread"] == 4
+
+
+def test_a_root_pin_believes_no_other_hub(tmp_path):
+    """REVIEW P2-10: the identity of the directory must be signed by the pinned root."""
+
+    async def work(world):
+        await filled(world, bundles=1)
+        await bring(world)
+
+    world = phase(tmp_path, work)
+    root = SigningKey(b"\x08" * 32).public.hex()
+    by_root = TrustList.from_json([world.trust.to_json()[0] | {"hub": f"root:ed25519:{root}"}])
+    assert identities_of(by_root, str(world.tmp / "z1"), []) == ()
+    assert reconcile(*compared(world, trust=by_root)).verdict.value == "incomplete"
+    assert len(identities_of(world.trust, str(world.tmp / "z1"), [])) == 1
+
+
+def test_two_bridges_out_of_one_hub_are_compared_apart(tmp_path):
+    """REVIEW P2-11: what one of them did not bring is not covered by the other one."""
+
+    async def work(world):
+        await filled(world, bundles=2)
+        await bring(world)
+        second = BridgeFiles(world.tmp / "bridge-2", (OUTGOING,))
+        ring, auditor = Keyring.of([world.source_keys]), Auditor(world.online, ONLINE_LOG)
+        options = ExportOptions(bridge="plant-b", operator="online-log", with_openings=True)
+        await Exporter(world.exporter_client, ring, world.export_key, auditor, second, options).export(SOURCE)
+
+    world = phase(tmp_path, work)
+    report = reconcile(*compared(world))
+    assert report.verdict.value == "incomplete"
+    by_bridge = {stream["bridge_id"]: stream for stream in report.data["streams"]}
+    first, other = by_bridge[bridge_id_of("plant-a").hex()], by_bridge[bridge_id_of("plant-b").hex()]
+    assert (first["consistent_upto"]["seq"], first["missing_bundles"]) == (8, [])
+    assert (other["consistent_upto"]["seq"], other["missing_bundles"]) == (0, [1])
+
+
+def test_records_of_the_audit_log_that_cannot_be_read_are_named(tmp_path):
+    """REVIEW P2-11: a record that breaks its schema is not passed by."""
+
+    async def work(world):
+        await filled(world, bundles=1)
+        await bring(world)
+        await world.online.send(ONLINE_LOG, b"\xa0", schema=ONLINE.id)
+
+    report = reconcile(*compared(phase(tmp_path, work)))
+    assert report.verdict.value == "incomplete"
+    assert "bridge/online/log: 1 records are malformed, the first at 2" in texts(report)
+
+
+def test_a_label_of_an_exported_stream_that_nobody_exported_is_in_the_report(tmp_path):
+    """REVIEW P2-11: expected labels come from the sending hub. A second hub key makes no difference; an epoch does."""
+
+    async def work(world):
+        await filled(world, bundles=1)
+        await bring(world)
+
+    world = phase(tmp_path, work)
+    whole, sides = compared(world)
+    (stream_id, _, label) = sides.expected[0]
+    later = (stream_id, 1, H(label))
+    report = reconcile(
+        whole, replace(sides, expected=(*sides.expected, later), heads={**sides.heads, later[2]: (5, b"")})
+    )
+    assert report.verdict.value == "incomplete"
+    assert report.data["streams"][1]["gaps_beyond"] == [[1, 5]]
+
+
+def test_two_histories_are_bad_evidence_also_below_the_head(tmp_path):
+    """REVIEW P2-11: K2 compares the root where both zones end, and ends with exit code 1."""
+
+    async def work(world):
+        await filled(world, bundles=1)
+        await bring(world)
+        await send_numbers(world, 5, 6)
+
+    whole, sides = compared(phase(tmp_path, work))
+    assert reconcile(whole, sides).data["streams"][0]["root_matches"] is True
+    ((place, root),) = sides.roots.items()
+    forked = reconcile(whole, replace(sides, roots={place: H(root)}))
+    assert verdicts(forked)["K2"] == "violated"
+    assert forked.verdict.value == "bad"
+    assert forked.verdict.value.exit_status == 1
+
+
+@given(st.integers(MAX_WRITERS - 2, MAX_WRITERS + 2), st.integers(0, MAX_WRITERS))
+@settings(max_examples=20)
+def test_more_writers_than_are_kept_leave_j3_open(count, cut):
+    """REVIEW P2-11: J3 looked at 4,096 writers and said ok."""
+    keys = [u64be(number) * 4 for number in range(count)]
+    parts = [Arrived(writers=frozenset(part[:MAX_WRITERS])) for part in (keys[:cut], keys[cut:])]
+    both = parts[0].merge(parts[1])
+    assert both == parts[1].merge(parts[0])
+    sides = Sides(exported=(), offline=(), online_known=True, online_writers=frozenset((b"\xff" * 32,)))
+    expected = "unknown" if both.has_more_writers else "ok"
+    assert reconcile(both, sides).data["invariants"]["J3"]["verdict"] == expected
+    assert both.has_more_writers == (len(both.writers) < len(keys[:cut][:MAX_WRITERS]) + len(keys[cut:][:MAX_WRITERS]))

@@ -1,4 +1,4 @@
-"""Reconciliation on Spark gives the bytes of one process, for any number of tasks (AGB-12)."""
+"""Reconciliation on Spark gives the bytes of one process, for any number of tasks."""
 
 import pytest
 from tests.products.airgap.test_reconciling import keyring_of, sides_of, write_import
@@ -13,7 +13,6 @@ from veen.products.airgap.verifier import verify_here
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-@pytest.mark.req("AGB-12")
 def test_any_number_of_tasks_gives_the_report_of_one_process(spark, tmp_path):
     async def work(world):
         for number in range(3):

@@ -1,5 +1,6 @@
 """What sites differ in: gated hubs, labels that rotate, derived export, one-way link by command."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 from tests.client.hubs import GATED, ISSUER, run
 from tests.products.airgap.signer import SmallLog
-from tests.products.airgap.zones import SOURCE, TARGET, crossed, send_numbers, zones
+from tests.products.airgap.zones import SOURCE, TARGET, crossed, phase, send_numbers, zones
 
 from veen.client.errors import HubRefused
 from veen.client.send.captokens import issue
 from veen.core.errors import VeenError
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
+from veen.products.airgap.errors import BridgeError
 from veen.products.airgap.selecting import Selector
 from veen.products.airgap.verifier import verify_here
 
@@ -113,6 +115,138 @@ def test_derived_export_copies_chosen_events_once(tmp_path):
             ]
 
     run(work())
+
+
+def test_two_sources_of_one_target_are_copied_whole(tmp_path):
+    """REVIEW P2-5, and the law that resumed equals from the start: whatever is cut off, lost or of before."""
+    export, other = "export/z1/auth", "record/security/door"
+
+    async def work():
+        from tests.client.hubs import client_at, person, pin_of
+
+        from veen.client.identity.keyring import Keyring, StreamKeys
+        from veen.client.transport.inprocess import InProcess
+
+        async with zones(tmp_path) as world:
+            keys, others = StreamKeys.create(export), StreamKeys.create(other)
+            ring, wire = Keyring.of([world.source_keys, keys, others]), InProcess(world.z1.api)
+            at = pin_of(world.z1)
+            async with (
+                client_at(wire, at, person("producer2"), tmp_path / "p2", ring=ring) as producer,
+                client_at(wire, at, person("selector"), tmp_path / "selector", ring=ring) as client,
+            ):
+
+                async def written(*numbers):
+                    await producer.send_many(other, [b"door %d" % number for number in numbers])
+
+                async def copied():
+                    return sorted([entry.body async for entry in client.read(export)])
+
+                def selector():
+                    return Selector(client, tmp_path / "select", lambda entry, opened: None)
+
+                await send_numbers(world, 1, 3)
+                await written(1, 2, 3, 4, 5)
+                assert await selector().copy(SOURCE, export) == 3
+                assert await selector().copy(other, export) == 5
+                await written(6)
+                # Cut off behind the hub's answer, and before the state is written; then the other source comes first.
+                cut = selector()
+                plain = cut.send
+
+                async def lost(*args):
+                    await plain(*args)
+                    raise ConnectionError
+
+                cut.send = lost
+                with pytest.raises(ConnectionError):
+                    await cut.copy(other, export)
+                await send_numbers(world, 4, 4)
+                assert await selector().copy(SOURCE, export) == 1
+                assert await selector().copy(other, export) == 0
+                whole = [b"door %d" % n for n in range(1, 7)] + [b"event %d" % n for n in range(1, 5)]
+                assert await copied() == whole
+                # What an earlier version wrote down: two of the second source were taken for copies of the first.
+                state = {f"{SOURCE} {export}": {"seq": 4, "copies": 4}, f"{other} {export}": {"seq": 9, "copies": 12}}
+                (tmp_path / "select" / "selected.json").write_text(json.dumps(state))
+                await written(7)
+                found = await selector().select(other, export)
+                assert (found.copied, found.left_out) == (1, 0)
+                assert await selector().copy(SOURCE, export) == 0
+                assert await copied() == sorted([*whole, b"door 7"])
+
+    run(work())
+
+
+def test_events_that_an_earlier_version_left_out_are_found_and_copied(tmp_path):
+    """REVIEW P2-5: two sources and one target gave 3 of 3, then 2 of 5."""
+    export, other = "export/z1/auth", "record/security/door"
+
+    async def work():
+        from tests.client.hubs import client_at, person, pin_of
+
+        from veen.client.identity.keyring import Keyring, StreamKeys
+        from veen.client.send.sealing import Draft
+        from veen.client.transport.inprocess import InProcess
+
+        async with zones(tmp_path) as world:
+            keys, others = StreamKeys.create(export), StreamKeys.create(other)
+            ring, wire = Keyring.of([world.source_keys, keys, others]), InProcess(world.z1.api)
+            async with client_at(wire, pin_of(world.z1), person("selector"), tmp_path / "s", ring=ring) as client:
+                async with client_at(wire, pin_of(world.z1), person("p2"), tmp_path / "p2", ring=ring) as producer:
+                    await producer.send_many(other, [b"door %d" % number for number in range(1, 6)])
+                entries = [entry async for entry in client.read(other)]
+                drafts = [Draft(body=e.body, schema=e.event.hdr.schema, parent=e.msg_id) for e in entries[3:]]
+                await client.send_many(export, drafts)  # as it was left
+                blind = Keyring.of([world.source_keys, keys.for_writers(), others])
+                async with client_at(wire, pin_of(world.z1), person("selector"), tmp_path / "b", ring=blind) as writer:
+                    with pytest.raises(BridgeError, match="no key here reads it"):
+                        await Selector(writer, tmp_path / "x", lambda entry, opened: None).copy(other, export)
+                done = await Selector(client, tmp_path / "x", lambda entry, opened: None).select(other, export)
+                assert (done.copied, done.left_out) == (3, 3)
+                assert len([entry async for entry in client.read(export)]) == 5
+
+    run(work())
+
+
+def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_the_progress(tmp_path):
+    """UX-WALK A10, A5; REVIEW L2-7: those that wait are not verified before the one before them is there."""
+
+    async def work(world):
+        for number in range(4):
+            await send_numbers(world, number * 2 + 1, number * 2 + 2)
+            await world.exporter().export(SOURCE)
+        names = world.carry()
+        incoming = world.import_files.path("incoming")
+        kept = {name: (incoming / name).read_bytes() for name in names}
+        (incoming / names[1]).unlink()
+        verified = []
+
+        def verify(path, *args):
+            verified.append(path.name)
+            return verify_here(path, *args)
+
+        importer = world.importer(verify=verify)
+        results = [outcome.result for outcome in await importer.run()]
+        assert results == ["imported", "waiting", "waiting"]
+        (chain,) = importer.progress()
+        assert (chain.imported, chain.stated, chain.waiting) == (2, 8, 2)
+        verified.clear()
+        assert await world.importer(verify=verify).run() == []
+        assert verified == []  # nothing of those that wait was read but the header
+        (incoming / f"again-{names[0]}").write_bytes(kept[names[0]])
+        changed = bytearray(kept[names[0]])
+        changed[-1] ^= 1
+        (incoming / f"other-{names[0]}").write_bytes(changed)
+        results = {outcome.name: outcome.result for outcome in await world.importer(verify=verify).run()}
+        assert results == {f"again-{names[0]}": "already imported", f"other-{names[0]}": "rejected"}
+        (incoming / names[1]).write_bytes(kept[names[1]])
+        importer = world.importer(verify=verify)
+        assert [outcome.result for outcome in await importer.run()] == ["imported"] * 3
+        assert [(chain.imported, chain.stated, chain.waiting) for chain in importer.progress()] == [(8, 8, 0)]
+        assert len(await crossed(world)) == 8
+
+    phase(tmp_path, work)
 
 
 @pytest.mark.req("AGB-03")

@@ -97,6 +97,98 @@ def test_a_copy_has_the_same_schema_and_body_and_names_its_origin(tmp_path):
                 assert [entry.body for entry in copies] == [entry.body for entry in origins]
                 assert [entry.event.hdr.parent_id for entry in copies] == [entry.msg_id for entry in origins]
                 assert {entry.event.hdr.schema for entry in copies} == {NOTE}
+                stated = [(c.event.origin.hub_id, c.event.origin.msg_id, c.event.origin.hub_ts) for c in copies]
+                assert stated == [(source.hub_id, o.msg_id, o.receipt.hub_ts) for o in origins]
+
+    run(scenario())
+
+
+async def bodies(hub, home):
+    async with client_of(hub, home, "reader") as client:
+        return [entry.body async for entry in client.read("orders")]
+
+
+@pytest.mark.parametrize("hubs", [2, 3])
+@pytest.mark.parametrize("acquainted", [True, False], ids=["bridges know each other", "strangers"])
+def test_bridges_in_a_circle_multiply_nothing(tmp_path, hubs, acquainted):
+    """REVIEW X-14, D-187: an event is not copied to a hub that it has passed, also if no bridge knows another one."""
+    names = [f"bridge{number}" for number in range(hubs)]
+    keys = {person(name).client_id for name in names} if acquainted else set()
+
+    async def scenario():
+        async with contextlib.AsyncExitStack() as stack:
+            ring = [await stack.enter_async_context(hub_at(tmp_path / f"hub{n}")) for n in range(hubs)]
+            await write(ring[0], tmp_path / "alice", 2)
+            await write(ring[1], tmp_path / "alice1", 1, first=3)
+            counts = []
+            for turn in range(2 * hubs):
+                sent = 0
+                for number, name in enumerate(names):
+                    home = tmp_path / f"{name}{turn}"
+                    onto = ring[(number + 1) % hubs]
+                    async with (
+                        client_of(ring[number], home / "s", name) as source,
+                        client_of(onto, home / "t", name) as target,
+                    ):
+                        report = await copy_stream(source, target, "orders", "orders", now=now, bridges=keys)
+                        sent += report.sent
+                counts.append(sent)
+            assert counts[-1] == 0
+            for number, hub in enumerate(ring):
+                assert sorted(await bodies(hub, tmp_path / f"reader{number}")) == [b"order 1", b"order 2", b"order 3"]
+
+    run(scenario())
+
+
+def test_a_copy_that_goes_on_from_its_progress_is_the_one_from_the_start_and_reads_only_what_is_new(tmp_path):
+    """REVIEW L1-6, and the law that resumed equals from the start; a progress of other streams is not used."""
+
+    async def scenario():
+        async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b") as b:
+            await write(a, tmp_path / "alice", 8)
+            async with client_of(a, tmp_path / "ma") as source, client_of(b, tmp_path / "mb") as target:
+                first = await copy_stream(source, target, "orders", "mirrors", now=now)
+                await write(a, tmp_path / "alice", 2, first=9)
+                read = []
+                for client in (source, target):
+                    plain = client.read
+
+                    def counted(*args, _plain=plain, **options):
+                        async def entries():
+                            async for entry in _plain(*args, **options):
+                                read.append(entry.seq)
+                                yield entry
+
+                        return entries()
+
+                    client.read = counted
+                again = await copy_stream(source, target, "orders", "mirrors", now=now, progress=first.progress)
+                assert (again.sent, again.existed) == (2, 0)
+                assert sorted(read) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]  # its own 8 copies, and the 2 that are new
+                assert (await copy_stream(source, target, "orders", "mirrors", now=now)).sent == 0
+                last = await copy_stream(source, target, "orders", "orders", now=now, progress=again.progress)
+                assert last.sent == 10
+                assert [entry.body for entry in await mirrored(target)] == [b"order %d" % n for n in range(1, 11)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("has_progress", [True, False])
+def test_a_copy_goes_on_where_the_target_has_erased_the_first_copies(tmp_path, has_progress):
+    """REVIEW P1-12: the target's own copies are the state, and their payloads may be erased there."""
+
+    async def scenario():
+        async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b", limits__max_checkpoint_interval=2) as b:
+            await write(a, tmp_path / "alice", 5)
+            async with client_of(a, tmp_path / "ma") as source, client_of(b, tmp_path / "mb") as target:
+                progress = (await copy_stream(source, target, "orders", "mirrors", now=now)).progress
+                await erase(b)
+                await write(a, tmp_path / "alice", 1, first=6)
+                report = await copy_stream(
+                    source, target, "orders", "mirrors", now=now, progress=progress if has_progress else None
+                )
+                assert (report.sent, report.gaps) == (1, [])
+                assert (await attest_stream(source, target, "orders", "mirrors", now=now)).sent == 6
 
     run(scenario())
 
@@ -192,13 +284,13 @@ def test_what_is_erased_is_attested_by_its_receipt_or_named_as_a_gap(tmp_path):
                 report = await attest_stream(source, target, "orders", "mirrors", now=now)
                 assert (report.sent, report.gaps) == (5, [])
                 copied = await copy_stream(source, target, "orders", "mirrors", now=now)
-                assert [gap[1:] for gap in copied.gaps] == [(seq, seq, "pruned") for seq in (1, 2, 3, 4)]
+                assert [gap[1:] for gap in copied.gaps] == [(1, 4, "pruned")]
                 gaps = [
                     MirrorGap.from_bytes(entry.body)
                     for entry in await mirrored(target)
                     if entry.event.hdr.schema == GAP_SCHEMA
                 ]
-                assert [(gap.first_seq, gap.reason) for gap in gaps] == [(seq, "pruned") for seq in (1, 2, 3, 4)]
+                assert [(gap.first_seq, gap.last_seq, gap.reason) for gap in gaps] == [(1, 4, "pruned")]
                 assert (await copy_stream(source, target, "orders", "mirrors", now=now)).gaps == []
 
     run(scenario())

@@ -81,7 +81,7 @@ class Tampering:
         self.change = {}  # operation -> (body of the answer) -> body
         self.gone = False
 
-    async def call(self, operation, body=b"", *, timeout=None, headers=None):  # noqa: ASYNC109 - the interface
+    async def call(self, operation, body=b"", *, timeout=None, headers=None, again=True):  # noqa: ASYNC109 - the interface
         if self.gone:
             raise Unreachable("the hub is gone")
         answer = await self._inner.call(operation, body, timeout=timeout, headers=headers or {})
@@ -296,7 +296,7 @@ class Dying(Tampering):
         super().__init__(inner)
         self._left = calls
 
-    async def call(self, operation, body=b"", *, timeout=None, headers=None):  # noqa: ASYNC109 - the interface
+    async def call(self, operation, body=b"", *, timeout=None, headers=None, again=True):  # noqa: ASYNC109 - the interface
         self._left -= 1
         if self._left < 0:
             raise Killed

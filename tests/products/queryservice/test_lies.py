@@ -6,15 +6,17 @@ import pytest
 from tests.cli.homes import Cli
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, descriptor, filled
 from tests.products.queryservice.services import TOKENS, log_at, served
+from tests.waiting import until
 
 from veen import query
 from veen.cli.shared.output import Exit
+from veen.core.tree.mmr import Mmr
 from veen.overlays.recorder import events as sdr
 from veen.products.queryservice.service import QueryService
 from veen.query import api, canonical
 from veen.query.coverage import Coverage
 from veen.query.descriptor import normalise
-from veen.query.digest import RowsHash, hash_of
+from veen.query.digest import RowsHash, hash_of, row_leaf
 from veen.query.errors import EvidenceFailed, ResultForged, ServiceRefused, ServiceUnreachable
 
 ASKED = descriptor(query_id="q-lie", scope=[STREAMS[0]], evidence={"mode": "full"})
@@ -33,16 +35,19 @@ class Lying(QueryService):
         directory = self._store._directory(request.result_id)
         rows = self.rows([canonical.parse(line) for line in (directory / "rows.ndjson").read_bytes().splitlines()])
         coverage = self.coverage_of(canonical.parse((directory / "coverage.json").read_bytes()))
-        hashed, lines, index = RowsHash(), b"", b""
+        hashed, tree, nodes, lines, index = RowsHash(), Mmr(), b"", b"", b""
         for row in rows:
             data = canonical.encode(row)
             hashed.add(data)
+            nodes += b"".join(tree.append(row_leaf(data)))
             index += len(lines).to_bytes(8, "big")
             lines += data + b"\n"
         changes = {"row_count": hashed.count, "rows_hash": hashed.hexdigest(), "coverage_hash": hash_of(coverage)}
+        changes["rows_root"] = tree.root().hex()
         forged = type(digest).from_bytes(canonical.encode(digest.to_json() | changes))
         (directory / "rows.ndjson").write_bytes(lines)
         (directory / "rows.idx").write_bytes(index)
+        (directory / "rows.tree").write_bytes(nodes)
         for name in ("coverage.json", "digest.json"):
             (directory / name).unlink()
         self._store.prepare(request.result_id, forged, Coverage(coverage, {}))
@@ -246,3 +251,57 @@ def test_a_refusal_and_a_service_that_is_not_there_have_their_own_errors(tmp_pat
         service.submit(normalise(ASKED).descriptor.to_bytes())
     with pytest.raises(ServiceUnreachable, match="https"):
         query.connect("http://query.example", token="secret")
+
+
+def fetched(verifier, tmp_path, url, result_id, code, *more):
+    place = ("--service", url, "--service-token", tmp_path / "token")
+    return verifier.run("query", "result", result_id, *place, "--limit", 3, *more, code=code)
+
+
+def test_forged_rows_of_the_store_of_a_service_are_not_printed(tmp_path, log, verifier):
+    """UX-WALK A2, REVIEW X-4: somebody changes a row in the store of an honest service."""
+    with served(tmp_path, log) as url:
+        with query.connect(url, token=TOKENS["alice"]) as connection:
+            result_id = connection.submit(ASKED)["result_id"]
+        fetched(verifier, tmp_path, url, result_id, Exit.OK)
+        path = next(tmp_path.rglob(f"{result_id}/rows.ndjson"))
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b'"event_type":"', b'"event_type":"\\', 1)[: len(data)])
+        for mode in ((), ("--json",), ("--ndjson",)):
+            failed = fetched(verifier, tmp_path, url, result_id, Exit.BAD_EVIDENCE, *mode)
+            assert "event_type" not in failed.output
+
+
+@pytest.mark.parametrize("kind", [SendsOthers, SendsMore])
+def test_a_page_with_other_rows_than_the_digest_has_is_not_printed(tmp_path, log, verifier, kind):
+    """REVIEW X-4: a page is held to its proof, by the client."""
+    with served(tmp_path, log, kind, sync_entries=0) as url:
+        with query.connect(url, token=TOKENS["alice"]) as connection:
+            accepted = connection.submit(ASKED)
+            until(lambda: connection.status(accepted["result_id"])["status"] == "completed")
+        assert "event_type" not in fetched(verifier, tmp_path, url, accepted["result_id"], Exit.BAD_EVIDENCE).output
+
+
+class WithoutProofs(QueryService):
+    """A service of an earlier release: no root in the digest that it sends, no proof of a page."""
+
+    forged = False
+
+    async def result(self, principal, result_id, offset, limit):
+        page = dict(await super().result(principal, result_id, offset, limit))
+        del page["proof"]
+        page["result_digest"] = {name: value for name, value in page["result_digest"].items() if name != "rows_root"}
+        if self.forged:
+            page["rows"] = [{**page["rows"][0], "subject_id": "somebody else"}, *page["rows"][1:]]
+        return page
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_page_of_a_service_of_an_earlier_release_is_checked_by_all_rows(tmp_path, log, verifier, forged):
+    hostile = type("Earlier", (WithoutProofs,), {"forged": forged})
+    with served(tmp_path, log, hostile) as url:
+        with query.connect(url, token=TOKENS["alice"]) as connection:
+            result_id = connection.submit(ASKED)["result_id"]
+        result = fetched(verifier, tmp_path, url, result_id, Exit.BAD_EVIDENCE if forged else Exit.OK)
+    assert "somebody else" not in result.output
+    assert forged or result.output.count("\n") >= 3

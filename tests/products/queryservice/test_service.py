@@ -2,17 +2,20 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 from tests.client.hubs import run
 from tests.pipeline.query_builders import KEYRING, STREAMS, descriptor
-from tests.products.queryservice.services import ALICE, BOB, CAROL, log_at, world_at
+from tests.products.queryservice.services import ALICE, BOB, CAROL, PRINCIPALS, log_at, world_at
+from tests.waiting import eventually
 
 from veen.client.errors import Unreachable
 from veen.overlays.framework.decode import Typed, decode
 from veen.overlays.operations.queryaudit import QUERY_AUDIT
 from veen.overlays.recorder import events as sdr
+from veen.products.queryservice.history import QueryHistory
 from veen.products.queryservice.service import QueryService, Unavailable
 from veen.query import api, canonical
 from veen.query.descriptor import normalise
@@ -275,6 +278,78 @@ def test_too_many_queries_that_wait_are_refused(tmp_path, log):
     run(scenario())
 
 
+def test_requests_of_an_outage_are_recorded_afterwards_and_nobody_is_refused_for_ever(tmp_path, log):
+    """REVIEW P2-7: requests without a receipt had filled the room for good; their clients need not come back."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(record_seconds=0.2, retry_seconds=0.05, max_waiting=4)
+            world.wire.lies.append(_down)
+            for number in range(2):
+                with pytest.raises(Unavailable, match="does not take the record"):
+                    await service.submit(ALICE, asked(query_id=f"q-{number}"))
+            with pytest.raises(Unavailable, match="2 of yours"):  # one principal has half of the room
+                await service.submit(ALICE, asked(query_id="q-2"))
+            with pytest.raises(Unavailable, match="does not take the record"):
+                await service.submit(CAROL, asked(query_id="q-3"))
+            world.wire.lies.clear()
+            await eventually(lambda: not service._unanswered)
+            await service.settled()
+            assert len(await world.events(REQUESTS)) == len(await world.events(RESULTS)) == 3
+            assert (await service.submit(ALICE, asked(query_id="q-0"))).digest is not None
+            assert (await service.submit(ALICE, asked(query_id="q-4"))).digest is not None
+            await service.aclose()
+
+    run(scenario())
+
+
+def test_a_result_is_not_delivered_after_its_scope_was_withdrawn(tmp_path, log):
+    """REVIEW X-8, D-190: the scope of whoever asks is checked at every delivery."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            result_id = (await service.submit(ALICE, FULL)).status.result_id
+            narrowed = replace(ALICE, scopes=("record/none",))
+            service.replace_principals(replace(PRINCIPALS, members=(narrowed, *PRINCIPALS.members[1:])))
+            audits = len(await world.events(ACCESSES))
+            with pytest.raises(ForbiddenScope):
+                await service.result(narrowed, result_id, 0, 10)
+            with pytest.raises(ForbiddenScope):
+                service.coverage(narrowed, result_id)
+            with pytest.raises(ForbiddenScope):
+                await service.submit(narrowed, FULL)
+            assert len(await world.events(ACCESSES)) == audits
+            assert (await service.result(ALICE, result_id, 0, 10))["rows"]
+            await service.aclose()
+
+    run(scenario())
+
+
+def test_records_by_other_keys_are_no_history_of_the_service(tmp_path, log):
+    """REVIEW X-9: whoever may write to the query streams cannot give the service requests or ends."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open()
+            result_id = (await service.submit(ALICE, FULL)).status.result_id
+            await service.aclose()
+            copies = {stream: await world.events(stream) for stream in (REQUESTS, RESULTS)}
+            foreign = QueryHistory(frozenset({b"m" * 32}))
+            own = QueryHistory(frozenset({world.client.client_id}))
+            for event in (*copies[REQUESTS], *copies[RESULTS]):
+                foreign.add(event)
+                own.add(event)
+            assert (foreign.requests, foreign.digests) == ({}, {})
+            assert (list(own.results), list(own.digests)) == ([result_id], [result_id])
+            forged = replace(copies[REQUESTS][0], client_id=b"m" * 32)  # the same request by somebody else
+            own = QueryHistory(frozenset({world.client.client_id}))
+            own.add(forged)
+            assert own.requests == {}
+
+    run(scenario())
+
+
 # --- crashes -----------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +403,26 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
             assert submission.digest == expected.digest
             assert list(submission.rows) == list(expected.rows())
             assert len(await world.events(REQUESTS)) == len(await world.events(RESULTS)) == 1
+            await again.aclose()
+
+    run(scenario())
+
+
+def test_a_digest_in_the_log_is_compared_with_the_one_that_was_made(tmp_path, log):
+    """REVIEW L2-2: a store that was changed while the service was down does not deliver under a digest of the log."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(type("DyingAtDigest", (Dying,), {"step": "digest"}))
+            assert (await service.submit(ALICE, FULL)).digest is None
+            (request,) = await world.events(REQUESTS)
+            directory = world.store._directory(result_id_of(request.leaf_hash))
+            digest = canonical.parse((directory / "digest.json").read_bytes())
+            (directory / "digest.json").write_bytes(canonical.encode(digest | {"hub_id": "another hub"}))
+            again = await world.open()
+            await again.settled()
+            with pytest.raises(ExecutionFailed, match="another digest"):
+                await again.submit(ALICE, FULL)
             await again.aclose()
 
     run(scenario())

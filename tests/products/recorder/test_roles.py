@@ -63,7 +63,7 @@ def test_the_admin_reads_all_streams_but_the_openings(tmp_path):
     run(story())
 
 
-@pytest.mark.req("SDR-03", "SDR-06")
+@pytest.mark.req("SDR-06")
 def test_the_configuration_is_in_the_log_and_is_written_once(tmp_path):
     async def story():
         async with recorder_at(tmp_path, mapping={"login": "record/security/gate"}, every_events=500) as world:
@@ -98,7 +98,7 @@ def test_the_configuration_is_in_the_log_and_is_written_once(tmp_path):
         ("admin", None, {"web": [OPENINGS_STREAM]}),
     ],
 )
-@pytest.mark.req("SDR-02", "SDR-05")
+@pytest.mark.req("SDR-05")
 def test_roles_that_do_not_go_together_are_refused(admin, disclosure, producers):
     with pytest.raises(RoleConflict):
         check_roles(admin, disclosure, producers)

@@ -75,9 +75,10 @@ def test_any_frame_gives_a_record(frame):
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=10), st.lists(st.integers(1, 40)), st.booleans())
 def test_both_framings_survive_any_fragmentation(messages, cuts, counted):
     if counted:
+        messages = [b"<" + message for message in messages]
         data = b"".join(b"%d %s" % (len(message), message) for message in messages)
     else:
-        messages = [b"<1>" + message.replace(b"\n", b"") for message in messages]
+        messages = [b"<1>" + message.translate(None, b"\r\n\0 ") for message in messages]
         data = b"".join(message + b"\n" for message in messages)
 
     async def story():
@@ -89,7 +90,7 @@ def test_both_framings_survive_any_fragmentation(messages, cuts, counted):
             rest = rest[cut:]
         reader.feed_data(rest)
         reader.feed_eof()
-        return [frame async for frame in frames(reader)]
+        return [frame async for batch in frames(reader) for frame in batch]
 
     assert run(story()) == messages
 

@@ -1,6 +1,7 @@
 """A witness: what it cosigns, what it refuses, what it keeps, and what survives a restart."""
 
 import asyncio
+import sqlite3
 import threading
 
 import pytest
@@ -125,6 +126,37 @@ def test_an_inconsistent_request_is_kept_once(store):
     for _ in range(3):
         witness.add_checkpoint(request(5, 9, FORK))
     assert [row[1] for row in store.evidence()] == ["inconsistent"]
+
+
+def test_requests_that_anybody_can_make_leave_room_for_a_fork(store, monkeypatch):
+    """REVIEW P1-9, X-12: one row for each note of the log, and forks have room of their own."""
+    monkeypatch.setattr("veen.products.witness.store._MAX_EVIDENCE", 4)
+    witness = service(store)
+    witness.add_checkpoint(request(0, 5))
+    for number in range(40):  # a genuine note with paths that anybody makes up
+        path = (number.to_bytes(32),) * 3
+        assert witness.add_checkpoint(AddCheckpoint(5, path, note(9)).to_bytes()).status == 422
+    assert [row[1] for row in store.evidence()] == ["inconsistent"]
+    for size in range(10, 30):  # and many genuine notes
+        assert witness.add_checkpoint(AddCheckpoint(5, (), note(size)).to_bytes()).status == 422
+    assert [row[1] for row in store.evidence()] == ["inconsistent"] * 4
+    assert witness.add_checkpoint(request(5, 5, FORK)).status == 422
+    assert [row[1] for row in store.evidence()].count("fork") == 1
+    for number in range(30, 40):
+        witness.add_checkpoint(AddCheckpoint(5, (), note(number)).to_bytes())
+    assert [row[1] for row in store.evidence()].count("fork") == 1
+
+
+def test_a_commit_that_fails_is_rolled_back_and_the_next_transaction_begins(store):
+    """REVIEW L1-5: a deferred constraint fails at the COMMIT, which leaves the transaction open."""
+    store._db.execute("PRAGMA foreign_keys = ON")
+    store._db.execute("CREATE TABLE a (id INTEGER PRIMARY KEY)")
+    store._db.execute("CREATE TABLE b (id INTEGER REFERENCES a (id) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(sqlite3.IntegrityError), store.transaction():
+        store._db.execute("INSERT INTO b VALUES (7)")
+    with store.transaction():
+        store._db.execute("INSERT INTO a VALUES (7)")
+    assert store._db.execute("SELECT count(*) FROM b").fetchone() == (0,)
 
 
 def test_a_restart_remembers_and_a_second_witness_is_refused(tmp_path):

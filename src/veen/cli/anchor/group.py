@@ -1,5 +1,6 @@
 """`veen anchor`: roots that somebody outside the log remembers (ANCHOR0, docs/anchors.md)."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_values import HEX32
 from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.text import short
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -60,7 +63,8 @@ def publish(
     """Anchor the root of STREAM: at the backend that the hub is configured for, or at one that you name.
 
     What you name gets the root of a checkpoint that was verified here; then the hub writes down where to look, which
-    needs its administrator token. A failure changes nothing in the log: run the command again.
+    needs its administrator token. A failure changes nothing in the log: run the command again. With --out the position
+    is written beside the file, to OUT.position.json: keep both together.
 
     \b
     veen anchor publish orders
@@ -92,6 +96,8 @@ def publish(
         backend, data = chosen.name if tsa else f"file:{directory}"[:64], anchor_ref
     if out is not None:
         out.write_bytes(data)
+        position = {"label": label.hex(), "upto_seq": checkpoint.upto_seq, "root": checkpoint.mmr_root.hex()}
+        _position_file(out).write_text(json.dumps(position) + "\n", "utf-8")
     if no_record:
         facts = {"label": label.hex(), "upto_seq": checkpoint.upto_seq, "root": checkpoint.mmr_root.hex()}
         output.result({**facts, "backend": backend, "anchor_ref": anchor_ref.hex(), "recorded": False})
@@ -252,9 +258,10 @@ def verify(
     """Check the anchors of STREAM, each against the root that the hub has at its position now, and at its backend.
 
     What verifies the backend comes from you: --file for the chain in this directory, --certificates for timestamps. An
-    anchor that nothing was given for is listed as unchecked. With --ref one token or evidence file is checked,
-    against the checkpoint of STREAM at --upto, or offline against --root. Exit code 1 and ANCHOR.INVALID if an
-    anchor does not fit.
+    anchor that nothing was given for is listed as unchecked, and makes the verdict incomplete (exit code 6). With --ref
+    one token or evidence file is checked, against the checkpoint of STREAM at its position, or offline against --root.
+    The position is that of --upto, or of the file that `anchor publish --out` wrote beside the token, or of the hub's
+    list. Exit code 1 and ANCHOR.INVALID if an anchor does not fit.
 
     \b
     veen anchor verify orders --file /mnt/worm/anchors --certificates tsa.pem
@@ -266,26 +273,121 @@ def verify(
     if root is not None and reference is None and directory is None:
         raise click.UsageError("--root needs --ref or --file")
     if reference is not None:
-        expected = root if root is not None else session.client().checkpoint(str(stream), upto).mmr_root
-        facts = _check_reference(session, expected, reference, certificates, stated_by)
-        data = {"root": expected.hex(), "verified": True, **facts}
-        output.result(data)
+        _verify_reference(output, session, stream, upto, root, reference, certificates, stated_by)
         return
     if root is not None:
         raise click.UsageError("--root needs --ref")
-    rows = []
-    for anchored in _listed(session, str(stream)):
-        if upto is None or anchored.body.upto_seq == upto:
-            rows.append({**_row(anchored), "verified": _check_listed(anchored, directory, certificates)})
-    if not rows:
+    listed = [anchored for anchored in _listed(session, str(stream)) if upto in (None, anchored.body.upto_seq)]
+    if not listed:
         raise Fail(
             "ANCHOR.NONE", "there is no anchor to check", "the log was not anchored", "veen anchor publish STREAM"
         )
+    results = [_check_listed(anchored, directory, certificates) for anchored in listed]
+    rows = [{**_row(anchored), "verified": result} for anchored, result in zip(listed, results, strict=True)]
+    reasons = [
+        Reason(Because.COVERAGE, reason) for anchored, result in zip(listed, results, strict=True)
+        if (reason := _unchecked(anchored, result)) is not None
+    ]  # fmt: skip
+    identity = session.settings.hub_pk.value
+    compared = [
+        Coverage(
+            log=anchored.body.label.hex(),
+            first=anchored.body.upto_seq,
+            read=anchored.body.upto_seq,
+            head=anchored.body.upto_seq,
+            stated_by=StatedBy.HUB,
+            identity=identity,
+        )
+        for anchored in listed
+    ]
+    verdict = Verdict.of(compared, reasons)
     cells = [
         (row["upto_seq"], short(bytes.fromhex(row["root"])), row["backend"], _WORDS[row["verified"]]) for row in rows
     ]
-    data = {"stream": stream, "anchors": rows}
-    output.result(data, lambda: output.table(("upto", "root", "backend", "verified"), cells))
+
+    def human() -> None:
+        output.table(("upto", "root", "backend", "verified"), cells)
+        show_verdict(output, verdict)
+
+    output.result({"stream": stream, **verdict_json(verdict), "anchors": rows}, human)
+    end_by(verdict, str(stream), hint="give what verifies the backend: --file DIRECTORY or --certificates FILE")
+
+
+def _unchecked(anchored: "ListedAnchor", result: bool | None) -> str | None:
+    """Return why an anchor is not verified; None if it is."""
+    position = anchored.body.upto_seq
+    if result is None:
+        return f"position {position}: nothing was given to check the backend {anchored.body.backend}"
+    if anchored.checkpoint is None:
+        return f"position {position}: the hub has no checkpoint of that time, so its root was not compared"
+    return None
+
+
+def _position_file(token: Path) -> Path:
+    return token.with_name(f"{token.name}.position.json")
+
+
+def _verify_reference(
+    output: Output,
+    session: CliSession,
+    stream: str | None,
+    upto: int | None,
+    root: bytes | None,
+    reference: Path,
+    certificates: Path | None,
+    stated_by: str | None,
+) -> None:
+    """Check one token or evidence file against a root: the given one, or that of the position it is about."""
+    if root is None:
+        label = session.client().label(str(stream))
+        position = _position_of(session, str(stream), label, reference) if upto is None else upto
+        expected = session.client().checkpoint(str(stream), position).mmr_root
+        log, stated, identity = label.hex(), StatedBy.HUB, session.settings.hub_pk.value
+    else:
+        expected, position, log, stated, identity = root, 1, f"root {root.hex()}", StatedBy.CALLER, None
+    facts = _check_reference(session, expected, reference, certificates, stated_by)
+    verdict = Verdict.of(
+        [Coverage(log=log, first=position, read=position, head=position, stated_by=stated, identity=identity)]
+    )
+
+    def human() -> None:
+        output.fields({"root": expected.hex(), "verified": True, **facts}.items())
+        show_verdict(output, verdict)
+
+    output.result({"root": expected.hex(), "verified": True, **verdict_json(verdict), **facts}, human)
+
+
+def _position_of(session: CliSession, stream: str, label: bytes, reference: Path) -> int:
+    """Return the position that a token or an evidence file is about.
+
+    It is in the file beside the token, in the statement of an evidence file, or in the list of the hub. The position
+    only says which root to compare with. Without it a root of today would accuse an anchor of yesterday.
+    """
+    from veen.core.evidence_file import is_evidence
+    from veen.products.anchoring.at_hub import stated_position
+
+    beside = _position_file(reference)
+    if beside.is_file():
+        try:
+            stored = json.loads(beside.read_text("utf-8"))
+            if stored["label"] == label.hex() and isinstance(stored["upto_seq"], int) and stored["upto_seq"] > 0:
+                return int(stored["upto_seq"])
+        except (ValueError, KeyError, TypeError):
+            pass  # damaged: the position is searched for as if the file were not there
+    data = reference.read_bytes()
+    if is_evidence(data):
+        position = stated_position(data, label)
+    else:
+        listed = (anchored.body for anchored in _listed(session, stream))
+        position = next((body.upto_seq for body in listed if body.anchor_ref == data), None)
+    if position is None:
+        raise Fail(
+            "E.USAGE",
+            f"{reference}: it is not known which position of {stream} it is about",
+            f"neither {beside.name} nor the list of the hub names the position",
+            "give the position: --upto N",
+        )
+    return position
 
 
 _WORDS: Final = {True: "yes", None: "unchecked"}
@@ -325,11 +427,22 @@ def _check_reference(
         except AnchorError as exc:
             raise AnchorInvalid(str(exc)) from exc
         return {"backend": "rfc3161", "time": stamped.isoformat()}
+    from veen.core.evidence_file import EvidenceFault
     from veen.core.objects.trusted_root import TrustedKeys
     from veen.products.anchoring.at_hub import BACKEND, check_statement
 
     there = session if stated_by is None else session.in_context(stated_by)
     pinned = there.pinned
     trusted = TrustedKeys(root_pk=pinned.public) if pinned.is_root else TrustedKeys(hub_pks=(pinned.public,))
-    entry = check_statement(data, trusted, root)
+    try:
+        entry = check_statement(data, trusted, root)
+    except EvidenceFault as exc:
+        if stated_by is not None or exc.code != "E.EVIDENCE.HUB":
+            raise
+        raise Fail(
+            "E.INCOMPLETE",
+            f"{path}: nobody vouches for the keys of the hub that it is from",
+            f"{exc}; the pin is that of the context in use",
+            "name the context of the hub that it is from: --from CONTEXT",
+        ) from exc
     return {"backend": BACKEND, "time": entry.hub_ts, "stream_seq": entry.seq, "stated_by": entry.author.hex()}

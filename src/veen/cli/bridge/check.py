@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.files import hex32
-from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.output import Output
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Outcome
 
 if TYPE_CHECKING:
-    from veen.products.airgap.reconciling import Arrived, Exported
+    from veen.log.prefix import Prefix
     from veen.products.airgap.roles import RoleFinding, RoleHolder
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -128,41 +130,39 @@ def reconcile(
     """Compare what left one zone with what arrived in the other; the report is signed by the identity in use.
 
     The identity reads import/* and bridge/offline/log, with --online also bridge/online/log. Without --online the
-    bundles that arrived say what left, so that the receiving zone can do it alone. Exit code 6 if something is missing,
-    doubled or incomplete, 1 if an imported event has no good origin.
+    bundles that arrived say what left, so that the receiving zone can do it alone; beside a folder `imported` those in
+    incoming, waiting and importing are looked at as well. Both hubs may go on running. The report lists how far each
+    log was read. Exit code 1 if evidence is bad: an event without a good origin, an audit record that does not hold, or
+    two histories. Exit code 6 if something is missing, or was not read up to the head.
 
     \b
     veen bridge reconcile --offline /srv/z2 --online /srv/z1-copy --trust trust.toml --identity auditor
     veen bridge reconcile --offline /srv/z2 --bundles /srv/bridge/imported --trust trust.toml --identity auditor
     """
-    from veen.products.airgap.reconciling import Sides, offline_side, online_side, signed_report
+    from veen.products.airgap.reconciling import Arrived, Offline, signed_report
     from veen.products.airgap.reconciling import reconcile as compared
-    from veen.products.airgap.sources import bundle_side, heads_of, identities_of
+    from veen.products.airgap.sources import Zones, read_zones
     from veen.products.airgap.trust import TrustList
 
     if online is None and not bundles:
         raise click.UsageError("give --online DIRECTORY, or --bundles FOLDER")
     keyring = session.keystore.secrets.keyring
     trusted = TrustList.from_toml(trust.read_text("utf-8"))
-    exported: tuple[Exported, ...]
-    if online is not None:
-        exported, online_writers = online_side(online, keyring)
-    else:
-        exported, online_writers = bundle_side(bundles, trusted), frozenset()
-    records, offline_writers = offline_side(offline, keyring)
-    arrived = _arrived(session, offline, identities_of(trusted, online, bundles), engine)
-    sides = Sides(
-        exported=exported,
-        offline=records,
-        online_known=online is not None,
-        online_writers=online_writers,
-        offline_writers=offline_writers,
-        heads=heads_of(online, {bundle.label for bundle in exported}) if online is not None else {},
-    )
-    report = compared(arrived, sides)
+
+    def on_spark(place: Offline, prefix: "Prefix") -> Arrived:
+        from veen.log.keys import keys_for_tasks
+        from veen.products.airgap.on_spark import arrived_on_spark
+        from veen.spark.session import spark_session
+
+        with keys_for_tasks(keyring) as key_file:
+            return arrived_on_spark(spark_session("veen bridge reconcile"), place, key_file, prefix=prefix)
+
+    zones = Zones(offline=offline, online=online, folders=bundles)
+    report = compared(*read_zones(zones, keyring, trusted, on_spark if engine == "spark" else None))
     signed = signed_report(report, session.keystore.identity.id_sign)
     if out is not None:
         out.write_text(json.dumps(signed, indent=1, sort_keys=True), "utf-8")
+    verdict = report.verdict
 
     def human() -> None:
         for stream in report.data["streams"]:
@@ -170,38 +170,14 @@ def reconcile(
         output.fields(
             (name, f"{row['verdict']} {row['first'] or ''}") for name, row in report.data["invariants"].items()
         )
+        show_verdict(output, verdict)
 
-    output.result(signed, human)
-    if report.has_bad_evidence:
-        first = report.data["invariants"]["J1"]["first"]
-        raise Fail(
-            "AGB.RECEIPT_SIG",
-            "an imported event has no good origin",
-            str(first),
-            "keep both logs as evidence",
-        )
-    if not report.is_clean:
-        raise Fail(
-            "AGB.GAPS",
-            "the two zones of the bridge do not agree",
-            "the report above lists what is missing, doubled, incomplete or refused",
-            "carry the missing bundles again, then reconcile once more",
-        )
-
-
-def _arrived(session: CliSession, offline: str, identities: Any, engine: str) -> "Arrived":
-    from veen.log.keys import keys_for_tasks
-    from veen.products.airgap.reconciling import Offline, arrived_in
-
-    place = Offline(uri=offline, identities=identities)
-    keyring = session.keystore.secrets.keyring
-    if engine == "python":
-        return arrived_in(place, keyring)
-    from veen.products.airgap.on_spark import arrived_on_spark
-    from veen.spark.session import spark_session
-
-    with keys_for_tasks(keyring) as key_file:
-        return arrived_on_spark(spark_session("veen bridge reconcile"), place, key_file)
+    output.result({**signed, **verdict_json(verdict)}, human)
+    code = "AGB.GAPS" if verdict.value is Outcome.INCOMPLETE else None
+    if report.data["invariants"]["J1"]["verdict"] == "violated":
+        code = "AGB.RECEIPT_SIG"
+    hint = "carry the missing bundles again, then reconcile once more" if code == "AGB.GAPS" else None
+    end_by(verdict, "the two zones of the bridge", code=code, hint=hint)
 
 
 @click.command()
@@ -227,7 +203,7 @@ def evidence(
     \b
     veen bridge evidence 3f…9a --bundles /srv/bridge/imported --offline /srv/z2 --trust trust.toml --identity auditor
     """
-    from veen.products.airgap.evidence import links_of
+    from veen.products.airgap.evidence import links_of, verdict_of
     from veen.products.airgap.sources import bundle_paths
     from veen.products.airgap.trust import TrustList
 
@@ -246,12 +222,8 @@ def evidence(
             row = {"link": link.name, "holds": link.holds, "what": link.what, **link.facts}
             words = {True: "yes", False: "NO", None: "not looked at"}
             records.add(row, [link.name, words[link.holds], link.what])
-        records.summary({"msg_id": msg_id, "broken": sum(link.holds is False for link in links)})
-    broken = next((link for link in links if link.holds is False), None)
-    if broken is not None:
-        raise Fail(
-            "AGB.GAPS",
-            "the chain of evidence has a gap",
-            f"{broken.name}: {broken.what}",
-            "reconcile the two zones",
-        )
+        verdict = verdict_of(links, msg_id)
+        broken = sum(link.holds is False for link in links)
+        records.summary({"msg_id": msg_id, "broken": broken, **verdict_json(verdict)})
+    show_verdict(output, verdict)
+    end_by(verdict, "the chain of evidence", code="AGB.GAPS" if verdict.value is Outcome.INCOMPLETE else None)

@@ -12,13 +12,15 @@ import click
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import IDENTITY, STREAM
 from veen.cli.shared.output import Output
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.core.objects.captoken import CapToken
     from veen.products.airgap.bundle import WrittenBundle
     from veen.products.airgap.exporting import Exporter, Withhold
-    from veen.products.airgap.importing import Importer, ImportOutcome
+    from veen.products.airgap.importing import ChainProgress, Importer, ImportOutcome
     from veen.products.airgap.trust import TrustList
 
 T = TypeVar("T")
@@ -50,6 +52,11 @@ _OPENINGS: Final = click.option(
 )
 _ATTACHMENTS: Final = click.option(
     "--with-attachments", is_flag=True, help="Let sealed attachments cross with their events (256 MiB for each event)."
+)
+_NO_HEARTBEAT: Final = click.option("--no-heartbeat", is_flag=True, help="Make no bundle if there is nothing new.")
+_COMPRESS: Final = click.option("--compress", is_flag=True, help="Pack the files with zlib.")
+_MAX_EVENTS: Final = click.option(
+    "--max-events", type=click.IntRange(1, 1_000_000), default=50_000, help="At most so many events in a bundle."
 )
 _WITHHOLD: Final = click.option(
     "--withhold-type",
@@ -210,11 +217,9 @@ _IMPORT_COLUMNS: Final = ("file", "result", "count", "target", "code", "detail")
 @_OPENINGS
 @_ATTACHMENTS
 @_WITHHOLD
-@click.option("--no-heartbeat", is_flag=True, help="Make no bundle if there is nothing new.")
-@click.option("--compress", is_flag=True, help="Pack the files with zlib.")
-@click.option(
-    "--max-events", type=click.IntRange(1, 1_000_000), default=50_000, help="At most so many events in a bundle."
-)
+@_NO_HEARTBEAT
+@_COMPRESS
+@_MAX_EVENTS
 @click.option(
     "--select", "select_from", type=STREAM, help="First copy new events of this stream to STREAM (derived export)."
 )
@@ -300,10 +305,12 @@ async def _select(
     from veen.products.airgap.selecting import Selector
 
     chooser = session.as_identity(selector)
-    async with _connected(chooser) as client:
+    async with _connected(chooser) as client, _connected(session) as reader:
         token = (await _tokens(chooser, client))(target)
-        copied = await Selector(client, directory, _withhold(withheld), token).copy(source, target)
-    output.note(f"{copied} events copied from {source} to {target}")
+        done = await Selector(client, directory, _withhold(withheld), token).select(source, target, reader)
+    output.note(f"{done.copied} events copied from {source} to {target}")
+    if done.left_out:
+        output.note(f"{done.left_out} of them had been left out by exports of an earlier version")
 
 
 @click.command("import")
@@ -314,7 +321,8 @@ async def _select(
 def import_(output: Output, session: CliSession, directory: Path, trust: Path, log_identity: str) -> None:
     """Verify the bundles in the folder incoming of --dir and write their events into import streams.
 
-    A bundle is imported as a whole or not at all; each event once, also if this command is killed and run again. The
+    A bundle is imported as a whole or not at all; each event once, also if this command is killed and run again. Exit
+    code 6 while bundles wait for one that did not arrive. A bundle that comes again, byte for byte, is passed by. The
     identity in use only writes: it needs write keys and tokens of the import streams, and no read key.
 
     \b
@@ -323,11 +331,12 @@ def import_(output: Output, session: CliSession, directory: Path, trust: Path, l
 
     trusted = _trusted(trust)
 
-    async def work() -> "list[ImportOutcome]":
+    async def work() -> "tuple[list[ImportOutcome], list[ChainProgress]]":
         async with _importer(session, log_identity, directory, trusted) as importer:
-            return await importer.run()
+            return await importer.run(), importer.progress()
 
-    outcomes = _run(work())
+    outcomes, progress = _run(work())
+    verdict = _import_verdict(outcomes, progress)
     with output.records("bundles", _IMPORT_COLUMNS) as records:
         for outcome in outcomes:
             row = _import_row(outcome)
@@ -337,9 +346,39 @@ def import_(output: Output, session: CliSession, directory: Path, trust: Path, l
                 "imported": sum(outcome.result in ("imported", "resumed") for outcome in outcomes),
                 "waiting": sum(outcome.result == "waiting" for outcome in outcomes),
                 "rejected": sum(outcome.result == "rejected" for outcome in outcomes),
+                **verdict_json(verdict),
             }
         )
+    show_verdict(output, verdict)
     _fail_if_rejected(outcomes)
+    if verdict.compared:
+        end_by(verdict, "the import", code="AGB.WAITING", hint="carry the bundle that is missing, then import again")
+    end_by(verdict, "the import", hint="carry bundles into the folder incoming, then import again")
+
+
+def _import_verdict(outcomes: "Sequence[ImportOutcome]", progress: "Sequence[ChainProgress]") -> Verdict:
+    """Good if everything up to the end of the last signed bundle that is here was imported."""
+    reasons = [
+        Reason(Because.EVIDENCE, f"{outcome.name}: {outcome.code}: {outcome.detail}")
+        for outcome in outcomes
+        if outcome.result == "rejected"
+    ]
+    reasons += [
+        Reason(Because.COVERAGE, f"{chain.waiting} bundles of label {chain.label.hex()[:16]}… wait for one before them")
+        for chain in progress
+        if chain.waiting
+    ]
+    rows = [
+        Coverage(
+            log=f"label {chain.label.hex()[:16]}… by bridge {chain.bridge_id.hex()[:16]}…",
+            read=chain.imported,
+            head=chain.stated,
+            stated_by=StatedBy.FILE,
+            identity=None,
+        )
+        for chain in progress
+    ]
+    return Verdict.of(rows, reasons)
 
 
 def _fail_if_rejected(outcomes: "Sequence[ImportOutcome]") -> None:
@@ -361,6 +400,10 @@ def _fail_if_rejected(outcomes: "Sequence[ImportOutcome]") -> None:
 )
 @_OPENINGS
 @_ATTACHMENTS
+@_WITHHOLD
+@_NO_HEARTBEAT
+@_COMPRESS
+@_MAX_EVENTS
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between two rounds.")
 @click.option("--times", type=click.IntRange(1), help="End after so many rounds; default: never.")
 @client_options
@@ -375,6 +418,10 @@ def run(
     trust: Path | None,
     with_openings: bool,
     with_attachments: bool,
+    withheld: tuple[str, ...],
+    no_heartbeat: bool,
+    compress: bool,
+    max_events: int,
     every: float,
     times: int | None,
 ) -> None:
@@ -390,6 +437,8 @@ def run(
         raise click.UsageError("online needs STREAMS and --bridge")
     if side == "offline" and (streams or trust is None):
         raise click.UsageError("offline needs --trust, and no STREAMS")
+    if side == "offline" and (withheld or no_heartbeat or compress):
+        raise click.UsageError("--withhold-type, --no-heartbeat and --compress are for the online side")
 
     trusted = None if trust is None else _trusted(trust)
 
@@ -399,6 +448,10 @@ def run(
                 "bridge": bridge_name,
                 "with_openings": with_openings,
                 "with_attachments": with_attachments,
+                "heartbeat": not no_heartbeat,
+                "compress": compress,
+                "max_events": max_events,
+                "withhold": _withhold(withheld),
             }
             async with _exporter(session, log_identity, directory, **chosen) as exporter:
                 return [_export_row(stream, done) for stream in streams for done in await exporter.export(stream)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.shared.command import FILE
+from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.values import SPAN
 
@@ -37,6 +38,12 @@ _KEYSTORE: Final = "keystore.enc"
     help="A directory with keystore.enc, and capability tokens for the target as *.cbor; a mounted Secret.",
 )  # fmt: skip
 @click.option("--passphrase-file", type=FILE, help="A file with the passphrase of the keystore.")
+@click.option(
+    "--known-bridge",
+    "bridges",
+    multiple=True,
+    help="The client_id of another bridge, 64 hex digits: what it copied keeps its origin. Repeatable.",
+)
 @click.option("--every", type=SPAN, default="5s", show_default=True, help="The pause between two passes.")
 @click.option("--times", type=click.IntRange(min=1), help="End after so many passes; default: never.")
 @output_options
@@ -117,7 +124,8 @@ async def _run(
             async with contextlib.AsyncExitStack() as stack:
                 source = await _connected(stack, keystore, "source", options)
                 target = await _connected(stack, keystore, "target", options)
-                bridge = HubBridge(source, target, streams, tokens, now=lambda: int(time.time()))
+                known = [hex32(key) for key in options["bridges"]]
+                bridge = HubBridge(source, target, streams, tokens, now=lambda: int(time.time()), bridges=known)
                 _log("info", "connect", "both hubs answer", streams=[str(keys.name) for keys in streams])
                 while True:
                     work = asyncio.create_task(bridge.run_once())

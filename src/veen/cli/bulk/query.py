@@ -15,6 +15,7 @@ from veen.cli.shared.command import FILE, CliSession, client_options, identity_o
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
 from veen.cli.shared.values import MOMENT
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from veen.query.remote import QueryConnection
     from veen.query.store import ResultStore
     from veen.query.table_plan import PlanReport
+    from veen.query.verdicts import ResultCheck
 
 _FIELDS: Final = (
     "hub_commit_time", "stream", "hub_commit_seq", "event_type", "subject_id", "origin", "payload", "receipt_id",
@@ -381,16 +383,37 @@ def result(
 ) -> None:
     """Fetch rows of a stored result. Order and digest are those of the whole result, whatever the page.
 
+    Rows are checked against the digest before they are printed: exit code 1 and no row if they are others. The verdict
+    is about the rows of the page; `veen query verify` checks the digest itself by the log.
+
     \b
     veen query result r-… --offset 1000
     veen query result r-… --service https://query.example --service-token alice.token
     """
-    if service.url is not None:
-        with query_connection(service) as connection:
-            page = connection.page(result_id, offset, limit)
+    from veen.core.verdict import Because, Reason, Verdict
+    from veen.query import canonical
+    from veen.query.digest import ResultDigest
+    from veen.query.errors import ResultForged
+    from veen.query.verdicts import page_verdict
+
+    try:
+        if service.url is not None:
+            with query_connection(service) as connection:
+                page = connection.page(result_id, offset, limit)
+        else:
+            page = _store(session, store_dir).page(result_id, offset, limit).to_json()
+    except ResultForged as exc:
+        page, verdict = {"rows": []}, Verdict.of([], [Reason(Because.EVIDENCE, str(exc))])
     else:
-        page = _store(session, store_dir).page(result_id, offset, limit).to_json()
-    show_rows(output, page["rows"], {name: value for name, value in page.items() if name != "rows"})
+        digest = ResultDigest.from_bytes(canonical.encode(page["result_digest"]))
+        verdict = page_verdict(digest, offset, limit, len(page["rows"]))
+    beside = {name: value for name, value in page.items() if name != "rows"} | verdict_json(verdict)
+    show_rows(output, page["rows"], beside)
+    if output.mode is Mode.HUMAN:
+        show_verdict(output, verdict)
+    elif output.mode is Mode.PLAIN:
+        output.note(f"verdict: {verdict.value.value}")
+    end_by(verdict, f"result {result_id}", hint="do not use the rows; answer the query again: veen query run")
     if page["page"]["has_more"]:
         output.next(f"veen query result {result_id} --offset {offset + len(page['rows'])}")
 
@@ -463,34 +486,51 @@ def verify(
 ) -> None:
     """Answer a query again over exactly the entries it covered, under the same roots, and compare.
 
-    A row that was left out, added or changed shows, and so does a log that was rewritten since. With --service the
-    result of a query service is fetched and checked: its rows by their hash, its digest by the log, that it left out no
+    The rows of the result are checked against its digest, and the digest by the log. A row that was left out, added or
+    changed shows, and so does a log that was rewritten since: exit code 1. If the directory does not have all entries
+    that the result covers, the verdict is incomplete: exit code 6.
+
+    With --service the result of a query service is fetched and checked in the same way, and also that it left out no
     entry that stood in the log a minute before it was executed, and that it was executed after it was asked for.
 
     \b
     veen query verify r-… --data-dir ./hub
     veen query verify r-… --data-dir ./replica --service https://query.example --service-token alice.token
     """
+    from veen.core.errors import VerifyError
+    from veen.core.verdict import Because, Reason, Verdict
     from veen.query import api
+    from veen.query.verdicts import ResultCheck, check_result
 
-    if service.url is not None:
-        with query_connection(service) as connection:
-            remote = connection.result(result_id)
-            for _ in remote.rows():  # hashed as they come
-                pass
-        recorded: Recorded = remote
-        api.check_fresh(place.data_dir, recorded, identity=place.identity())
-        if not api.check_requested(place.data_dir, recorded, remote.record_event):
-            output.note("not checked that the result is younger than its request: this log does not have the request")
-    else:
-        recorded = api.stored(_store(session, store_dir), result_id)
     keys = place.keys(session)
+    try:
+        recorded = _fetched(output, result_id, place, service) if service.url is not None else None
+        if recorded is None:
+            recorded = api.stored(_store(session, store_dir), result_id)
+    except VerifyError as exc:
+        verdict = Verdict.of([], [Reason(Because.EVIDENCE, str(exc))])
+        _show_check(output, result_id, ResultCheck(verdict=verdict, comparison=None))
+        return
     place = place.resolved(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
-        comparison = api.verify(
+        check = check_result(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
         )
-    _compare(output, comparison)
+    _show_check(output, result_id, check)
+
+
+def _fetched(output: Output, result_id: str, place: LogPlace, service: ServiceOptions) -> "Recorded":
+    """Fetch a result of a service, and check its rows and its times."""
+    from veen.query import api
+
+    with query_connection(service) as connection:
+        remote = connection.result(result_id)
+        for _ in remote.rows():  # hashed as they come
+            pass
+    api.check_fresh(place.data_dir, remote, identity=place.identity())
+    if not api.check_requested(place.data_dir, remote, remote.record_event):
+        output.note("not checked that the result is younger than its request: this log does not have the request")
+    return remote
 
 
 @query.verb("replay", "Answer a recorded query from another directory, and compare.")
@@ -544,17 +584,38 @@ def _recorded(descriptor_file: str, digest_file: str) -> "Recorded":
     )
 
 
-def _compare(output: Output, comparison: "Comparison") -> None:
+def _comparison_json(comparison: "Comparison") -> dict[str, Any]:
     before, after = comparison.before.to_json(), comparison.after.to_json()
-    data = {"ok": comparison.ok, "differences": list(comparison.differences), "before": before, "after": after}
+    return {"ok": comparison.ok, "differences": list(comparison.differences), "before": before, "after": after}
+
+
+def _comparison_table(output: Output, comparison: "Comparison") -> None:
+    before, after = comparison.before.to_json(), comparison.after.to_json()
     rows = [
         (name, "equal" if before[name] == after[name] else "DIFFERENT", after[name]) for name in comparison.compared
     ]
+    output.table(("what", "", "now"), rows)
+
+
+def _show_check(output: Output, result_id: str, check: "ResultCheck") -> None:
+    comparison, verdict = check.comparison, check.verdict
+    data = {} if comparison is None else _comparison_json(comparison)
     if output.as_json:
-        click.echo(_text(data))
+        click.echo(_text(data | verdict_json(verdict)))
     else:
-        output.table(("what", "", "now"), rows)
+        if comparison is not None:
+            _comparison_table(output, comparison)
+        show_verdict(output, verdict)
+    end_by(verdict, f"result {result_id}")
+
+
+def _compare(output: Output, comparison: "Comparison") -> None:
+    if output.as_json:
+        click.echo(_text(_comparison_json(comparison)))
+    else:
+        _comparison_table(output, comparison)
     if not comparison.ok:
+        before, after = comparison.before.to_json(), comparison.after.to_json()
         name = comparison.differences[0]
         raise Fail(
             "E.VERIFY",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,14 +14,15 @@ from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.pinning import bad_directory, pin_options, pinned_by
+from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, pinned_by
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.witness.args import POLICY, read_policy_file
-from veen.core.verdict import Because, Outcome
+from veen.core.verdict import Because, Outcome, Reason
 
 if TYPE_CHECKING:
     from veen.core.objects.identity import HubIdentity
     from veen.core.objects.profile import Profile
+    from veen.core.objects.trusted_root import TrustedKeys
     from veen.spark.progress import Tell
     from veen.verify.audit.engine import AuditEngine
     from veen.verify.audit.html import ReportContext
@@ -118,6 +120,7 @@ def run(
     if "://" not in path and not Path(path).is_dir():
         raise click.UsageError(f"{path}: there is no such directory")
     with failing_as(f"{path}: the audit cannot be made"), output.progress("auditing") as progress:
+        keys, reservations = _trusted_for(path, pinned_by(session, pin, no_pin))
         options = AuditOptions(
             level=level,  # type: ignore[arg-type]  # click.Choice allows no other
             sample_per_million=62_500 if sample is None else sample,
@@ -126,18 +129,41 @@ def run(
             profiles=tuple(map(_profile, profiles)) or None,
             identity=_identity(identity),
             root_pk=root_pk,
-            pin=pinned_by(session, pin, no_pin).keys,
+            pin=keys,
             chunks_only=chunks_only,
             policy=None if policy is None else read_policy_file(policy),
         )
         earlier = Previous.read(since) if since else None
         with _engine(place.resolved(output, path), progress) as (chosen, tell):
             result = judge(path, options, engine=chosen, since=earlier, progress=tell)
+        result = replace(result, reservations=reservations)
         verdict = write(result, out, _report_context(result.hub_id, result.labels)) if out else document(result)
     _show(output, verdict, lines)
     if out:
         output.next(f"veen audit summary {out}")
     _end(path, verdict)
+
+
+def _trusted_for(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tuple[Reason, ...]]":
+    """Return the keys that a directory is verified under, and what is to be said about them.
+
+    A pin that the context in use implies is meant for its hub. The directory of another hub is verified under the keys
+    that it names itself, and the verdict says so.
+    """
+    from veen.core.errors import VeenError
+    from veen.fs.places import open_place
+    from veen.storage.keys.identity import read_identity
+
+    if pinned.keys is None or pinned.is_given or pinned.keys.root_pk is not None:  # a root signs any number of hubs
+        return pinned.keys, ()
+    try:
+        identity = read_identity(open_place(uri), key_map=False)
+    except (VeenError, OSError):
+        return pinned.keys, ()
+    if (fault := pinned.keys.fault(identity, ())) is None:
+        return pinned.keys, ()
+    reason = pinned.reason(fault, identity)
+    return (None, (reason,)) if reason.because is Because.COVERAGE else (pinned.keys, ())
 
 
 def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "ReportContext":
@@ -319,7 +345,9 @@ def diff(
 
     pinned = pinned_by(session, pin, no_pin)
     with failing_as("the directories cannot be compared"), output.progress("comparing"):
-        comparison = compare(one, other, _identity(identity), trusted=pinned.keys)
+        keys, reservations = _trusted_for(one, pinned)
+        comparison = compare(one, other, _identity(identity), trusted=keys)
+        comparison = replace(comparison, reservations=reservations)
         names = []
         for proof in comparison.proven:
             if out is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,8 @@ from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import EPOCH, SEQ, stream_argument
 from veen.cli.shared.text import short
 from veen.cli.shared.values import MOMENT, RANGE
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.cli.shared.pinning import PinnedKeys
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _TARGET = click.Path(dir_okay=False, path_type=Path)
+_KEY_HINT: Final = "give the key of the hub that it is from: --hub-pk HEX"
 
 
 evidence = LazyGroup(
@@ -204,9 +207,11 @@ def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, .
     \b
     veen evidence show orders.veen-evidence
     """
-    report, pinned = _verified(session, read_evidence(file), file, hub_pk, no_pin)
+    pinned = _pinned_for(session, hub_pk, no_pin)
+    report, reasons = _checked(read_evidence(file), file, pinned)
+    verdict = _verdict_of(report, pinned, reasons)
     rows = [_entry_data(entry) for entry in report.entries]
-    data = {**pinned.to_json(), **_facts(report), "entries": rows}
+    data = {**pinned.to_json(), **verdict_json(verdict), **_facts(report), "entries": rows}
 
     def human() -> None:
         output.line(_pin_line(pinned), None if pinned.keys else "warn")
@@ -216,9 +221,11 @@ def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, .
         columns = ("seq", "time", "author", "content")
         is_human = output.mode is Mode.HUMAN
         output.table(columns, ([row["seq"], row["time"], _author(row, is_human), _shown(row)] for row in rows))
+        show_verdict(output, verdict)
         _tell_claims(output, report)
 
     output.result(data, human)
+    end_by(verdict, str(file), hint=_KEY_HINT)
 
 
 def read_evidence(path: Path) -> bytes:
@@ -238,41 +245,74 @@ def verify_evidence_file(
     no_pin: bool,
     policy: "WitnessPolicy | None" = None,
 ) -> None:
-    """`veen verify` for an evidence file."""
-    report, pinned = _verified(session, data, file, hub_pk, no_pin, policy)
-    facts = {"ok": True, "kind": "evidence", "bytes": len(data), "sha256": _sha256(data), **pinned.to_json()}
-    facts |= {**_facts(report), "checks": list(report.checks)}
+    """Verify an evidence file for `veen verify`, print the verdict and end the command by it."""
+    pinned = _pinned_for(session, hub_pk, no_pin)
+    report, reasons = _checked(data, file, pinned, policy)
+    verdict = _verdict_of(report, pinned, reasons)
+    facts = {**verdict_json(verdict), "kind": "evidence", "bytes": len(data), "sha256": _sha256(data)}
+    facts |= {**pinned.to_json(), **_facts(report), "checks": list(report.checks)}
 
     def human() -> None:
         output.line(_pin_line(pinned), None if pinned.keys else "warn")
-        output.line(f"evidence verified: {file}", "good" if pinned.keys else None)
+        if verdict.is_good:
+            output.line(f"evidence verified: {file}", "good" if pinned.keys else None)
         for line in report.checks:
             output.line(f"  ok  {line}")
+        show_verdict(output, verdict)
         _tell_claims(output, report)
 
     output.result(facts, human)
+    unmet = any(reason.because is Because.POLICY for reason in reasons)
+    end_by(verdict, str(file), code="E.EVIDENCE.QUORUM" if unmet else None, hint=None if unmet else _KEY_HINT)
 
 
-def _verified(
-    session: CliSession,
-    data: bytes,
-    file: Path,
-    hub_pk: tuple[bytes, ...],
-    no_pin: bool,
-    policy: "WitnessPolicy | None" = None,
-) -> "tuple[EvidenceReport, PinnedKeys]":
-    from veen.cli.shared.failures import failure_of
+def _verdict_of(report: "EvidenceReport", pinned: "PinnedKeys", reasons: "Sequence[Reason]") -> Verdict:
+    """Return the verdict over the ranges that the file brings. The file itself states them, under signed roots."""
+    identity = None if any(reason.because is Because.COVERAGE for reason in reasons) else pinned.identity
+    compared = [
+        Coverage(log=log.label.hex(), first=first, read=last, head=last, stated_by=StatedBy.FILE, identity=identity)
+        for log in report.logs
+        for first, last in log.runs
+    ]
+    return Verdict.of(compared, reasons)
+
+
+def _pinned_for(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) -> "PinnedKeys":
+    """Return the keys that a file is verified under: those given, or else the pin of the context in use."""
     from veen.cli.shared.pinning import PinnedKeys, pinned_by
-    from veen.client.evidence_file import TrustedKeys, verify_evidence
-    from veen.core.evidence_file import EvidenceFault
+    from veen.client.evidence_file import TrustedKeys
 
     if hub_pk and no_pin:
         raise click.UsageError("give one of --hub-pk and --no-pin")
-    pinned = PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else pinned_by(session, None, no_pin)
-    try:
-        return verify_evidence(data, pinned.keys, policy), pinned
-    except EvidenceFault as exc:
-        raise failure_of(exc, f"{file}: verification FAILED") from exc
+    return PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else pinned_by(session, None, no_pin)
+
+
+def _checked(
+    data: bytes, file: Path, pinned: "PinnedKeys", policy: "WitnessPolicy | None" = None
+) -> "tuple[EvidenceReport, list[Reason]]":
+    """Check a file; return its report and the reasons why the verdict is incomplete. Bad evidence is a Fail.
+
+    A file of another hub than that of the context in use is checked under the keys that it names itself.
+    """
+    from veen.cli.shared.failures import failure_of
+    from veen.client.evidence_file import verify_evidence
+    from veen.core.evidence_file import EvidenceFault, EvidenceFile, QuorumUnmet
+    from veen.core.objects.identity import HubIdentity
+
+    keys, reasons = pinned.keys, list[Reason]()
+    while True:
+        try:
+            return verify_evidence(data, keys, policy), reasons
+        except QuorumUnmet as exc:
+            reasons.append(Reason(Because.POLICY, str(exc)))
+            policy = None
+        except EvidenceFault as exc:
+            identity = EvidenceFile.from_file(data).identity if exc.code == "E.EVIDENCE.HUB" else None
+            reason = pinned.reason(str(exc), None if identity is None else HubIdentity.from_bytes(identity))
+            if keys is None or identity is None or reason.because is Because.EVIDENCE:
+                raise failure_of(exc, f"{file}: verification FAILED") from exc
+            reasons.append(reason)
+            keys = None
 
 
 def _pin_line(pinned: "PinnedKeys") -> str:

@@ -10,8 +10,10 @@ from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.pinning import PinnedKeys, pinned_by
+from veen.cli.shared.verdicts import show_verdict, verdict_json
 from veen.cli.shared.verifying import show_checks, trusted_keys, verified
 from veen.cli.witness.args import POLICY, read_policy_file
+from veen.core.verdict import Coverage, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.core.checks import Given
@@ -71,8 +73,9 @@ def verify(
     directory, a result without a key begins with "keys not pinned": it shows that all fits together, and not whose it
     is.
 
-    Objects are CBOR, its JSON form, or hex; "-" reads standard input. Says which checks were made. Exit code 1
-    means that the evidence is bad, 2 that something needed for the check was not given.
+    Objects are CBOR, its JSON form, or hex; "-" reads standard input. The output lists the checks and what they cover.
+    Exit code 1 means that the evidence is bad, 6 that the verdict is incomplete (a policy is not met, or the file is of
+    another hub than that of the context in use), 2 that something needed for the check was not given.
 
     \b
     veen verify orders.veen-evidence --hub-pk 8a88e3dd…
@@ -114,23 +117,26 @@ def verify(
         tree_size=size,
         stream_seq=seq,
     )
-    show_checks(output, file, data, recognised.obj, _checks(session, file, recognised.obj, inputs, no_pin))
+    checks, keys = _checks(session, file, recognised.obj, inputs, no_pin)
+    show_checks(output, file, data, recognised.obj, checks, trusted=keys)
 
 
-def _checks(session: CliSession, file: Path, obj: "Wire", inputs: "Given", no_pin: bool) -> list[str]:
-    """The checks that were made: where a hub key is needed and none is given, by the pin of the context."""
+def _checks(
+    session: CliSession, file: Path, obj: "Wire", inputs: "Given", no_pin: bool
+) -> tuple[list[str], tuple[bytes, ...]]:
+    """Return the checks that were made, and the hub keys that were used: those given, else the pin of the context."""
     from veen.core.checks import MissingInput, check
     from veen.core.errors import VeenError
 
     try:
-        return check(obj, inputs)
+        return check(obj, inputs), inputs.hub_pks
     except MissingInput:
         if inputs.hub_pks or no_pin or not (keys := trusted_keys(session, ())):
-            return verified(file, obj, inputs)
+            return verified(file, obj, inputs), inputs.hub_pks
     except VeenError:
-        return verified(file, obj, inputs)
+        return verified(file, obj, inputs), inputs.hub_pks
     try:
-        return verified(file, obj, replace(inputs, hub_pks=keys))
+        return verified(file, obj, replace(inputs, hub_pks=keys)), keys
     except Fail as fail:
         if fail.code == "E.VERIFY":
             fail.hint = f"it was judged by the pin of {session.settings.hub_pk.origin}; of another hub: --hub-pk HEX"
@@ -183,15 +189,20 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
         ) from exc
     used = hub_pks or tuple(key.hub_pk for hub in portable.hubs.values() for key in hub.keys)
     origin = "--hub-pk" if hub_pks else "the export itself"
+    identity = ", ".join(f"ed25519:{key.hex()}" for key in hub_pks) or None
+    files = len(portable.manifest.files)
+    verdict = Verdict.of(
+        [Coverage(log=f"files of {directory}", read=files, head=files, stated_by=StatedBy.FILE, identity=identity)]
+    )
     data = {
         "keys": "pinned" if hub_pks else "not pinned",
         "hub_pks": [f"ed25519:{hub_pk.hex()}" for hub_pk in used],
         "hub_pks_origin": origin if used else None,
-        "ok": True,
+        **verdict_json(verdict),
         "kind": "exported identity",
         "name": portable.card.name,
         "card_id": portable.card.card_id,
-        "files": len(portable.manifest.files),
+        "files": files,
         "tokens": len(portable.tokens),
         "labels": len(portable.states),
         "entries": portable.entries,
@@ -207,7 +218,8 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
         output.line(f"exported identity verified: {directory}", good="exported identity verified")
         for hub_pk in used:
             output.line(f"hub key ed25519:{hub_pk.hex()} (from {origin})")
-        output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks"))
+        show_verdict(output, verdict)
+        output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks", "verdict"))
 
     output.result(data, human)
 

@@ -12,12 +12,14 @@ from veen.cli.shared.as_of import AsOf
 from veen.cli.shared.bulk import DATA_DIR, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, identity_options
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import send_draft
 from veen.cli.shared.overlay_values import plain
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Because, Outcome, Reason, Verdict
 
 if TYPE_CHECKING:
-    from veen.folds import FoldResult, StateClaim, Verdict, WrittenState
+    from veen.folds import FoldResult, StateCheck, StateClaim, WrittenState
     from veen.overlays.framework.fold import AnyFold
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -215,7 +217,8 @@ def verify(
     """Fold what STATE was made of once more, from the first entry on, and compare: roots, receipts, state_hash.
 
     Without STATE and --checkpoint, every state.checkpoint.v1 that the log itself has is verified. Exit code 1 means
-    that one of them is not true, and every difference is named.
+    that one of them is not true, and every difference is named. Exit code 6 means that the verdict is incomplete: the
+    log ends before the state does, your keys do not open what the state was made of, or there is no state to verify.
 
     \b
     veen fold verify ./state --data-dir ./hub
@@ -235,14 +238,14 @@ def verify(
             claims = [_claim(Path(checkpoint), label)]
         else:
             claims = list(folds.claims_in(data_dir, keys=keys, engine=place.engine, spark=spark))
-        verdicts = [
+        checks = [
             folds.verify(
                 data_dir, claim, keys=keys, engine=place.engine, spark=spark, parts=place.partitions,
                 plan=place.plan, identity=identity,
             )
             for claim in claims
         ]  # fmt: skip
-    _show_verdicts(output, verdicts)
+    _show_verdicts(output, checks)
 
 
 def _claim(path: Path, label: str | None) -> "StateClaim":
@@ -254,36 +257,98 @@ def _claim(path: Path, label: str | None) -> "StateClaim":
     return folds.StateClaim.of(body, label=None if label is None else hex32(label))
 
 
-def _show_verdicts(output: Output, verdicts: "Sequence[Verdict]") -> None:
+def _show_verdicts(output: Output, checks: "Sequence[StateCheck]") -> None:
+    verdict = Verdict.of((), ())
+    if checks:
+        verdict = Verdict.of(
+            [row for check in checks for row in check.compared],
+            [reason for check in checks for reason in _reasons(check)],
+        )
     rows = [
         {
-            "state_class": verdict.claim.state_class,
-            "state_hash": verdict.claim.state_hash.hex(),
-            "upto": [cut.to_json() for cut in verdict.claim.cuts],
-            "msg_id": plain(verdict.claim.msg_id),
-            "ok": verdict.ok,
-            "differences": [str(difference) for difference in verdict.differences],
-            "codes": [difference.code for difference in verdict.differences],
+            "state_class": check.claim.state_class,
+            "state_hash": check.claim.state_hash.hex(),
+            "upto": [cut.to_json() for cut in check.claim.cuts],
+            "msg_id": plain(check.claim.msg_id),
+            "ok": check.ok,
+            "differences": [str(difference) for difference in check.differences],
+            "codes": [difference.code for difference in check.differences],
         }
-        for verdict in verdicts
+        for check in checks
     ]
 
     def human() -> None:
-        for verdict in verdicts:
-            output.line(
-                f"{'true' if verdict.ok else 'FALSE'}  {verdict.claim.state_class} {verdict.claim.state_hash.hex()}"
-            )
-            for difference in verdict.differences:
+        for check in checks:
+            word = {Outcome.GOOD: "true", Outcome.BAD: "FALSE", Outcome.INCOMPLETE: "not known"}[check.verdict.value]
+            output.line(f"{word}  {check.claim.state_class} {check.claim.state_hash.hex()}")
+            for difference in check.differences:
                 output.line(f"  {difference}", "warn")
-        if not verdicts:
+        if not checks:
             output.line("the log has no state.checkpoint.v1 that could be verified")
+        show_verdict(output, verdict)
 
-    output.result({"ok": all(verdict.ok for verdict in verdicts), "states": rows}, human)
-    bad = [verdict for verdict in verdicts if not verdict.ok]
-    if bad:
-        raise Fail(
-            "E.VERIFY",
-            f"{len(bad)} of {len(verdicts)} states are NOT what the log says",
-            str(bad[0].differences[0]),
-            "believe the log, not the state; `veen audit run` tells whether the log itself is whole",
-        )
+    output.result({**verdict_json(verdict), "states": rows}, human)
+    bad = sum(check.verdict.value is Outcome.BAD for check in checks)
+    what = f"{bad} of {len(checks)} states are NOT what the log says" if bad else f"{len(checks)} states"
+    hint = "believe the log, not the state; `veen audit run` tells whether the log itself is whole"
+    end_by(verdict, what, hint=hint if bad else None)
+
+
+def _reasons(check: "StateCheck") -> "list[Reason]":
+    """Return what speaks against one state; a state that is made of nothing is not verified by that."""
+    nothing = [] if check.compared else [Reason(Because.COVERAGE, "a state names no label: nothing was compared")]
+    return [*(Reason(different.because, str(different)) for different in check.differences), *nothing]
+
+
+# --- repair --------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("states", metavar="STATE...", nargs=-1, required=True)
+@DATA_DIR
+@click.option("--dry-run", is_flag=True, help="Report what would change; write nothing.")
+@_PLACE
+@identity_options
+def repair(
+    output: Output, session: CliSession, states: tuple[str, ...], data_dir: str, dry_run: bool, place: LogPlace
+) -> None:
+    """Find written states that other keys than yours may have read, and fold them again.
+
+    Earlier releases went on from a state whatever keys it was read with, so entries that were sealed to the first
+    reader stayed left out. STATE is a directory that --out of `veen fold run` has written. States in gold tables are
+    made anew by the next `veen table load --fold NAME`.
+
+    \b
+    veen fold repair ./state --data-dir ./hub
+    veen fold repair ./state ./other-state --data-dir ./hub --dry-run
+    """
+    from veen import folds
+
+    keys = place.keys(session)
+    place = place.resolved(output, data_dir)
+    with output.progress("folding again") as progress, place.spark("veen fold", progress) as spark:
+        done = [
+            folds.repair(state, data_dir, keys=keys, engine=place.engine, spark=spark, dry_run=dry_run)
+            for state in states
+        ]
+    rows = [
+        {
+            "state": state.path,
+            "overlay": state.fold,
+            "why": state.why,
+            "before": state.before.hex(),
+            "after": state.after.hex(),
+            "changed": state.is_changed,
+            "written": state.is_written,
+        }
+        for state in done
+    ]
+
+    def human() -> None:
+        for state in done:
+            word = "left alone" if state.why is None else "changed" if state.is_changed else "as it was"
+            output.line(f"{word}  {state.path} {state.fold} {state.after.hex()}")
+            if state.why is not None:
+                output.line(f"  {state.why}")
+
+    output.result({"states": rows, "changed": sum(state.is_changed for state in done)}, human)

@@ -24,6 +24,7 @@ fold = LazyGroup(
     "fold",
     help="What streams amount to: any overlay, recomputed from the log, at any moment of it.",
     table={
+        "repair": ("veen.cli.fold.data:repair", "Fold states again that other keys may have read."),
         "verify": ("veen.cli.fold.data:verify", "Fold the same prefix again and compare with a state or checkpoint."),
     },
 )

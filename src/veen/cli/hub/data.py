@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,13 @@ import click
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
-from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, pinned_by
+from veen.cli.shared.output import Output, output_options
+from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, pinned_by
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
+    from veen.core.objects.identity import HubIdentity
     from veen.storage.findings import Level
     from veen.verify.directory import Report
 
@@ -38,8 +42,9 @@ def verify_data(
     The hub may run meanwhile, and no private key is needed. Whose log it is shows the pinned key: by default that of
     the context in use; without one the report begins with "keys not pinned".
 
-    Exit code 1 means that evidence is bad and names where. What can be made again from the log (index, node store)
-    is told, and is exit code 6.
+    Exit code 1 means that evidence is bad; the output names where. Exit code 6 means that the verdict is incomplete:
+    the directory has no entries, files that are derived from the log (index, node store) are damaged, or the pin of the
+    context in use is that of another hub. docs/verdicts.md explains what a verdict covers.
     """
     check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
 
@@ -56,12 +61,10 @@ def check_data(
             existing(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
         )
     findings = [finding for report in reports for finding in report.findings]
-    bad = [finding for finding in findings if finding.severity == "error" and finding.code != "rebuildable"]
-    bad.sort(key=lambda finding: finding.code != "pin")  # whose log it is comes before what is wrong with it
-    repairable = [finding for finding in findings if finding.code == "rebuildable"]
+    verdict = _verdict_of(reports, pinned, _claimed_identity(data_dir))
     data = {
         **pinned.to_json(),
-        "ok": not bad and not repairable,
+        **verdict_json(verdict),
         "level": reports[0].level,
         "sections": [_section(report) for report in reports],
     }
@@ -74,21 +77,64 @@ def check_data(
             where = "origin: " if number else ""
             entries, labels = sum(label.size for label in report.labels.values()), len(report.labels)
             output.line(f"{where}{labels} labels, {entries} entries, {report.counts.get('signatures', 0)} signatures")
-        if data["ok"]:
+        if structure:
+            output.line("signatures were not verified: --structure", "warn")
+        show_verdict(output, verdict)
+        if verdict.is_good:
             output.line(f"{data_dir}: verified", good=": verified")
 
     output.result(data, human)
-    if bad:
-        cause = f"{bad[0].path}, byte {bad[0].offset}: {bad[0].message}"
-        hint = "keep the directory as evidence and restore from a replica or a clone"
-        raise bad_directory(bad[0].code, f"{data_dir}: verification FAILED", cause, hint)
-    if repairable:
-        raise Fail(
-            "E.INDEX",
-            f"{data_dir}: the log is good, but what is derived from it is not",
-            f"{repairable[0].path}: {repairable[0].message}",
-            f"veen hub rebuild-index {data_dir}",
+    is_pin = any(finding.code == "pin" for finding in findings)
+    hints = {
+        Because.EVIDENCE: "keep the directory as evidence and restore from a replica or a clone",
+        Because.DERIVED: f"veen hub rebuild-index {data_dir}",
+    }
+    first = verdict.first
+    end_by(
+        verdict,
+        f"{data_dir}: verification FAILED" if verdict.value is Outcome.BAD else str(data_dir),
+        code="E.VERIFY.PIN" if is_pin and verdict.value is Outcome.BAD else None,
+        hint=PIN_HINT if is_pin else hints.get(first.because) if first else None,
+    )
+
+
+def _verdict_of(reports: "Sequence[Report]", pinned: PinnedKeys, identity: "HubIdentity | None") -> Verdict:
+    """Return the verdict over a directory and, in a fork, its origin. Their own files state their heads.
+
+    `identity` is the one that the directory claims.
+    """
+    compared = [
+        Coverage(
+            log=f"origin {label.hex()}" if number else label.hex(),
+            read=summary.size,
+            head=summary.size,
+            stated_by=StatedBy.OWN_FILES,
+            identity=None if number else pinned.identity,
         )
+        for number, report in enumerate(reports)
+        for label, summary in sorted(report.labels.items())
+    ]
+    errors = [finding for report in reports for finding in report.findings if finding.severity == "error"]
+    errors.sort(key=lambda finding: finding.code != "pin")  # whose log it is comes before what is wrong with it
+    reasons = []
+    for finding in errors:
+        text = f"{finding.path}, byte {finding.offset}: {finding.message}"
+        if finding.code == "pin":
+            reasons.append(pinned.reason(text, identity))
+        else:
+            because = Because.DERIVED if finding.code == "rebuildable" else Because.EVIDENCE
+            reasons.append(Reason(because, text))
+    return Verdict.of(compared, reasons)
+
+
+def _claimed_identity(data_dir: Path) -> "HubIdentity | None":
+    from veen.core.errors import VeenError
+    from veen.storage.keys.identity import read_identity
+
+    try:
+        return read_identity(existing(data_dir))
+    except (VeenError, OSError):
+        return None
 
 
 def _section(report: "Report") -> dict[str, Any]:
@@ -220,37 +266,64 @@ def clone(
         copy = data_fs(target)
         at_rest = outcomes.clone(original, copy, with_keys=with_keys)
     data: dict[str, Any] = {"source_was_running": not at_rest, "with_keys": with_keys, "verified": verify}
+    verdict = Verdict.of(())
     if verify:
         with failing_as(f"{target}: the copy does not verify"):
             reports = verify_all(copy, pin=pinned.keys)
         data.update(pinned.to_json())
-        errors = [finding for report in reports for finding in report.errors]
-        if errors:
-            errors.sort(key=lambda finding: finding.code != "pin")  # whose log it is comes before what is wrong with it
-            raise Fail(
-                "E.VERIFY", f"{target}: the copy does not verify", str(errors[0]), f"veen hub verify-data {source}"
-            )
+        verdict = _verdict_of(reports, pinned, _claimed_identity(target))
+        if verdict.value is Outcome.BAD:
+            end_by(verdict, f"{target}: the copy does not verify", hint=f"veen hub verify-data {source}")
+        data |= {"verified": verdict.is_good, "verdict": verdict.to_json()}
         data["entries"] = sum(label.size for label in reports[0].labels.values())
 
     def human() -> None:
         if verify:
             output.line(pinned.line(), "warn" if pinned.keys is None else None)
-        output.line(f"cloned {source} to {target}{' (verified)' if verify else ''}")
+            show_verdict(output, verdict)
+        output.line(f"cloned {source} to {target}{' (verified)' if data['verified'] else ''}")
         if with_keys:
             output.say("Both are the same hub now. Never run both: each would prove the other dishonest.")
 
     output.result(data, human)
 
 
+class _Cut(click.ParamType["tuple[bytes, int]"]):
+    """A label in hex and the last position to keep of it: LABEL=SEQ."""
+
+    name = "cut"
+
+    def convert(
+        self, value: "str | tuple[bytes, int]", param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[bytes, int]:
+        if isinstance(value, tuple):
+            return value
+        label, _, seq = value.partition("=")
+        try:
+            label_bytes = bytes.fromhex(label)
+        except ValueError:
+            label_bytes = b""
+        if len(label_bytes) != 32 or not seq.isdecimal():
+            self.fail(f"{value}: expected a label in 64 hex digits, '=', and a number", param, ctx)
+        return label_bytes, int(seq)
+
+
 @click.command()
 @click.argument("source", type=DATA_DIR)
 @click.argument("target", type=DATA_DIR)
-@click.option("--upto", multiple=True, metavar="LABEL=SEQ", help="Keep only so much of a label; default: all of it.")
+@click.option(
+    "--upto", type=_Cut(), multiple=True, metavar="LABEL=SEQ", help="Keep only so much of a label; default: all of it."
+)
 @click.option("--same-identity", is_flag=True, help="Disaster recovery only: go on under the keys of SOURCE.")
 @ACCEPT_CLOCK
 @output_options
 def fork(
-    output: Output, source: Path, target: Path, upto: tuple[str, ...], same_identity: bool, accept_clock: bool
+    output: Output,
+    source: Path,
+    target: Path,
+    upto: tuple[tuple[bytes, int], ...],
+    same_identity: bool,
+    accept_clock: bool,
 ) -> None:
     """Begin a new hub in TARGET from the log of SOURCE, whose hub must be stopped. Both verify afterwards.
 
@@ -262,7 +335,7 @@ def fork(
     from veen.storage.copies.copying import check_apart
     from veen.storage.keys.identity import read_identity
 
-    cuts = dict(_cut(text) for text in upto)
+    cuts = dict(upto)
     with failing_as("the hub cannot be forked"):
         original = existing(source)
         check_apart(source, target)
@@ -287,14 +360,3 @@ def fork(
             output.say("SOURCE must never run again: its receipts beyond the prefix prove equivocation.")
 
     output.result(data, human)
-
-
-def _cut(text: str) -> tuple[bytes, int]:
-    label, _, seq = text.partition("=")
-    try:
-        label_bytes = bytes.fromhex(label)
-        if len(label_bytes) != 32 or not seq.isdecimal():
-            raise ValueError
-    except ValueError as exc:
-        raise click.UsageError(f"--upto {text}: expected a label in 64 hex digits, '=', and a number") from exc
-    return label_bytes, int(seq)

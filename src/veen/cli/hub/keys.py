@@ -12,6 +12,7 @@ from veen.cli.hub.client import HUB_FLAGS, open_hub
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of, pin_for_clients
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
+from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 
 if TYPE_CHECKING:
@@ -209,12 +210,18 @@ def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
 @key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
 @HUB_FLAGS
 @click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
+@click.option(
+    "--request-id",
+    type=hex32,
+    help="Id of this request, 64 hex digits: repeated with the same id, it adds no second key. Default: a new one.",
+)
 @ACCEPT_CLOCK
 @output_options
 def rotate(
     output: Output,
     data_dir: Path | None,
     overlap: str,
+    request_id: bytes | None,
     accept_clock: bool,
     **flags: str | None,
 ) -> None:
@@ -230,11 +237,13 @@ def rotate(
     if (data_dir is None) == (flags["hub"] is None):
         raise click.UsageError("give the data directory or --hub")
     seconds = _seconds(overlap, "--overlap")
+    request_id = request_id or os.urandom(32)
     if data_dir is not None and holder_of(existing(data_dir)) is None:
-        data = _rotate_at_rest(data_dir, seconds, accept_clock)
+        data = _rotate_at_rest(data_dir, seconds, request_id, accept_clock)
     else:
         with open_hub(output, data_dir=data_dir, **flags) as running:
-            data = _rotate_live(running, seconds)
+            data = _rotate_live(running, seconds, request_id)
+    data["request_id"] = request_id.hex()
     output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
     if data_dir is not None:
         output.next(f"veen hub key verify-rotation {data_dir}")
@@ -250,16 +259,18 @@ def _seconds(text: str, option: str) -> int:
     return seconds
 
 
-def _rotate_at_rest(data_dir: Path, overlap_seconds: int, accept_clock: bool) -> dict[str, Any]:
+def _rotate_at_rest(data_dir: Path, overlap_seconds: int, request_id: bytes, accept_clock: bool) -> dict[str, Any]:
     from veen.hub.api.rotation import rotate_at_rest
 
     with failing_as("the key cannot be rotated"):
-        identity = rotate_at_rest(existing(data_dir), int(time.time()), overlap_seconds, accept_clock=accept_clock)
+        identity = rotate_at_rest(
+            existing(data_dir), int(time.time()), overlap_seconds, request_id=request_id, accept_clock=accept_clock
+        )
     return _rotated(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
 
 
-def _rotate_live(hub: "HubApi", overlap_seconds: int) -> dict[str, Any]:
-    _, rotation = hub.rotate_key(overlap_seconds)
+def _rotate_live(hub: "HubApi", overlap_seconds: int, request_id: bytes) -> dict[str, Any]:
+    _, rotation = hub.rotate_key(overlap_seconds, request_id=request_id)
     return _rotated(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
 
 
@@ -290,3 +301,62 @@ def verify_rotation(output: Output, data_dir: Path | None) -> None:
             output.line(f"  ok  {line}")
 
     output.result({"ok": True, "checks": checks}, human)
+
+
+@key.verb("repair", "Find and repair two rotations that ran at the same time.")
+@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
+@click.option("--dry-run", is_flag=True, help="Report what is found and change nothing.")
+@output_options
+def repair(output: Output, data_dir: Path | None, dry_run: bool) -> None:
+    """Find two rotations that retire one key, and make the identity go on with one of them. The hub must be stopped.
+
+    Releases before request ids could write such a pair, after which a hub does not start. The log is read for
+    signatures of both keys. A key that signed nothing is given up: its private key is removed, and its record stays in
+    the control journal without effect. If both keys signed something, nothing is changed.
+
+    \b
+    veen hub key repair ./hub --dry-run
+    veen hub key repair ./hub
+    """
+    from veen.storage.maintenance import rotation_repair as storage
+
+    if data_dir is None:
+        raise click.UsageError("give the data directory")
+    with failing_as(f"{data_dir}: the rotations cannot be repaired"):
+        fs = existing(data_dir)
+        with fs.lock():
+            conflicts = storage.open_conflicts(fs)
+            unrepaired = any(conflict.choice is None for conflict in conflicts)
+            if conflicts and (unrepaired or not dry_run):
+                storage.repair_rotations(fs, conflicts)
+    rows: list[dict[str, Any]] = [
+        {
+            "retired": f"ed25519:{conflict.retired_pk.hex()}",
+            "keys": [
+                {
+                    "hub_pk": f"ed25519:{candidate.body.hub_pk.hex()}",
+                    "control_seq": candidate.record.seq,
+                    "signatures": candidate.signatures,
+                    "chosen": candidate is conflict.choice,
+                }
+                for candidate in conflict.candidates
+            ],
+            "clients_follow": conflict.is_followed,
+        }
+        for conflict in conflicts
+    ]
+
+    def human() -> None:
+        for row in rows:
+            output.line(f"two rotations retire {row['retired']}")
+            for candidate in row["keys"]:
+                state = "in force" if candidate["chosen"] else "void"
+                output.line(f"  {candidate['hub_pk']}: {candidate['signatures']} signatures, {state}")
+            if not row["clients_follow"]:
+                output.line("  clients that pinned an older key must pin the key that is in force", "warn")
+        if not rows:
+            output.line("no two rotations retire one key")
+        else:
+            output.line("nothing was changed" if dry_run else "repaired")
+
+    output.result({"conflicts": rows, "repaired": bool(rows) and not dry_run}, human)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from veen.client.transport.hubapi import HubApi
     from veen.core.objects.checkpoint import Checkpoint
     from veen.core.objects.tooling import ReadyResponse
+
+_WARNED: Final = {  # metrics that are not 0 while an operator should look
+    "veen_replicas_unknown": "a replica that `replicas` names cannot be asked whether it was promoted: see the log",
+    "veen_outer_halted": "the outer log signs nothing any more: see the log",
+    "veen_evidence_files": "somebody proved that this hub signed two histories: see evidence/",
+}
 
 
 @click.command()
@@ -43,9 +49,48 @@ def status(output: Output, hub: "HubApi") -> None:
         ("stream_scope", about.stream_scope),
         ("capabilities", "required" if about.capability_gating else "optional"),
     ]
+    background, warnings = _background(hub)
+    rows.append(("background", _background_text(background)))
+    rows += [("warning", warning) for warning in warnings]
     about_json = {**named(about), "hub_pk": f"ed25519:{about.hub_pk.hex()}"}
     data = {**dict(rows), "ready": ready.to_json(), "status": about_json, "labels": labels}
+    data |= {"background": background, "warnings": warnings}
+    data.pop("warning", None)
     output.result(data, lambda: output.fields(rows))
+
+
+def _background(hub: "HubApi") -> "tuple[list[dict[str, Any]] | None, list[str]]":
+    """Return the tasks beside the log, None if the caller may not see them, and what an operator should look at."""
+    from veen.client.errors import HubRefused
+    from veen.client.transport.hubapi import metric_samples
+
+    try:
+        samples = metric_samples(hub.metrics())
+    except HubRefused:
+        return None, []
+    prefix, end = 'veen_background_restarts_total{task="', '"}'
+    tasks = [
+        {
+            "task": task,
+            "restarts": int(value or 0),
+            "running": samples.get(f'veen_background_running{{task="{task}"}}') == 1,
+        }
+        for name, value in samples.items()
+        if name.startswith(prefix)
+        for task in [name.removeprefix(prefix).removesuffix(end)]
+    ]
+    return tasks, [text for metric, text in _WARNED.items() if samples.get(metric)]
+
+
+def _background_text(tasks: "list[dict[str, Any]] | None") -> str:
+    if tasks is None:
+        return "not shown without a token"
+    restarted = [
+        f"{row['task']} restarted {row['restarts']} times" + ("" if row["running"] else ", waits for its restart")
+        for row in tasks
+        if row["restarts"]
+    ]
+    return "; ".join(restarted) or "all tasks run"
 
 
 def _readiness(ready: "ReadyResponse") -> str:

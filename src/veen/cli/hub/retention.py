@@ -95,12 +95,13 @@ def apply(output: Output, data_dir: Path, payloads: str, receipts: str, accept_c
         policy = _policy(payloads, receipts)
         fs = existing(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
+            hub.store.retire()  # what a crash left in the journal is in the index then, and so in the plan
             index = Index(fs)
             try:
                 steps = storage.plan(index, policy, hub.hub_ts)
             finally:
                 index.close()
-            storage.apply(fs, steps, hub.journal)
+            steps = storage.apply(fs, steps, hub.journal, dropped=hub.store.dropped)
             hub.store.retire()  # the chunks go, and the index says so
             attachments = erase_attachments(fs)
     _tell(output, "erased", _rows(steps), attachments)
@@ -137,3 +138,86 @@ def show(output: Output, data_dir: Path) -> None:
         )
 
     output.result({"labels": rows}, human)
+
+
+@retention.verb("check", "Find receipts that were erased too early, and erased files that came back.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@click.option("--receipts", help="Age after which the policy lets receipts go, 0 for never. Default: not known.")
+@click.option("--remove-leftovers", is_flag=True, help="Remove erased files that came back.")
+@ACCEPT_CLOCK
+@output_options
+def check(output: Output, data_dir: Path, receipts: str | None, remove_leftovers: bool, accept_clock: bool) -> None:
+    """Find what earlier releases damaged. The hub must be stopped.
+
+    They could erase receipts together with payloads although the policy keeps them, and compression could write an
+    erased chunk back. Without --receipts, a chunk is suspicious if payloads and receipts went within an hour.
+
+    Erased receipts cannot be restored here: the control journal says that they were erased, and that is signed. Copies
+    that senders kept stay valid, and a clone or replica made before has them still. Proofs can still be made. Files
+    that came back are removed with --remove-leftovers.
+
+    \b
+    veen hub retention check --data-dir ./hub --receipts 0
+    """
+    from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+    from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
+    from veen.hub.process.at_rest import at_rest
+    from veen.storage.index import Index
+    from veen.storage.maintenance import retention as storage
+
+    with failing_as("the directory cannot be checked"):
+        periods = None if receipts is None else _policy(receipts if receipts != "0" else "1s", receipts).periods
+        fs = existing(data_dir)
+        with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
+            hub.store.retire()  # what a crash left in the journal is in the index then
+            index = Index(fs)
+            try:
+                erased = storage.find_erased_receipts(fs, index)
+                leftovers = storage.find_leftovers(fs, index)
+                sizes = {row.label: row.size for row in index.labels()}
+            finally:
+                index.close()
+            if remove_leftovers:
+                for path in leftovers:
+                    fs.remove(path)
+    early = [chunk for chunk in erased if chunk.is_early(periods)]
+    why = "within an hour of the payloads" if periods is None else "although the policy keeps them"
+    reasons = [
+        Reason(
+            Because.POLICY,
+            f"{chunk.label.hex()}: the receipts of entries {chunk.start_seq} to {chunk.end_seq} were erased {why}",
+        )
+        for chunk in early
+    ]
+    if not remove_leftovers:
+        reasons += [Reason(Because.POLICY, f"{path}: was erased and is here again") for path in leftovers]
+    verdict = Verdict.of(
+        [
+            Coverage(log=label.hex(), read=size, head=size, stated_by=StatedBy.OWN_FILES, identity=None)
+            for label, size in sorted(sizes.items())
+        ],
+        reasons,
+    )
+    rows = [
+        {
+            "label": chunk.label.hex(),
+            "start_seq": chunk.start_seq,
+            "end_seq": chunk.end_seq,
+            "payloads_erased_at": chunk.payloads_at,
+            "receipts_erased_at": chunk.receipts_at,
+            "early": chunk in early,
+        }
+        for chunk in erased
+    ]
+    data = {
+        **verdict_json(verdict),
+        "erased_receipts": rows,
+        "leftovers": leftovers,
+        "leftovers_removed": remove_leftovers and bool(leftovers),
+    }
+    output.result(data, lambda: show_verdict(output, verdict))
+    end_by(
+        verdict,
+        "retention",
+        hint="erased receipts cannot be restored here; ask senders, or a clone or replica made before, for theirs",
+    )

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.shared.output import Fail
+from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
+    from veen.kube.cluster import Cluster
     from veen.kube.objects import HubFacts, Manifest
     from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant, Universe
@@ -22,6 +24,16 @@ UNIVERSE = click.option(
     show_default=True, help="The universe; its keys are in the directory `keys` beside it.",
 )  # fmt: skip
 CONTEXT = click.option("--kube-context", "context", required=True, help="The context of kubectl; there is no default.")
+WITHIN = click.option(
+    "--within", type=SPAN, default="10m", show_default=True, help="How long a pod or a self-test may take."
+)
+WORKLOADS = ("StatefulSet", "Deployment")
+
+
+def is_hub(manifest: "Manifest") -> bool:
+    """Return True for the workload of a hub."""
+    labels = manifest["metadata"].get("labels", {})
+    return manifest["kind"] in WORKLOADS and labels.get("app.kubernetes.io/component") == "hub"
 
 
 def keys_of(path: Path) -> Path:
@@ -65,6 +77,32 @@ def secrets_of(universe: "Universe", path: Path) -> "list[Manifest]":
     places = [(hub, NamespaceKeys(keys_of(path), namespace_of(hub))) for hub in (None, *universe.tenants)]
     bridges = [bridge_place(universe, path, bridge.name).bridge_secret(bridge.name) for bridge in universe.bridges]
     return [o for hub, place in places for o in place.secrets(hub)] + [o for o in bridges if o is not None]
+
+
+def settle_births(cluster: "Cluster", universe: "Universe", path: Path) -> list[str]:
+    """Remove the birth certificates of hubs that are ready; return their namespaces.
+
+    A hub that is ready has begun its log. With a certificate a later pod on a blank volume would begin a second log
+    under the same key, which proves an honest hub dishonest (D-121). The file here goes first: whatever happens then,
+    no Secret is made with it again. Pods that run keep what they have mounted; the next one finds a Secret without it.
+    """
+    from veen.kube.objects import keys_secret_of, namespace_of
+    from veen.kube.render import to_yaml
+    from veen.kube.secrets import BIRTH_FILE, NamespaceKeys
+
+    ready = {hub.namespace for hub in cluster.hubs() if hub.ready}
+    settled = []
+    for hub in (None, *universe.tenants):
+        place = NamespaceKeys(keys_of(path), namespace_of(hub))
+        if place.namespace not in ready:
+            continue
+        place.drop_birth()
+        name = place.facts().keys_secret or keys_secret_of(hub)
+        if BIRTH_FILE in cluster.secret_files(place.namespace, name):
+            cluster.delete("secret", place.namespace, name)
+            cluster.create(to_yaml(o for o in place.secrets(hub) if o["metadata"]["name"] == name))
+            settled.append(place.namespace)
+    return settled
 
 
 def bridge_place(universe: "Universe", path: Path, name: str) -> "NamespaceKeys":

@@ -9,13 +9,16 @@ import click
 from veen.cli.kube.common import (
     CONTEXT,
     UNIVERSE,
+    WITHIN,
     documents,
+    is_hub,
     keys_of,
     local_failure,
     mounted_secrets,
     parse,
     read_text,
     secrets_of,
+    settle_births,
     universe_of,
 )
 from veen.cli.lazy import LazyGroup
@@ -193,9 +196,13 @@ def validate(
 @kube.verb("apply", "Bring a cluster to what universe.toml says.")
 @UNIVERSE
 @CONTEXT
+@WITHIN
 @output_options
-def apply(output: Output, path: Path, context: str) -> None:
+def apply(output: Output, path: Path, context: str, within: int) -> None:
     """Bring a cluster to what universe.toml says. Secrets that are there stay, self-tests run again.
+
+    A new hub is waited for. When it is ready, its birth certificate is removed here and from its Secret: from then on
+    it refuses a blank volume, instead of beginning a second log under the same key.
 
     \b
     veen kube apply --kube-context prod
@@ -203,6 +210,7 @@ def apply(output: Output, path: Path, context: str) -> None:
     from veen.kube.cluster import Cluster
     from veen.kube.objects import namespace_of
     from veen.kube.render import manifests, to_yaml
+    from veen.kube.secrets import NamespaceKeys
 
     universe, facts = universe_of(path)
     cluster = Cluster(context)
@@ -220,7 +228,14 @@ def apply(output: Output, path: Path, context: str) -> None:
         cluster.create(to_yaml(missing))
     cluster.apply(to_yaml(o for o in objects if o["kind"] != "Job"))
     cluster.run_jobs([o for o in objects if o["kind"] == "Job"])
-    output.result({"context": context, "objects": len(objects), "secrets_created": len(missing)})
+    newborn = {name for name in names if NamespaceKeys(keys_of(path), name).has_birth}
+    for workload in objects:
+        if is_hub(workload) and workload["metadata"]["namespace"] in newborn:
+            cluster.wait_rollout(workload, within)
+    settled = settle_births(cluster, universe, path)
+    output.result(
+        {"context": context, "objects": len(objects), "secrets_created": len(missing), "births_settled": settled}
+    )
     output.next(f"veen kube status --kube-context {context}")
 
 
@@ -259,10 +274,11 @@ def status(output: Output, path: Path, context: str) -> None:
     wanted = {
         (o["metadata"]["namespace"], o["metadata"]["name"]): o["metadata"]["annotations"]
         for o in manifests(universe, facts)
-        if o["kind"] in ("Deployment", "StatefulSet")
-        and o["metadata"]["labels"]["app.kubernetes.io/component"] == "hub"
+        if is_hub(o)
     }
-    present = {(hub.namespace, hub.name): hub for hub in Cluster(context).hubs()}
+    cluster = Cluster(context)
+    settle_births(cluster, universe, path)
+    present = {(hub.namespace, hub.name): hub for hub in cluster.hubs()}
     with output.records("hubs", ("namespace", "state", "ready", "version", "configuration")) as records:
         for place in sorted(wanted.keys() | present.keys()):
             hub, annotations = present.get(place), wanted.get(place)
@@ -295,10 +311,14 @@ def _state(is_ready: bool, is_there: bool, is_wanted: bool) -> str:
 def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) -> None:
     """Delete the namespace of a tenant: its hub, its log, its Secrets. Keys and universe.toml here stay.
 
+    The birth certificate of a durable hub is removed first: `apply` brings the hub back only with a volume that has its
+    log. To begin anew, destroy the tenant and make another one.
+
     \b
     veen kube delete team1-dev --kube-context stage --yes
     """
     from veen.kube.cluster import Cluster
+    from veen.kube.secrets import NamespaceKeys
 
     universe, _ = universe_of(path)
     namespace = universe.tenant(tenant_id).namespace
@@ -306,5 +326,6 @@ def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) 
         if not output.may_ask:
             raise click.UsageError("nobody can be asked here; add --yes")
         click.confirm(f"Delete namespace {namespace} in {context}, its log included?", abort=True, err=True)
+    NamespaceKeys(keys_of(path), namespace).drop_birth()
     Cluster(context).delete_namespace(namespace)
     output.result({"namespace": namespace, "context": context, "deleted": True})

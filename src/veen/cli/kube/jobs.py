@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.kube.common import CONTEXT, UNIVERSE, hub_named, universe_of
-from veen.cli.kube.lifecycle import WITHIN, failed_selftest
+from veen.cli.kube.common import CONTEXT, UNIVERSE, WITHIN, hub_named, universe_of
+from veen.cli.kube.lifecycle import failed_selftest
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import several
 from veen.cli.shared.output import Fail, Output, output_options

@@ -11,27 +11,24 @@ import click
 from veen.cli.kube.common import (
     CONTEXT,
     UNIVERSE,
+    WITHIN,
+    WORKLOADS,
     bridge_place,
     edit_universe,
     hub_named,
+    is_hub,
     keys_of,
     local_failure,
     universe_of,
 )
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
     from veen.kube.cluster import Cluster
     from veen.kube.objects import Manifest
     from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant
-
-_WORKLOADS = ("StatefulSet", "Deployment")
-WITHIN = click.option(
-    "--within", type=SPAN, default="10m", show_default=True, help="How long a pod or a self-test may take."
-)
 
 
 @click.command("upgrade")
@@ -65,9 +62,9 @@ def upgrade(output: Output, version: str, path: Path, context: str, within: int,
         inside = [o for o in steady if o["metadata"].get("namespace") == namespace]
         output.note(f"{namespace}: applying version {version}")
         cluster.apply(to_yaml(inside))
-        for workload in (o for o in inside if o["kind"] in _WORKLOADS):
+        for workload in (o for o in inside if o["kind"] in WORKLOADS):
             cluster.wait_rollout(workload, within)
-            hubs += workload["metadata"]["labels"]["app.kubernetes.io/component"] == "hub"
+            hubs += is_hub(workload)
     jobs = [o for o in objects if o["kind"] == "Job"]
     cluster.run_jobs(jobs)
     if not no_selftest:
@@ -154,13 +151,7 @@ def _rotate_in(
 
     universe, facts = universe_of(path)
     cluster = Cluster(context)
-    (workload,) = (
-        o
-        for o in manifests(universe, facts)
-        if o["kind"] in _WORKLOADS
-        and o["metadata"]["namespace"] == keys.namespace
-        and o["metadata"]["labels"]["app.kubernetes.io/component"] == "hub"
-    )
+    (workload,) = (o for o in manifests(universe, facts) if is_hub(o) and o["metadata"]["namespace"] == keys.namespace)
     secret = next(o for o in keys.secrets(tenant) if o["metadata"]["name"] == facts[keys.namespace].keys_secret)
     if not cluster.has("secret", keys.namespace, secret["metadata"]["name"]):
         cluster.create(to_yaml([secret]))

@@ -27,10 +27,10 @@ label_class: Final = Noun(
 _TARGET: Final = argument("target")
 
 
-def _fold(realm: AdminRealm) -> "LabelClassFold":
+def _fold(session: CliSession, realm: AdminRealm) -> "LabelClassFold":
     from veen.overlays.naming.label_class import LabelClassFold
 
-    return LabelClassFold(realm.realm_id, emitters=realm.emitters)
+    return LabelClassFold(realm.realm_id, emitters=realm.emitters(session, realm.class_stream()))
 
 
 def _labels(session: CliSession, text: str) -> dict[bytes, str]:
@@ -86,13 +86,14 @@ def _set(
     stream = realm.class_stream()
     if keys:
         make_keys(session, stream)  # before the identity is in use for reading the hub
+    realm.announce(session, stream)
     for label, name in _labels(session, target).items():
 
         def draft(label: bytes = label) -> "Draft":
             return classify(label, class_name, sensitivity=sensitivity, retention_hint=retention)
 
         facts = {"target": name, "classified": label, "class": class_name, "stream": stream}
-        yield Outgoing(stream, draft, facts, fold=lambda: _fold(realm))
+        yield Outgoing(stream, draft, facts, fold=lambda: _fold(session, realm))
 
 
 def _row(label: bytes, entry: Any) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def _row(label: bytes, entry: Any) -> dict[str, Any]:
 @label_class.read("list", "The labels that have a class.")
 def _list(session: CliSession, realm: AdminRealm, view: View) -> None:
     """The labels of a realm that have a class."""
-    folded = state_of(session, _fold(realm), [realm.class_stream()], view)
+    folded = state_of(session, _fold(session, realm), [realm.class_stream()], view)
     rows = [_row(label, entry) for label, entry in folded.state.labels.items()]
     columns = ("label", "class", "sensitivity", "retention_hint")
     show_rows(session, folded, "labels", rows, columns, headings=("label", "class", "sensitivity", "retention"))
@@ -113,7 +114,7 @@ def _list(session: CliSession, realm: AdminRealm, view: View) -> None:
 @label_class.read("show", "The class of a stream or label, and what it advises.", _TARGET)
 def _show(session: CliSession, target: str, realm: AdminRealm, view: View) -> None:
     """The class of TARGET (a stream, or label:HEX), and what it advises. A label without a class is no fault."""
-    folded = state_of(session, _fold(realm), [realm.class_stream()], view)
+    folded = state_of(session, _fold(session, realm), [realm.class_stream()], view)
     rows = []
     for label in _labels(session, target):
         entry = folded.state.class_of(label)

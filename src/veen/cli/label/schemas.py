@@ -12,7 +12,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import Noun, Outgoing
 from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.overlay_commands import absent, show_folded, state_of
+from veen.cli.shared.overlay_commands import absent, make_keys, show_folded, state_of
 from veen.cli.shared.overlay_values import HEX32, plain
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ schema: Final = Noun(
 _SEALED: Final = bytes(32)  # in place of the schema of an entry that the keys do not open
 
 
-def _fold(realm: AdminRealm) -> "SchemaRegistryFold":
+def _fold(session: CliSession, realm: AdminRealm) -> "SchemaRegistryFold":
     from veen.overlays.naming.schema_registry import SchemaRegistryFold
 
-    return SchemaRegistryFold(realm.realm_id, emitters=realm.emitters)
+    return SchemaRegistryFold(realm.realm_id, emitters=realm.emitters(session, realm.schema_stream()))
 
 
 def _row(schema_id: bytes, entry: Any) -> dict[str, Any]:
@@ -76,12 +76,14 @@ def _register(
     ident = id_of(name) if schema_id is None else schema_id
     number = version or name.rpartition(".")[2]
     stream = realm.schema_stream()
+    if keys:
+        make_keys(session, stream)  # before the identity is in use for reading the hub
+    realm.announce(session, stream)
     return Outgoing(
         stream,
         lambda: register(ident, name, number, ts=int(time.time()), doc_url=doc_url, owner=owner),
         {"schema_id": ident, "name": name, "version": number, "stream": stream},
-        fold=lambda: _fold(realm),
-        make_keys=keys,
+        fold=lambda: _fold(session, realm),
     )
 
 
@@ -90,7 +92,7 @@ def _register(
 )
 def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -> None:
     """The schemas that are registered in a realm."""
-    folded = state_of(session, _fold(realm), [realm.schema_stream()], view)
+    folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
     rows = [_row(schema_id, entry) for schema_id, entry in folded.state.schemas.items()]
     output = session.output
 
@@ -111,7 +113,7 @@ def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> No
     """What is registered of SCHEMA, a name or an id of 64 hex digits."""
     from veen.core.schema_id import schema_id as id_of
 
-    folded = state_of(session, _fold(realm), [realm.schema_stream()], view)
+    folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
     ident = id_of(schema)
     entry = folded.state.schemas.get(ident)
     if entry is None:
@@ -142,7 +144,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: 
     """
     from veen.cli.shared.folding import events_of, fold_streams
 
-    registry = fold_streams(session, _fold(realm), [realm.schema_stream()]).state
+    registry = fold_streams(session, _fold(session, realm), [realm.schema_stream()]).state
     used: dict[bytes, int] = {}
     with output.progress("reading"):
         for event in events_of(session, streams):

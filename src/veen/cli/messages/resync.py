@@ -49,6 +49,8 @@ def resync(output: Output, session: CliSession, stream: str, epoch: int | None, 
         "dropped": done.dropped,
     }
     output.result(data)
+    for warning in done.warnings:
+        output.notice(warning)
     if done.dropped:
         output.note(f"{done.dropped} messages without a receipt can never be admitted any more: send them again")
 

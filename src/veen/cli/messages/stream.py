@@ -211,6 +211,8 @@ def _show(
         for entry, who in chosen:
             data = data_of(entry, with_proof=reading.proofs) | who
             records.add(data, cells_of(entry, data, human=human, with_proof=reading.proofs))
+            if entry.warning is not None:
+                output.notice(f"entry {entry.seq}: {entry.warning}")
             first, last = first or entry, entry
     if human and first is not None and last is not None:
         output.line(verified_line(first, last, records.count, session.client().pin), good="verified")

@@ -10,6 +10,7 @@ import click
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import FILE, CliSession, client_options, several
+from veen.cli.shared.files import hex32
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 
@@ -81,11 +82,21 @@ def _path(text: str | None) -> Path | None:
 
 
 def _mirror(
-    output: Output, session: CliSession, streams: tuple[str, str], cap: Path | None, source: dict[str, Any], verb: str
+    output: Output,
+    session: CliSession,
+    streams: tuple[str, str],
+    cap: Path | None,
+    source: dict[str, Any],
+    verb: str,
+    bridges: tuple[str, ...] = (),
 ) -> None:
+    from functools import partial
+
     from veen.products.federation import mirroring
 
-    run = mirroring.attest_stream if verb == "attested" else mirroring.copy_stream
+    run: Any = mirroring.attest_stream
+    if verb == "copied":
+        run = partial(mirroring.copy_stream, bridges=[hex32(key) for key in bridges])
     capability = authority(session, streams[1], cap)
 
     async def work(source_client: "Client", target: "Client") -> "tuple[bytes, MirrorReport]":
@@ -108,11 +119,14 @@ def _mirror(
         "target_stream": streams[1],
         "sent": report.sent,
         "existed": report.existed,
+        "returned": report.returned,
         "gaps": gaps,
     }
 
     def human() -> None:
         output.line(f"{verb} {report.sent - len(gaps)} entries of {streams[0]}; {report.existed} were there already")
+        if report.returned:
+            output.line(f"  {report.returned} come from this hub or have passed it, and were not sent again")
         for gap in gaps:
             output.line(f"  gap from {gap['first_seq']} to {gap['last_seq']}: {gap['reason']}", "warn")
 
@@ -140,20 +154,35 @@ def attest(
 
 @mirror.verb("copy", "Send the events of a stream of the source hub again.")
 @_SOURCE
+@click.option(
+    "--known-bridge",
+    "bridges",
+    multiple=True,
+    help="The client_id of another bridge, 64 hex digits: what it copied keeps its origin. Repeatable.",
+)
 @CAP
 @client_options
 def copy(
-    output: Output, session: CliSession, source_stream: str, target_stream: str, cap: Path | None, **source: Any
+    output: Output,
+    session: CliSession,
+    source_stream: str,
+    target_stream: str,
+    bridges: tuple[str, ...],
+    cap: Path | None,
+    **source: Any,
 ) -> None:
     """Send each event of SOURCE_STREAM at the source hub into TARGET_STREAM here, with the same schema and body, and
     the message at the source as its parent. Each is verified and opened first, and sent once, also after a kill.
+
+    A copy states the hub that it comes from and the time of that hub, by which folds judge it if the copying key is
+    registered as a bridge. An event that comes from this hub, or has passed it, is not sent here again.
 
     What the source has erased, or no key here opens, becomes a record of a gap. Needs the read keys of both streams.
 
     \b
     veen mirror copy orders orders --source-hub https://b.example --source-pin ed25519:HEX
     """
-    _mirror(output, session, (source_stream, target_stream), cap, source, "copied")
+    _mirror(output, session, (source_stream, target_stream), cap, source, "copied", bridges)
 
 
 @mirror.verb("verify", "Compare what was attested with the receipts of the source.")

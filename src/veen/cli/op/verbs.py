@@ -221,6 +221,7 @@ NOUNS: Final[Mapping[str, OpNoun]] = {
             reads={
                 "list": "What was published.",
                 "root": "The content root of files or of a directory.",
+                "manifest": "Write the list of files behind a content root.",
                 "verify": "Check files or a directory against what was published.",
             },
         ),

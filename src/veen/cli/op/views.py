@@ -9,18 +9,23 @@ import click
 
 from veen.cli.op.args import Reading, identity_of, op_options
 from veen.cli.op.verbs import NOUNS, OpNoun
-from veen.cli.op.write import add_verb, content_root_of, id_of
+from veen.cli.op.write import add_verb, content_files, content_root_of, id_of
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import FILE, CliSession
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import Noun
-from veen.cli.shared.output import Exit, Fail, Output, output_options
+from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
 from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import short
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
+    from veen.overlays.framework.snapshot import Cut
+    from veen.overlays.operations.content import ContentFile
+    from veen.overlays.operations.publication import Published
 
 Rows = Iterable[Sequence[Any]]
 Shown = Callable[[Any, int], tuple[Mapping[str, Any], Sequence[str], Rows]]  # state, as_of → data, columns, rows
@@ -35,14 +40,17 @@ def _folded(session: CliSession, noun: str, stream: str, reading: Reading, view:
 
 def noun_of(noun: OpNoun) -> Noun:
     """The group of a noun of the table."""
-    root = {"root": ("veen.cli.op.views:publication_root", noun.reads.get("root", ""))}
+    offline = {
+        "root": ("veen.cli.op.views:publication_root", noun.reads.get("root", "")),
+        "manifest": ("veen.cli.op.views:publication_manifest", noun.reads.get("manifest", "")),
+    }
     group = Noun(
         noun.name,
         noun.about,
         takes=[click.argument("stream", type=STREAM)],
         writes=[op_options],
         reads=[op_options, view_options],
-        others=root if "root" in noun.reads else None,
+        others=offline if "root" in noun.reads else None,
     )
     for name, verb in noun.writes.items():
         add_verb(group, noun, name, verb)
@@ -170,9 +178,57 @@ def publication_root(output: Output, paths: tuple[Path, ...]) -> None:
     output.result({"content_form": form, "content_root": root.hex()})
 
 
+@click.command("manifest")
+@click.argument("paths", type=_PATH, nargs=-1, required=True)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write.")
+@output_options
+def publication_manifest(output: Output, paths: tuple[Path, ...], out: Path) -> None:
+    """Write the list of files behind a content root: path, size and SHA-256 of each. No hub is asked.
+
+    Publish it beside the content. With it `publication verify` names the files that were changed, and checks a single
+    file of a directory.
+
+    \b
+    veen op publication manifest ./llama --out llama.manifest.json
+    """
+    from veen.overlays.operations.content import root_of_files
+
+    form, files = content_files(paths)
+    rows = [{"path": file.path, "size": file.size, "sha256": file.sha256.hex()} for file in files]
+    out.write_text(json.dumps({"content_form": form, "files": rows}, indent=1) + "\n", "utf-8")
+    root = root_of_files(form, files)
+    output.result({"content_form": form, "content_root": root.hex(), "files": len(files), "out": str(out)})
+
+
+def _read_manifest(path: Path) -> "tuple[str, list[ContentFile]]":
+    from veen.overlays.operations.content import FORMS, ContentFile
+
+    try:
+        document = json.loads(path.read_bytes())
+        form = document["content_form"]
+        if form not in FORMS:
+            raise ValueError(f"content_form {form!r}")
+        files = [
+            ContentFile(str(row["path"]), int(row["size"]), bytes.fromhex(row["sha256"])) for row in document["files"]
+        ]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise Fail(
+            "E.LOCAL.INPUT",
+            f"{path}: not a manifest of published content",
+            str(exc),
+            "write one with `veen op publication manifest PATHS --out FILE`",
+        ) from exc
+    return form, files
+
+
 _VERIFY: Final = (
     click.argument("publication_id", metavar="ID"),
     click.argument("paths", type=_PATH, nargs=-1, required=True),
+    click.option(
+        "--manifest",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="The list of published files that `publication manifest` wrote: names changed files, checks single ones.",
+    ),
     click.option("--version", help="The version; default: the one that survives."),
     click.option(
         "--rule",
@@ -189,6 +245,7 @@ def _publication_verify(
     stream: str,
     publication_id: str,
     paths: tuple[Path, ...],
+    manifest: Path | None,
     version: str | None,
     rule: Any,
     reading: Reading,
@@ -196,12 +253,13 @@ def _publication_verify(
 ) -> None:
     """Check that PATHS are what was published as ID: every receipt on the way is verified. Exit code 1 if they are not.
 
+    Without a manifest PATHS are everything that was published: one directory, or all files in their order. With
+    --manifest they may also be files of a published directory.
+
     \b
     veen op publication verify models llama ./llama --version v1.2.0
+    veen op publication verify models llama ./llama/config.json --manifest llama.manifest.json
     """
-    from veen.overlays.framework.decode import Violation
-    from veen.overlays.operations.publication import check_content
-
     folded = _folded(session, "publication", stream, reading, view)
     ident = id_of(publication_id)
     if version is None:
@@ -211,21 +269,91 @@ def _publication_verify(
         current = None if entry is None else (version, entry)
     if current is None:
         raise absent(f"publication {publication_id} {version or ''}".rstrip(), f"veen op publication list {stream}")
-    form, root = content_root_of(paths)
     name, published = current
-    try:
-        check_content(published, root)
-    except Violation as exc:
-        raise Fail(
-            exc.code,
-            f"this is NOT version {name} of {publication_id}",
-            exc.what,
-            "get the content from its publisher again; a directory is given alone, files in the order of publishing",
-            exit_code=Exit.BAD_EVIDENCE,
-        ) from exc
-    data = {"publication_id": ident, "version": name, "content_form": form, "content_root": root, "verified": True}
-    facts = [("version", name), ("content_root", root.hex()), ("entry", f"{published.stream_seq}, receipt verified")]
-    show_folded(session, folded, {**data, "msg_id": published.msg_id}, lambda: session.output.fields(facts))
+    form, files = content_files(paths)
+    reasons, root = _compare_content(published, form, files, manifest, paths)
+    if version is None and folded.unopened_count:
+        what = f"{folded.unopened_count} entries cannot be opened: a later version may be among them"
+        reasons.append(Reason(Because.COVERAGE, what))
+    verdict = Verdict.of((_coverage(session, cut) for cut in folded.cuts), reasons)
+    data = {"publication_id": ident, "version": name, "content_form": form, "content_root": root}
+    data |= {"verified": verdict.is_good, **verdict_json(verdict), "msg_id": published.msg_id}
+
+    def human() -> None:
+        entry = f"{published.stream_seq}, receipt verified"
+        session.output.fields([("version", name), ("content_root", root.hex()), ("entry", entry)])
+        show_verdict(session.output, verdict)
+
+    show_folded(session, folded, data, human)
+    is_bad = verdict.value is Outcome.BAD
+    headline = f"this is NOT version {name} of {publication_id}" if is_bad else f"version {name} of {publication_id}"
+    hint = (
+        "get the content from its publisher again" if is_bad else "give all of it, or the --manifest of its publisher"
+    )
+    end_by(verdict, headline, code="PUB.ROOT" if is_bad else None, hint=hint)
+
+
+def _coverage(session: CliSession, cut: "Cut") -> Coverage:
+    """Return what a fold compared of one log. A client reads and verifies a log up to the head that its hub states."""
+    return Coverage(
+        log=cut.label.hex(),
+        read=cut.upto_seq,
+        head=cut.upto_seq,
+        stated_by=StatedBy.HUB,
+        identity=session.settings.hub_pk.value,
+    )
+
+
+def _compare_content(
+    published: "Published", form: str, files: "list[ContentFile]", manifest: Path | None, paths: tuple[Path, ...]
+) -> tuple[list[Reason], bytes]:
+    """Compare content with a publication. Return the reasons against it, and its root."""
+    from veen.overlays.operations.content import compare_files, root_of_files
+
+    root = root_of_files(form, files)
+    if root == published.content_root:
+        return [], root
+    metadata = None if published.metadata is None else published.metadata.value
+    stated = metadata.get("content_form") if isinstance(metadata, dict) else None
+    if manifest is None:
+        if stated == form:
+            what = f"the content has the root {root.hex()}, the publication {published.content_root.hex()}"
+            return [Reason(Because.EVIDENCE, what)], root
+        what = f"a {_FORMS.get(str(stated), 'content of unknown form')} was published, a {_FORMS[form]} was given"
+        return [Reason(Because.COVERAGE, f"{what}: a part cannot be compared without the manifest")], root
+    manifest_form, listed = _read_manifest(manifest)
+    if root_of_files(manifest_form, listed) != published.content_root:
+        return [Reason(Because.COVERAGE, f"{manifest} is not the manifest of this version")], root
+    if form == "list" and manifest_form == "tree":
+        return _compare_single(files, listed, paths), root
+    difference = compare_files(listed, files)
+    reasons = [
+        Reason(Because.EVIDENCE, f"{kind}: {path}")
+        for kind, changed in zip(difference._fields, difference, strict=True)
+        for path in changed
+    ]
+    return reasons or [Reason(Because.EVIDENCE, "the files are in another order than that of publishing")], root
+
+
+def _compare_single(files: "list[ContentFile]", listed: "list[ContentFile]", paths: tuple[Path, ...]) -> list[Reason]:
+    """Compare files with those of a published directory, each with the one whose path is the longest end of its own.
+
+    A file that was given by its name alone is good if any published file of that name has its content.
+    """
+    reasons = []
+    for file, path in zip(files, paths, strict=True):
+        place = f"/{path.absolute().as_posix()}"
+        inside = [entry for entry in listed if place.endswith(f"/{entry.path}")]
+        named = [entry for entry in listed if f"/{entry.path}".endswith(f"/{file.path}")]
+        candidates = sorted(inside, key=lambda entry: len(entry.path))[-1:] or named
+        if not candidates:
+            reasons.append(Reason(Because.EVIDENCE, f"added: {path}"))
+        elif not any((entry.size, entry.sha256) == (file.size, file.sha256) for entry in candidates):
+            reasons.append(Reason(Because.EVIDENCE, f"changed: {path}"))
+    return reasons
+
+
+_FORMS: Final = {"tree": "directory", "list": "list of files"}
 
 
 def _audit_missing(session: CliSession, stream: str, file: str, reading: Reading, view: View) -> None:

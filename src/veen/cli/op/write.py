@@ -24,6 +24,7 @@ from veen.cli.shared.values import MOMENT, SPAN
 
 if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
+    from veen.overlays.operations.content import ContentFile
 
 _CHUNK: Final = 1 << 20
 _TYPES: Final[Mapping[str, Any]] = {
@@ -231,15 +232,26 @@ def content(session: CliSession, fields: dict[str, Any], principal: bytes | None
 
 
 def content_root_of(paths: Sequence[Path]) -> tuple[str, bytes]:
-    """A directory alone is a tree; files are a list, in the order given. Links are refused, as they lead elsewhere."""
-    from veen.overlays.operations.content import list_root, tree_root
+    """Return the form and the content root of paths."""
+    from veen.overlays.operations.content import root_of_files
+
+    form, files = content_files(paths)
+    return form, root_of_files(form, files)
+
+
+def content_files(paths: Sequence[Path]) -> "tuple[str, list[ContentFile]]":
+    """Read the files of paths. A directory alone is a tree; files are a list, in the order given.
+
+    Links are refused, as they lead elsewhere.
+    """
+    from veen.overlays.operations.content import ContentFile
 
     if len(paths) == 1 and paths[0].is_dir() and not paths[0].is_symlink():
-        return "tree", tree_root(_files(paths[0]))
-    return "list", list_root(_digest(path)[1] for path in paths)
+        return "tree", list(_files(paths[0]))
+    return "list", [ContentFile(path.name, *_digest(path)) for path in paths]
 
 
-def _files(root: Path) -> Iterator[Any]:
+def _files(root: Path) -> "Iterator[ContentFile]":
     from veen.overlays.operations.content import ContentFile
 
     for directory, names, files in os.walk(root, onerror=_raise):

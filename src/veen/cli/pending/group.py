@@ -1,5 +1,6 @@
 """`veen pending`: messages that were sealed and got no receipt; they wait on this machine, and are sent once."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,24 +31,26 @@ _STREAM = click.argument("stream", type=STREAM, required=False)
 @pending.verb("list", "Messages that wait on this machine; asks no hub.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
-    """List the messages of your identity that got no receipt, of all hubs. Needs neither a hub nor a passphrase.
+    """List the messages of your identity that got no receipt, of all hubs. Needs neither a hub nor a passphrase, and
+    works while another command of the identity runs.
 
     \b
     veen pending list
     veen pending list --json
     """
-    from veen.client.state import StateStore
+    from veen.client.state import StateSnapshot
 
     human = output.mode is Mode.HUMAN
     shown = short if human else bytes.hex
     columns = ("label", "client_seq", "sealed", "bytes", "msg_id", "hub_id")
     count = 0
+    store = StateSnapshot.at(session.home, session.identity_name)
     with (
-        StateStore.open(session.home, session.identity_name) as store,
+        contextlib.nullcontext() if store is None else store,
         output.records("messages", columns, (9, 10, 20, 6, 9)) as records,
     ):
-        for state in store.unfinished():
-            notes = store.notes(state)
+        for state in [] if store is None else store.unfinished():
+            notes = {} if store is None else store.notes(state)
             for message in _messages(state):
                 note = notes.get(message["client_seq"])
                 sealed = None if note is None else when(note.sealed_at)

@@ -8,7 +8,7 @@ import click
 from click import argument, option
 
 from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
-from veen.cli.policy.sources import PolicySources, agent_of, policy_options
+from veen.cli.policy.sources import PolicySources, agent_of, policy_options, realm_fold
 from veen.cli.shared.authority import read_token, token_store
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.pinned_hub import PinnedHub
     from veen.overlays.federation.policy import RealmPolicy
-    from veen.overlays.federation.realm import RealmFold
     from veen.products.policy.agent import HubReport, PolicyAgent
 
 _KINDS: Final = ("client-id", "auth-ref", "cap-token")
@@ -32,12 +31,6 @@ policy: Final = Noun(
     "The policy of a realm: revocations and primaries, from its streams to the hubs that enforce it.",
     writes=[realm_options],
 )
-
-
-def _fold(realm: AdminRealm) -> "RealmFold":
-    from veen.overlays.federation.realm import RealmFold
-
-    return RealmFold(realm.realm_id, emitters=realm.emitters)
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
@@ -72,17 +65,20 @@ def _revoke(
     veen policy revoke client-id 4f1c…
     veen policy revoke cap-token bob.cap --link 1 --reason "left the company"
     """
+    from veen.cli.shared.overlay_commands import make_keys
     from veen.overlays.federation.realm import revoke
 
     named = _target(kind, target, link)
     stream = realm.revocation_stream()
+    if keys:
+        make_keys(session, stream)  # before the identity is in use for reading the hub
+    realm.announce(session, stream)
     facts = {"kind": kind, "target": named, "stream": stream}
     return Outgoing(
         stream,
         lambda: revoke(kind, named, ts=int(time.time()), ttl=ttl, reason=reason),
         facts,
-        fold=lambda: _fold(realm),
-        make_keys=keys,
+        fold=lambda: realm_fold(session, realm),
         follow_up="veen policy push",
     )
 
@@ -155,6 +151,7 @@ def _assign(
     on = realm.authority_stream()
     if keys:
         make_keys(session, on)  # before the identity is in use for reading the hub
+    realm.announce(session, on)
     authority = Authority(
         realm_id=realm.realm_id,
         stream_id=ident,
@@ -165,7 +162,9 @@ def _assign(
         ttl=ttl,
     )
     facts = {"stream": stream, "primary_hub": authority.primary_hub, "policy": authority.policy, "ttl": ttl}
-    return Outgoing(on, lambda: assign(authority), facts, fold=lambda: _fold(realm), follow_up="veen policy push")
+    return Outgoing(
+        on, lambda: assign(authority), facts, fold=lambda: realm_fold(session, realm), follow_up="veen policy push"
+    )
 
 
 # --- hubs --------------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ def drop(output: Output, session: CliSession, realm: AdminRealm) -> None:
     from veen.cli.shared.folding import fold_streams
     from veen.client.identity.revocation import discard_revoked
 
-    state = fold_streams(session, _fold(realm), [realm.revocation_stream()]).state
+    state = fold_streams(session, realm_fold(session, realm), [realm.revocation_stream()]).state
     tokens = token_store(session)
     session.close()  # the client gives the identity back, which changes now
     with session.home.lock(session.identity_name):

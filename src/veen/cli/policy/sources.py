@@ -17,6 +17,7 @@ from veen.cli.shared.overlay_values import HEX32
 
 if TYPE_CHECKING:
     from veen.client.pinned_hub import PinnedHub
+    from veen.overlays.federation.realm import RealmFold
     from veen.overlays.operations.delegation import Caps
     from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds
 
@@ -45,6 +46,21 @@ _TOKEN: Final = click.option(
     multiple=True,
     help="A capability token that stands for a grant: its revocation reaches hubs. Repeatable.",
 )
+
+
+def realm_fold(session: CliSession, realm: AdminRealm) -> "RealmFold":
+    """Return the fold of a realm: on each of its streams, the records of those who may speak there."""
+    from veen.overlays.federation.realm import RealmFold, admin_streams
+
+    if realm.has_one_rule:
+        return RealmFold(realm.realm_id, emitters=realm.emitters(session, realm.revocation_stream()))
+    ids = admin_streams(realm.realm_id)
+    rules = {
+        ids.revocation: realm.emitters(session, realm.revocation_stream()),
+        ids.fed_admin: realm.emitters(session, realm.authority_stream()),
+    }
+    named = {stream_id: rule for stream_id, rule in rules.items() if rule is not None}
+    return RealmFold(realm.realm_id, emitters=named or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +92,13 @@ class PolicySources:
         return [*readable, *self.access, *(f"hex:{principal_stream(pk).hex()}" for pk in self.principals)]
 
     def folds(self, session: CliSession) -> "PolicyFolds":
-        from veen.overlays.federation.realm import RealmFold
         from veen.overlays.id.fold import IdFold
         from veen.overlays.operations.access import AccessFold
         from veen.products.policy.agent import PolicyFolds
 
         caps = self._caps(session)
         return PolicyFolds(
-            realm=RealmFold(self.realm.realm_id, emitters=self.realm.emitters),
+            realm=realm_fold(session, self.realm),
             access=AccessFold(granters=self.granters, caps=caps) if self.access else None,
             devices=IdFold() if self.principals else None,
             principals=frozenset(self.principals),

@@ -9,7 +9,8 @@ import click
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import hex32
-from veen.cli.shared.output import Exit, Output
+from veen.cli.shared.output import Output
+from veen.cli.shared.verdicts import end_by, show_verdict
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -41,8 +42,9 @@ def verify(
 ) -> None:
     """Read every stream of the recorder and compare it with every checkpoint; then judge policy and continuity.
 
-    Each period between two checkpoints is valid, invalid or missing. Exit code 1 if evidence is wrong or missing, 6 if
-    there are findings about policy (mapping, producers, losses, silence), 0 otherwise.
+    Each period between two checkpoints is valid, invalid, missing or erased. Exit code 0 if everything up to the heads
+    that the hub or the newest checkpoint states was read and holds; 1 if evidence is wrong or missing; 6 if there are
+    findings about policy (mapping, producers, losses, silence), or if something could not be read.
 
     \b
     veen recorder verify --identity recorder-admin
@@ -71,7 +73,7 @@ def verify(
 
     with output.progress("reading all streams"):
         report = session.client().run(work)
-    data = report.to_json()
+    data, verdict = report.to_json(), report.verdict
     if report_file is not None:
         from json import dumps
 
@@ -90,17 +92,14 @@ def verify(
         ]  # fmt: skip
         output.table(("stream", "from", "to", "since", "until", "checkpoint", "state", "why"), rows)
         for finding in report.findings:
-            place = f"{finding.stream} {finding.seq}" if finding.seq is not None else finding.stream
-            output.line(f"{finding.code}  {place}  {finding.what}", "warn")
+            output.line(f"{finding.code}  {finding.place}  {finding.what}", "warn")
         states = [period.state for stream in report.streams for period in stream.periods]
         counted = ", ".join(f"{states.count(state)} {state}" for state in ("valid", "invalid", "missing"))
-        verdict = (
-            f"{counted} of {len(states)} periods; {len(report.findings)} findings; {report.checkpoints} checkpoints"
+        output.line(
+            f"{counted} of {len(states)} periods; {len(report.findings)} findings; {report.checkpoints} checkpoints;"
+            f" {report.signatures} signatures checked"
         )
-        output.line(verdict, "good" if report.ok else "bad")
+        show_verdict(output, verdict)
 
     output.result(data, human)
-    if not report.ok:
-        raise click.exceptions.Exit(Exit.BAD_EVIDENCE)
-    if report.findings:
-        raise click.exceptions.Exit(Exit.POLICY)
+    end_by(verdict, "the recorder")

@@ -158,8 +158,10 @@ def fold_streams(
 
 
 def _usable(cached: CachedFold | None, moment: AsOf | None) -> CachedFold | None:
-    """A snapshot helps if it ends before the moment."""
-    if cached is None or moment is None:
+    """A snapshot helps if it ends before the moment, and if it left out no entry: one may open with a key of now."""
+    if cached is None or cached.unopened:
+        return None
+    if moment is None:
         return cached
     if moment.time is not None:
         return cached if cached.ts <= moment.time else None

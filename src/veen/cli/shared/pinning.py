@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,7 +10,9 @@ from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
+    from veen.core.objects.identity import HubIdentity
     from veen.core.objects.trusted_root import TrustedKeys
+    from veen.core.verdict import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,29 @@ class PinnedKeys:
 
     keys: "TrustedKeys | None"
     origin: str
+    is_given: bool = True  # by an option of this command; False: by the context in use, which may be another hub's
+
+    @property
+    def identity(self) -> str | None:
+        """The key that a verdict was reached under, for its coverage."""
+        return None if self.keys is None else self.keys.to_text()
+
+    def reason(self, fault: str, identity: "HubIdentity | None") -> "Reason":
+        """Return the reason of a verdict about a log whose keys do not follow from the pinned key.
+
+        The evidence is bad if the pin was given for this log, or if the log claims the pinned key. Otherwise the log
+        is that of another hub than the context in use: nobody vouches for its keys, so the verdict is incomplete.
+        """
+        from veen.core.verdict import Because, Reason
+
+        if self.is_given or self._claimed_by(identity):
+            return Reason(Because.EVIDENCE, fault)
+        return Reason(Because.COVERAGE, f"{fault}; the pin is that of {self.origin}")
+
+    def _claimed_by(self, identity: "HubIdentity | None") -> bool:
+        if identity is None or self.keys is None:
+            return False
+        return identity.hub_id == self.keys.hub_id or any(key.hub_pk in self.keys.hub_pks for key in identity.keys)
 
     def line(self) -> str:
         """The first line of a report."""
@@ -64,13 +89,19 @@ def pinned_by(session: "CliSession", pin: str | None, no_pin: bool) -> PinnedKey
     if setting.value is None:
         return PinnedKeys(None, setting.origin)
     return PinnedKeys(
-        TrustedKeys.parse(setting.value if hub_id is None else f"{setting.value}:{hub_id}"), setting.origin
+        TrustedKeys.parse(setting.value if hub_id is None else f"{setting.value}:{hub_id}"),
+        setting.origin,
+        is_given=not session.settings.is_implied("hub_pk"),
     )
 
 
+PIN_HINT: Final = (
+    "compare the key with what the hub's operator published; give the right one by --pin, or none by --no-pin"
+)
+
+
 def bad_directory(code: str, what: str, cause: str, hint: str) -> Fail:
-    """What a finding in a directory ends a command with: one about the pin has a code and a hint of its own."""
+    """Return the end of a command by a finding in a directory. A finding about the pin has its own code and hint."""
     if code == "pin":
-        hint = "compare the key with what the hub's operator published; give the right one by --pin"
-        return Fail("E.VERIFY.PIN", what, cause, hint)
+        return Fail("E.VERIFY.PIN", what, cause, PIN_HINT)
     return Fail("E.VERIFY", what, cause, hint)

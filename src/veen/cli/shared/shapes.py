@@ -39,12 +39,47 @@ ERROR: Final[dict[str, Any]] = {
     "required": ["code", "stage", "message", "cause", "hint", "request_id", "exit"],
 }
 
+# What every command that verifies something prints beside `ok` (docs/verdicts.md); `Verdict.to_json` makes it.
+VERDICT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "value": {"type": "string"},
+        "compared": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "log": {"type": "string"},
+                    "first": {"type": "integer"},
+                    "read": {"type": "integer"},
+                    "head": {"type": ["integer", "null"]},
+                    "behind": {"type": "integer"},
+                    "stated_by": {"type": "string"},
+                    "identity": {"type": ["string", "null"]},
+                },
+                "required": ["log", "first", "read", "head", "behind", "stated_by", "identity"],
+            },
+        },
+        "reasons": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"because": {"type": "string"}, "text": {"type": "string"}},
+                "required": ["because", "text"],
+            },
+        },
+    },
+    "required": ["value", "compared", "reasons"],
+}
+
 # The meaning of a field, wherever it stands: one name has one meaning in all commands.
 _MEANINGS: Final = {
     "accepted": "how many messages the hub took, with receipts that verify",
     "attachments": "the files that travel with the message, or how many",
     "auth_ref": "the id of the capability token that the message was written with",
     "author": "who wrote it",
+    "because": "the kind of the reason: evidence, coverage, policy, derived or effect",
+    "behind": "entries up to the stated head that were not compared",
     "body": "what the message says, if it is text",
     "body_hex": "what the message says, if it is no text",
     "bytes": "the size in bytes",
@@ -55,6 +90,7 @@ _MEANINGS: Final = {
     "client_id": "the public key that signed the message",
     "client_seq": "the number of the message among those of this client key in this label",
     "code": "the code, for `veen explain`",
+    "compared": "the logs that the verdict covers",
     "ct_hash": "the hash of the ciphertext",
     "data_dir": "the data directory of the hub",
     "dropped": "messages that were given up",
@@ -85,16 +121,18 @@ _MEANINGS: Final = {
     "mode": "how much the client remembers of the log: full or light",
     "msg_id": "the id of the message",
     "name": "the name",
-    "ok": "whether all checks hold",
+    "ok": "true if and only if everything was compared and all checks hold",
     "parent_id": "the msg_id of the message that this one answers",
     "pending": "messages that are kept because they got no receipt",
     "proof": "the inclusion proof",
     "receipt": "the RECEIPT with named fields",
+    "reasons": "the reasons why the verdict is not good",
     "request_id": "the id under which the hub logged the request",
     "root": "the root that the hub signed",
     "schema": "the id of the schema of the body",
     "seconds": "how long it took",
     "seq": "the position in the log, from 1",
+    "stated_by": "who states the head of the log",
     "stage": "the stage of admission that refused",
     "stream": "the name of the stream",
     "stream_seq": "the position in the log, from 1",
@@ -104,6 +142,7 @@ _MEANINGS: Final = {
     "upto_seq": "how many entries the checkpoint is about",
     "url": "the URL",
     "ver": "the version of the wire format",
+    "verdict": "good, bad or incomplete, and what was compared (docs/verdicts.md)",
     "verified": "whether this client verified it; a command that prints false, or fails, did not",
     "version": "the version of the program",
     "witness_sigs": "signatures of witnesses",

@@ -43,7 +43,8 @@ def show_verdict(output: Output, verdict: Verdict) -> None:
 def _row(row: Coverage) -> str:
     head = "no stated head" if row.head is None else f"head {row.head} stated by {row.stated_by.value}"
     key = "keys not pinned" if row.identity is None else f"under {row.identity}"
-    return f"{row.log}: read up to {row.read}, {head}, {key}"
+    extent = f"read up to {row.read}" if row.first == 1 else f"read {row.first} to {row.read}"
+    return f"{row.log}: {extent}, {head}, {key}"
 
 
 def end_by(verdict: Verdict, what: str, *, code: str | None = None, hint: str | None = None) -> None:

@@ -8,6 +8,7 @@ import click
 
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
+from veen.cli.shared.verdicts import verdict_json
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
@@ -64,13 +65,31 @@ def _missing_hint(exc: "MissingInput") -> str:
     return "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
 
 
-def show_checks(output: Output, file: Path, data: bytes, obj: "Wire", checks: Sequence[str], **more: Any) -> None:
+def show_checks(
+    output: Output,
+    file: Path,
+    data: bytes,
+    obj: "Wire",
+    checks: Sequence[str],
+    *,
+    trusted: Sequence[bytes] = (),
+    **more: Any,
+) -> None:
+    """Print the verdict over one object that passed its checks. One object is a log of one entry."""
+    from veen.core.verdict import Coverage, StatedBy, Verdict
+
+    identity = ", ".join(f"ed25519:{key.hex()}" for key in trusted) or None
+    verdict = Verdict.of(
+        [Coverage(log=f"{obj.KIND} {file}", read=1, head=1, stated_by=StatedBy.FILE, identity=identity)]
+    )
+
     def human() -> None:
         output.line(f"{obj.KIND} verified: {file}", good=f"{obj.KIND} verified")
         for line in checks:
             output.line(f"  ok  {line}", good="ok")
 
-    output.result({"ok": True, "kind": obj.KIND, "bytes": len(data), "checks": list(checks), **more}, human)
+    facts = {**verdict_json(verdict), "kind": obj.KIND, "bytes": len(data), "checks": list(checks), **more}
+    output.result(facts, human)
 
 
 def verify_file(
@@ -87,5 +106,6 @@ def verify_file(
 
     data, obj = read_as(file, kind)
     others = tuple(read_as(path, None)[1] for path in related)
-    checks = verified(file, obj, Given(hub_pks=trusted_keys(session, trusted), related=others, **given))
-    show_checks(output, file, data, obj, checks)
+    keys = trusted_keys(session, trusted)
+    checks = verified(file, obj, Given(hub_pks=keys, related=others, **given))
+    show_checks(output, file, data, obj, checks, trusted=keys)

@@ -15,6 +15,7 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SPAN
 from veen.cli.together.common import file_name, with_authority
+from veen.cli.together.keys import note_ended, rotated
 from veen.cli.together.people import card_of, contact_store
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _MAX_CODE: Final = 256
 @click.option("--code", "by_code", is_flag=True, help="Protect it by a one-time code, for somebody without a card.")
 @click.option("--read", is_flag=True, help="The right to read; default: to read and to write.")
 @click.option("--write", is_flag=True, help="The right to write; default: to read and to write.")
-@click.option("--no-history", is_flag=True, help="Without the keys of earlier generations.")
+@click.option("--no-history", is_flag=True, help="Make a new generation first; open nothing before it.")
 @click.option("--expires", type=SPAN, default=_WEEK, help="How long it can be used; default: 7d.")
 @click.option("--ttl", type=SPAN, default=_MONTH, help="How long the capability token lasts, if the hub asks for one.")
 @click.option("--address", metavar="URL", help="The URL of the hub as the other machine sees it; default: as this one.")
@@ -64,6 +65,9 @@ def invite(
     Sealed for a card (--for), or protected by a code that is shown once (--code); send the code over another channel
     than the file. The hand-over of a read key is written into the stream. The other side runs `veen join FILE`.
 
+    The invitation hands over the generations since the last `veen keys rotate --no-history`. With --no-history a new
+    generation is announced first, and it is the only one that is handed over.
+
     \b
     veen invite orders --for bob
     veen invite orders --code --expires 1h
@@ -74,6 +78,7 @@ def invite(
     if by_code == (who is not None):
         raise click.UsageError("give --for NAME, or --code")
     read, write = (read, write) if read or write else (True, True)
+    rights = " and ".join(word for word, right in (("read", read), ("write", write)) if right)
     card, contact = (None, None) if who is None else card_of(session, who)
     out = out or Path(f"{file_name(streams[0] if contact is None else contact.name)}{SUFFIX}")
     if out.exists():
@@ -92,19 +97,23 @@ def invite(
         pin=session.pinned.to_text(),
         hub_id=None if session.pinned.is_root else client.hub_id,
         ca_pem=_certificates(session),
-        keys=tuple(keys for ring in rings for keys in ring),
+        keys=tuple(replace(keys, bound_to=None) for ring in rings for keys in ring),
         token=token,
         inviter=session.keystore.identity.card(),
         context=str(session.settings.context.value or "shared"),
         invite_seed=seed,
         expires_at=now + expires,
+        rights=rights,
     ).signed(session.keystore.identity)
     code = None if card is not None else new_code()
     with output.progress("sealing the invitation"):
         sealed = (
             SealedInvite.for_code(invitation, code or "") if card is None else SealedInvite.for_card(invitation, card)
         )
-    seqs = [_hand_over(session, stream, card, seed, invitation.expires_at) for stream in streams] if read else []
+    seqs = []
+    if read:
+        for stream, ring in zip(streams, rings, strict=True):
+            seqs.append(_hand_over(session, stream, card, seed, invitation.expires_at, ring[1:]))
     with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{sealed.to_text()}\n")
     if token is not None and contact is not None:
@@ -112,7 +121,7 @@ def invite(
     data: dict[str, Any] = {
         "file": str(out),
         "streams": list(streams),
-        "rights": " and ".join(word for word, right in (("read", read), ("write", write)) if right),
+        "rights": rights,
         "for": None if card is None else (card.name if contact is None else contact.name),
         "token": None if token is None else token.auth_ref().hex(),
         "expires": when(invitation.expires_at),
@@ -134,16 +143,21 @@ def _certificates(session: CliSession) -> bytes | None:
 
 
 def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "list[StreamKeys]":
-    """The newest generation, by the log up to now, and for readers those before it."""
+    """Return the newest generation, by the log up to now, and for readers the earlier ones that they get (D-182)."""
     client = session.client()
     if read:
         from veen.client.generations import owning
 
         identity = session.keystore.identity
-        client.run(lambda client: owning.owned(client, identity, stream))
+        if not history:
+            done = rotated(session, stream, (), reason="a new reader without history")
+            session.output.note(f"{stream}: generation {done.keys.generation} was announced, for the new reader")
+            note_ended(session.output, done)
+        _, state = client.run(lambda client: owning.owned(client, identity, stream))
         newest, *older = client.keyring.readers(stream)
         newest.secret()  # or say that there is none
-        return [newest, *(keys for keys in older if history and keys.can_read)]
+        first = state.first_for_new_readers() if history else newest.generation
+        return [newest, *(keys for keys in older if keys.can_read and keys.generation >= first)]
     client.run(lambda client: client.key_state(stream))
     return [client.keyring.for_stream(stream).for_writers()]
 
@@ -169,7 +183,12 @@ def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | 
 
 
 def _hand_over(
-    session: CliSession, stream: str, card: "IdentityCard | None", seed: bytes | None, expires_at: int
+    session: CliSession,
+    stream: str,
+    card: "IdentityCard | None",
+    seed: bytes | None,
+    expires_at: int,
+    earlier: "list[StreamKeys]",
 ) -> int:
     from veen.client.generations import owning
     from veen.core.crypto.ed25519 import SigningKey
@@ -181,7 +200,9 @@ def _hand_over(
     sent = with_authority(
         session,
         stream,
-        lambda client: owning.hand_over(client, identity, stream, cards, invite_pk=invite_pk, expires_at=until),
+        lambda client: owning.hand_over(
+            client, identity, stream, cards, earlier=earlier if cards else (), invite_pk=invite_pk, expires_at=until
+        ),
     )
     return sent.seq
 
@@ -219,10 +240,10 @@ def join(
     keystore, now = session.keystore, int(time.time())
     with output.progress("opening the invitation"):
         opened = sealed.open(now, identities=[keystore.identity], code=code)
-    ring = opened.add_to(keystore.secrets.keyring)
     name, context, is_new = _context(session, opened, context_name)
     with output.progress(f"connecting to {opened.hub}"):
         hub_id, grant = _ask_hub(keystore.identity, opened, now)
+    ring = opened.add_to(keystore.secrets.keyring, hub_id)
     inviter = _known_as(contact_store(session).load(), opened.inviter)
     # From here on it is kept: keys first, the context that uses them last.
     with session.home.lock(session.identity_name):
@@ -247,7 +268,7 @@ def join(
         "pin": opened.pin,
         "hub_id": hub_id.hex(),
         "streams": names,
-        "rights": "read and write" if any(keys.can_read for keys in opened.keys) else "write",
+        "rights": opened.rights_text,
         "inviter": inviter or f"?{opened.inviter.name}",
         "inviter_card_id": opened.inviter.card_id,
         "token": None if opened.token is None else opened.token.auth_ref().hex(),

@@ -10,6 +10,7 @@ from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.together.common import with_authority
 from veen.cli.together.people import ME, card_of, contact_store
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from veen.client.generations.owning import Rotated
     from veen.client.identity.contacts import ContactBook
     from veen.client.identity.keyring import Keyring, StreamKeys
+    from veen.client.sync import SyncClient
 
 keys = LazyGroup(
     "keys",
@@ -73,10 +75,17 @@ def list_(output: Output, session: CliSession, stream: str | None) -> None:
         output.table(columns, [[row[name] for name in columns] for row in generations])
         if readers:
             output.table(("reader", "card_id"), [(reader["name"], reader["card_id"]) for reader in readers])
+        for row in generations:
+            if row["opened_by"] is not None:
+                output.note(f"generation {row['opened_by']} leads back to {row['generation']}: see `veen keys check`")
         if invites:
             output.note(f"{invites} invitations by code were not used yet, or their users could not say so")
 
     output.result(data, human)
+
+
+def _state_of(client: "SyncClient", stream: str) -> "KeyState | None":
+    return client.run(lambda client: client.key_state(stream))
 
 
 def _reader(book: "ContactBook", card: Any) -> dict[str, Any]:
@@ -96,6 +105,8 @@ def _row(
         "reader_pk": key.reader_pk.hex(),
         "announced": None if announced is None else when(announced.ts),
         "shredded": state is not None and state.is_shredded(key.generation),
+        "opened_by": None if state is None else state.leading_back_to(key.generation),
+        "bound_to": None if key.bound_to is None else key.bound_to.hex(),
     }
 
 
@@ -103,7 +114,7 @@ def _row(
 @click.argument("stream", type=STREAM)
 @click.option("--without", "names", multiple=True, metavar="NAME", help="A reader who is not given them. Repeatable.")
 @click.option("--reason", default="", help="Why, for the other members.")
-@click.option("--no-history", is_flag=True, help="Whoever is invited later cannot open what was written before.")
+@click.option("--no-history", is_flag=True, help="Later invitations hand over no generation before this one.")
 @client_options
 def rotate(
     output: Output, session: CliSession, stream: str, names: tuple[str, ...], reason: str, no_history: bool
@@ -147,6 +158,11 @@ def show_rotated(output: Output, session: CliSession, stream: str, done: "Rotate
         "bearers_ended": done.bearers,
     }
     output.result(data)
+    note_ended(output, done)
+
+
+def note_ended(output: Output, done: "Rotated") -> None:
+    """Say how many invitations by code ended with a rotation."""
     if done.bearers:
         output.note(
             f"{done.bearers} invitations by code ended: who used one without a card in the stream is invited again"
@@ -157,13 +173,17 @@ def show_rotated(output: Output, session: CliSession, stream: str, done: "Rotate
 @click.argument("stream", type=STREAM)
 @click.option("--generation", type=click.IntRange(min=0), required=True, help="Which one; `veen keys list` shows them.")
 @click.option("--reason", default="", help="Why, for the other members.")
+@click.option("--weak", is_flag=True, help="Also if the log has a field that leads back to this generation.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-def shred(output: Output, session: CliSession, stream: str, generation: int, reason: str, yes: bool) -> None:
+def shred(
+    output: Output, session: CliSession, stream: str, generation: int, reason: str, weak: bool, yes: bool
+) -> None:
     """Forget the read key of an earlier generation of STREAM, here and in the clients of all readers.
 
-    What was sealed to it stays in the log and cannot be opened again with this software. A reader who kept a copy of
-    the key still can. Not possible for the generation in use: rotate first.
+    What was sealed to it stays in the log. Readers are asked to forget the key; whoever kept keys and log can open it.
+    Not possible for the generation in use: rotate first. Refused without --weak if a generation that an earlier release
+    announced leads back to this one: every reader of that generation still finds the key in the log.
 
     \b
     veen keys shred orders --generation 0 --yes
@@ -176,9 +196,79 @@ def shred(output: Output, session: CliSession, stream: str, generation: int, rea
         click.confirm(f"Forget the read key of generation {generation} of {stream} for good?", abort=True, err=True)
     identity = session.keystore.identity
     sent = with_authority(
-        session, stream, lambda client: owning.shred(client, identity, stream, generation, reason=reason)
+        session, stream, lambda client: owning.shred(client, identity, stream, generation, weak=weak, reason=reason)
     )
-    output.result({"stream": stream, "generation": generation, "seq": sent.seq, "time": when(int(time.time()))})
+    state = session.client().run(lambda client: client.key_state(stream))
+    leading = None if state is None else state.leading_back_to(generation)
+    data = {
+        "stream": stream,
+        "generation": generation,
+        "seq": sent.seq,
+        "time": when(int(time.time())),
+        "opened_by": leading,
+    }
+    output.result(data)
+    output.note("readers are asked to forget; whoever kept keys and log can open it")
+    if leading is not None:
+        output.note(f"generation {leading} leads back to {generation}, which therefore does not count as shredded")
+
+
+@keys.verb("check", "Find generations that the log still opens, and cards that no record made readers.")
+@click.argument("streams", type=STREAM, nargs=-1, metavar="[STREAM]...")
+@client_options
+def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None:
+    """Read the records about keys of STREAM (default: all streams whose owner is known) and look for two faults of
+    earlier releases.
+
+    A generation may hold the key of the one before it (`back`), so that shredding or withholding the earlier one has
+    no effect. The newest generation may be wrapped for a reader who had been removed. The repair of both is a new
+    generation: `veen keys rotate STREAM --no-history`, then `veen keys shred` of the earlier ones.
+
+    \b
+    veen keys check
+    veen keys check orders
+    """
+    from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
+
+    client = session.client()
+    ring = client.keyring
+    names = streams or tuple(sorted({str(key) for key in ring.entries if key.owner_pk is not None}))
+    rows: list[dict[str, Any]] = []
+    compared: list[Coverage] = []
+    reasons: list[Reason] = []
+    for name in names:
+        with output.progress(f"reading {name} for messages about keys"):
+            state = _state_of(client, name)
+        if state is None:
+            compared.append(Coverage(log=name, read=0, head=None, stated_by=StatedBy.NOBODY, identity=None))
+            continue
+        size = sum(cursor.stream_seq for cursor in state.cursors)
+        pin = f"hub_id:{client.hub_id.hex()}"
+        compared.append(Coverage(log=name, read=size, head=size, stated_by=StatedBy.HUB, identity=pin))
+        opened = [
+            {"generation": gen, "opened_by": leading, "forgotten": state.is_forgotten(gen)}
+            for gen in range(state.gen)
+            if (leading := state.leading_back_to(gen)) is not None
+        ]
+        unnamed = [card_id.hex() for card_id in state.unnamed_readers()]
+        rows.append({"stream": name, "generation": state.gen, "opened": opened, "unnamed_readers": unnamed})
+        for row in opened:
+            text = f"{name}: generation {row['opened_by']} leads back to {row['generation']}"
+            reasons.append(Reason(Because.POLICY, f"{text}, which is shredded" if row["forgotten"] else text))
+        for card_id in unnamed:
+            text = f"{name}: generation {state.gen} is wrapped for the card {card_id}, which no record made a reader"
+            reasons.append(Reason(Because.POLICY, text))
+    verdict = Verdict.of(compared, reasons)
+
+    def human() -> None:
+        show_verdict(output, verdict)
+
+    output.result({"streams": rows, **verdict_json(verdict)}, human)
+    end_by(
+        verdict,
+        "keys",
+        hint="veen keys rotate STREAM --no-history: then the newest generation leads nowhere, and only readers have it",
+    )
 
 
 @keys.verb("owner", "Whose announcements count for a stream.")
@@ -215,3 +305,23 @@ def owner(output: Output, session: CliSession, stream: str, name: str | None) ->
         "owner_pk": None if pk is None else pk.hex(),
     }
     output.result(data)
+
+
+@keys.verb("bind", "Use the keys of a stream at one hub only.")
+@click.argument("stream", type=STREAM)
+@client_options
+def bind(output: Output, session: CliSession, stream: str) -> None:
+    """Bind the keys of STREAM to the hub of the context, or to its root if that is pinned.
+
+    Keys that came by an invitation are bound already. Keys that you made, or that an earlier release kept, are used at
+    every hub; an invitation to a stream of the same name at another hub is then refused. After this command it is not.
+
+    \b
+    veen keys bind orders --context office
+    """
+    from dataclasses import replace
+
+    place = session.pinned.public if session.pinned.is_root else session.client().hub_id
+    keystore = session.keystore
+    keystore.save(replace(keystore.secrets, keyring=keystore.secrets.keyring.bind(stream, place)))
+    output.result({"stream": stream, "bound_to": place.hex()})

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,9 @@ import click
 
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.witness.args import POLICY, open_session, read_policy_file
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.client.session import HubSession
@@ -39,7 +42,8 @@ def monitor(
 ) -> None:
     """Read every leaf of the outer log of the hub, or of all copies of it at the URLs, and compare them: two
     checkpoints of one label and position with different roots, both signed by the hub, are written as a conviction
-    of at most 512 bytes. All URLs are held to one pin. Ends with exit code 1 when something was found.
+    of at most 512 bytes. All URLs are held to one pin. Ends with exit code 1 when something was found. With --once a
+    source that does not answer a question about a position of another source is exit code 6.
 
     \b
     veen monitor --once
@@ -54,7 +58,8 @@ def monitor(
     sources = list(dict.fromkeys(url.rstrip("/") for url in urls or (session.hub_url,)))
     if state is not None:
         state.mkdir(parents=True, exist_ok=True)
-    findings, leaves = asyncio.run(_run(output, session, sources, state, every, once, rules))
+    findings, watcher = asyncio.run(_run(output, session, sources, state, every, once, rules))
+    leaves, verdict = watcher.leaves, _verdict_of(watcher, sources, findings, session.settings.hub_pk.value)
     where = evidence or state or Path()
     files = []
     for finding in findings:
@@ -63,7 +68,7 @@ def monitor(
             (where / finding.file_name).write_bytes(finding.evidence)
             files.append(str(where / finding.file_name))
     data: dict[str, Any] = {
-        "ok": not findings,
+        **verdict_json(verdict),
         "sources": sources,
         "leaves": leaves,
         "findings": [finding.to_json() for finding in findings],
@@ -76,12 +81,34 @@ def monitor(
             output.line(f"  {finding.code}  {finding.what}", "bad")
         for file in files:
             output.line(f"  written: {file}")
+        show_verdict(output, verdict)
 
     output.result(data, human)
     if findings:
         worst = min(findings, key=lambda finding: (finding.evidence is None, finding.code != "E.MONITOR.SPLIT"))
         file = files[0] if files else "the output above"
         raise Fail(worst.code, f"{worst.source}: contradictions were found", worst.what, f"keep and publish {file}")
+    if once:
+        end_by(verdict, ", ".join(sources), hint="poll again; a source that never answers hides what it signed")
+
+
+def _verdict_of(
+    watcher: "Monitor", sources: Sequence[str], findings: "Sequence[MonitorFinding]", identity: str | None
+) -> Verdict:
+    """Return the verdict over the outer logs of all sources. A question without an answer makes it incomplete."""
+    compared = []
+    for source in sources:
+        read, head = watcher.heads.get(source, (0, None))
+        stated = StatedBy.NOBODY if head is None else StatedBy.HUB
+        compared.append(Coverage(log=source, read=read, head=head, stated_by=stated, identity=identity))
+    reasons = [
+        Reason(Because.POLICY if finding.code == "E.TLOG.QUORUM" else Because.EVIDENCE, finding.what)
+        for finding in findings
+    ]
+    for (source, label, upto_seq), answer in watcher.unanswered.items():
+        what = f"{source} did not give its checkpoint of label {label.hex()} at {upto_seq}: {answer}"
+        reasons.append(Reason(Because.COVERAGE, what))
+    return Verdict.of(compared, reasons)
 
 
 async def _run(
@@ -92,7 +119,7 @@ async def _run(
     every: int,
     once: bool,
     policy: "WitnessPolicy | None",
-) -> "tuple[list[MonitorFinding], int]":
+) -> "tuple[list[MonitorFinding], Monitor]":
     import asyncio
 
     from veen.products.witness.monitor import Monitor, MonitorState
@@ -106,11 +133,11 @@ async def _run(
         while True:
             findings = await _poll_all(output, session, watcher, sources, strict=once)
             if findings or once or stop.is_set():
-                return findings, watcher.leaves
+                return findings, watcher
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), every)
             if stop.is_set():
-                return [], watcher.leaves
+                return [], watcher
     finally:
         stored.close()
 
@@ -133,7 +160,11 @@ async def _poll_all(
                     raise
                 output.notice(f"{url}: not read: {exc}", source=url, code=exc.code)
         for url, hub in hubs.items():
+            before = set(watcher.unanswered)
             findings += await watcher.compare(url, hub)
+            if new := watcher.unanswered.keys() - before:
+                what = f"{url}: gave no checkpoint at {len(new)} positions that other sources list"
+                output.notice(what, source=url, unanswered=len(new))
     finally:
         for hub in hubs.values():
             await hub.calls.transport.aclose()

@@ -102,6 +102,11 @@ class ClientSettings:
         """Whether a missing identity is made: the one of the context, with a file for its passphrase."""
         return bool(self.make_keys.value) and self.passphrase_file_for(name) is not None
 
+    def is_implied(self, name: str) -> bool:
+        """Return True if a value comes from a context that no option and no variable of this command chose."""
+        asked = self.context.origin.startswith(("--", "VEEN_"))
+        return self._is_of_context(getattr(self, name)) and not asked
+
     @staticmethod
     def _is_of_context(value: Value) -> bool:
         return value.origin.endswith("]")

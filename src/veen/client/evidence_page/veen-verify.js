@@ -979,25 +979,24 @@ async function checkRun(run, proof, log, checkpoint, hub, profileIds, progress) 
 }
 
 class Numbering {
-  // An author's own numbers: without a hole inside a run, ascending from run to run.
+  // An author's own numbers: those left out are no more than the entries that the file leaves out (D-189).
   constructor() {
     this.last = new Map();
+    this.shown = 0n;
   }
 
   begin(firstSeq) {
-    this.inRun = new Set();
-    this.fromStart = firstSeq === 1n;
+    this.unseen = firstSeq - 1n - this.shown;
   }
 
   check(msg, seq) {
     const author = hex(msg.clientId);
-    const [clientSeq, prevAck] = this.last.get(author) ?? [0n, 0n];
-    const follows = this.inRun.has(author) || this.fromStart;
-    const good = follows ? msg.clientSeq === clientSeq + 1n : msg.clientSeq > clientSeq;
+    const [clientSeq, prevAck, known] = this.last.get(author) ?? [0n, 0n, 0n];
+    const good = clientSeq < msg.clientSeq && msg.clientSeq <= clientSeq + 1n + this.unseen - known;
     require_(good, "GAP", `entry ${seq}: the author's number ${msg.clientSeq} follows ${clientSeq}`);
     require_(prevAck <= msg.prevAck && msg.prevAck < seq, "GAP", `entry ${seq}: prev_ack ${msg.prevAck} is not possible`);
-    this.last.set(author, [msg.clientSeq, msg.prevAck]);
-    this.inRun.add(author);
+    this.last.set(author, [msg.clientSeq, msg.prevAck, this.unseen]);
+    this.shown += 1n;
   }
 }
 

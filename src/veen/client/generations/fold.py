@@ -1,10 +1,20 @@
-"""What the messages about keys amount to: generations, readers, open invitations, and whose key is whose (D-171).
+"""State of a stream's keys: generations, readers, open invitations, and whose key is whose (D-171).
 
-A fold over the events of one stream, in any order that keeps those of one label in order; the same events give the same
-state. What is forged, of another stream or not the owner's changes nothing.
+A fold over the events of one stream, in any order that keeps those of one label in order. Records that are forged, of
+another stream or not the owner's change nothing, and neither does a record that is repeated, at any later position and
+by any author (the law in tests/client/test_generation_laws.py):
+
+    generation       counts if its gen is greater than the present one
+    hand-over,       with a number: counts if the number is greater than every number before, and every number that was
+    shredding        seen is used up, also that of a record without effect; without a number: counts once, by its digest
+    hand-over        counts for the present generation only: a reader who was removed stays removed until a newer
+                     hand-over or generation names her
+    enrolment        uses up the invitation, which only a hand-over opens
+    author card      the first card of a client key counts, and only if that key sent it
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Self
 
 from veen.client.errors import CardInvalid
@@ -12,6 +22,7 @@ from veen.client.generations.records import (
     CARD_SCHEMA,
     GENERATION_SCHEMA,
     JOIN_SCHEMA,
+    MAX_WRAPS,
     SHRED_SCHEMA,
     WRAP_SCHEMA,
     AuthorCard,
@@ -23,18 +34,19 @@ from veen.client.generations.records import (
     open_back,
     wrap_id,
 )
-from veen.client.identity.card import IdentityCard
+from veen.client.identity.card import IdentityCard, card_id_of
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519
 from veen.core.errors import FormatError, SignatureError
 from veen.core.event import Event
-from veen.core.wire import Bytes32, Length, Map, Part, Uint
+from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Length, Map, Part, Size, Uint
 
 GRACE_SEC: Final = 600  # after a new generation, what is sealed to an older one still counts for so long
+MAX_AUTHORS: Final = 65_536  # client keys of a stream that are told by name; cards beyond these are not kept
 _MAX_GENERATIONS: Final = 65_536
 _MAX_MEMBERS: Final = 65_536
-_MAX_AUTHORS: Final = 65_536
+_MAX_USED: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +59,16 @@ class Announced(Part, kind="announced generation"):
     epoch: Uint
     stream_seq: Uint
     back: WrappedKey | None = None
+    history: bool | None = None  # None in states of earlier releases, where `back` says the same
 
     @property
     def order(self) -> tuple[int, int, int]:
         return self.ts, self.epoch, self.stream_seq
+
+    @property
+    def allows_history(self) -> bool:
+        """True if later invitations may hand over the generations before this one."""
+        return self.back is not None if self.history is None else self.history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +111,11 @@ class KeyState(Map, kind="key state"):
     members: Annotated[tuple[IdentityCard, ...], Length(0, _MAX_MEMBERS)] = ()  # readers, the owner apart
     invites: Annotated[tuple[OpenInvite, ...], Length(0, _MAX_MEMBERS)] = ()
     shredded: Annotated[tuple[ShreddedGeneration, ...], Length(0, _MAX_GENERATIONS)] = ()
-    authors: Annotated[tuple[AuthorKey, ...], Length(0, _MAX_AUTHORS)] = ()
-    cursors: Annotated[tuple[LabelCursor, ...], Length(0, _MAX_AUTHORS)] = ()
+    authors: Annotated[tuple[AuthorKey, ...], Length(0, MAX_AUTHORS)] = ()
+    cursors: Annotated[tuple[LabelCursor, ...], Length(0, MAX_AUTHORS)] = ()
+    number: Uint | None = None  # the greatest number of a record of the owner; None if none had one
+    used: Annotated[tuple[Bytes32, ...], Length(0, _MAX_USED), LEFT_OUT_EMPTY] = ()  # digests of those without a number
+    wrapped_for: Annotated[tuple[Annotated[bytes, Size(8)], ...], Length(0, MAX_WRAPS), LEFT_OUT_EMPTY] = ()
 
     @property
     def newest(self) -> Announced | None:
@@ -105,19 +126,48 @@ class KeyState(Map, kind="key state"):
         """The generation that writers seal to."""
         return 0 if self.newest is None else self.newest.gen
 
-    def is_shredded(self, gen: int) -> bool:
+    @property
+    def next_number(self) -> int:
+        """The number of the owner's next record."""
+        return (self.number or 0) + 1
+
+    def is_forgotten(self, gen: int) -> bool:
+        """True if the owner asked all readers to forget a generation."""
         return any(shredded.gen == gen for shredded in self.shredded)
 
+    def leading_back_to(self, gen: int) -> int | None:
+        """Return the generation whose `back` field opens `gen`, if its own key was not shredded for good (D-182)."""
+        rows = {row.gen: row for row in self.generations}
+        forgotten = {row.gen for row in self.shredded}
+        step = gen + 1
+        while step in rows and rows[step].back is not None:
+            if step not in forgotten:
+                return gen + 1
+            step += 1
+        return None
+
+    def is_shredded(self, gen: int) -> bool:
+        """True if a generation is to be forgotten and no field of the log leads back to it."""
+        return self.is_forgotten(gen) and self.leading_back_to(gen) is None
+
     def is_stale(self, gen: int, ts: int) -> bool:
-        """Whether an entry sealed to `gen` came too late: a newer generation had been announced for long enough."""
-        return any(newer.gen > gen and ts > newer.ts + GRACE_SEC for newer in reversed(self.generations))
+        """Return True if an entry sealed to `gen` came too late: a newer generation was announced long before."""
+        return is_stale(self.generations, gen, ts)
+
+    def first_for_new_readers(self) -> int:
+        """Return the earliest generation that an invitation hands over: the last one that was made without history."""
+        return next((row.gen for row in reversed(self.generations) if not row.allows_history), 0)
+
+    def unnamed_readers(self) -> tuple[bytes, ...]:
+        """Return card ids that the newest generation is wrapped for although no record made them readers.
+
+        Releases before D-182 counted a repeated hand-over, so that a reader who had been removed was given new keys.
+        """
+        named = {wrap_id(card) for card in self.members} | {bytes.fromhex(card_id_of(self.owner_pk))}
+        return tuple(card_id for card_id in self.wrapped_for if card_id not in named)
 
     def cursor(self, label: bytes) -> int:
         return next((cursor.stream_seq for cursor in self.cursors if cursor.label == label), 0)
-
-    def read_to(self, label: bytes, stream_seq: int) -> Self:
-        others = tuple(cursor for cursor in self.cursors if cursor.label != label)
-        return replace(self, cursors=(*others, LabelCursor(label=label, stream_seq=stream_seq))[-_MAX_AUTHORS:])
 
     def member(self, id_sign_pk: bytes) -> IdentityCard | None:
         return next((card for card in self.members if card.id_sign_pk == id_sign_pk), None)
@@ -126,67 +176,184 @@ class KeyState(Map, kind="key state"):
         """id_sign_pk of the identity that proved to have a client key."""
         return next((author.id_sign_pk for author in self.authors if author.client_id == client_id), None)
 
-    # --- one message each ------------------------------------------------------------------------------
 
-    def _with_member(self, card: IdentityCard) -> Self:
-        others = tuple(other for other in self.members if other.id_sign_pk != card.id_sign_pk)
-        return replace(self, members=(*others, card)[-_MAX_MEMBERS:])
-
-    def with_author(self, client_id: bytes, id_sign_pk: bytes) -> Self:
-        if self.author(client_id) is not None:
-            return self
-        return replace(self, authors=(*self.authors, AuthorKey(client_id=client_id, id_sign_pk=id_sign_pk)))
-
-    def announced(self, record: KeyGeneration, event: Event) -> Self:
-        """A generation counts once, by its first announcement; its readers are those that it is wrapped for."""
-        if record.gen <= self.gen or len(self.generations) >= _MAX_GENERATIONS:
-            return self
-        row = Announced(
-            gen=record.gen,
-            pk=record.pk,
-            ts=event.ts,
-            epoch=event.epoch,
-            stream_seq=event.stream_seq,
-            back=record.back,
-        )
-        staying = {wrap.card_id for wrap in record.wraps}
-        return replace(
-            self,
-            generations=(*self.generations, row),
-            members=tuple(card for card in self.members if wrap_id(card) in staying),
-            invites=tuple(invite for invite in self.invites if invite.gen >= record.gen),
-        )
-
-    def handed_over(self, record: HandOver) -> Self:
-        state = self
-        for card in record.cards:
-            state = state._with_member(card)
-        if record.invite_pk is not None:
-            invite = OpenInvite(invite_pk=record.invite_pk, gen=record.gen, expires_at=record.expires_at or 0)
-            state = replace(state, invites=(*state.invites, invite)[-_MAX_MEMBERS:])
-        return state
-
-    def enrolled(self, record: Enrolment, event: Event) -> Self:
-        """The first use of an invitation counts, if it is in time and by the client key on the card."""
-        invite = next((invite for invite in self.invites if invite.invite_pk == record.invite_pk), None)
-        if invite is None or event.ts > invite.expires_at or record.card.client_id != event.client_id:
-            return self
-        state = replace(self, invites=tuple(other for other in self.invites if other is not invite))
-        return state._with_member(record.card).with_author(event.client_id, record.card.id_sign_pk)
+def is_stale(generations: "list[Announced] | tuple[Announced, ...]", gen: int, ts: int) -> bool:
+    """Return True if a generation newer than `gen` was announced more than the grace before `ts`."""
+    for newer in reversed(generations):
+        if newer.gen <= gen:
+            return False
+        if ts > newer.ts + GRACE_SEC:
+            return True
+    return False
 
 
 KeyRecord = KeyGeneration | HandOver | Enrolment | KeyShred | AuthorCard
 
 
-def record_of(state: KeyState, event: Event) -> KeyRecord | None:
+@dataclass(slots=True)
+class KeyFold:
+    """The fold, with an index for each question: the cost of a record does not depend on how many there were.
+
+    Owned by one thread. `changes` counts the changes of everything but the cursors.
+    """
+
+    stream_id: bytes
+    owner_pk: bytes
+    generations: list[Announced] = field(default_factory=list)
+    members: dict[bytes, IdentityCard] = field(default_factory=dict)  # by id_sign_pk, the newest last
+    invites: dict[bytes, OpenInvite] = field(default_factory=dict)  # by invite_pk
+    shredded: dict[int, ShreddedGeneration] = field(default_factory=dict)
+    authors: dict[bytes, bytes] = field(default_factory=dict)  # id_sign_pk by client_id
+    cursors: dict[bytes, int] = field(default_factory=dict)  # stream_seq by label, the newest last
+    number: int | None = None
+    used: set[bytes] = field(default_factory=set)  # digests of the owner's records without a number
+    wrapped_for: tuple[bytes, ...] = ()  # card ids of the newest generation's record
+    changes: int = 0
+    steps: int = 0  # entries that were read
+
+    @classmethod
+    def of(cls, state: KeyState) -> Self:
+        return cls(
+            stream_id=state.stream_id,
+            owner_pk=state.owner_pk,
+            generations=list(state.generations),
+            members={card.id_sign_pk: card for card in state.members},
+            invites={invite.invite_pk: invite for invite in state.invites},
+            shredded={row.gen: row for row in state.shredded},
+            authors={author.client_id: author.id_sign_pk for author in state.authors},
+            cursors={cursor.label: cursor.stream_seq for cursor in state.cursors},
+            number=state.number,
+            used=set(state.used),
+            wrapped_for=state.wrapped_for,
+        )
+
+    def state(self) -> KeyState:
+        """Return the state as a value. Costs as much as there is in it."""
+        return KeyState(
+            stream_id=self.stream_id,
+            owner_pk=self.owner_pk,
+            generations=tuple(self.generations),
+            members=tuple(self.members.values()),
+            invites=tuple(self.invites.values()),
+            shredded=tuple(self.shredded.values()),
+            authors=tuple(AuthorKey(client_id=key, id_sign_pk=value) for key, value in self.authors.items()),
+            cursors=tuple(LabelCursor(label=label, stream_seq=seq) for label, seq in self.cursors.items()),
+            number=self.number,
+            used=tuple(sorted(self.used)),
+            wrapped_for=self.wrapped_for,
+        )
+
+    @property
+    def gen(self) -> int:
+        return self.generations[-1].gen if self.generations else 0
+
+    def read_to(self, label: bytes, stream_seq: int) -> None:
+        """Note that a label was read up to an entry."""
+        if self.cursors.pop(label, None) is None and len(self.cursors) >= MAX_AUTHORS:
+            del self.cursors[next(iter(self.cursors))]
+        self.cursors[label] = stream_seq
+        self.steps += 1
+
+    # --- one record each -------------------------------------------------------------------------------
+
+    def apply(self, event: Event, record: KeyRecord) -> bool:
+        """Take over a record that `record_of` returned for `event`; return True if it counts."""
+        if isinstance(record, AuthorCard):
+            return self._add_author(event.client_id, record.card.id_sign_pk)
+        if isinstance(record, Enrolment):
+            return self._enrol(record, event)
+        if not self._use(record):
+            return False
+        self.changes += 1
+        if isinstance(record, KeyGeneration):
+            return self._announce(record, event)
+        if isinstance(record, HandOver):
+            return self._hand_over(record)
+        if record.gen >= self.gen or record.gen in self.shredded:  # the generation in use is rotated first
+            return False
+        self.shredded[record.gen] = ShreddedGeneration(gen=record.gen)
+        return True
+
+    def _use(self, record: KeyGeneration | HandOver | KeyShred) -> bool:
+        """Use up the number or the digest of an owner's record; return False if that was done before."""
+        if record.number is not None:
+            if record.number <= (self.number or 0):
+                return False
+            self.number = record.number
+            return True
+        if isinstance(record, KeyGeneration):
+            return True  # its gen is a number as well
+        digest = record.signing_digest()
+        if digest in self.used or len(self.used) >= _MAX_USED:
+            return False
+        if record.gen >= self.gen:  # else it counts no more than once without being remembered
+            self.used.add(digest)
+        return True
+
+    def _announce(self, record: KeyGeneration, event: Event) -> bool:
+        """A generation counts once, by its first announcement; its readers are those that it is wrapped for."""
+        if record.gen <= self.gen or len(self.generations) >= _MAX_GENERATIONS:
+            return False
+        self.generations.append(
+            Announced(
+                gen=record.gen,
+                pk=record.pk,
+                ts=event.ts,
+                epoch=event.epoch,
+                stream_seq=event.stream_seq,
+                back=record.back,
+                history=record.history,
+            )
+        )
+        self.wrapped_for = tuple(wrap.card_id for wrap in record.wraps)
+        staying = set(self.wrapped_for)
+        self.members = {key: card for key, card in self.members.items() if wrap_id(card) in staying}
+        self.invites = {key: invite for key, invite in self.invites.items() if invite.gen >= record.gen}
+        return True
+
+    def _hand_over(self, record: HandOver) -> bool:
+        if record.gen != self.gen:
+            return False
+        for card in record.cards:
+            self._add_member(card)
+        if record.invite_pk is not None and len(self.invites) < _MAX_MEMBERS:
+            invite = OpenInvite(invite_pk=record.invite_pk, gen=record.gen, expires_at=record.expires_at or 0)
+            self.invites[record.invite_pk] = invite
+        return True
+
+    def _enrol(self, record: Enrolment, event: Event) -> bool:
+        """The first use of an invitation counts, if it is in time and by the client key on the card."""
+        invite = self.invites.get(record.invite_pk)
+        if invite is None or event.ts > invite.expires_at or record.card.client_id != event.client_id:
+            return False
+        del self.invites[record.invite_pk]
+        self.changes += 1
+        self._add_member(record.card)
+        self._add_author(event.client_id, record.card.id_sign_pk)
+        return True
+
+    def _add_member(self, card: IdentityCard) -> None:
+        self.members.pop(card.id_sign_pk, None)
+        if len(self.members) < _MAX_MEMBERS:
+            self.members[card.id_sign_pk] = card
+
+    def _add_author(self, client_id: bytes, id_sign_pk: bytes) -> bool:
+        if client_id in self.authors or len(self.authors) >= MAX_AUTHORS:
+            return False
+        self.authors[client_id] = id_sign_pk
+        self.changes += 1
+        return True
+
+
+def record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
     """The message about the keys of this stream in an event; None if it is none, or may not say so."""
     try:
-        return _record_of(state, event)
+        return _record_of(stream, event)
     except (FormatError, SignatureError, CardInvalid):
         return None
 
 
-def _record_of(state: KeyState, event: Event) -> KeyRecord | None:
+def _record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
     schema, body = event.hdr.schema, event.body
     if schema == CARD_SCHEMA:
         author = AuthorCard.from_bytes(body)
@@ -196,14 +363,14 @@ def _record_of(state: KeyState, event: Event) -> KeyRecord | None:
         enrolment = Enrolment.from_bytes(body)
         enrolment.check_signed_by(enrolment.invite_pk)
         enrolment.card.verify()
-        return enrolment if enrolment.stream_id == state.stream_id else None
+        return enrolment if enrolment.stream_id == stream.stream_id else None
     kind = _OWNERS.get(schema)
     if kind is None:
         return None
     record = kind.from_bytes(body)
-    if (record.stream_id, record.owner_pk) != (state.stream_id, state.owner_pk):
+    if (record.stream_id, record.owner_pk) != (stream.stream_id, stream.owner_pk):
         return None
-    record.check_signed_by(state.owner_pk)
+    record.check_signed_by(stream.owner_pk)
     if isinstance(record, HandOver):
         for card in record.cards:
             card.verify()
@@ -218,54 +385,82 @@ _OWNERS: Final[dict[bytes, type[KeyGeneration] | type[HandOver] | type[KeyShred]
 
 
 def apply(state: KeyState, event: Event, record: KeyRecord) -> KeyState:
-    """The state after a record of `record_of`."""
-    if isinstance(record, KeyGeneration):
-        return state.announced(record, event)
+    """Return the state after a record of `record_of`. For many records use `KeyFold`."""
+    fold = KeyFold.of(state)
+    fold.apply(event, record)
+    return fold.state()
+
+
+def learn(ring: Keyring, state: KeyState | KeyFold, record: KeyRecord, identity: Identity) -> Keyring:
+    """Return the keyring of a member after a record that counts in `state`: keys of a generation, or one is gone."""
+    if isinstance(record, AuthorCard | Enrolment):
+        return ring
+    forgotten = _forgotten(state)
+    if isinstance(record, KeyShred):
+        if record.gen in forgotten:
+            return _forget(ring, state.stream_id, record.gen)
+        return ring
+    for gen, pk, sk in _wrapped(record, identity):
+        if _is_announced(ring, state, gen, pk):
+            ring = _with(ring, state, gen, pk, None if gen in forgotten else sk)
+    return with_history(ring, state)
+
+
+def _wrapped(record: KeyGeneration | HandOver, identity: Identity) -> Iterator[tuple[int, bytes, bytes | None]]:
+    """Yield (gen, pk, secret key) of each generation in a record; without a secret if none is wrapped for us."""
+    card_id = bytes.fromhex(identity.card_id)
     if isinstance(record, HandOver):
-        return state.handed_over(record)
-    if isinstance(record, Enrolment):
-        return state.enrolled(record, event)
-    if isinstance(record, AuthorCard):
-        return state.with_author(event.client_id, record.card.id_sign_pk)
-    if state.is_shredded(record.gen) or record.gen >= state.gen:
-        return state  # the generation in use is rotated first
-    return replace(state, shredded=(*state.shredded, ShreddedGeneration(gen=record.gen)))
+        yield from record.earlier_for(card_id, identity.dh_sk)
+    yield record.gen, record.pk, record.secret_for(card_id, identity.dh_sk)
 
 
-def learn(ring: Keyring, state: KeyState, record: KeyRecord, identity: Identity) -> Keyring:
-    """The keyring of a member after a record that `state` includes: keys of a generation, or that one is gone."""
-    if isinstance(record, KeyGeneration | HandOver) and record.pk in _public_keys(ring, state):
-        sk = None
-        if not state.is_shredded(record.gen):
-            sk = record.secret_for(bytes.fromhex(identity.card_id), identity.dh_sk)
-        ring = _with(ring, state, record.gen, record.pk, sk)
-    ring = with_history(ring, state)
-    for shredded in state.shredded:
-        if any(keys.can_read and keys.generation == shredded.gen for keys in ring.readers(state.stream_id)):
-            ring = ring.shredded(state.stream_id, shredded.gen)
+def _forgotten(state: KeyState | KeyFold) -> frozenset[int]:
+    rows = state.shredded if isinstance(state, KeyState) else state.shredded.values()
+    return frozenset(row.gen for row in rows)
+
+
+def _forget(ring: Keyring, stream_id: bytes, gen: int) -> Keyring:
+    if any(keys.can_read and keys.generation == gen for keys in ring.readers(stream_id)):
+        return ring.shredded(stream_id, gen)
     return ring
 
 
-def _public_keys(ring: Keyring, state: KeyState) -> set[bytes]:
-    """Of the generations that count: those announced, and the first one, which needs no announcement."""
-    keys = {keys.reader_pk for keys in ring.readers(state.stream_id)}
-    return keys | {row.pk for row in state.generations}
+def _is_announced(ring: Keyring, state: KeyState | KeyFold, gen: int, pk: bytes) -> bool:
+    """Return True for a generation that counts: an announced one, or the first one, which needs no announcement."""
+    public_keys = {keys.generation: keys.reader_pk for keys in ring.readers(state.stream_id)}
+    if gen in public_keys:
+        return public_keys[gen] == pk
+    return gen == 0 or any((row.gen, row.pk) == (gen, pk) for row in state.generations)
 
 
-def _with(ring: Keyring, state: KeyState, gen: int, pk: bytes, sk: bytes | None) -> Keyring:
-    name = ring.for_stream(state.stream_id).name
+def _with(ring: Keyring, state: KeyState | KeyFold, gen: int, pk: bytes, sk: bytes | None) -> Keyring:
+    newest, *older = ring.readers(state.stream_id)
+    if any(
+        (old.reader_pk, old.gen, old.owner_pk) == (pk, gen, state.owner_pk) and sk in (None, old.reader_sk)
+        for old in (newest, *older)
+    ):
+        return ring
     keys = StreamKeys(
-        stream_id=state.stream_id, reader_pk=pk, reader_sk=sk, name=name, gen=gen, owner_pk=state.owner_pk
+        stream_id=state.stream_id,
+        reader_pk=pk,
+        reader_sk=sk,
+        name=newest.name,
+        gen=gen,
+        owner_pk=state.owner_pk,
+        bound_to=newest.bound_to,
     )
     return ring.with_keys(keys)
 
 
-def with_history(ring: Keyring, state: KeyState) -> Keyring:
-    """Open the generations before, as far as each allows it."""
+def with_history(ring: Keyring, state: KeyState | KeyFold) -> Keyring:
+    """Open the generations that a `back` field of an earlier release leads to, unless they are to be forgotten."""
+    if all(row.back is None for row in state.generations):
+        return ring
     secrets = {keys.generation: keys.reader_sk for keys in ring.readers(state.stream_id)}
+    forgotten = _forgotten(state)
     for row in reversed(state.generations):
         sk = secrets.get(row.gen)
-        if sk is None or secrets.get(row.gen - 1) is not None or state.is_shredded(row.gen - 1):
+        if row.back is None or sk is None or secrets.get(row.gen - 1) is not None or row.gen - 1 in forgotten:
             continue
         earlier = open_back(row.back, sk, state.stream_id, row.gen, row.pk)
         if earlier is not None:

@@ -7,10 +7,10 @@ what came of it, is kept with the state of the identity and can be made again fr
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from veen.client.generations.fold import KeyState, apply, learn, record_of
+from veen.client.generations.fold import KeyFold, KeyState, is_stale, learn, record_of
 from veen.client.generations.records import KEY_SCHEMAS, control_keys
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, Stream, StreamKeys
@@ -31,41 +31,48 @@ class StreamFollow:
     """What one client follows of one stream. Belongs to the event loop's thread, like the client."""
 
     follower: "KeyFollower"
-    state: KeyState
+    fold: KeyFold
     control: StreamKeys
     looked_at: float = field(default=float("-inf"))  # by the clock of the loop; when the end of the log was read last
-    saved: KeyState | None = None  # what the disk has
+    saved: tuple[int, int] | None = None  # changes and steps of the fold that the disk has
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one reading of the log at a time
 
     def keys(self) -> tuple[StreamKeys, ...]:
         """All keys of the stream by now, the newest first."""
-        return self.follower.ring.readers(self.state.stream_id)
+        return self.follower.ring.readers(self.fold.stream_id)
 
     def observe(self, event: Event) -> bool:
         """Take over what an event says about keys; whether the keyring changed."""
         if event.hdr.schema not in KEY_SCHEMAS:
             return False
-        record = record_of(self.state, event)
-        if record is None:
+        record = record_of(self.fold, event)
+        if record is None or not self.fold.apply(event, record):
             return False
-        self.state = apply(self.state, event, record)
-        return self.follower.take(learn(self.follower.ring, self.state, record, self.follower.identity))
+        return self.follower.take(learn(self.follower.ring, self.fold, record, self.follower.identity))
 
     def passed(self, label: bytes, stream_seq: int) -> bool:
         """An entry was read, or is our own; whether it is the next one, and counts: those before it did already."""
-        if stream_seq != self.state.cursor(label) + 1:
+        if stream_seq != self.cursor(label) + 1:
             return False
-        self.state = self.state.read_to(label, stream_seq)
+        self.fold.read_to(label, stream_seq)
         return True
+
+    def cursor(self, label: bytes) -> int:
+        """Return the position up to which a label was read for messages about keys."""
+        return self.fold.cursors.get(label, 0)
+
+    def is_stale(self, gen: int, ts: int) -> bool:
+        """Return True if an entry sealed to `gen` came too late."""
+        return is_stale(self.fold.generations, gen, ts)
 
     def why_sealed(self) -> str:
         """Why an entry does not open: its bytes are those that were signed, so it is the key."""
         readable = [keys.generation for keys in self.keys() if keys.can_read]
         text = "no read key for this stream"
-        if self.state.shredded:
+        if self.fold.shredded:
             text += " (keys of earlier generations were shredded by its owner)"
-        elif readable and self.state.gen > max(readable):
-            text += f" (it is at generation {self.state.gen}, your keys end with {max(readable)}: ask its owner)"
+        elif readable and self.fold.gen > max(readable):
+            text += f" (it is at generation {self.fold.gen}, your keys end with {max(readable)}: ask its owner)"
         return text
 
 
@@ -90,12 +97,17 @@ class KeyFollower:
 
     def take(self, ring: Keyring) -> bool:
         """Use this keyring from now on, and have it kept; whether it is another one."""
+        ring = self.at_hub(ring)
         if ring == self.ring:
             return False
         self._labels.keyring = ring
         if self._learned is not None:
-            self._learned(ring)
+            self._learned(ring.at())
         return True
+
+    def at_hub(self, ring: Keyring) -> Keyring:
+        """Return the keyring as used at the hub of this connection (D-183)."""
+        return ring.at(self._session.hub_id, self._session.pin.root_pk)
 
     def of(self, stream: Stream) -> StreamFollow | None:
         """What is followed of a stream; None if nobody's announcements count there."""
@@ -105,9 +117,9 @@ class KeyFollower:
             return None
         stream_id = keys[0].stream_id
         follow = self._streams.get(stream_id)
-        if follow is None or follow.state.owner_pk != owner_pk:
-            state = self._load(stream_id, owner_pk)
-            follow = StreamFollow(self, state, control_keys(stream_id, owner_pk), saved=state)
+        if follow is None or follow.fold.owner_pk != owner_pk:
+            fold = KeyFold.of(self._load(stream_id, owner_pk))
+            follow = StreamFollow(self, fold, control_keys(stream_id, owner_pk), saved=(0, 0))
             self._streams[stream_id] = follow
         return follow
 
@@ -116,9 +128,9 @@ class KeyFollower:
         follow = self.of(stream)
         if follow is None:
             return
-        label = self._session.label(follow.state.stream_id, epoch)
+        label = self._session.label(follow.fold.stream_id, epoch)
         head = self._labels.verified_size(label)
-        if head > follow.state.cursor(label) or asyncio.get_running_loop().time() >= follow.looked_at + _AGAIN_SECONDS:
+        if head > follow.cursor(label) or asyncio.get_running_loop().time() >= follow.looked_at + _AGAIN_SECONDS:
             await self.sync(stream)
 
     async def sync(self, stream: Stream) -> KeyState | None:
@@ -128,24 +140,24 @@ class KeyFollower:
             return None
         async with follow.lock:
             follow.looked_at = asyncio.get_running_loop().time()
-            stream_id = follow.state.stream_id
+            stream_id = follow.fold.stream_id
             for epoch in await self._epochs(follow):
                 label = self._session.label(stream_id, epoch)
                 target = Target(label=label, epoch=epoch, stream_id=stream_id, keys=(follow.control,))
                 reader = await self._labels.reader(target, opened=True, follow=follow, only_keys=True)
-                async for _ in reader.entries(follow.state.cursor(label) + 1, None):
+                async for _ in reader.entries(follow.cursor(label) + 1, None):
                     pass
                 await self._labels.saw(target, reader.view)
-            if follow.saved is None or replace(follow.state, cursors=follow.saved.cursors) != follow.saved:
+            if follow.saved is None or follow.saved[0] != follow.fold.changes:
                 self._save(follow)  # how far it was read alone is saved at the end
-        return follow.state
+        return follow.fold.state()
 
     async def _epochs(self, follow: StreamFollow) -> Iterable[int]:
         if not self._session.epoch_sec:
             return (0,)
-        newest = follow.state.newest
-        first = 0 if newest is None else max(newest.epoch - self._session.window, 0)
-        return await self._session.epochs_of(follow.state.stream_id, first)
+        rows = follow.fold.generations
+        first = max(rows[-1].epoch - self._session.window, 0) if rows else 0
+        return await self._session.epochs_of(follow.fold.stream_id, first)
 
     def sent(self, stream: Stream, outcomes: "Iterable[Outcome]") -> None:
         """Our own messages announce nothing: where they follow what was read, they need not be read."""
@@ -175,17 +187,20 @@ class KeyFollower:
         return state if (state.stream_id, state.owner_pk) == (stream_id, owner_pk) and complete else blank
 
     def _save(self, follow: StreamFollow) -> None:
-        if follow.state != follow.saved:
-            self._store.write_note(_note(self._session.hub_id, follow.state.stream_id), follow.state.to_bytes())
-            follow.saved = follow.state
+        fold = follow.fold
+        if follow.saved != (fold.changes, fold.steps):
+            self._store.write_note(_note(self._session.hub_id, fold.stream_id), fold.state().to_bytes())
+            follow.saved = fold.changes, fold.steps
 
     def forget(self, stream: Stream) -> None:
         """Read the log from its beginning the next time."""
         follow = self.of(stream)
         if follow is not None:
-            follow.state = replace(KeyState(stream_id=follow.state.stream_id, owner_pk=follow.state.owner_pk))
+            follow.fold = KeyFold(follow.fold.stream_id, follow.fold.owner_pk)
+            follow.saved = None
             follow.looked_at = float("-inf")
 
 
 def _note(hub_id: bytes, stream_id: bytes) -> str:
-    return f"keys-{hub_id.hex()[:16]}-{stream_id.hex()}"
+    # "keys-" is the name of earlier releases, in whose states a repeated record may have counted: read the log again.
+    return f"keys2-{hub_id.hex()[:16]}-{stream_id.hex()}"

@@ -7,6 +7,7 @@ not happen. The owner wraps each generation for itself as well, so a crash after
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from veen.client.client import Client
 from veen.client.errors import GenerationRefused, NotOwner, NotReader
@@ -18,6 +19,8 @@ from veen.client.identity.keyring import Stream, StreamKeys
 from veen.client.send.writing import Sent
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError
+
+_TRIES: Final = 3  # of a record whose number another device of the owner took
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +49,22 @@ def next_generation(
     current: StreamKeys,
     members: Sequence[IdentityCard],
     *,
+    number: int = 1,
     reason: str = "",
     history: bool = True,
     random: Random = os.urandom,
 ) -> tuple[StreamKeys, records.KeyGeneration]:
-    """The next keys of a stream, and the record that gives them to `members` and to the owner, and to nobody else."""
+    """Return the next keys of a stream, and the record that gives them to `members` and to the owner.
+
+    Without `history` later invitations hand over no generation before this one.
+    """
     if len(members) >= records.MAX_WRAPS:
         raise LimitError("readers of a stream", len(members) + 1, records.MAX_WRAPS)
     fresh = StreamKeys.create(f"hex:{current.stream_id.hex()}", owner_pk=identity.id_sign_pk, random=random)
     keys = replace(fresh, gen=current.generation + 1, name=current.name)
     cards = [identity.card(), *(card for card in members if card.id_sign_pk != identity.id_sign_pk)]
-    previous = current if history else None
     return keys, records.KeyGeneration.issue(
-        identity.id_sign, keys, cards, previous=previous, reason=reason, random=random
+        identity.id_sign, keys, cards, number=number, history=history, reason=reason, random=random
     )
 
 
@@ -78,7 +84,7 @@ async def rotate(
             raise NotReader(f"nobody with the key {id_sign_pk.hex()[:16]}… was given the read key of {current}")
     staying = tuple(card for card in state.members if card.id_sign_pk not in without)
     removed = tuple(card for card in state.members if card.id_sign_pk in without)
-    keys, record = next_generation(identity, current, staying, reason=reason, history=history)
+    keys, record = next_generation(identity, current, staying, number=state.next_number, reason=reason, history=history)
     sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.GENERATION_SCHEMA)
     after = await client.key_state(stream)
     if after is None or after.newest is None or after.newest.pk != keys.reader_pk:
@@ -92,25 +98,59 @@ async def hand_over(
     stream: Stream,
     cards: Sequence[IdentityCard] = (),
     *,
+    earlier: Sequence[StreamKeys] = (),
     invite_pk: bytes | None = None,
     expires_at: int | None = None,
 ) -> Sent:
-    """Write into the stream who is given its read key, wrapped for each card; or that an invitation was made."""
-    current, _ = await owned(client, identity, stream)
-    record = records.HandOver.issue(identity.id_sign, current, cards, invite_pk=invite_pk, expires_at=expires_at)
-    return await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.WRAP_SCHEMA)
+    """Write into the stream who is given its read key, wrapped for each card; or that an invitation was made.
+
+    `earlier` are the generations before the present one that are given as well. GenerationRefused if another device
+    of the owner wrote at the same time, each time that this was tried.
+    """
+    for _ in range(_TRIES):
+        current, state = await owned(client, identity, stream)
+        record = records.HandOver.issue(
+            identity.id_sign,
+            current,
+            cards,
+            number=state.next_number,
+            earlier=[keys for keys in earlier if keys.reader_pk != current.reader_pk],
+            invite_pk=invite_pk,
+            expires_at=expires_at,
+        )
+        sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.WRAP_SCHEMA)
+        _, after = await owned(client, identity, stream)
+        invites = {invite.invite_pk for invite in after.invites}
+        if set(cards) <= set(after.members) and (invite_pk is None or invite_pk in invites):
+            return sent
+    name = client.keyring.for_stream(stream)
+    raise GenerationRefused(f"another device of yours changes the keys of {name} at the same time: run it again")
 
 
-async def shred(client: Client, identity: Identity, stream: Stream, gen: int, *, reason: str = "") -> Sent:
-    """Have all readers forget the secret key of an earlier generation; ours is gone when this returns."""
+async def shred(
+    client: Client, identity: Identity, stream: Stream, gen: int, *, weak: bool = False, reason: str = ""
+) -> Sent:
+    """Ask all readers to forget the secret key of an earlier generation; ours is gone when this returns.
+
+    GenerationRefused without `weak` if a field of the log still leads to it (D-182).
+    """
     current, state = await owned(client, identity, stream)
     if gen >= current.generation:
         raise GenerationRefused(f"generation {gen} of {current} is in use, or does not exist: rotate first")
-    if state.is_shredded(gen):
+    if state.is_forgotten(gen):
         raise GenerationRefused(f"generation {gen} of {current} is shredded already")
-    record = records.KeyShred.issue(identity.id_sign, current.stream_id, gen, reason=reason)
+    leading = state.leading_back_to(gen)
+    if leading is not None and not weak:
+        raise GenerationRefused(
+            f"generation {leading} of {current} leads back to {gen}: its readers find the key "
+            f"of {gen} in the log, as an earlier release wrote it, so {gen} would not count as shredded. Shred "
+            f"generation {leading} first, or have readers asked all the same: --weak"
+        )
+    record = records.KeyShred.issue(identity.id_sign, current.stream_id, gen, number=state.next_number, reason=reason)
     sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.SHRED_SCHEMA)
-    await client.key_state(stream)
+    after = await client.key_state(stream)
+    if after is None or not after.is_forgotten(gen):
+        raise GenerationRefused(f"another device of yours changed the keys of {current} first: run it again")
     return sent
 
 
@@ -123,9 +163,10 @@ async def enrol(client: Client, identity: Identity, keys: StreamKeys, invite: Si
 
 
 async def announce_card(client: Client, identity: Identity, stream: Stream) -> Sent:
-    """Tell the members of a stream whose client key this is; the hub does not see it."""
+    """Tell the members of a stream whose client key this is, also if it is a worker's; the hub does not see it."""
     keys = client.keyring.for_stream(stream)
-    body = records.AuthorCard(card=identity.card()).to_bytes()
+    card = IdentityCard.issue(identity.id_sign, dh_pk=identity.dh_pk, client_id=client.client_id, name=identity.name)
+    body = records.AuthorCard(card=card).to_bytes()
     if keys.owner_pk is None:
         return await client.send(stream, body, schema=records.CARD_SCHEMA)
     return await _publish(client, keys, keys.owner_pk, body, records.CARD_SCHEMA)

@@ -6,10 +6,16 @@
     veen.keys.shred.v1        the secret key of a generation is to be forgotten by all
     veen.card.v1              the author of this message is the identity on the card in it
 
-The first four count only with the signature of the stream's owner, or of the invitation that the owner signed. Secret
-keys are wrapped for the long-term key of a card, each for itself; the secret key of a generation is never sealed to the
-public key of an earlier one, or whoever was removed could go on. The other direction is allowed: `back` lets the
-readers of a generation open what was written before it.
+The first four count only with the signature of the stream's owner, or of the invitation that the owner signed. The
+owner numbers her records, and the number is inside the signature: a record that is repeated later, by anybody, has a
+number that was used, and changes nothing. The numbers belong to the stream and not to a key, so that they continue if
+the owner's key changes (`veen.keys.owner.v1`, reserved). Records of earlier releases have no number; each counts once,
+by its digest.
+
+Secret keys are wrapped for the long-term key of a card, each for itself; the secret key of a generation is never sealed
+to the public key of another one (D-182): a hand-over wraps exactly the generations that its reader gets. Records of
+earlier releases may have `back`, the secret key of the generation before, sealed to the new one. It is read and never
+written.
 
 All of them are sealed to the control key of the stream, which everybody can compute who knows the stream and its owner:
 writers, who cannot read the stream, must see which key to seal to. The control key keeps them from the hub, and from
@@ -19,6 +25,7 @@ nobody else: who is a reader is no secret among members, also former ones.
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, ClassVar, Final, Self
 
 from veen.client.identity.card import IdentityCard
@@ -30,7 +37,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, InvalidKeyError, OpenError, SignatureError
 from veen.core.hashing import Ht, u64be
 from veen.core.schema_id import schema_id
-from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Size, Uint
+from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Bytes64, Length, Map, Part, Size, Uint
 
 GENERATION_SCHEMA: Final = schema_id("veen.keys.generation.v1")
 WRAP_SCHEMA: Final = schema_id("veen.keys.wrap.v1")
@@ -41,6 +48,7 @@ KEY_SCHEMAS: Final = frozenset((GENERATION_SCHEMA, WRAP_SCHEMA, JOIN_SCHEMA, SHR
 
 MAX_WRAPS: Final = 8_192  # of one message: about 800 KB
 _MAX_CARDS: Final = 1_024
+_MAX_EARLIER: Final = 65_536
 _MAX_REASON: Final = 200
 _CARD_ID_BYTES: Final = 8
 _CT_BYTES: Final = 48  # a key of 32 bytes and the tag
@@ -64,7 +72,8 @@ def describe(schema: bytes, body: bytes) -> str:
         if schema == WRAP_SCHEMA:
             hand_over = HandOver.from_bytes(body)
             names = ", ".join(card.name for card in hand_over.cards) or "an invitation by code (bearer)"
-            return f"keys: generation {hand_over.gen} handed over to {names}"
+            earlier = f" and {len(hand_over.earlier)} earlier ones" if hand_over.earlier else ""
+            return f"keys: generation {hand_over.gen}{earlier} handed over to {names}"
         if schema == JOIN_SCHEMA:
             return f"keys: {Enrolment.from_bytes(body).card.name} joined by invitation"
         if schema == SHRED_SCHEMA:
@@ -134,21 +143,27 @@ def _place(stream_id: bytes, gen: int, pk: bytes) -> bytes:
 
 
 class _Signed(Map):
-    """A message that counts only if the key in it that may say so has signed it."""
+    """A record that is valid only if signed by the key it names."""
 
     __slots__ = ()
 
     TAG: ClassVar[str]
 
     def signing_digest(self) -> bytes:
+        """Return the hash of all fields but `sig`, also of those that later releases added behind it."""
         tree = self.to_tree()
-        del tree[max(tree)]  # sig is the last field
+        del tree[_key_of_sig(type(self))]  # type: ignore[arg-type]  # a class is hashable
         return Ht(self.TAG, cbor.encode(tree))
 
     def check_signed_by(self, public: bytes) -> None:
         """Raise SignatureError unless this key signed it."""
         if not ed25519.verify(public, self.signing_digest(), getattr(self, "sig")):  # noqa: B009 - of each subclass
             raise SignatureError(f"{self.KIND}: sig does not verify")
+
+
+@cache
+def _key_of_sig(kind: "type[Map]") -> int:
+    return next(key for key, field in enumerate(kind.wire_fields(), start=1) if field.name == "sig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +176,12 @@ class KeyGeneration(_Signed, kind="key generation"):
     gen: Uint
     pk: Bytes32
     reason: str
-    history: bool  # whether readers of this generation may open the ones before
+    history: bool  # if False, later invitations hand over no generation before this one
     wraps: Annotated[tuple[KeyWrap, ...], Length(0, MAX_WRAPS)]
-    back: WrappedKey | None = None  # the secret key of gen - 1, sealed to pk
+    back: WrappedKey | None = None  # of earlier releases: the secret key of gen - 1, sealed to pk
     owner_pk: Bytes32
     sig: Bytes64
+    number: Uint | None = None  # of the owner's records in this stream, from 1; None in those of earlier releases
 
     @classmethod
     def issue(
@@ -174,30 +190,35 @@ class KeyGeneration(_Signed, kind="key generation"):
         keys: StreamKeys,
         cards: Iterable[IdentityCard],
         *,
-        previous: StreamKeys | None = None,
+        number: int | None = None,
+        history: bool = False,
+        back: WrappedKey | None = None,
         reason: str = "",
         random: Random = os.urandom,
     ) -> Self:
-        """`previous`: the keys of the generation before, if its readers' successors may read it."""
-        back = None
-        if previous is not None and previous.can_read:
-            aad = _place(keys.stream_id, keys.generation, keys.reader_pk)
-            back = WrappedKey.seal(keys.reader_pk, _BACK_INFO, aad, previous.secret(), random)
+        """Sign a generation. `back` and a missing number make a record of an earlier release, for tests and vectors."""
         unsigned = cls(
             stream_id=keys.stream_id,
             gen=keys.generation,
             pk=keys.reader_pk,
             reason=reason[:_MAX_REASON],
-            history=back is not None,
+            history=history,
             wraps=tuple(wrap_for(card, keys, random=random) for card in cards),
             back=back,
             owner_pk=owner.public,
             sig=bytes(64),
+            number=number,
         )
         return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
 
     def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
         return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
+
+
+def seal_back(keys: StreamKeys, previous: StreamKeys, *, random: Random = os.urandom) -> WrappedKey:
+    """Seal the secret key of a generation to the next one, as earlier releases did: for tests and vectors (D-182)."""
+    aad = _place(keys.stream_id, keys.generation, keys.reader_pk)
+    return WrappedKey.seal(keys.reader_pk, _BACK_INFO, aad, previous.secret(), random)
 
 
 def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk: bytes) -> bytes | None:
@@ -208,6 +229,15 @@ def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk
         return back.open(sk, _BACK_INFO, _place(stream_id, gen, pk))
     except OpenError:
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierGeneration(Part, kind="earlier generation"):
+    """A generation before the present one that a hand-over gives as well, wrapped for the same cards."""
+
+    gen: Uint
+    pk: Bytes32
+    wraps: Annotated[tuple[KeyWrap, ...], Length(0, MAX_WRAPS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +255,8 @@ class HandOver(_Signed, kind="key hand-over"):
     expires_at: Uint | None = None  # of the invitation: who joins later is no reader of the next generation
     owner_pk: Bytes32
     sig: Bytes64
+    number: Uint | None = None  # as in KeyGeneration
+    earlier: Annotated[tuple[EarlierGeneration, ...], Length(0, _MAX_EARLIER), LEFT_OUT_EMPTY] = ()
 
     @classmethod
     def issue(
@@ -233,10 +265,13 @@ class HandOver(_Signed, kind="key hand-over"):
         keys: StreamKeys,
         cards: Iterable[IdentityCard] = (),
         *,
+        number: int | None = None,
+        earlier: Iterable[StreamKeys] = (),
         invite_pk: bytes | None = None,
         expires_at: int | None = None,
         random: Random = os.urandom,
     ) -> Self:
+        """Sign a hand-over of `keys`, and of `earlier` generations, to the holders of `cards`."""
         cards = tuple(cards)
         unsigned = cls(
             stream_id=keys.stream_id,
@@ -248,11 +283,26 @@ class HandOver(_Signed, kind="key hand-over"):
             expires_at=expires_at,
             owner_pk=owner.public,
             sig=bytes(64),
+            number=number,
+            earlier=tuple(
+                EarlierGeneration(
+                    gen=old.generation,
+                    pk=old.reader_pk,
+                    wraps=tuple(wrap_for(card, old, random=random) for card in cards),
+                )
+                for old in earlier
+            ),
         )
         return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
 
     def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
         return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
+
+    def earlier_for(self, card_id: bytes, dh_sk: bytes) -> list[tuple[int, bytes, bytes]]:
+        """Return (gen, pk, secret key) of each earlier generation that is wrapped for a card."""
+        places = ((row, _place(self.stream_id, row.gen, row.pk)) for row in self.earlier)
+        opened = ((row, _unwrapped(row.wraps, card_id, dh_sk, place, row.pk)) for row, place in places)
+        return [(row.gen, row.pk, sk) for row, sk in opened if sk is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,10 +333,20 @@ class KeyShred(_Signed, kind="key shredding"):
     reason: str
     owner_pk: Bytes32
     sig: Bytes64
+    number: Uint | None = None  # as in KeyGeneration
 
     @classmethod
-    def issue(cls, owner: SigningKey, stream_id: bytes, gen: int, *, reason: str = "") -> Self:
-        unsigned = cls(stream_id=stream_id, gen=gen, reason=reason[:_MAX_REASON], owner_pk=owner.public, sig=bytes(64))
+    def issue(
+        cls, owner: SigningKey, stream_id: bytes, gen: int, *, number: int | None = None, reason: str = ""
+    ) -> Self:
+        unsigned = cls(
+            stream_id=stream_id,
+            gen=gen,
+            reason=reason[:_MAX_REASON],
+            owner_pk=owner.public,
+            sig=bytes(64),
+            number=number,
+        )
         return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
 
 

@@ -6,6 +6,10 @@ as `record/*` exist only here (D-22).
 
 The keys of a stream have generations (D-171): the newest one seals, older ones open what was sealed before. `owner_pk`
 is whose announcements of new generations count; `veen.client.generations` follows them.
+
+Keys that came by an invitation are bound to its hub, or to the root of its hubs, and are used at no other (D-183): a
+stream of the same name at another hub is another stream. Keys that were made here, or come from an earlier release, are
+bound to no hub.
 """
 
 import os
@@ -64,6 +68,7 @@ class StreamKeys(Map, kind="stream keys"):
     name: str | None = None
     gen: Uint | None = None  # generation, from 0; None in keys of earlier releases, where it is 0 as well
     owner_pk: Bytes32 | None = None  # id_sign_pk of who may announce the next generation; None: nobody is known
+    bound_to: Bytes32 | None = None  # hub_id of the one hub, or key of the root of hubs, to use them at; None: any hub
 
     def _check(self) -> None:
         """A name is that of this stream, and the halves of the key belong together; sizes are judged elsewhere."""
@@ -121,6 +126,7 @@ class StreamKeys(Map, kind="stream keys"):
         """
         long_name = self.name is not None and len(self.name.encode()) > _MAX_NEW_NAME_BYTES
         keys = replace(self, gen=None, owner_pk=None) if long_name else self
+        keys = replace(keys, bound_to=None)  # a word says nothing of hubs
         return bech32.to_text(_PREFIX, keys.to_bytes())
 
     @classmethod
@@ -143,9 +149,14 @@ Stream = str | bytes | StreamRef | StreamKeys  # what the verbs of the client ta
 
 @dataclass(frozen=True)
 class Keyring:
-    """All keys, the newest of a stream first. A value: `with_keys` and `without` give a new one."""
+    """All keys, the newest of a stream first. A value: `with_keys` and `without` give a new one.
+
+    `at` returns the keyring as it is used at one hub: keys that are bound to other hubs stay in `entries`, so that they
+    are kept, and no question is answered with them.
+    """
 
     entries: tuple[StreamKeys, ...] = ()
+    places: frozenset[bytes] | None = None  # of the hub it is used at; None: keys of all hubs
 
     @classmethod
     def of(cls, keys: Iterable[StreamKeys]) -> Self:
@@ -154,6 +165,14 @@ class Keyring:
         for stream_keys in keys:
             ring = ring.with_keys(stream_keys)
         return ring
+
+    def at(self, *places: bytes | None) -> Self:
+        """Return the keyring as used at a hub: by its hub_id, and the key of its root if that is pinned."""
+        bound = frozenset(place for place in places if place is not None)
+        return replace(self, places=bound or None)
+
+    def _is_used(self, keys: StreamKeys) -> bool:
+        return self.places is None or keys.bound_to is None or keys.bound_to in self.places
 
     def for_stream(self, stream: Stream) -> StreamKeys:
         """The keys to write with, and to read with if they can; UnknownStream if there are none."""
@@ -179,12 +198,13 @@ class Keyring:
         """Names of this keyring that somebody who typed this one may have meant."""
         from difflib import get_close_matches  # when a command fails, and not before
 
-        names = sorted({keys.name for keys in self.entries[:_MOST_COMPARED] if keys.name is not None})
+        entries = filter(self._is_used, self.entries[:_MOST_COMPARED])
+        names = sorted({keys.name for keys in entries if keys.name is not None})
         return tuple(get_close_matches(name[:_MOST_COMPARED], names, n=3, cutoff=0.75))
 
     def for_label(self, label: bytes, routing_key: bytes, epoch: int) -> StreamKeys:
         """The keys of the stream that has this label in this epoch: a label alone does not tell its stream."""
-        for keys in self.entries:
+        for keys in filter(self._is_used, self.entries):
             if label_of(routing_key, keys.stream_id, epoch) == label:
                 return keys
         raise UnknownStream(f"label:{label.hex()}")
@@ -197,10 +217,11 @@ class Keyring:
 
     def with_keys(self, keys: StreamKeys) -> Self:
         """Add keys. What is known is kept: a read key is not lost to its own write key, nor a name to none."""
-        same = next((old for old in self._of(keys.stream_id) if old.reader_pk == keys.reader_pk), None)
+        same = next((old for old in self._of(keys.stream_id) if _is_same(old, keys)), None)
         if same is not None:
             keys = replace(
                 keys,
+                bound_to=same.bound_to,
                 reader_sk=keys.reader_sk or same.reader_sk,
                 name=keys.name or same.name,
                 gen=same.gen if keys.gen is None else keys.gen,
@@ -208,6 +229,10 @@ class Keyring:
             )
         keys.to_bytes()  # refuse what the keystore could not hold
         return replace(self, entries=(keys, *(old for old in self.entries if old is not same)))
+
+    def has(self, stream_id: bytes) -> bool:
+        """Return True if there are keys of a stream."""
+        return bool(self._of(stream_id))
 
     def owner_of(self, stream: Stream) -> bytes | None:
         """id_sign_pk of who may announce the next generation of a stream."""
@@ -219,7 +244,9 @@ class Keyring:
         return replace(
             self,
             entries=tuple(
-                replace(keys, owner_pk=owner_pk, gen=keys.generation) if keys.stream_id == stream_id else keys
+                replace(keys, owner_pk=owner_pk, gen=keys.generation)
+                if keys.stream_id == stream_id and self._is_used(keys)
+                else keys
                 for keys in self.entries
             ),
         )
@@ -230,7 +257,9 @@ class Keyring:
         return replace(
             self,
             entries=tuple(
-                replace(keys, reader_sk=None) if (keys.stream_id, keys.generation) == (stream_id, generation) else keys
+                replace(keys, reader_sk=None)
+                if (keys.stream_id, keys.generation) == (stream_id, generation) and self._is_used(keys)
+                else keys
                 for keys in self.entries
             ),
         )
@@ -238,7 +267,21 @@ class Keyring:
     def without(self, stream: Stream) -> Self:
         """Forget all keys of a stream."""
         gone = self.for_stream(stream).stream_id
-        return replace(self, entries=tuple(keys for keys in self.entries if keys.stream_id != gone))
+        return replace(
+            self,
+            entries=tuple(keys for keys in self.entries if keys.stream_id != gone or not self._is_used(keys)),
+        )
+
+    def bind(self, stream: Stream, place: bytes) -> Self:
+        """Use the keys of a stream that are bound to no hub at this one alone."""
+        stream_id = self.for_stream(stream).stream_id
+        return replace(
+            self,
+            entries=tuple(
+                replace(keys, bound_to=place) if keys.stream_id == stream_id and keys.bound_to is None else keys
+                for keys in self.entries
+            ),
+        )
 
     def _of(self, stream_id: bytes) -> tuple[StreamKeys, ...]:
         return self._by_id.get(stream_id, ())
@@ -247,9 +290,18 @@ class Keyring:
     def _by_id(self) -> dict[bytes, tuple[StreamKeys, ...]]:
         """Sending asks for every message: it must not cost more with many streams (CLNT-12)."""
         by_stream: dict[bytes, tuple[StreamKeys, ...]] = {}
-        for keys in self.entries:
+        for keys in filter(self._is_used, self.entries):
             by_stream[keys.stream_id] = (*by_stream.get(keys.stream_id, ()), keys)
-        return {stream_id: tuple(sorted(keys, key=lambda of: -of.generation)) for stream_id, keys in by_stream.items()}
+        return {stream_id: tuple(sorted(keys, key=self._rank)) for stream_id, keys in by_stream.items()}
+
+    def _rank(self, keys: StreamKeys) -> tuple[bool, int]:
+        """Order keys: at a hub, those bound to it before those of any hub; the newest generation first."""
+        return self.places is not None and keys.bound_to is None, -keys.generation
+
+
+def _is_same(old: StreamKeys, keys: StreamKeys) -> bool:
+    """Return True if `keys` add to what is known of `old`: the same key, and not that of another hub."""
+    return old.reader_pk == keys.reader_pk and (old.bound_to is None or old.bound_to == keys.bound_to)
 
 
 def _belong_together(sk: bytes, pk: bytes) -> bool:

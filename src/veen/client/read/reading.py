@@ -7,24 +7,24 @@ fault.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from veen.client.errors import Divergence, Dropped, HubRefused, Rewound, RootMismatch
+from veen.client.errors import Divergence, HubRefused, Rewound, RootMismatch
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.resync import check_checkpoint
 from veen.client.session import HubSession
 from veen.client.transport.calls import is_not_found
-from veen.client.verify.advance import accuse, receipt_of, run
-from veen.client.verify.view import Forged, LabelView, contradiction
-from veen.core.errors import AmbiguousError, FormatError, OpenError, VeenError, VerifyError
+from veen.client.verify.advance import accuse, authors_after, receipt_of, run
+from veen.client.verify.view import LabelView, contradiction, divergence
+from veen.core.errors import AmbiguousError, FormatError, OpenError, VeenError
 from veen.core.event import Event
 from veen.core.objects.envelopes import StreamItem
-from veen.core.objects.msg import Msg, all_verify
+from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Fault, Pair, Rule, check_signatures, warning_of
 from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
 from veen.core.sealing.attachments import att_root_of
 from veen.core.sealing.ciphertext import Opened, open_with_one
@@ -32,8 +32,6 @@ from veen.core.tree.proof import MmrProof
 
 if TYPE_CHECKING:
     from veen.client.generations.following import StreamFollow
-
-_MAX_AUTHORS: Final = 65_536  # authors whose numbers are followed; the one not heard of for longest is let go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -47,6 +45,7 @@ class Entry:
     proof: MmrProof | None = None
     event: Event | None = None
     error: str | None = None
+    warning: str | None = None  # hub_ts goes back: no reason to refuse an entry (D-28)
     _attached: Attached | None = None
     _reader_sk: bytes | None = field(default=None, repr=False)
 
@@ -118,8 +117,8 @@ class LabelReader:
         self._use(keys)
         self.view = LabelView(known.label)
         self._ts = 0
-        self._from_start = False
-        self._authors: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._authors = authors_after(0)
+        self._last_ts = 0  # hub_ts of the entry before
 
     def _use(self, keys: Sequence[StreamKeys]) -> None:
         control = () if self._follow is None or self._only_keys else (self._follow.control,)
@@ -150,7 +149,7 @@ class LabelReader:
 
     async def _start(self, first: int) -> None:
         """Peaks to go on from: those that are known, or those that the proof of the first entry holds (D-33)."""
-        self._from_start = first == 1
+        self._authors = authors_after(first - 1)
         if first == 1:
             return
         if first == self._known.size + 1 and self._known.peaks is not None:
@@ -190,15 +189,19 @@ class LabelReader:
 
     async def verify(self, items: Sequence[StreamItem]) -> list[Entry]:
         """All checks of a page. Signatures are checked in another thread: libsodium needs no interpreter."""
-        receipts = [receipt_of(item) for item in items]
-        proofs = [self._append(item.msg, receipt) for item, receipt in zip(items, receipts, strict=True)]
-        await self._check_signatures(items, receipts)
+        pairs = [Pair(item.msg, receipt_of(item)) for item in items]
+        appended = [self._append(item.msg, receipt_of(item)) for item in items]
+        await self._check_signatures(pairs, [fault for _, faults in appended for fault in faults])
         entries = []
-        for item, receipt, proof in zip(items, receipts, proofs, strict=True):
+        for item, (proof, faults) in zip(items, appended, strict=True):
+            receipt = receipt_of(item)
             self._session.check_epoch(receipt, self._epoch)
-            self._check_author(item.msg, receipt)
+            warnings = [warning_of(fault) for fault in faults if fault.rule is Rule.TIME]
+            if len(warnings) < len(faults):
+                raise divergence(next(fault for fault in faults if fault.rule is not Rule.TIME), self.label)
             self._ts = max(self._ts, receipt.hub_ts)
-            entries.append(await self._scoped(self._open(item.msg, receipt, proof)))
+            entry = self._open(item.msg, receipt, proof)
+            entries.append(await self._scoped(replace(entry, warning=warnings[0]) if warnings else entry))
             self._learn(entries[-1])
         return entries
 
@@ -221,10 +224,10 @@ class LabelReader:
             return entry
         return replace(entry, event=None, error="E.CAP: the capability does not cover this stream and author")
 
-    def _append(self, msg: Msg, receipt: Receipt) -> MmrProof | None:
-        leaf_hash = msg.leaf_hash()
-        proof = self.view.proof_of_next(leaf_hash) if self._with_proofs else None
-        self.view.append(leaf_hash, receipt)
+    def _append(self, msg: Msg, receipt: Receipt) -> tuple[MmrProof | None, list[Fault]]:
+        proof = self.view.proof_of_next(msg.leaf_hash()) if self._with_proofs else None
+        faults = self.view.append_entry(msg, receipt, self._authors, self._last_ts)
+        self._last_ts = receipt.hub_ts
         if self.view.size == self._known.size:
             if self._known.last is not None:
                 contradiction(self._known.last, receipt, self._session.pin)
@@ -236,51 +239,19 @@ class LabelReader:
                     expected=self._known.root,
                     found=receipt.mmr_root,
                 )
-        return proof
+        return proof, faults
 
-    async def _check_signatures(self, items: Sequence[StreamItem], receipts: Sequence[Receipt]) -> None:
-        def check() -> int | None:
-            """The first receipt that the pin does not cover yet, if any; a forged MSG is final."""
-            if not all_verify([item.msg for item in items]):
-                for item in items:
-                    try:
-                        item.msg.verify()
-                    except VerifyError as exc:
-                        raise Forged(str(exc), label=item.msg.label, seq=item.stream_seq) from exc
-            for number, receipt in enumerate(receipts):
-                try:
-                    self._session.pin.check_receipt(receipt)
-                except Divergence:
-                    return number
-            return None
-
-        if (doubtful := await asyncio.to_thread(check)) is not None:
-            for receipt in receipts[doubtful:]:  # perhaps the hub rotated its key: this asks
-                await self._session.check_receipt(receipt)
-
-    def _check_author(self, msg: Msg, receipt: Receipt) -> None:
-        """I6 and I9 as far as we have read: an author's client_seq goes up by one, prev_ack never down nor ahead."""
-        before = self._authors.pop(msg.client_id, None)
-        if before is None and self._from_start:
-            before = (0, 0)  # everybody begins with 1 (D-26)
-        if before is not None:
-            client_seq, prev_ack = before
-            if msg.client_seq != client_seq + 1:
-                raise Dropped(
-                    "an author's messages do not follow each other",
-                    label=msg.label,
-                    seq=receipt.stream_seq,
-                    expected=client_seq + 1,
-                    found=msg.client_seq,
-                )
-            if msg.prev_ack < prev_ack:
-                raise Forged("prev_ack goes back", label=msg.label, seq=receipt.stream_seq)
-        if msg.prev_ack >= receipt.stream_seq:
-            raise Forged("prev_ack names an entry that did not exist", label=msg.label, seq=receipt.stream_seq)
-        self._authors[msg.client_id] = (msg.client_seq, msg.prev_ack)
-        if len(self._authors) > _MAX_AUTHORS:
-            self._authors.popitem(last=False)
-            self._from_start = False
+    async def _check_signatures(self, pairs: Sequence[Pair], faults: Sequence[Fault]) -> None:
+        """Both signatures of a page; a message that is forged counts before a key that is not known yet."""
+        unsigned, _ = await asyncio.to_thread(check_signatures, pairs, self._session.pin.identity)
+        signatures = [fault for of_pair in unsigned for fault in of_pair]
+        for fault in sorted((*faults, *signatures), key=lambda fault: fault.seq):
+            if fault.rule in (Rule.CT_HASH, Rule.AUTHOR_SIG):
+                raise divergence(fault, self.label)
+        if signatures:  # perhaps the hub rotated its key: this asks
+            for _, receipt in pairs:
+                if receipt.stream_seq >= signatures[0].seq:
+                    await self._session.check_receipt(receipt)
 
     def _open(self, msg: Msg, receipt: Receipt, proof: MmrProof | None) -> Entry:
         opened: Opened | None = None
@@ -316,12 +287,14 @@ class LabelReader:
     def _stale(self, key: StreamKeys) -> str | None:
         """What was sealed to an earlier generation long after a newer one was announced does not count (D-171)."""
         follow = self._follow
-        if follow is None or key is follow.control or not follow.state.is_stale(key.generation, self._ts):
+        if follow is None or key is follow.control or not follow.is_stale(key.generation, self._ts):
             return None
         return f"OVL.STALE_KEY: sealed to generation {key.generation} after its time: the author must read the stream"
 
     def _event(self, msg: Msg, receipt: Receipt, opened: Opened) -> Event:
-        return Event(
+        return Event.opened(
+            opened.hdr,
+            opened.body,
             stream_id=self._stream_id,
             label=msg.label,
             epoch=self._epoch,
@@ -331,8 +304,6 @@ class LabelReader:
             auth_ref=msg.auth_ref,
             hub_ts=receipt.hub_ts,
             ts=self._ts,
-            hdr=opened.hdr,
-            body=opened.body,
         )
 
     async def _finish(self, first: int, last: int | None) -> None:

@@ -11,12 +11,13 @@ from veen.client.errors import Divergence, Dropped, HubRefused, Rewound, StaleCh
 from veen.client.session import HubSession
 from veen.client.state import LabelState
 from veen.client.transport.calls import is_not_found
-from veen.client.verify.advance import accuse, receipt_of, run
+from veen.client.verify.advance import accuse, append_item, authors_after, receipt_of, run
 from veen.client.verify.view import Forged, LabelView, contradiction
 from veen.core.errors import VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import MAX_WARNINGS, Authors, warning_of
 
 
 @dataclass(slots=True)
@@ -24,7 +25,10 @@ class Replay:
     """What a run through the log found."""
 
     view: LabelView
+    authors: Authors
     read: int = 0
+    last_ts: int = 0  # hub_ts of the last entry that was read
+    warnings: list[str] = field(default_factory=list)
     client_seq: int = 0  # the highest of ours that was met
     own: dict[bytes, Receipt] = field(default_factory=dict)  # by leaf_hash
 
@@ -40,11 +44,12 @@ class Resynced:
     client_seq: int  # the last one that the hub has of ours, or that still waits
     confirmed: int = 0  # messages without a receipt that turned out to be in the log
     dropped: int = 0  # messages without a receipt that can never be admitted any more
+    warnings: tuple[str, ...] = ()  # where hub_ts goes back (D-28)
 
 
 async def replay(session: HubSession, known: LabelView, client_id: bytes, epoch: int) -> Replay:
     """From a verified view to the end of the log; the view that was passed in is left alone."""
-    done = Replay(known.copy())
+    done = Replay(known.copy(), authors_after(known.size))
     try:
         if done.view.peaks is None:
             done.view.skip_to(known.size, await session.consistency(known.label, known.size, known.size))
@@ -75,7 +80,10 @@ async def _read_to_end(session: HubSession, done: Replay, client_id: bytes, epoc
         async for items in run(session, view.label, view.size + 1, None):
             for item in items:
                 receipt = receipt_of(item)
-                view.append(item.msg.leaf_hash(), receipt)
+                warnings = append_item(view, item, done.authors, done.last_ts)
+                done.warnings += [f"entry {fault.seq}: {warning_of(fault)}" for fault in warnings]
+                del done.warnings[MAX_WARNINGS:]
+                done.last_ts = receipt.hub_ts
                 session.check_epoch(receipt, epoch)
                 done.read += 1
                 if item.msg.client_id == client_id:

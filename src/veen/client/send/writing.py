@@ -294,6 +294,7 @@ class Writer:
             client_seq=self.state.client_seq,
             confirmed=confirmed,
             dropped=dropped,
+            warnings=tuple(done.warnings),
         )
 
     async def _confirm(self, messages: Sequence[Prepared], *, unsure: bool = False) -> list[Outcome | None]:

@@ -39,7 +39,11 @@ class Transport(Protocol):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - each transport bounds its own reads; a cut-off call is an error of its own
         headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
     ) -> Answer:
-        """Carry out one operation; a NetworkError if no answer came, which leaves open whether the hub acted."""
+        """Carry out one operation; a NetworkError if no answer came, which leaves open whether the hub acted.
+
+        Without `again` the request is sent once and never resent, whatever breaks: the hub may have acted.
+        """
 
     async def aclose(self) -> None: ...

@@ -1,14 +1,16 @@
 """Typed calls: a wire object goes out, a wire object comes back, and every fault has one of our names.
 
-All operations of a hub may be repeated: reading changes nothing, and a submit resends identical bytes, which the hub
-recognises (D-09, D-56). So a call that got no answer, or "not now", is tried again, with growing pauses that differ
-from client to client. What the hub refuses for good, and what is not the protocol, is not tried again.
+Reading changes nothing, and a submit resends identical bytes, which the hub recognises (D-09, D-56), so both may be
+repeated. An administrative request may be repeated if it carries a request id (`ask_once`); otherwise it is sent with
+`again=False`, once. A call that may be repeated and got no answer, or "not now", is tried again, with growing pauses
+that differ from client to client. What the hub refuses for good, and what is not the protocol, is not tried again.
 """
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -17,12 +19,13 @@ from veen.client.transport.base import NO_HEADERS, Answer, Transport
 from veen.core import cbor
 from veen.core.errors import ApiCode, FormatError, Refusal
 from veen.core.objects.envelopes import ErrorEnvelope
-from veen.core.objects.tooling import MAX_LISTED, VersionRequest
+from veen.core.objects.tooling import MAX_LISTED, AnchorRequest, RotateKeyRequest, VersionRequest
 from veen.core.wire import Wire
 
 W = TypeVar("W", bound=Wire)
 T = TypeVar("T")
 
+REQUEST_ID_BYTES: Final = 32
 NOTHING: Final = VersionRequest()  # a request that asks for nothing in particular
 _TRANSIENT: Final = frozenset((ApiCode.UNAVAILABLE.code, Refusal.CAP_RATE.code))
 
@@ -102,6 +105,28 @@ class Calls:
         answer = await self.send(operation, body, timeout=timeout, again=again)
         return read(operation, answer.body, response)
 
+    async def ask_once(
+        self,
+        operation: str,
+        request: RotateKeyRequest | AnchorRequest,
+        response: type[W],
+        *,
+        request_id: bytes | None = None,
+        again: bool = True,
+    ) -> W:
+        """Ask for something that must happen once, under a request id (drawn here unless one is given).
+
+        The hub journals the id with the record, so the same request again gets the same record and changes nothing. A
+        hub of an older release does not know request ids and refuses the request; it is asked without one then, once.
+        """
+        identified = replace(request, request_id=request_id or os.urandom(REQUEST_ID_BYTES))
+        try:
+            return await self.ask(operation, identified, response, again=again)
+        except HubRefused as exc:
+            if exc.code != ApiCode.BAD_REQUEST.code:
+                raise
+        return await self.ask(operation, request, response, again=False)
+
     async def send(
         self,
         operation: str,
@@ -114,7 +139,10 @@ class Calls:
         """A good answer to these bytes; NetworkError or HubRefused if there is none to be had."""
 
         async def once() -> Answer:
-            answer = await self.transport.call(operation, body, timeout=timeout, headers=headers)
+            if again:
+                answer = await self.transport.call(operation, body, timeout=timeout, headers=headers)
+            else:
+                answer = await self.transport.call(operation, body, timeout=timeout, headers=headers, again=False)
             if not answer.ok:
                 raise refused(operation, answer)
             return answer

@@ -37,6 +37,7 @@ class FramedTransport(ABC):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
         headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
     ) -> Answer:
         limit = self._timeout if timeout is None else timeout
         try:

@@ -89,12 +89,13 @@ class HttpTransport:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
         headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
     ) -> Answer:
         method = "GET" if not body else "PUT" if operation.startswith(ATTACHMENT) else "POST"
         limit = self._timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(limit):
-                return await self._carrier.call(method, f"{self._path}/{operation}", body, headers)
+                return await self._carrier.call(method, f"{self._path}/{operation}", body, headers, again=again)
         except TimeoutError as exc:
             raise TimedOut(f"{self.url}/{operation}: no answer within {limit:g} s") from exc
 
@@ -110,12 +111,14 @@ class _TlsHttp:
         self._carrier: Http1 | _LibraryHttp | None = None  # None until a server has answered a handshake
         self._choosing = asyncio.Lock()
 
-    async def call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def call(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, again: bool = True
+    ) -> Answer:
         if self._carrier is None:
             async with self._choosing:
                 if self._carrier is None:
                     self._carrier = self._lean if await self._lean.offers_http1() else self._make_http2()
-        return await self._carrier.call(method, path, body, headers)
+        return await self._carrier.call(method, path, body, headers, again=again)
 
     async def aclose(self) -> None:
         await self._lean.aclose()
@@ -144,7 +147,10 @@ class _LibraryHttp:
             ),
         )
 
-    async def call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def call(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, again: bool = True
+    ) -> Answer:
+        """Send the request once, with or without `again`: the library resends nothing by itself."""
         library = self._library
         request = self._client.build_request(method, self._base + path, content=body or None, headers=dict(headers))
         try:

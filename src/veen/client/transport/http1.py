@@ -2,7 +2,8 @@
 
 Batches of messages come back in a millisecond, so a general HTTP library would cost a client as much as all its
 verification. This one sends a request, reads one bounded answer, and keeps the connection. A connection that the hub
-closed while it was idle is replaced without a word: every operation may be repeated.
+closed while it was idle is replaced without a word, and the request sent again, unless the caller says that it must not
+be repeated: such a request gets a connection of its own and is sent once.
 """
 
 import asyncio
@@ -48,12 +49,18 @@ class Http1:
         self._turns = asyncio.Semaphore(max_connections)
         self._idle: deque[_Connection] = deque()
 
-    async def call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """One answer; NetworkError if none came. Time is the caller's to bound."""
+    async def call(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, again: bool = True
+    ) -> Answer:
+        """Return one answer; NetworkError if none came. Time is the caller's to bound.
+
+        A connection that breaks before the first byte of an answer may have delivered the request. Without `again` it
+        is therefore never resent, and no kept connection is used, which could be broken already.
+        """
         more = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
         head = f"{method} {path} HTTP/1.1\r\n{self._headers}{more}Content-Length: {len(body)}\r\n\r\n".encode("latin-1")
         async with self._turns:
-            while (idle := self._take()) is not None:
+            while again and (idle := self._take()) is not None:
                 try:
                     return await self._exchange(idle, head, body)
                 except Unreachable:

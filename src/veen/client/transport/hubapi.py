@@ -206,10 +206,14 @@ class HubApi:
             raise BadAnswer("tooling/fence: a record that fences nothing")
         return record
 
-    def rotate_key(self, overlap_sec: int) -> tuple[ControlRecord, KeyRotate]:
-        """Have the hub introduce its next key; the record and what it says. Not repeated: each call adds a key."""
+    def rotate_key(self, overlap_sec: int, *, request_id: bytes | None = None) -> tuple[ControlRecord, KeyRotate]:
+        """Have the hub introduce its next key; return the record and what it says.
+
+        Each call adds a key, unless `request_id` is that of an earlier call: then the record of that call is returned.
+        """
         request = RotateKeyRequest(overlap_sec=overlap_sec)
-        record = self._run(self._calls.ask("tooling/rotate_key", request, RecordResponse, again=False)).record
+        asking = self._calls.ask_once("tooling/rotate_key", request, RecordResponse, request_id=request_id)
+        record = self._run(asking).record
         if not isinstance(record.body, KeyRotate):
             raise BadAnswer("tooling/rotate_key: a record that introduces no key")
         return record, record.body

@@ -48,6 +48,7 @@ class InProcess:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the interface of every transport
         headers: Mapping[str, str] = NO_HEADERS,
+        again: bool = True,
     ) -> Answer:
         query: dict[str, str] = {}
         name = operation.partition("/")[2] or operation  # readyz and healthz stand alone

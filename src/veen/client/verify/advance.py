@@ -11,12 +11,14 @@ from veen.client.errors import BadAnswer, Divergence, Dropped, HubRefused, Reord
 from veen.client.session import HubSession
 from veen.client.state import Mode
 from veen.client.transport.calls import is_not_found
-from veen.client.verify.view import LabelView, check_order, contradiction
+from veen.client.verify.view import LabelView, check_order, contradiction, divergence
 from veen.core.errors import VeenError
 from veen.core.objects.envelopes import ReceiptRequest, ReceiptResponse, StreamItem
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Authors, Fault, Rule
 
 PAGE_ITEMS: Final = 512
+MAX_AUTHORS: Final = 65_536  # authors whose numbers are remembered; the one not met for longest is forgotten
 
 
 def receipt_of(item: StreamItem) -> Receipt:
@@ -52,11 +54,26 @@ async def run(session: HubSession, label: bytes, first: int, last: int | None) -
             raise BadAnswer("v1/stream: next_cursor does not follow the page")
 
 
+def authors_after(size: int) -> Authors:
+    """Return the authors of a run that begins behind `size` entries, which nobody showed."""
+    return Authors(size, limit=MAX_AUTHORS)
+
+
+def append_item(view: LabelView, item: StreamItem, authors: Authors, last_ts: int = 0) -> list[Fault]:
+    """Append an entry but for its signatures; return warnings. Divergence if it does not continue the log."""
+    faults = view.append_entry(item.msg, receipt_of(item), authors, last_ts)
+    for fault in faults:
+        if fault.rule is not Rule.TIME:
+            raise divergence(fault, view.label)
+    return faults
+
+
 async def fill(session: HubSession, view: LabelView, upto: int) -> None:
     """Full mode: fold every entry up to `upto` into the view."""
+    authors = authors_after(view.size)
     async for items in run(session, view.label, view.size + 1, upto):
         for item in items:
-            view.append(item.msg.leaf_hash(), receipt_of(item))
+            append_item(view, item, authors)
     if view.size < upto:
         raise Dropped(
             "the hub signed a later entry and does not serve one before it",

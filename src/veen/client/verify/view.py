@@ -10,6 +10,7 @@ gives the proof of each next entry.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from veen.client.errors import (
     Divergence,
@@ -24,13 +25,45 @@ from veen.client.verify.pin import HubPin
 from veen.core.errors import ProofError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.evidence import Equivocation, Statement
+from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Authors, Fault, Rule, RunCheck, check_pair
 from veen.core.tree.mmr import Mmr, Span
 from veen.core.tree.proof import ConsistencyProof, MmrProof, PathStep
 
 
 class Forged(Divergence, code="E.DIVERGED.FORGED"):
     """An entry that its author did not sign: no hub may admit it (I1, spec §8.2)."""
+
+
+# What a broken rule of a run is called, those of a place in the log first: they are reported before all others.
+_PLACE: Final[dict[Rule, tuple[type[Divergence], str]]] = {
+    Rule.LABEL: (ReceiptMismatch, "an entry is of another label"),
+    Rule.LEAF: (ReceiptMismatch, "a receipt is not for the message beside it"),
+    Rule.SEQ: (Reordered, "an entry is not at its place"),
+    Rule.ROOT: (RootMismatch, "the entries do not lead to the root that the hub signed"),
+}
+_ENTRY: Final[dict[Rule, tuple[type[Divergence], str]]] = {
+    Rule.CT_HASH: (Forged, "MSG: ct_hash is not the hash of the ciphertext (I1)"),
+    Rule.AUTHOR_SIG: (Forged, "MSG: sig does not verify under client_id"),
+    Rule.CLIENT_SEQ: (Dropped, "an author's messages do not follow each other"),
+    Rule.ACK_BACK: (Forged, "prev_ack goes back"),
+    Rule.ACK_AHEAD: (Forged, "prev_ack names an entry that did not exist"),
+}
+
+
+def divergence(fault: Fault, label: bytes) -> Divergence:
+    """Return the error for a broken rule of a run."""
+    kind, words = (_PLACE | _ENTRY)[fault.rule]
+    if fault.rule is Rule.SEQ and _is_beyond(fault):
+        kind = Dropped
+    if fault.rule in (Rule.ACK_BACK, Rule.ACK_AHEAD):
+        return kind(words, label=label, seq=fault.seq)
+    return kind(words, label=label, seq=fault.seq, expected=fault.expected, found=fault.found)
+
+
+def _is_beyond(fault: Fault) -> bool:
+    return isinstance(fault.found, int) and isinstance(fault.expected, int) and fault.found > fault.expected
 
 
 class LabelView:
@@ -84,34 +117,32 @@ class LabelView:
 
         The signature is judged elsewhere: a whole run of entries hangs on the signature of its last receipt.
         """
-        tree = self._tree
-        if tree is None:
-            raise ProofInvalid("the peaks of the log are not known yet", label=self.label, seq=receipt.stream_seq)
-        seq = tree.size + 1
-        if receipt.label != self.label or receipt.leaf_hash != leaf_hash:
-            raise ReceiptMismatch(
-                "a receipt is not for the message beside it",
-                label=self.label,
-                seq=receipt.stream_seq,
-                expected=leaf_hash,
-                found=receipt.leaf_hash,
-            )
-        if receipt.stream_seq != seq:
-            kind = Dropped if receipt.stream_seq > seq else Reordered
-            raise kind(
-                "an entry is not at its place", label=self.label, seq=seq, expected=seq, found=receipt.stream_seq
-            )
-        tree.append(leaf_hash)
-        root = tree.root()
-        if root != receipt.mmr_root:
-            raise RootMismatch(
-                "the entries do not lead to the root that the hub signed",
-                label=self.label,
-                seq=seq,
-                expected=root,
-                found=receipt.mmr_root,
-            )
+        check = RunCheck(self.label, self._known_tree(receipt))
+        faults = check_pair(None, receipt, self.label, self.size + 1)
+        if leaf_hash != receipt.leaf_hash:
+            faults.append(Fault(Rule.LEAF, receipt.stream_seq, leaf_hash, receipt.leaf_hash))
+        self._raise_misplaced(faults)
+        self._raise_misplaced(check.add_leaf(leaf_hash, receipt.hub_ts, receipt.mmr_root))
         self.last = receipt
+
+    def append_entry(self, msg: Msg, receipt: Receipt, authors: Authors, last_ts: int = 0) -> list[Fault]:
+        """Append the next entry with its MSG; return broken rules that are not about its place in the log."""
+        faults = RunCheck(self.label, self._known_tree(receipt), authors, last_ts=last_ts).append(msg, receipt)
+        if faults:
+            self._raise_misplaced(faults)
+        self.last = receipt
+        return faults
+
+    def _known_tree(self, receipt: Receipt) -> Mmr:
+        if self._tree is None:
+            raise ProofInvalid("the peaks of the log are not known yet", label=self.label, seq=receipt.stream_seq)
+        return self._tree
+
+    def _raise_misplaced(self, faults: Sequence[Fault]) -> None:
+        for rule in _PLACE:
+            for fault in faults:
+                if fault.rule is rule:
+                    raise divergence(fault, self.label)
 
     def start_before(self, receipt: Receipt, proof: MmrProof) -> None:
         """Begin at the entry of a receipt whose signature holds, from its inclusion proof alone."""

@@ -327,7 +327,7 @@ def _digest_section(result: api.Result) -> Section:
 
 
 async def _history(console: Console) -> list[dict[str, Any]]:
-    history = QueryHistory()
+    history = QueryHistory(None)
     for keys in console.shown_streams():
         if keys.can_read and (str(keys) in (REQUESTS, RESULTS) or str(keys).startswith(AUDIT)):
             for event in (await console.events.of(keys)).events:

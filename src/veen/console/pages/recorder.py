@@ -14,6 +14,7 @@ from veen.console.pages.common import now
 from veen.console.report import DigestCell, LinkCell, MarkCell, MomentCell, Section
 from veen.console.views import CONSOLE, Console, PageView, Query
 from veen.core.labels import stream_id_of
+from veen.core.verdict import Outcome
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import LOSS, OWN_STREAM
@@ -141,13 +142,13 @@ def _cell(producer: Producer, count: int, most: int, start: int, span: int) -> G
 
 
 def _sections(report: RecorderReport) -> list[Section]:
-    states = {"valid": "good", "missing": "partly", "invalid": "bad"}
+    states = {"valid": "good", "missing": "partly", "erased": "partly", "invalid": "bad"}
     return [
         Section(
             title="Periods",
             note="A period is what one checkpoint of the recorder adds to a stream. It is valid if the log has exactly "
             "the root that the checkpoint names.",
-            kind="" if report.ok else "bad",
+            kind="bad" if report.verdict.value is Outcome.BAD else "",
             columns=("Stream", "Entries", "From", "To", "Checkpoint", "State", "Why"),
             rows=tuple(
                 (
@@ -209,7 +210,7 @@ def _page(
     else:
         unit = "checkpoint" if report.checkpoints == 1 else "checkpoints"
         what = f"{report.checkpoints} {unit}, every entry of every stream, and each period against its checkpoint."
-    failed = report is not None and not report.ok
+    failed = report is not None and report.verdict.value is Outcome.BAD
     return PageView(
         template="report.html",
         title="Recorder",

@@ -43,6 +43,7 @@ __all__ = [
     "OuterKey",
     "PolicyAuthority",
     "PolicyRevocation",
+    "RequestDone",
     "RetentionDrop",
     "StreamRegister",
     "root_of_heads",
@@ -157,6 +158,18 @@ class HubPromote(Part, kind="hub.promote"):
     complete: bool  # whether a hub.fence of the primary proves that nothing is missing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDone(Part, kind="request.done"):
+    """The record before this one is the outcome of an administrative request; both became durable together.
+
+    A hub that is asked again under this id answers with that record, also after a restart. It is a record of its own,
+    so that records of keys and anchors, which clients verify, stay as they are.
+    """
+
+    request_id: Bytes32
+    record: Uint  # seq of the outcome
+
+
 def root_of_heads(heads: Iterable[tuple[bytes, int, bytes]]) -> bytes:
     """What a hub had at one moment: a hash over (label, number of entries, root) of all labels, by label."""
     return Ht("veen/heads", b"".join(label + size.to_bytes(8, "big") + root for label, size, root in sorted(heads)))
@@ -178,6 +191,7 @@ BODIES: Final[dict[str, type[Wire]]] = {
         OuterKey,
         HubFence,
         HubPromote,
+        RequestDone,
     )
 }
 

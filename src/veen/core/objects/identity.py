@@ -255,6 +255,15 @@ class HubIdentity:
         keys.append(HubKey(hub_pk=hub_pk, valid_from=valid_from))
         return HubIdentity(tuple(sorted(keys, key=lambda key: (key.valid_from, key.hub_pk))), self.anchoring)
 
+    def in_force(self, said: Sequence[KeyRotate]) -> list[KeyRotate]:
+        """Return the rotations without those that retire a key which a listed rotation retires (two at once).
+
+        Such a record is void: `veen hub key repair` made sure that its key signed nothing.
+        """
+        listed = self.rotations()
+        retired = {body.retired_pk for body in listed}
+        return [body for body in said if body in listed or body.retired_pk not in retired]
+
     def rotations(self) -> list[KeyRotate]:
         """What the control journal must say about the keys after the first, in order."""
         return [

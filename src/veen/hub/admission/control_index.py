@@ -10,6 +10,7 @@ from veen.core.objects.control import (
     OuterKey,
     PolicyAuthority,
     PolicyRevocation,
+    RequestDone,
     StreamRegister,
 )
 from veen.storage.index import RecordRow
@@ -75,6 +76,15 @@ class ControlIndex:
     def anchored_upto(self, label: bytes) -> int:
         rows = self._store.control_rows(AnchorPublish.KIND, label, limit=1, last=True)
         return rows[0].number if rows else 0
+
+    def outcome(self, request_id: bytes, kind: str, key: bytes = b"") -> ControlRecord | None:
+        """The record of a kind that an administrative request caused; None if none did under this id."""
+        done = self._first(RequestDone.KIND, request_id)
+        if done is None or not isinstance(done.body, RequestDone):
+            return None
+        seq = done.body.record
+        rows = self._store.control_rows(kind, key, after_seq=seq - 1)
+        return next((self._record(row) for row in rows if row.seq == seq), None)
 
     def _first(self, kind: str, key: bytes) -> ControlRecord | None:
         rows = self._store.control_rows(kind, key, limit=1)

@@ -37,6 +37,9 @@ class Anchoring:
         self._api, self._context, self._services = api, api.context, api.services
         self._order = LabelOrder(api.context)
         self._draw = draw
+        self._turn = asyncio.Lock()  # of requests with an id: a retry waits until the first one has ended
+        self._running: set[asyncio.Task[Reply]] = set()
+        api.on_finish(self._finish)
 
     def operations(self) -> dict[str, tuple[Role, Handler]]:
         return {"anchor": (Role.ADMIN, self._anchor), "anchor_list": (Role.READ, self._list)}
@@ -45,6 +48,33 @@ class Anchoring:
 
     async def _anchor(self, call: Call) -> Reply:
         request = self._context.read(call, AnchorRequest)
+        if request.request_id is None:
+            return await self._anchor_now(request, call)
+        # The lock and the work outlive a caller who goes away: a retry finds what the first request caused.
+        working = asyncio.create_task(self._anchor_in_turn(request, request.request_id, call))
+        self._running.add(working)
+        working.add_done_callback(self._ended)
+        return await asyncio.shield(working)
+
+    def _ended(self, working: asyncio.Task[Reply]) -> None:
+        self._running.discard(working)
+        if not working.cancelled():
+            working.exception()  # whoever asked may have gone; then nobody else looks at it
+
+    async def _finish(self) -> None:
+        """Wait for all requests under way: the sequencer must not close before."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def _anchor_in_turn(self, request: AnchorRequest, request_id: bytes, call: Call) -> Reply:
+        async with self._turn:
+            record = self._context.control.outcome(request_id, AnchorPublish.KIND, request.label)
+            if record is None or not isinstance(record.body, AnchorPublish):
+                return await self._anchor_now(request, call)
+            checkpoint = await self._context.checkpoint(self._context.files(request.label), record.body.upto_seq)
+            return self._api.replies.ok(AnchorResponse(checkpoint=checkpoint, record=record), call.answer)
+
+    async def _anchor_now(self, request: AnchorRequest, call: Call) -> Reply:
         if (request.backend is None) != (request.anchor_ref is None):
             raise bad_request("backend and anchor_ref come together or not at all", "anchor_ref")
         files = self._context.files(request.label)
@@ -52,12 +82,14 @@ class Anchoring:
         self._context.entry(request.label, upto_seq, "upto_seq")
         checkpoint = await self._context.checkpoint(files, upto_seq)
         if request.backend is not None and request.anchor_ref is not None:
-            record = await self._anchor_record(checkpoint, request.backend, request.anchor_ref)
+            record = await self._anchor_record(checkpoint, request.backend, request.anchor_ref, request.request_id)
         else:
-            record = await self._published(checkpoint)
+            record = await self._published(checkpoint, request.request_id)
         return self._api.replies.ok(AnchorResponse(checkpoint=checkpoint, record=record), call.answer)
 
-    async def _anchor_record(self, checkpoint: Checkpoint, backend: str, anchor_ref: bytes) -> ControlRecord:
+    async def _anchor_record(
+        self, checkpoint: Checkpoint, backend: str, anchor_ref: bytes, request_id: bytes | None
+    ) -> ControlRecord:
         """Anchored by somebody else, who must be believed: the record says where to look."""
         if not 0 < len(backend) <= _MAX_BACKEND_CHARS or backend == self._services.anchors.name:
             raise bad_request("expected the name of another backend", "backend")
@@ -68,9 +100,9 @@ class Anchoring:
             assert isinstance(body, AnchorPublish)  # noqa: S101 - that is what was asked for
             if (body.backend, body.anchor_ref) == (backend, anchor_ref):
                 return anchor
-        return await self._journal(checkpoint, backend, anchor_ref)
+        return await self._journal(checkpoint, backend, anchor_ref, request_id)
 
-    async def _published(self, checkpoint: Checkpoint) -> ControlRecord:
+    async def _published(self, checkpoint: Checkpoint, request_id: bytes | None = None) -> ControlRecord:
         """Once per checkpoint: asked again, the first record is the answer."""
         backend = self._services.anchors
         anchored = self._context.control.anchor(checkpoint.label_curr, checkpoint.upto_seq, backend.name)
@@ -82,9 +114,11 @@ class Anchoring:
         except (AnchorError, OSError) as exc:
             self._services.observer.anchor_failed()
             raise ApiError.unavailable("the anchor was not taken; the log goes on without it") from exc
-        return await self._journal(checkpoint, backend.name, anchor_ref)
+        return await self._journal(checkpoint, backend.name, anchor_ref, request_id)
 
-    async def _journal(self, checkpoint: Checkpoint, backend: str, anchor_ref: bytes) -> ControlRecord:
+    async def _journal(
+        self, checkpoint: Checkpoint, backend: str, anchor_ref: bytes, request_id: bytes | None
+    ) -> ControlRecord:
         body = AnchorPublish(
             label=checkpoint.label_curr,
             upto_seq=checkpoint.upto_seq,
@@ -92,7 +126,7 @@ class Anchoring:
             backend=backend,
             anchor_ref=anchor_ref,
         )
-        record = await self._context.journal(lambda hub_ts: body)
+        record = await self._context.journal(lambda hub_ts: body, request_id)
         assert record is not None  # noqa: S101 - the function above always makes one
         self._services.observer.anchored()
         return record

@@ -113,7 +113,7 @@ class Services(Protocol):
         """Why the hub is not ready (readyz); None if it is."""
 
     def metrics_text(self) -> str | bytes: ...
-    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+    async def rotate_key(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
         """Give the hub its next key; the record that introduces it, once it is in force. IdentityError if not now."""
 
     def keep_evidence(self, evidence: Equivocation) -> None:
@@ -162,13 +162,11 @@ class ApiContext:
     def store(self) -> Store:
         return self.services.sequencer.store  # asked for each time: the sequencer may reopen it
 
-    async def journal(self, make: Callable[[int], Wire | None]) -> ControlRecord | None:
+    async def journal(
+        self, make: Callable[[int], Wire | None], request_id: bytes | None = None
+    ) -> ControlRecord | None:
         """Append a control record, as `Sequencer.control`; durable when it returns."""
-        making = asyncio.ensure_future(self.services.sequencer.control(make))
-        await asyncio.wait((making,))
-        if making.cancelled():
-            raise ApiError.unavailable("the hub could not make the record durable")
-        return making.result()
+        return await self.services.sequencer.control(make, request_id=request_id)
 
     def check_role(self, role: Role, principal: Principal) -> None:
         """Raise the ApiError of D-163 unless `principal` has the role now."""

@@ -31,7 +31,7 @@ from veen.hub.api.pages import encode_page, open_page, page_bounds
 from veen.hub.api.read_rate import ReadRateLimiter
 from veen.hub.api.reply import ApiError, Form, Replies, Reply
 from veen.hub.api.submits import Submits
-from veen.hub.sequencer.sequencer import NotPrimary, Overloaded, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Stopped
 from veen.storage.reader import PrunedError
 
 Handler = Callable[[Call], Awaitable[Reply]]
@@ -50,6 +50,7 @@ class Api:
         self._limiter = ReadRateLimiter()
         self._closing: list[Callable[[], None]] = []
         self._reloading: list[Callable[[], None]] = []
+        self._finishing: list[Callable[[], Awaitable[None]]] = []
         self._operations: dict[str, tuple[Role, Handler]] = {
             "submit": (Role.ANY, self.submits.submit),
             "stream": (Role.READ, self._stream),
@@ -65,6 +66,14 @@ class Api:
     def on_close(self, closing: Callable[[], None]) -> None:
         """What must not wait any longer when the hub stops."""
         self._closing.append(closing)
+
+    def on_finish(self, finishing: Callable[[], Awaitable[None]]) -> None:
+        """What goes on without its caller and must end before the sequencer closes."""
+        self._finishing.append(finishing)
+
+    async def finish(self) -> None:
+        for finishing in self._finishing:
+            await finishing()
 
     def on_reload(self, reloading: Callable[[], None]) -> None:
         """What must look again at who may do what when the configuration has changed."""
@@ -117,7 +126,7 @@ class Api:
         except PrunedError as exc:
             pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
             return failed(pruned)
-        except (Overloaded, Stopped, StorageError) as exc:
+        except (NotDurable, Overloaded, Stopped, StorageError) as exc:
             return failed(ApiError.unavailable(str(exc)))
         except CorruptError as exc:
             _log.error("operation %s met a damaged file: %s", operation, exc)

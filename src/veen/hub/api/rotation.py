@@ -5,22 +5,23 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import VerifyError
 from veen.core.objects.control import ControlRecord, KeyRotate
-from veen.core.objects.identity import HubIdentity, IdentityError
+from veen.core.objects.identity import HubIdentity
 from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
+from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.startup import Sealing, rotation_records
 from veen.hub.sequencer.clock import HubClock
-from veen.hub.sequencer.sequencer import Sequencer, Stopped
-from veen.storage import journal as wal
-from veen.storage.control_state import control_records
+from veen.hub.sequencer.sequencer import NotDurable, Sequencer
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
+from veen.storage.maintenance.rotation_repair import all_control_records
 
 # Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
 LEAD_SECONDS: Final = 10
@@ -34,10 +35,16 @@ def rotate_at_rest(
     overlap_seconds: int,
     draw: Callable[[int], bytes] = os.urandom,
     *,
+    request_id: bytes | None = None,
     accept_clock: bool = False,
 ) -> HubIdentity:
-    """Add a key that is valid from the next second on; the hub must not run."""
+    """Add a key that is valid from the next second on; the hub must not run.
+
+    Under the `request_id` of an earlier rotation nothing is added.
+    """
     with at_rest(fs, now, accept_clock=accept_clock) as hub:
+        if request_id is not None and ControlIndex(hub.store).outcome(request_id, KeyRotate.KIND) is not None:
+            return hub.keys.identity
         # One second later: the record itself must be signed by a key that is valid then, also without overlap.
         rotated, _ = keyrotation.rotate(
             fs,
@@ -46,7 +53,7 @@ def rotate_at_rest(
             hub_ts=hub.hub_ts,
             lead_seconds=1,
             overlap_seconds=overlap_seconds,
-            journal=hub.journal,
+            journal=partial(hub.journal, request_id=request_id),
         )
         hub.sealing.replace(rotated)
     return rotated.identity
@@ -73,21 +80,38 @@ class Rotation:
     ) -> None:
         self._fs, self._sequencer, self._sealing, self._clock = fs, sequencer, sealing, clock
         self._failed, self._given_keys, self._draw = failed, given_keys, draw
-        self._lock = asyncio.Lock()
-        self._running: asyncio.Task[ControlRecord] | None = None
+        self._lock = asyncio.Lock()  # held by the rotation itself: its caller may go away before it ends
+        self._running: set[asyncio.Task[ControlRecord]] = set()
 
-    async def rotate(self, overlap_seconds: int) -> ControlRecord:
-        """The key.rotate record, once it is in force. Goes on to the end even if the caller goes away."""
-        async with self._lock:
-            self._running = asyncio.create_task(self._rotate(overlap_seconds))
-            return await asyncio.shield(self._running)
+    async def rotate(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
+        """Return the key.rotate record, once it is in force. Go on to the end even if the caller goes away.
+
+        Under the `request_id` of an earlier rotation, return the record of that one and change nothing.
+        """
+        rotating = asyncio.create_task(self._rotate_in_turn(overlap_seconds, request_id))
+        self._running.add(rotating)
+        rotating.add_done_callback(self._ended)
+        return await asyncio.shield(rotating)
+
+    def _ended(self, rotating: asyncio.Task[ControlRecord]) -> None:
+        self._running.discard(rotating)
+        if not rotating.cancelled():
+            rotating.exception()  # whoever asked may have gone; then nobody else looks at it
 
     async def finish(self) -> None:
-        """Wait for a rotation under way: the sequencer must not close before."""
-        if self._running is not None:
-            await asyncio.wait((self._running,))
+        """Wait for all rotations under way: the sequencer must not close before."""
+        if self._running:
+            await asyncio.wait(self._running)
 
-    async def _rotate(self, overlap_seconds: int) -> ControlRecord:
+    async def _rotate_in_turn(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
+        async with self._lock:
+            if request_id is not None:
+                outcome = ControlIndex(self._sequencer.store).outcome(request_id, KeyRotate.KIND)
+                if outcome is not None:
+                    return outcome
+            return await self._rotate(overlap_seconds, request_id)
+
+    async def _rotate(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
         keys = self._sealing.held
         # Before a key is written: a refused rotation leaves nothing behind.
         keyrotation.validity_of_next(keys.identity, self._sequencer.now(), LEAD_SECONDS, overlap_seconds)
@@ -109,21 +133,23 @@ class Rotation:
             return rotated.rotations()[-1]
 
         try:
-            record = await self._sequencer.control(make)
-        except (IdentityError, Stopped):  # no record was made, so nobody will ever need the key
-            await asyncio.to_thread(self._forget_key, new)
-            raise
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            # The disk is full; but the record may have reached it all the same.
+            record = await self._sequencer.control(make, request_id=request_id)
+        except NotDurable:  # the record may have reached the disk all the same
             await self._sequencer.settled()
             record = next(
                 (candidate for candidate in rotation_records(self._sequencer.store) if _introduces(candidate, new)),
                 None,
             )
+            if record is None and self._sequencer.is_stopped:  # the next start reads the journal, and may need the key
+                self._clock.release()
+                raise
+        except Exception:  # it was refused before a record was made, so nobody will ever need the key
+            self._clock.release()
+            await asyncio.to_thread(self._forget_key, new)
+            raise
         if record is None:
             self._clock.release()
+            await asyncio.to_thread(self._forget_key, new)
             raise StorageError("the key.rotate record could not be made durable: nothing has changed")
         try:
             await asyncio.to_thread(keyrotation.publish, self._fs, rotated, keys.root or new)
@@ -150,23 +176,6 @@ def _introduces(record: ControlRecord, key: SigningKey) -> bool:
     return isinstance(record.body, KeyRotate) and record.body.hub_pk == key.public
 
 
-def _all_control_records(fs: Fs) -> list[ControlRecord]:
-    """The records of the control log, then those that only the journal has so far; also of a hub that runs.
-
-    The segments are opened first: what a retirement takes out of them is in the control log when that is read.
-    """
-    opened = wal.open_segments(fs, wal.segments(fs))
-    try:
-        records = [record for _, record in control_records(fs)]
-        last_seq = records[-1].seq if records else 0
-        for item in wal.walk(opened):
-            if isinstance(item, wal.Placed) and isinstance(item.record, ControlRecord) and item.record.seq > last_seq:
-                records.append(item.record)
-        return records
-    finally:
-        wal.close_segments(opened)
-
-
 def check_rotations(fs: Fs, pause: Callable[[float], None] = time.sleep) -> list[str]:
     """What holds about the keys of a hub; VerifyError for the first thing that does not.
 
@@ -186,10 +195,15 @@ def _check_rotations(fs: Fs) -> list[str]:
     hub_pks = [identity.keys[0].hub_pk]
     previous: ControlRecord | None = None
     wanted = identity.rotations()
-    for record in _all_control_records(fs):
+    records = list(all_control_records(fs))
+    in_force = identity.in_force([record.body for record in records if isinstance(record.body, KeyRotate)])
+    for record in records:
         record.check_follows(previous)
         previous = record
         if not isinstance(record.body, KeyRotate):
+            continue
+        if record.body not in in_force:
+            checks.append(f"control record {record.seq} is void: another record retires the same key")
             continue
         if not wanted or record.body != wanted.pop(0):
             raise VerifyError(f"control record {record.seq}: the identity does not list this rotation")

@@ -148,8 +148,6 @@ class Tooling:
         self._authorizing[auth_ref] = making
         try:
             journaled = await making
-        except asyncio.CancelledError:
-            raise ApiError.unavailable("the hub could not make the record durable") from None
         finally:
             del self._authorizing[auth_ref]
         if journaled is not None:
@@ -198,7 +196,7 @@ class Tooling:
         if (reason := self._services.not_admitting) is not None:
             raise ApiError.unavailable(reason)
         try:
-            record = await self._services.rotate_key(request.overlap_sec)
+            record = await self._services.rotate_key(request.overlap_sec, request.request_id)
         except RotationUnderWayError as exc:
             detail = {"reason": "rotation_under_way", "until": exc.until}
             raise ApiError(ApiCode.CONFLICT, str(exc), detail=detail) from exc

@@ -550,6 +550,11 @@ class Connection(asyncio.Protocol):
                 await self._stream(answer, reply)
             else:
                 answer.fill(self._counted(request, reply))
+        except asyncio.CancelledError:
+            if self.output is not OutputState.LOST:  # only a lost connection cancels its task
+                _log.exception("operation %s was cancelled on a connection that is open", request.route.operation)
+                self.abort()
+            raise
         except Exception:
             _log.exception("an answer could not be sent")  # a defect of the hub; half an answer cannot be completed
             self.abort()

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.objects.control import ControlRecord
+from veen.core.objects.control import ControlRecord, RequestDone
 from veen.core.wire import Wire
 from veen.fs.local import Fs
 from veen.hub.process.config import Engine
@@ -28,15 +28,21 @@ class AtRest:
     def keys(self) -> HubKeys:
         return self.sealing.held
 
-    def journal(self, body: Wire) -> None:
-        """Append a control record; durable and applied when it returns."""
-        key = self.sealing.signing_key_at(self.hub_ts)
-        record = ControlRecord.issue(key, self.store.state.control, body, hub_ts=self.hub_ts)
+    def journal(self, body: Wire, request_id: bytes | None = None) -> None:
+        """Append a control record, and one that names the request if it has an id; durable and applied on return."""
         group = Group()
-        self.store.stage_control(record)
-        group.add_control(record)
+        record = self._stage(body, group)
+        if request_id is not None:
+            self._stage(RequestDone(request_id=request_id, record=record.seq), group)
         self.store.journal.write(group.payload())
         self.store.apply(group)
+
+    def _stage(self, body: Wire, group: Group) -> ControlRecord:
+        key = self.sealing.signing_key_at(self.hub_ts)
+        record = ControlRecord.issue(key, self.store.state.control, body, hub_ts=self.hub_ts)
+        self.store.stage_control(record)
+        group.add_control(record)
+        return record
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
-"""What a hub does when nobody asks: read old chunks again, erase by policy, compress (D-74, spec §4.8.4).
+"""Background work of a hub: scrubbing, retention, compression (D-74, spec §4.8.4).
 
 Damage that is found here does not stop the hub, as it still answers truthfully from what is good; it is logged,
-counted, and never erased or compressed away.
+counted, and never erased or compressed away. The index says what may be due. It is as old as the last retirement, so
+the store is asked again before anything is done.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from veen.core.objects.control import RetentionDrop
@@ -15,12 +18,12 @@ from veen.fs.local import Fs
 from veen.hub.process.config import Retention
 from veen.hub.process.logs import EventLog
 from veen.hub.process.observe import HubObserver
-from veen.hub.sequencer.sequencer import NotPrimary, Overloaded, Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Sequencer, Stopped
 from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, erased_in
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
-from veen.storage.maintenance.compress import compress_chunk, is_compressed
+from veen.storage.maintenance.compress import is_compressed, pack_chunk, replace_chunk
 from veen.storage.maintenance.retention import Erasure, Periods, RetentionPolicy, plan, prepare
 from veen.storage.maintenance.scrub import Scrubber, ScrubState
 
@@ -51,8 +54,19 @@ class Housekeeping:
         for finding in findings:
             self._log.event("error", "scrub", f"damage found: {finding.message}", path=finding.path)
 
+    async def scrub(self, scrubber: Scrubber) -> None:
+        """Run the scrubber in a thread of its own until cancelled; an error of it is raised here."""
+        with ThreadPoolExecutor(1, thread_name_prefix="veen-scrubber") as thread:
+            running = asyncio.get_running_loop().run_in_executor(thread, scrubber.run)
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                scrubber.halt()
+                await asyncio.wait((running,))
+                raise
+
     async def run(self, retention: Callable[[], Retention]) -> None:
-        """For ever; the periods are asked for each time, as a reload may change them."""
+        """Run until cancelled. Read the periods on each pass: a reload may change them."""
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
@@ -65,25 +79,30 @@ class Housekeeping:
             except CorruptError as exc:
                 self._log.event("error", "housekeeping", f"damage found: {exc}")
             except Exception as exc:
-                if not is_disk_full(exc) and not isinstance(exc, (NotPrimary, Overloaded, Stopped)):
+                if not is_disk_full(exc) and not isinstance(exc, (NotDurable, NotPrimary, Overloaded, Stopped)):
                     raise
                 self._log.event("warning", "housekeeping", f"put off: {exc}")
-            except asyncio.CancelledError:  # of the record that was journaled, not of this task: the disk is full
-                if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise
 
     async def erase(self, retention: Retention) -> int:
-        """Let go what is old enough; how many chunks were recorded. The next retirement removes the files."""
+        """Erase what is old enough; return the number of chunks. The next retirement removes the files."""
         if not retention.payloads:
             return 0
         policy = RetentionPolicy(Periods(payload_sec=retention.payloads, receipt_sec=retention.receipts))
-        steps = await in_thread(self._plan, policy)
-        for step in steps:
-            record = await in_thread(prepare, self._fs, step)
-            await self._sequencer.control(_given(record))
-            label = step.label.hex()
-            self._log.event("info", "retention", f"{step.what} erased", label=label, upto_seq=record.end_seq)
-        return len(steps)
+        count = 0
+        for step in await in_thread(self._plan, policy):
+            if self._record(step) is None:
+                continue
+            await in_thread(prepare, self._fs, step)
+            if await self._sequencer.control(partial(self._record, step)) is None:
+                continue
+            count += 1
+            label, upto_seq = step.label.hex(), step.chunk.end_seq
+            self._log.event("info", "retention", f"{step.what} erased", label=label, upto_seq=upto_seq)
+        return count
+
+    def _record(self, step: Erasure, hub_ts: int = 0) -> RetentionDrop | None:
+        """Return the record of a step, None if it was done since it was planned."""
+        return step.record(self._sequencer.store.dropped(step.label, step.chunk.start_seq))
 
     async def erase_attachments(self) -> int:
         """Let go the attachments of erased entries; how many. An entry counts as erased once its chunk was removed."""
@@ -107,28 +126,38 @@ class Housekeeping:
             index.close()
 
     async def compress(self) -> int:
-        """Compress sealed chunks where the limits say so; how many were."""
+        """Compress sealed chunks where the limits say so; return how many were."""
         if self._sequencer.store.state.limits.compression == "none":
             return 0
-        chunks = await in_thread(self._plain_chunks)
-        for label, chunk in chunks:
-            await in_thread(compress_chunk, self._fs, label, chunk)
-        return len(chunks)
+        count = 0
+        for label, chunk in await in_thread(self._plain_chunks):
+            if self._sequencer.store.dropped(label, chunk.start_seq) != 0:  # erased since the index was written
+                continue
+            path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
+            try:
+                packed = await in_thread(pack_chunk, self._fs, label, chunk)
+            except FileNotFoundError as exc:
+                if self._sequencer.store.dropped(label, chunk.start_seq) != 0:
+                    continue
+                raise CorruptError(path, 0, "the file is missing") from exc
+            if packed is None:
+                continue
+            # A retirement may have removed the chunk meanwhile: what was erased must not come back.
+            count += await self._sequencer.between_retirements(partial(replace_chunk, self._fs, path, packed[0]))
+        return count
 
     def _plain_chunks(self) -> list[tuple[bytes, ChunkRow]]:
         index = Index(self._fs)
         try:
-            return [
-                (label, chunk)
-                for label, chunk in index.sealed(dropped=0)
-                if not is_compressed(self._fs, layout.chunk(label, chunk.start_seq, chunk.end_seq))
-            ]
+            return [(label, chunk) for label, chunk in index.sealed(dropped=0) if not self._is_packed(label, chunk)]
         finally:
             index.close()
 
-
-def _given(record: RetentionDrop) -> Callable[[int], RetentionDrop]:
-    return lambda hub_ts: record
+    def _is_packed(self, label: bytes, chunk: ChunkRow) -> bool:
+        try:
+            return is_compressed(self._fs, layout.chunk(label, chunk.start_seq, chunk.end_seq))
+        except FileNotFoundError:  # erased since the index was written, or lost: the store knows
+            return False
 
 
 async def in_thread(work: Callable[..., T], *args: Any) -> T:

@@ -8,7 +8,7 @@ those of the streams that the operator wants to see counted.
 import os
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from veen import __version__
@@ -18,6 +18,7 @@ from veen.hub.admission.decide import Refuse
 from veen.hub.api.reply import Failure
 from veen.hub.process.logs import EventLog
 from veen.hub.process.metrics import Family, Histogram, Value, exposition
+from veen.hub.process.supervisor import TaskState
 from veen.storage.state import Admitted
 
 RefusalReason = Refuse | Refusal | ApiCode  # why a message was refused; a Refuse also knows the details
@@ -179,6 +180,7 @@ class HubObserver:
         self.scrub_rounds = 0
         self.anchors = 0
         self.equivocation_reports = 0
+        self.background: Callable[[], Mapping[str, TaskState]] = lambda: {}  # the tasks beside the log, by name
         # By the monotonic clock, from the start of the hub on; the scrubber's thread writes the second.
         self.last_checkpoint = self.last_scrub_round = self.last_anchor = time.monotonic()
 
@@ -266,6 +268,7 @@ class HubObserver:
         appends[""] = self._ok - sum(appends.values())  # no stream has an empty name
         dropped = self._log.dropped if self._log else 0
         suppressed = dict(self._log.budget.suppressed) if self._log else {}
+        background = self.background()
         return [
             Family.single("veen_submit_ok_total", "counter", "Messages accepted and durable.", self._ok),
             Family.by(
@@ -304,6 +307,20 @@ class HubObserver:
             Family.single("veen_scrub_findings_total", "counter", "Damage the scrubber found.", self.scrub_findings),
             Family.single(
                 "veen_scrub_rounds_total", "counter", "Times the scrubber went through all chunks.", self.scrub_rounds
+            ),
+            Family.by(
+                "veen_background_restarts_total",
+                "counter",
+                "Times a task beside the log ended and was started again; alert when it grows.",
+                "task",
+                {name: state.restarts for name, state in background.items()},
+            ),
+            Family.by(
+                "veen_background_running",
+                "gauge",
+                "1 if a task beside the log runs, 0 while it waits to be started again.",
+                "task",
+                {name: int(state.running) for name, state in background.items()},
             ),
             Family.single("veen_anchors_total", "counter", "Checkpoints that were anchored.", self.anchors),
             Family.single(

@@ -18,7 +18,7 @@ from veen.core.tlog.errors import TlogError, WitnessPolicyError
 from veen.core.tlog.leaf import CONTROL_LEAF, IDENTITY_LEAF, OuterLeaf
 from veen.core.tlog.note import ED25519, Note, NoteSignature, VerifierKey, check_name
 from veen.core.tlog.policy import PolicyKey, WitnessPolicy
-from veen.fs.errors import StorageError
+from veen.fs.errors import StorageError, is_disk_full
 from veen.fs.local import Fs
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.config import ConfigError, Outer
@@ -31,7 +31,7 @@ from veen.hub.process.witnesses import (
     ask_cosignatures,
     stored_checkpoint,
 )
-from veen.hub.sequencer.sequencer import Overloaded, Sequencer, Stopped
+from veen.hub.sequencer.sequencer import NotDurable, Overloaded, Sequencer, Stopped
 from veen.storage.label_files import LabelHead
 from veen.storage.outer import MissingOuterKeyError, OuterLogFiles, outer_signing_key
 
@@ -135,11 +135,13 @@ class OuterLog:
     async def run(
         self, settings: Callable[[], Outer], seal: SealLabel, policy: Callable[[], WitnessPolicy | None]
     ) -> None:
-        """For ever; settings are asked for each time, as a reload may change them."""
+        """Run until cancelled. Read the settings on each pass: a reload may change them."""
         while True:
             try:
                 await self.publish(seal, policy(), float(settings().witness_timeout))
-            except (Overloaded, Stopped) as exc:
+            except Exception as exc:
+                if not is_disk_full(exc) and not isinstance(exc, (NotDurable, Overloaded, Stopped)):
+                    raise
                 self._log.event("warning", "outer", f"put off: {exc}")
             await self._pause(max(1, settings().every))
 
@@ -156,9 +158,13 @@ class OuterLog:
             if self.halted is not None:
                 return None
             fenced = self._sequencer.store.state.fenced
-            leaves = await self._new_leaves(seal)
             before = self.files.signed
-            note = await in_thread(self._sign, leaves)
+            try:
+                leaves = await self._new_leaves(seal)
+                note = await in_thread(self._sign, leaves)
+            except BaseException:
+                self._changed = None  # what changed may not be listed: look at all labels next time
+                raise
             askable = _askable(policy)
             due = time.monotonic() - self._cosigned_at >= _REFRESH_SECONDS or sorted(askable) != list(self._asked)
             self._fence_listed = fenced
@@ -189,18 +195,14 @@ class OuterLog:
             leaves.append(OuterLeaf(IDENTITY_LEAF, self._identity).to_bytes())
         changed, self._changed = self._changed, set()
         heads = await self._heads(changed)
-        try:
-            for count, head in enumerate(sorted(heads, key=lambda head: head.label), 1):
-                if head.size > await in_thread(self.files.last_upto, head.label):
-                    leaves.append(OuterLeaf.of_checkpoint(seal(head)).to_bytes())
-                if count % _PAGE == 0:
-                    await asyncio.sleep(0)
-            control = self._sequencer.store.last_control
-            if control is not None and await in_thread(self.files.last_control) != control:
-                leaves.append(OuterLeaf(CONTROL_LEAF, control.to_bytes()).to_bytes())
-        except BaseException:
-            self._changed = None  # nothing was listed: look at all of them next time
-            raise
+        for count, head in enumerate(sorted(heads, key=lambda head: head.label), 1):
+            if head.size > await in_thread(self.files.last_upto, head.label):
+                leaves.append(OuterLeaf.of_checkpoint(seal(head)).to_bytes())
+            if count % _PAGE == 0:
+                await asyncio.sleep(0)
+        control = self._sequencer.store.last_control
+        if control is not None and await in_thread(self.files.last_control) != control:
+            leaves.append(OuterLeaf(CONTROL_LEAF, control.to_bytes()).to_bytes())
         return leaves
 
     async def _heads(self, changed: set[bytes] | None) -> list[LabelHead]:

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Final, Self
 
 from veen import __version__, native
@@ -63,6 +64,7 @@ from veen.hub.process.startup import (
     save_limits,
     wanted_limits,
 )
+from veen.hub.process.supervisor import Supervisor
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
 from veen.hub.sequencer.sequencer import NotPrimary, Sequencer
 from veen.hub.transports.all import Transports
@@ -104,6 +106,8 @@ class Hub:
         self._clock_step: str | None = None  # why nothing is admitted, while the clock is not believed
         self.log = log or EventLog(config)
         self.observer = HubObserver(self.log, config.metrics.streams)
+        self.background = Supervisor(self.log)
+        self.observer.background = lambda: self.background.states
         self.server_version = __version__
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.started_at = clock()
@@ -200,24 +204,14 @@ class Hub:
         await self._replicas.ask(self.config.replicas)
         await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
+        self._stack.push_async_callback(self.api.finish)
         self.api.add(OuterOperations(self.api, self._served_outer).operations())
         self._add_operations()
         await self._listen()
         self._note_holder()
         self.house = Housekeeping(self.fs, self.sequencer, self.log, self.observer, self.attachments)
         self.scrubber = self.house.scrubber(config.scrub.bytes_per_second)
-        self.scrubber.start()
-        self._stack.callback(self.scrubber.stop)
-        keeping = self.house.run(lambda: self.config.retention)
-        anchoring = Anchoring(self.api).run(lambda: self.config.anchor.every)
-        watching = self._replicas.run(lambda: self.config.replicas)
-        for task in (self._watch(), self._retire_when_quiet(), self._authority.run(), keeping, anchoring, watching):
-            self._stack.push_async_callback(_cancel, asyncio.create_task(task))
-        if self.outer is not None:
-            listing = self.outer.run(
-                lambda: self.config.outer, self.api.context.latest_checkpoint, lambda: self._witness_policy
-            )
-            self._stack.push_async_callback(_cancel, asyncio.create_task(listing))
+        self._supervise()
         if native.LOADED.status == "unfit":
             self.log.event("warning", "start", f"signatures: {native.LOADED.what}")
         self.log.event(
@@ -229,6 +223,21 @@ class Hub:
             version=__version__,
             signatures=native.LOADED.what,
         )
+
+    def _supervise(self) -> None:
+        """Start everything that runs beside the log."""
+        self._stack.push_async_callback(self.background.stop)
+        start, anchoring = self.background.start, Anchoring(self.api)
+        start("watch", self._watch)
+        start("retirement", self._retire_when_quiet)
+        start("authority", self._authority.run)
+        start("scrubber", partial(self.house.scrub, self.scrubber))
+        start("housekeeping", lambda: self.house.run(lambda: self.config.retention))
+        start("anchoring", lambda: anchoring.run(lambda: self.config.anchor.every))
+        start("replicas", lambda: self._replicas.run(lambda: self.config.replicas))
+        if (outer := self.outer) is not None:
+            seal = self.api.context.latest_checkpoint
+            start("outer log", lambda: outer.run(lambda: self.config.outer, seal, lambda: self._witness_policy))
 
     def _open_keys(self) -> HubKeys:
         check_writer(self.fs)
@@ -451,10 +460,10 @@ class Hub:
         self.observer.sealed(upto_seq - files.active_start + 1)
         return self.seal(files, upto_seq, mmr_root, hub_ts)
 
-    async def rotate_key(self, overlap_seconds: int) -> ControlRecord:
+    async def rotate_key(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
         if (policy := self.sequencer.not_primary) is not None:  # before a key is written
             raise NotPrimary(policy)
-        record = await self._rotation.rotate(overlap_seconds)
+        record = await self._rotation.rotate(overlap_seconds, request_id)
         new = self.identity.held.identity.current
         self.log.event("info", "rotate", "a new key", hub_pk=new.hub_pk.hex(), valid_from=new.valid_from)
         return record
@@ -672,9 +681,3 @@ def api_of(services: Services, *, max_event_stream_sec: float = 0.0) -> Api:
     api.add(Anchoring(api).operations())
     api.add(Replication(api).operations())
     return api
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

@@ -12,6 +12,7 @@ What is decided, what is refused and how, order and durability are the same code
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 import time
@@ -19,14 +20,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.entry import claimed_client
 from veen.core.errors import Refusal, VeenError
 from veen.core.limits import Limits
-from veen.core.objects.control import ControlRecord, HubFence, PolicyAuthority, PolicyRevocation, root_of_heads
+from veen.core.objects.control import (
+    ControlRecord,
+    HubFence,
+    PolicyAuthority,
+    PolicyRevocation,
+    RequestDone,
+    root_of_heads,
+)
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt, signed_bytes
 from veen.core.wire import Wire
@@ -42,6 +50,8 @@ from veen.hub.sequencer.verifier import InlineVerifier, WorkerVerifier
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 
+T = TypeVar("T")
+
 _log: Final = logging.getLogger(__name__)
 
 # While others are being verified, a group waits for this many: a sync for fewer costs more than it gains. The wait is
@@ -49,6 +59,7 @@ _log: Final = logging.getLogger(__name__)
 _GROUP: Final = 64
 _NO_SPACE: Final = "the hub's disk is full"
 _IDLE_LABELS: Final = 32  # whose files a quiet hub writes between two looks at its connections
+_HEADS_AT_ONCE: Final = 256  # labels that `fence` reads between two turns of the event loop
 _STEP_PAUSE: Final = 0.002  # seconds between two steps of reading the keys of the index
 
 
@@ -78,6 +89,18 @@ class Stopped(VeenError):
 
     def __str__(self) -> str:
         return "the hub stopped before the message was acknowledged"
+
+
+class NotDurable(VeenError):
+    """The hub could not make a message or record durable; `Sequencer.settled` tells when it is certain that it is not.
+
+    It is an error and never a cancelled future: a cancelled future looks like a caller who went away.
+    """
+
+    hint = "Send again when the hub has room. What was sent may be in the log: look before you send something new."
+
+    def __str__(self) -> str:
+        return "the hub could not make the record durable"
 
 
 class NotPrimary(VeenError):
@@ -296,13 +319,15 @@ class Sequencer:
         self.observer.refused(refuse, len(raw), total_s=total_s, client_id=client_id, address=address)
 
     def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
-        """`admit` with a future, which is cancelled if the message never became durable."""
+        """`admit` with a future; NotDurable if the message never became durable."""
         answer: asyncio.Future[Outcome] = self._loop.create_future()
 
         def done(outcome: Outcome | None) -> None:
+            if answer.done():  # whoever waited has gone
+                return
             if outcome is None:
-                answer.cancel()
-            elif not answer.done():  # whoever waited may have gone
+                answer.set_exception(NotDurable())
+            else:
                 answer.set_result(outcome)
 
         refuse = self.admit(raw, done)
@@ -310,17 +335,25 @@ class Sequencer:
             answer.set_result(refuse)
         return answer
 
-    async def control(self, make: Callable[[int], Wire | None], *, new_second: bool = False) -> ControlRecord | None:
+    async def control(
+        self, make: Callable[[int], Wire | None], *, new_second: bool = False, request_id: bytes | None = None
+    ) -> ControlRecord | None:
         """Append a control record, made by `make(hub_ts)` at its turn; None if `make` sees no need for one.
 
         With `new_second` no entry before it has its hub_ts: what it changes then counts by the second alone, as
         those who read the log without the journal's order must be able to tell.
+
+        With `request_id` a request.done record follows it in the same group: a retry finds the outcome.
+
+        NotDurable if it was made and the disk did not take it. Any other error was raised before it was made.
         """
         if (policy := self.not_primary) is not None:
             raise NotPrimary(policy)
-        return await self._append_record(make, new_second=new_second)
+        return await self._append_record(make, new_second=new_second, request_id=request_id)
 
-    async def _append_record(self, make: Callable[[int], Wire | None], *, new_second: bool) -> ControlRecord | None:
+    async def _append_record(
+        self, make: Callable[[int], Wire | None], *, new_second: bool, request_id: bytes | None = None
+    ) -> ControlRecord | None:
         if self._stopped is not None:
             raise Stopped
         if (reason := self.no_space) is not None:
@@ -330,7 +363,10 @@ class Sequencer:
         if body is None:
             return None
         done: asyncio.Future[ControlRecord] = self._loop.create_future()
-        self._open.controls.append((done, self._stage_control(body, hub_ts)))
+        record = self._stage_control(body, hub_ts)
+        if request_id is not None:
+            self._stage_control(RequestDone(request_id=request_id, record=record.seq), hub_ts)
+        self._open.controls.append((done, record))
         self._idle.clear()
         self._commit()
         return await done
@@ -356,15 +392,25 @@ class Sequencer:
             await self.drain()
             await self.settled()
 
-            def body(_: int) -> HubFence:
-                heads = [(files.label, files.size, files.root()) for files in self.store.labels() if files.size]
-                return HubFence(upto=self.store.entry_count, root=root_of_heads(heads))
-
-            record = await self._append_record(body, new_second=True)
+            body = await self._fence_body()
+            record = await self._append_record(lambda _: body, new_second=True)
         finally:
             self._fencing = False  # from here on the record counts, if there is one
         assert record is not None  # noqa: S101 - `body` always makes one
         return record
+
+    async def _fence_body(self) -> HubFence:
+        """Collect the heads of all labels, a page at a time: nothing is admitted meanwhile, and readers are served."""
+        while True:
+            store, heads = self.store, list[tuple[bytes, int, bytes]]()
+            page = store.heads(0, None, _HEADS_AT_ONCE)
+            while page and self.store is store:
+                heads += [(head.label, head.size, head.root()) for head in page if head.size]
+                await asyncio.sleep(0)
+                page = store.heads(page[-1].epoch, page[-1].label, _HEADS_AT_ONCE) if self.store is store else []
+            await self.settled()
+            if self.store is store:  # otherwise it was opened anew meanwhile: a full disk
+                return HubFence(upto=store.entry_count, root=root_of_heads(heads))
 
     async def replicate(self, items: Sequence[CopiedEntry | ControlRecord]) -> None:
         """Append what a primary has decided, byte by byte; durable and readable when it returns.
@@ -400,10 +446,10 @@ class Sequencer:
         self._commit()
         try:
             await done
-        except asyncio.CancelledError:
-            if done.cancelled() and self._stopped is None:  # the disk was full: nothing of it is there
-                raise Overloaded(_NO_SPACE) from None
-            raise
+        except NotDurable:
+            if self._stopped is not None:
+                raise Stopped from None
+            raise Overloaded(_NO_SPACE) from None  # nothing of it is there
 
     def _copy(self, item: CopiedEntry) -> Admitted:
         state, msg, receipt = self.store.state, item.msg, item.receipt
@@ -701,10 +747,11 @@ class Sequencer:
                     self._tell(job, None)
                 for job, _ in group.refusals:
                     self._tell(job, None)
-                for done, _ in group.controls:
-                    done.cancel()
-                for copying, _ in group.copied:
-                    copying.cancel()
+                waiting: list[asyncio.Future[Any]] = [done for done, _ in group.controls]
+                waiting += [copying for copying, _ in group.copied]
+                for future in waiting:
+                    if not future.done():  # whoever waited may have gone
+                        future.set_exception(NotDurable())
         self._open = self._new_group()
         if is_disk_full(error) and self._reopen is not None and self._stopped is None:
             self._reopening = True
@@ -751,6 +798,11 @@ class Sequencer:
             self._settled.set()
             self._commit()
 
+    @property
+    def is_stopped(self) -> bool:
+        """True once a failure stopped the hub: what became durable shows at the next start."""
+        return self._stopped is not None
+
     async def settled(self) -> None:
         """Wait until it is certain what of the decided became durable: until the store is open again, or never will."""
         await self._settled.wait()
@@ -769,13 +821,37 @@ class Sequencer:
 
     # --- threads -----------------------------------------------------------------------------------------
 
+    async def between_retirements(self, work: Callable[[], T]) -> T:
+        """Run blocking work in the thread that retires, so that no retirement removes a file meanwhile.
+
+        When cancelled, wait for it: nothing may go on after the directory is unlocked.
+        """
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def task() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as exc:
+                done.set_exception(exc)
+
+        self._keeper_tasks.put(task)
+        waiting = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            await asyncio.wait((waiting,))
+            raise
+
     def _write_loop(self) -> None:
         while (task := self._tasks.get()) is not None:
             task()
 
     def _keep_loop(self) -> None:
         while (task := self._keeper_tasks.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception:  # retirements must go on; `_persist` reports its own errors
+                _log.exception("work beside the log failed")
 
     async def drain(self) -> None:
         """Wait until everything that was taken in is answered."""

@@ -67,33 +67,29 @@ def realm_policy(
     """The policy at `as_of`. The order of the log decides nothing here that the folds have not decided."""
     revocations = list(realm.revocations)
     unresolved: list[Unresolved] = []
-    for revoked in () if access is None else access.revocations.values():
-        refs = set(_auth_refs(revoked, access, caps))
-        if not refs:
-            unresolved.append(Unresolved(revoked.revocation_id, revoked.subject))
-        revocations += [Revocation(kind="auth-ref", target=ref, ts=revoked.hub_ts) for ref in refs]
+    if access is not None:
+        for revoked in access.revocations.values():
+            refs = set(_auth_refs(revoked, access, caps))
+            if not refs:
+                unresolved.append(Unresolved(revoked.revocation_id, revoked.subject))
+            revocations += [Revocation(kind="auth-ref", target=ref, ts=revoked.hub_ts) for ref in refs]
     if devices is not None:
         revocations += _devices(devices, principals, as_of)
         revocations += hub_revocations(devices, (cap.token for cap in caps.values()))
     return RealmPolicy(_ordered(realm.authorities), _ordered(revocations), tuple(unresolved))
 
 
-def _auth_refs(revoked: Revoked, access: AccessState | None, caps: Caps) -> Iterator[bytes]:
-    """The capabilities that a revocation of access ends: those of the grants it names, and what it names directly."""
+def _auth_refs(revoked: Revoked, access: AccessState, caps: Caps) -> Iterator[bytes]:
+    """Yield the tokens that a revocation of access ends: those of the grants it ended, and what a granter names.
+
+    Whoever holds a grant and is no configured granter ends his own grants, and no other token of their subject.
+    """
     target = revoked.target
-    grants = () if access is None else access.grants.values()
-    ended = [grant for grant in grants if grant.revoked_by == revoked.revocation_id]
-    names_grant = any(target in (grant.operation_id, grant.msg_id) for grant in grants)
-    if target is not None and not names_grant:
+    names_grant = any(target in (grant.operation_id, grant.msg_id) for grant in access.grants.values())
+    if target is not None and not names_grant and revoked.ended is None:
         yield target
     for ref, cap in caps.items():
-        token = cap.token
-        stands_for = any(
-            (token.subject_pk, token.issuer_pk, token.allow.stream_ids) == (g.subject, g.granter, g.stream_ids)
-            for g in ended
-        )
-        is_all = target is None and token.subject_pk == revoked.subject
-        if (stands_for or is_all) and cap.issued_at <= revoked.hub_ts:
+        if access.ends(revoked, ref, cap):
             yield ref
 
 

@@ -4,7 +4,7 @@ The records lie on encrypted streams like any other message, so hubs cannot read
 them: a client, to drop what was revoked while it was away (§4.4); an agent, to hand the outcome to hubs (D-51).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -121,8 +121,9 @@ class RealmState:
 class RealmFold(Compact[RealmRecords, RealmState]):
     """The records of one realm that stand on its admin streams and come from those who may speak for it.
 
-    `emitters` are client_ids (§2.3: a small, well-defined set); without them the records of every writer
-    count, which leaves the choice to the hub's capabilities.
+    `emitters` are client_ids (§2.3: a small, well-defined set), for both streams or by stream_id; a stream that a
+    mapping does not name has none. None: the records of every writer count, which leaves the choice to the hub's
+    capabilities.
     """
 
     name = "realm"
@@ -133,25 +134,35 @@ class RealmFold(Compact[RealmRecords, RealmState]):
         self,
         realm_id: bytes = DEFAULT_REALM,
         *,
-        emitters: Collection[bytes] | None = None,
+        emitters: Collection[bytes] | Mapping[bytes, Collection[bytes]] | None = None,
         streams: AdminStreams | None = None,
         mirrors: Mirrors = NO_MIRRORS,
     ) -> None:
         super().__init__(mirrors=mirrors)
         self._realm_id = realm_id
-        self._emitters = None if emitters is None else frozenset(emitters)
+        self._emitters = emitters if emitters is None or isinstance(emitters, Mapping) else frozenset(emitters)
         self._streams = streams or admin_streams(realm_id)
 
     def settings(self) -> Any:
-        emitters = None if self._emitters is None else sorted(self._emitters)
+        emitters: Any = None
+        if isinstance(self._emitters, Mapping):
+            emitters = [[stream_id, sorted(named)] for stream_id, named in sorted(self._emitters.items())]
+        elif self._emitters is not None:
+            emitters = sorted(self._emitters)
         return [self._realm_id, emitters, list(self._streams)]
+
+    def _may_emit(self, stream_id: bytes, client_id: bytes) -> bool:
+        if self._emitters is None:
+            return True
+        named = self._emitters.get(stream_id, ()) if isinstance(self._emitters, Mapping) else self._emitters
+        return client_id in named
 
     def start(self) -> RealmRecords:
         return RealmRecords()
 
     def add(self, into: RealmRecords, event: Typed[Any]) -> None:
         e, body = event
-        if self._emitters is not None and e.client_id not in self._emitters:
+        if not self._may_emit(e.stream_id, e.client_id):
             raise Violation("REALM.EMITTER", "this client may not speak for the realm")
         on = self._streams.fed_admin if isinstance(body, AuthorityRecord) else self._streams.revocation
         if e.stream_id != on:

@@ -1,10 +1,12 @@
 """One event, however often it was copied: mirrored events count once (D-85, spec §11.1)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from veen.core.copies import COPY_SCHEMA, copy_body, origin_passed_on
 from veen.core.event import Event
+from veen.overlays.framework.body import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,16 @@ class Mirrors:
             return event.hdr.parent_id
         return None
 
+    def timed(self, event: Event) -> Event:
+        """Return the event with the times that folds compare: those of its original, if a bridge states them (D-193).
+
+        Its place in the logical order stays that of the copy. What anybody else states of an origin has no effect.
+        """
+        origin = event.origin
+        if origin is None or event.client_id not in self.bridges or event.placed is not None:
+            return event
+        return replace(event, hub_ts=origin.hub_ts, ts=origin.ts, placed=event.ts)
+
     def identity(self, event: Event) -> bytes:
         """What two copies of one event have in common."""
         if event.client_id in self.bridges or event.hdr.schema in self.schemas:
@@ -39,3 +51,24 @@ class Mirrors:
 
 
 NO_MIRRORS: Final = Mirrors()
+
+
+def copy_draft(event: Event, *, hub_id: bytes, mirrors: Mirrors = NO_MIRRORS) -> Draft:
+    """Return the message by which a bridge copies an event of the hub `hub_id`, with its origin (D-187, D-193).
+
+    The origin of a copy is kept if one of the bridges of `mirrors` sent it.
+    """
+    origin = origin_passed_on(
+        event.origin,
+        hub_id=hub_id,
+        msg_id=event.msg_id if event.origin is not None else mirrors.original_of(event) or event.msg_id,
+        hub_ts=event.hub_ts,
+        ts=event.ts,
+        is_bridge=event.client_id in mirrors.bridges,
+    )
+    return Draft(
+        schema=COPY_SCHEMA,
+        body=copy_body(event.hdr.schema, event.body, origin),
+        parent_id=origin.msg_id,
+        expires_at=event.hdr.expires_at,
+    )

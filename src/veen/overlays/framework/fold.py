@@ -151,7 +151,7 @@ class Compact(Fold[Summary[S], V]):
             if schema is None:
                 self.pass_over(state, event)
                 continue
-            typed = decode(event, schema)
+            typed = decode(mirrors.timed(event) if mirrors else event, schema)
             if type(typed) is Issue:
                 issues[event.label, event.stream_seq] = typed
                 self.pass_over(state, event)

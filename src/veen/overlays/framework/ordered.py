@@ -161,14 +161,14 @@ class Ordered(Fold[Progress[K, R], V]):
     def summarize(self, events: Iterable[Event]) -> Progress[K, R]:
         segment: dict[Place, Typed[Any]] = {}
         issues: dict[Place, Issue] = {}
-        ts, find = 0, dict(self.schemas).get
+        ts, find, mirrors = 0, dict(self.schemas).get, self.mirrors
         for event in events:
             if event.ts > ts:
                 ts = event.ts
             schema = find(event.hdr.schema)
             if schema is None:
                 continue
-            typed = decode(event, schema)
+            typed = decode(mirrors.timed(event) if mirrors else event, schema)
             if type(typed) is Issue:
                 issues[event.label, event.stream_seq] = typed
             else:

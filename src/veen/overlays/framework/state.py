@@ -22,6 +22,7 @@ from veen.core.wire import Wire
 T = TypeVar("T")
 
 _LEAVES: Final = frozenset((bytes, str, bool, type(None)))
+DERIVED: Final = {"derived": True}  # metadata of a field that a view adds and the canonical form does not have
 _KEYS: Final = (int, str, bytes)
 
 
@@ -106,7 +107,7 @@ def to_tree(value: Any, *, pairs: bool = False) -> cbor.Item:
     if isinstance(value, Wire):
         return value.to_bytes()
     if dataclasses.is_dataclass(kind):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind)}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if not f.metadata}
         return _map({name: to_tree(v, pairs=pairs) for name, v in fields.items() if v is not None})
     if isinstance(value, Mapping):
         if not pairs and all(type(key) in _KEYS for key in value):

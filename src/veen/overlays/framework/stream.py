@@ -41,14 +41,14 @@ class _Advance:
         prefix: OrderedPrefix[Any, Any] | None = self._base.prefix
         heads = {} if prefix is None else prefix.upto
         last = None if prefix is None else prefix.last
-        find = dict(self._fold.schemas).get
+        find, mirrors = dict(self._fold.schemas).get, self._fold.mirrors
         for event in events:
             if event.ts > self._ts:
                 self._ts = event.ts
             schema = find(event.hdr.schema)
             if schema is None:
                 continue
-            typed = decode(event, schema)
+            typed = decode(mirrors.timed(event) if mirrors else event, schema)
             if type(typed) is Issue:
                 self._issues[event.label, event.stream_seq] = typed
                 continue

@@ -6,6 +6,7 @@ from typing import Any
 
 from veen.core.event import Event
 from veen.overlays.framework.body import Draft
+from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors, copy_draft
 from veen.overlays.id import bodies
 from veen.overlays.id.ids import (
     ctx_stream,
@@ -213,8 +214,13 @@ def revoke_by_org(
     return Addressed(stream_id=org_stream(org_id), draft=bodies.REVOCATION.draft(body))
 
 
-def mirrored(event: Event) -> Addressed:
-    """What a bridge sends to another hub: same stream, schema and body; parent_id names the original (§12.1, D-85)."""
+def mirrored(event: Event, hub_id: bytes | None = None, mirrors: Mirrors = NO_MIRRORS) -> Addressed:
+    """What a bridge sends to another hub: same stream, schema and body; parent_id names the original (§12.1, D-85).
+
+    With `hub_id`, that of the hub which the event was read from, the copy states its origin (D-193).
+    """
+    if hub_id is not None:
+        return Addressed(stream_id=event.stream_id, draft=copy_draft(event, hub_id=hub_id, mirrors=mirrors))
     draft = Draft(schema=event.hdr.schema, body=event.body, parent_id=event.msg_id, expires_at=event.hdr.expires_at)
     return Addressed(stream_id=event.stream_id, draft=draft)
 

@@ -5,11 +5,11 @@ an application keeps it and authenticates many messages with it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from veen.overlays.framework.state import Free, state_record
+from veen.overlays.framework.state import DERIVED, Free, state_record
 from veen.overlays.id.ids import ctx_id_of, device_id_of, org_stream, principal_stream, scoped_org_id_of
 from veen.overlays.id.records import ANYWHERE
 
@@ -60,6 +60,13 @@ class Device:
     disabled: bool
     revoked_since: int | None
     msg_id: bytes
+    disabled_since: int | None = field(default=None, metadata=DERIVED)  # ts* of the record that disabled it
+
+    @property
+    def until(self) -> int | None:
+        """The last second in which it acted for its principal, None if it has no end (§6.2, §11.1)."""
+        begins = [since - 1 for since in (self.revoked_since, self.disabled_since) if since is not None]
+        return min((*begins, *(() if self.expires_at is None else (self.expires_at,))), default=None)
 
     def status(self, as_of: int) -> DeviceStatus:
         """§6.2: ACTIVE unless disabled, expired (now <= expires_at still counts) or revoked (§11.1)."""

@@ -57,7 +57,7 @@ def _principals(records: IdRecords, as_of: int) -> dict[bytes, IdPrincipal]:
 
 def _devices(records: IdRecords) -> dict[tuple[bytes, bytes], Device]:
     devices = {}
-    for key, (_, _, msg_id, until, raw) in records.devices.items():
+    for key, (_, order, msg_id, until, raw) in records.devices.items():
         body = DeviceRecord.from_bytes_unchecked(raw)
         scopes = (principal_stream(body.principal_pk), ANYWHERE)
         revoked = [entry for scope in scopes if (entry := records.revoked.get((scope, "device", body.device_id, None)))]
@@ -72,6 +72,7 @@ def _devices(records: IdRecords) -> dict[tuple[bytes, bytes], Device]:
             disabled=body.disabled,
             revoked_since=min((entry[0] for entry in revoked), default=None),
             msg_id=msg_id,
+            disabled_since=order[0] if body.disabled else None,
         )
     return devices
 

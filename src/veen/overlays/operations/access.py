@@ -32,7 +32,7 @@ from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers
-from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps, KnownCap
 
 ACCESS_ADMIN: Final = H(b"veen/access-admin")  # the stream_id whose grant lets its subject grant (D-159)
 
@@ -119,6 +119,11 @@ class GrantedAccess:
     def is_live(self, at: int) -> bool:
         return self.revoked_by is None and at < self.expiry_time
 
+    def is_stood_for_by(self, token: CapToken) -> bool:
+        """Return True for a token that says the same as this grant."""
+        said = token.subject_pk, token.issuer_pk, token.allow.stream_ids
+        return said == (self.subject, self.granter, self.stream_ids)
+
     def covers(self, body: AccessGrant) -> bool:
         """Whether all of `body` lies within this grant."""
         return (
@@ -153,6 +158,9 @@ class Revoked:
     reason: str | None = None
     hub_ts: int
     code: str | None = None  # REVOKE.UNMATCHED where the reference means nothing that the reader knows
+    ended: tuple[bytes, ...] | None = (
+        None  # grants that it ended; None: by a configured granter, and not limited to them
+    )
 
 
 @state_record
@@ -180,15 +188,29 @@ class AccessState:
             cap.token.subject_pk == subject
             and stream_id in cap.token.allow.stream_ids
             and cap.is_live(at)
-            and not self._is_revoked(subject, ref, cap.issued_at)
+            and not any(self.ends(entry, ref, cap) for entry in self.revocations.values())
             for ref, cap in bootstrap.items()
         )
 
-    def _is_revoked(self, subject: bytes, ref: bytes, issued_at: int) -> bool:
-        return any(
-            entry.target == ref or (entry.target is None and entry.subject == subject and issued_at <= entry.hub_ts)
-            for entry in self.revocations.values()
-        )
+    def ends(self, revoked: Revoked, ref: bytes, cap: KnownCap) -> bool:
+        """Return True if a revocation ends a token: the one that it names, or one that stands for a grant it ended.
+
+        Without a target, a configured granter ends every token that the subject had by then.
+        """
+        if revoked.target == ref:
+            return True
+        if cap.issued_at > revoked.hub_ts:
+            return False
+        if revoked.ended is None and revoked.target is None:
+            return cap.token.subject_pk == revoked.subject
+        ended = self._ended_by(revoked)
+        return any(grant.is_stood_for_by(cap.token) for grant in ended)
+
+    def _ended_by(self, revoked: Revoked) -> Iterable[GrantedAccess]:
+        """Return the grants that a revocation ended."""
+        if revoked.ended is not None:
+            return (self.grants[key] for key in revoked.ended if key in self.grants)
+        return (grant for grant in self.grants.values() if grant.revoked_by == revoked.revocation_id)
 
     @property
     def revoked_refs(self) -> tuple[bytes, ...]:
@@ -274,7 +296,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         raise Violation("GRANT.BEYOND", "streams, time, rate or amount go beyond what the sender was granted")
 
     def _revoke(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
-        """A configured granter revokes anything, anyone else what he granted himself."""
+        """A configured granter revokes anything, anyone else what he granted himself and nothing beyond it."""
         body, is_granter = act.body, bool(act.identities & self._granters)
         named = [grant for grant in _grants_of(state, body.subject_identity) if self._is_meant(grant, body)]
         ours = named if is_granter else [grant for grant in named if grant.granter in act.identities]
@@ -291,6 +313,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
             reason=body.reason,
             hub_ts=act.event.hub_ts,
             code="REVOKE.UNMATCHED" if target is not None and not named and target not in self.caps else None,
+            ended=None if is_granter else tuple(sorted(grant.operation_id for grant in ours)),
         )
 
     def _is_meant(self, one: GrantedAccess, body: AccessRevoke) -> bool:
@@ -299,12 +322,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         if target is None or target in (one.operation_id, one.msg_id):
             return True
         cap = self.caps.find(target)
-        return (
-            cap is not None
-            and cap.token.subject_pk == one.subject
-            and cap.token.issuer_pk == one.granter
-            and cap.token.allow.stream_ids == one.stream_ids
-        )
+        return cap is not None and one.is_stood_for_by(cap.token)
 
     def show(self, state: Table[_Key, _Record], as_of: int) -> AccessState:
         """What has expired stays: whoever asks names the time."""

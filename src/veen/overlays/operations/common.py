@@ -58,16 +58,16 @@ class Speakers:
 
     @classmethod
     def of(cls, state: IdState, realm_ids: Iterable[bytes] = ()) -> "Speakers":
-        """The devices of an ID view: each speaks for its principal and for the accounts of it in `realm_ids`."""
+        """Return the devices of an ID view: each speaks for its principal and its accounts in `realm_ids`.
+
+        The end of a device is a time, be it expired, disabled or revoked: what it signed before still counts.
+        """
         realms = tuple(realm_ids)
         records = set()
         for device in state.devices.values():
-            if device.disabled:
-                continue
-            ends = [] if device.expires_at is None else [device.expires_at]
-            if device.revoked_since is not None:
-                ends.append(device.revoked_since - 1)
-            until = min(ends, default=None)
+            if device.disabled and device.disabled_since is None:
+                continue  # a view that does not say since when
+            until = device.until
             for identity in (device.principal_pk, *(ctx_id_of(device.principal_pk, realm) for realm in realms)):
                 records.add(Speaks(device.device_pk, identity, device.created_at, until))
         return cls(frozenset(records))

@@ -42,6 +42,32 @@ class ContentFile(NamedTuple):
 File = ContentFile  # the name in documents of earlier versions
 
 
+def root_of_files(form: str, files: Iterable[ContentFile]) -> bytes:
+    """Return the content root of files in one of `FORMS`."""
+    return tree_root(files) if form == "tree" else list_root(file.sha256 for file in files)
+
+
+class Differences(NamedTuple):
+    """Paths in which files differ from those that were published."""
+
+    changed: tuple[str, ...]
+    missing: tuple[str, ...]
+    added: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return any(self[:])
+
+
+def compare_files(published: Iterable[ContentFile], present: Iterable[ContentFile]) -> Differences:
+    """Compare files by path with those that were published."""
+    before, now = ({file.path: file for file in files} for files in (published, present))
+    return Differences(
+        changed=tuple(sorted(path for path in before.keys() & now.keys() if before[path] != now[path])),
+        missing=tuple(sorted(before.keys() - now.keys())),
+        added=tuple(sorted(now.keys() - before.keys())),
+    )
+
+
 def list_root(hashes: Iterable[bytes]) -> bytes:
     """The root over items, given by the SHA-256 of each, in their order."""
     return _root(hashes)

@@ -20,6 +20,7 @@ from veen.core.objects.receipt import Receipt
 from veen.core.tree.proof import MmrProof
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.decode import Issue, Violation, decode
+from veen.overlays.framework.dedup import copy_draft
 from veen.overlays.wallet.bodies import SCHEMAS, Open
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.policy import WalletMirrors
@@ -56,11 +57,14 @@ def _check_hub_sig(receipt: Receipt, hub_pks: Iterable[bytes]) -> None:
     raise SignatureError(f"RECEIPT {receipt.stream_seq}: hub_sig does not verify under any key of the hub")
 
 
-def copy_of(event: Event, mirrors: WalletMirrors) -> Draft:
+def copy_of(event: Event, mirrors: WalletMirrors, hub_id: bytes | None = None) -> Draft:
     """What a bridge sends for `event`: its schema, the body byte for byte, and the original as parent.
 
-    `mirrors` is that of the ledger on hub A: it tells whether the event is a copy itself.
+    `mirrors` is that of the ledger on hub A: it tells whether the event is a copy itself. `hub_id` is that of hub A;
+    with it the copy states its origin, so that limits and expiry are judged at the times of hub A (D-193).
     """
+    if hub_id is not None:
+        return copy_draft(event, hub_id=hub_id, mirrors=mirrors)
     parent_id = mirrors.original_of(event) or event.msg_id
     return Draft(schema=event.hdr.schema, body=event.body, parent_id=parent_id, expires_at=event.hdr.expires_at)
 
@@ -75,6 +79,7 @@ class BridgedReferences:
     fold: LedgerFold
     identities: set[bytes] = field(default_factory=set)
     opened: dict[bytes, Record] = field(default_factory=dict)  # by wallet_id: whose it is, from the events of hub A
+    hub_id: bytes | None = None  # of hub A: copies then state where they come from (D-193)
 
     def note(self, events: Iterable[Event]) -> None:
         """Events that are on B."""
@@ -94,11 +99,11 @@ class BridgedReferences:
             identity = self.fold.mirrors.identity(event)
             if identity not in self.identities and identity not in references:
                 references.add(identity)
-                yield event, copy_of(event, self.fold.copies)
+                yield event, copy_of(event, self.fold.copies, self.hub_id)
 
     def _may_cross(self, event: Event) -> bool:
         schema = SCHEMAS.get(event.hdr.schema)
-        typed = None if schema is None else decode(event, schema)
+        typed = None if schema is None else decode(self.fold.mirrors.timed(event), schema)
         if typed is None or isinstance(typed, Issue):
             return False
         try:

@@ -12,6 +12,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
 from veen.log.columns import ENTRIES, chosen
@@ -19,8 +20,9 @@ from veen.log.decryption import Opener
 from veen.log.entries import ReadSpec, batches
 from veen.log.prefix import LabelRange
 from veen.log.slices import Slice
-from veen.overlays.airgap.bodies import OfflineRecord, OnlineRecord, read_crossed
+from veen.overlays.airgap.bodies import OFFLINE, ONLINE, read_crossed
 from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.schema import AnySchema
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.airgap.bundle import BundleEvent, BundleReader
 from veen.products.airgap.errors import BridgeError, Rejected
@@ -42,6 +44,8 @@ class EvidenceLink:
     holds: bool | None
     what: str
     facts: dict[str, Any]
+    because: Because = Because.COVERAGE  # what it is if it does not hold
+    compared: Coverage | None = None  # how far its log was compared
 
 
 def links_of(
@@ -58,10 +62,20 @@ def links_of(
     bundle_id = verdict.trailer.bundle_id
     receipt = Receipt.from_bytes(event.receipt)
     links = [*_origin(event, receipt, verdict), _bundle(path, verdict)]
-    links.append(_logged("online log", ONLINE_LOG, online, keyring, OnlineRecord, bundle_id))
-    links.append(_logged("offline log", OFFLINE_LOG, offline, keyring, OfflineRecord, bundle_id))
+    links.append(_logged("online log", ONLINE_LOG, online, keyring, ONLINE, bundle_id))
+    links.append(_logged("offline log", OFFLINE_LOG, offline, keyring, OFFLINE, bundle_id))
     links.append(_imported(msg_id, offline, keyring))
     return links
+
+
+def verdict_of(links: Sequence[EvidenceLink], msg_id: str) -> Verdict:
+    """Return the verdict over the links of one event: good if all of them were looked at and hold."""
+    reasons = [
+        Reason(link.because if link.holds is False else Because.COVERAGE, f"{link.name}: {link.what}")
+        for link in links
+        if not link.holds
+    ]
+    return Verdict.of([link.compared for link in links if link.compared is not None], reasons)
 
 
 def _bundle_of(msg_id: bytes, bundles: Iterable[Path], trust: TrustList) -> tuple[Path, BundleEvent, BundleVerdict]:
@@ -105,7 +119,17 @@ def _origin(event: BundleEvent, receipt: Receipt, verdict: BundleVerdict) -> lis
         author,
         EvidenceLink(name="receipt", holds=True, what="the source hub signed its place", facts=signed),
         EvidenceLink(
-            name="checkpoint", holds=True, what="its place leads to the root of the export checkpoint", facts=upto
+            name="checkpoint",
+            holds=True,
+            what="its place leads to the root of the export checkpoint",
+            facts=upto,
+            compared=Coverage(
+                log=f"sending zone: label {receipt.label.hex()[:16]}…",
+                read=verdict.header.export_seq_to,
+                head=verdict.header.export_seq_to,
+                stated_by=StatedBy.FILE,
+                identity=f"ed25519:{verdict.header.source_hub_pk.hex()}",
+            ),
         ),
     ]
 
@@ -120,10 +144,12 @@ def _bundle(path: Path, verdict: BundleVerdict) -> EvidenceLink:
     return EvidenceLink(name="bundle", holds=True, what="a trusted exporter signed the bundle that has it", facts=facts)
 
 
-def _logged(name: str, stream: str, uri: str | None, keyring: Keyring, body: Any, bundle_id: bytes) -> EvidenceLink:
+def _logged(
+    name: str, stream: str, uri: str | None, keyring: Keyring, schema: AnySchema, bundle_id: bytes
+) -> EvidenceLink:
     if uri is None:
         return EvidenceLink(name=name, holds=None, what=f"{stream} was not given", facts={})
-    for client_id, record in audit_records(uri, stream, keyring, body):
+    for client_id, record in audit_records(uri, stream, keyring, schema):
         if record.bundle_id == bundle_id and getattr(record, "result", "imported") in ("imported", "resumed"):
             facts = {"client_id": client_id.hex(), "operator": record.operator, "ts": record.ts, "count": record.count}
             return EvidenceLink(name=name, holds=True, what=f"{stream} has the bundle", facts=facts)
@@ -151,7 +177,8 @@ def _with_attachments(link: EvidenceLink, coids: Sequence[bytes], store: Attachm
     absent = [coid.hex() for coid in coids if not has_attachment(store, coid)]
     facts = {**link.facts, "attachments": [coid.hex() for coid in coids], "missing_attachments": absent}
     what = f"{len(absent)} of {len(coids)} attachments are missing or damaged" if absent else link.what
-    return replace(link, holds=link.holds and not absent, what=what, facts=facts)
+    because = link.because if link.holds is False else Because.COVERAGE
+    return replace(link, holds=link.holds and not absent, what=what, facts=facts, because=because)
 
 
 def _placed(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | None) -> EvidenceLink:
@@ -166,7 +193,11 @@ def _placed(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | N
                     continue
                 if row["leaf_hash"] is None or row["stream_seq"] != mmr.size + 1:
                     return EvidenceLink(
-                        name="import", holds=False, what=f"entry {mmr.size + 1} is damaged or missing", facts=facts
+                        name="import",
+                        holds=False,
+                        what=f"entry {mmr.size + 1} is damaged or missing",
+                        facts=facts,
+                        because=Because.EVIDENCE if row["leaf_hash"] is None else Because.COVERAGE,
                     )
                 mmr.append(row["leaf_hash"])
                 if mmr.size in (seq, head):
@@ -174,7 +205,20 @@ def _placed(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | N
     receipt = label_range.head_receipt
     facts |= {"head": head, "root": receipt.mmr_root.hex() if receipt else None}
     holds = holds and receipt is not None and mmr.size == head
-    return EvidenceLink(name="import", holds=holds, what="the other zone's hub signed its place", facts=facts)
+    return EvidenceLink(
+        name="import",
+        holds=holds,
+        what="the other zone's hub signed its place" if holds else "the other zone's hub did not sign its place",
+        facts=facts,
+        because=Because.EVIDENCE if identity is not None and receipt is not None else Because.COVERAGE,
+        compared=Coverage(
+            log=f"receiving zone: label {label_range.label.hex()[:16]}…",
+            read=mmr.size,
+            head=head,
+            stated_by=StatedBy.OWN_FILES,
+            identity=None if identity is None else f"ed25519:{identity.current.hub_pk.hex()}",
+        ),
+    )
 
 
 def _is_signed(raw: bytes | None, mmr: Mmr, identity: HubIdentity | None) -> bool:

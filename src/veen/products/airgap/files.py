@@ -52,6 +52,11 @@ class BridgeFiles:
             self._fs.sync_dir(new)
             self._fs.sync_dir(old)
 
+    def remove(self, name: str, folder: str) -> None:
+        """Remove a bundle of which an identical one is kept elsewhere."""
+        self.path(folder, name).unlink(missing_ok=True)
+        self._fs.sync_dir(folder)
+
     @contextlib.contextmanager
     def temporary(self, folder: str, name: str) -> Iterator[IO[bytes]]:
         """A file that gets its name when `publish` is called; a crash leaves at most a file with a dot."""

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from veen.log.columns import Column, arrow_schema
 from veen.log.keys import KeyFile
+from veen.log.prefix import Prefix
 from veen.log.slices import Slice, divide
 from veen.products.airgap.reconciling import Arrived, Offline, fold_slices, import_prefix
 from veen.spark.runner import over, parts_for
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 _SUMMARY: Final = (Column("summary", "BINARY", pa.binary(), "of one task"),)
 
 
-def arrived_on_spark(spark: "SparkSession", offline: Offline, keys: KeyFile, parts: int | None = None) -> Arrived:
+def arrived_on_spark(
+    spark: "SparkSession", offline: Offline, keys: KeyFile, parts: int | None = None, prefix: Prefix | None = None
+) -> Arrived:
     """The same summary as `arrived_in`, whatever the number of tasks. Keys travel by path, never by value (D-120)."""
     key_file = keys.absolute()
-    prefix = import_prefix(offline.uri, key_file.load())
+    prefix = prefix or import_prefix(offline.uri, key_file.load())
     tasks = divide(prefix.slices, parts or parts_for(spark, prefix.size))
     arrived = Arrived()
     if not tasks:

@@ -1,19 +1,58 @@
-"""What both zones know of the sending side: bundles in folders, identities of hubs, heads of labels."""
+"""What is read of both zones for a reconciliation: audit streams, import streams, bundles, identities and heads.
 
-from collections.abc import Collection, Iterator, Sequence
+The receiving zone's audit stream is read first, then its imports, then the sending zone. What is added while this goes
+on is therefore beyond what is compared, and contradicts nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final, Literal
 
-from veen.core.errors import VeenError
+from veen.client.errors import ClientError
+from veen.client.identity.keyring import Keyring
+from veen.core.errors import VeenError, VerifyError
 from veen.core.objects.identity import HubIdentity
+from veen.core.objects.tooling.about import IdentityResponse
+from veen.core.verdict import Because, Reason, StatedBy
 from veen.fs.places import open_fs
-from veen.log.prefix import receipt_at
+from veen.log.prefix import Prefix, make_prefix, receipt_at
+from veen.overlays.airgap.bodies import OFFLINE, ONLINE
+from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.airgap.bundle import BundleReader
 from veen.products.airgap.errors import Rejected
 from veen.products.airgap.files import is_bundle_name
-from veen.products.airgap.reconciling import Exported
+from veen.products.airgap.importing import IMPORTED, IMPORTING, INCOMING, WAITING
+from veen.products.airgap.reconciling import (
+    Arrived,
+    Exported,
+    Offline,
+    SideLabel,
+    Sides,
+    arrived_in,
+    audit_log,
+    consistent_positions,
+    import_prefix,
+)
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verify import identity_of
-from veen.storage.pinned import pin
+from veen.storage.keys.identity import read_identity, read_signatures
+from veen.storage.pinned import LogView, pin
+from veen.verify.audit.control import read_control
+
+_BESIDE: Final = (INCOMING, WAITING, IMPORTING)  # folders beside `imported` that have bundles of the same bridge
+
+
+def with_waiting(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The folders, and for a folder `imported` those beside it that have bundles which are not imported yet."""
+    beside = [
+        folder.parent / name
+        for folder in folders
+        if folder.resolve().name == IMPORTED
+        for name in _BESIDE
+        if (folder.parent / name).is_dir()
+    ]
+    return tuple(dict.fromkeys((*folders, *beside)))
 
 
 def bundle_paths(folders: Sequence[Path]) -> Iterator[Path]:
@@ -72,11 +111,8 @@ def identities_of(trust: TrustList, online: str | None, folders: Sequence[Path])
                 identities[header.source_hub_id] = identity_of(header, source)
             except Rejected:
                 continue
-    if online is not None and (identity := pin(online).identity) is not None:
-        pinned = {key.hub_pk for source in trust.sources for key in source.pin.keys}
-        roots = {source.pin.root_pk for source in trust.sources}
-        if pinned & {key.hub_pk for key in identity.keys} or roots - {None}:
-            identities[identity.hub_id] = identity
+    if online is not None and (identity := trusted_identity(online, trust)) is not None:
+        identities[identity.hub_id] = identity
     for source in trust.sources:
         try:
             identity = source.pin.identity
@@ -86,13 +122,153 @@ def identities_of(trust: TrustList, online: str | None, folders: Sequence[Path])
     return tuple(identities[hub_id] for hub_id in sorted(identities))
 
 
-def heads_of(online: str, labels: Collection[bytes]) -> dict[bytes, tuple[int, bytes]]:
-    """The last entry of each label at the source hub, and the root of its receipt."""
-    fs, pinned = open_fs(online), pin(online)
-    heads = {}
-    for label in labels:
-        label_pin = pinned.labels.get(label)
-        if label_pin is not None and label_pin.size:
-            receipt = receipt_at(fs, label_pin.chunks, label_pin.size)
-            heads[label] = label_pin.size, receipt.mmr_root if receipt else b""
-    return heads
+def trusted_identity(online: str, trust: TrustList) -> HubIdentity | None:
+    """The keys of the hub of a data directory, as far as they follow from a pin of the trust list; else None."""
+    fs = open_fs(online)
+    try:
+        identity = read_identity(fs, key_map=False)
+        rotations = read_control(fs, identity, verify=False).fold.rotation_records
+        signatures = read_signatures(fs)
+    except (VeenError, OSError):
+        return None
+    for source in trust.sources:
+        for signature in signatures:
+            try:
+                return source.pin.learn(IdentityResponse.of(identity, signature), rotations).identity
+            except (ClientError, VeenError):
+                continue
+    return None
+
+
+def heads_of(
+    online: str, labels: Collection[bytes], view: LogView | None = None, identity: HubIdentity | None = None
+) -> dict[bytes, tuple[int, bytes]]:
+    """The last entry of each label at the source hub, and the root of its receipt.
+
+    With `identity` the root counts only if the hub signed it: a SignatureError if the receipt is not by its keys.
+    """
+    view = view or pin(online)
+    return {
+        label: (label_pin.size, root_at(online, view, label, label_pin.size, identity))
+        for label, label_pin in view.labels.items()
+        if label in labels and label_pin.size
+    }
+
+
+def root_at(uri: str, view: LogView, label: bytes, seq: int, identity: HubIdentity | None) -> bytes:
+    """The root after an entry, as the directory has it; empty if its receipt cannot be read."""
+    receipt = receipt_at(open_fs(uri), view.labels[label].chunks, seq) if seq and label in view.labels else None
+    if receipt is None:
+        return b""
+    if identity is not None:
+        identity.verify_receipt(receipt)
+    return receipt.mmr_root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zones:
+    """Where both zones are."""
+
+    offline: str
+    online: str | None
+    folders: tuple[Path, ...] = ()  # of bundles
+
+
+Fold = Callable[[Offline, Prefix], Arrived]
+
+
+def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | None = None) -> tuple[Arrived, Sides]:
+    """Read what a report is made from, in the order that lets both zones go on working meanwhile.
+
+    `fold` reads the import streams; by default in this process.
+    """
+    offline, online = zones.offline, zones.online
+    folders = with_waiting(zones.folders)
+    audited = audit_log(offline, OFFLINE_LOG, keyring, OFFLINE)
+    imports = import_prefix(offline, keyring)
+    place = Offline(uri=offline, identities=identities_of(trust, online, folders))
+    arrived = arrived_in(place, keyring, imports) if fold is None else fold(place, imports)
+    since = audit_log(offline, OFFLINE_LOG, keyring, OFFLINE)
+    names = {keys.stream_id: keys.name for keys in keyring.entries if keys.name is not None}
+    logs = [*_read_logs("receiving", audited.prefix, names, None), *_read_logs("receiving", imports, names, None)]
+    reasons = [*audited.reasons]
+    records = tuple(record for _, record in audited.records)
+    common: dict[str, Any] = {
+        "offline": records,
+        "offline_writers": audited.writers,
+        "audited_since": frozenset(
+            record.bundle_id for _, record in since.records if record.bundle_id is not None and record.code is None
+        ),
+    }
+    if online is None:
+        sides = Sides(exported=bundle_side(folders, trust), online_known=False, logs=tuple(logs), **common)
+        return arrived, replace(sides, reasons=tuple(reasons))
+    view, identity = pin(online), trusted_identity(online, trust)
+    if identity is None:
+        what = f"{online} is the directory of a hub that no source of the trust list names"
+        reasons.append(Reason(Because.COVERAGE, what))
+    exports = audit_log(online, ONLINE_LOG, keyring, ONLINE, view)
+    reasons += exports.reasons
+    exported = tuple(sorted({Exported.of(record) for _, record in exports.records}))
+    streams = {bundle.stream_id for bundle in exported}
+    expected = make_prefix(online, streams=streams, pinned=view, roots=False)
+    labels = {label_range.label for label_range in expected.labels}
+    heads: dict[bytes, tuple[int, bytes]] = {}
+    for label in sorted(labels | {bundle.label for bundle in exported}):
+        try:
+            heads |= heads_of(online, {label}, view, identity)
+        except VerifyError as exc:
+            reasons.append(Reason(Because.EVIDENCE, f"the sending hub's label {label.hex()}: {exc}"))
+            heads[label] = view.labels[label].size, b""
+        heads.setdefault(label, (0, b""))
+    key = None if identity is None else f"ed25519:{identity.current.hub_pk.hex()}"
+    logs += [*_read_logs("sending", exports.prefix, names, key), *_read_logs("sending", expected, names, key, heads)]
+    sides = Sides(
+        exported=exported,
+        online_known=True,
+        online_writers=exports.writers,
+        heads=heads,
+        identities=dict.fromkeys(heads, key) if key is not None else {},
+        expected=tuple(
+            (label_range.stream.stream_id or b"", label_range.stream.epoch, label_range.label)
+            for label_range in expected.labels
+        ),
+        logs=tuple(logs),
+        **common,
+    )
+    roots = {}
+    for label, positions in consistent_positions(arrived, sides).items():
+        for seq in positions:
+            try:
+                roots[label, seq] = root_at(online, view, label, seq, identity)
+            except VerifyError as exc:
+                reasons.append(Reason(Because.EVIDENCE, f"the sending hub's label {label.hex()}, entry {seq}: {exc}"))
+    return arrived, replace(sides, roots=roots, reasons=tuple(reasons))
+
+
+def _read_logs(
+    zone: Literal["sending", "receiving"],
+    prefix: Prefix,
+    names: Mapping[bytes, str],
+    identity: str | None,
+    heads: Mapping[bytes, tuple[int, bytes]] | None = None,
+) -> Iterator[SideLabel]:
+    """What was read of the labels of a prefix; the head is the one that the directory itself states."""
+    for label_range in prefix.labels:
+        receipt = label_range.head_receipt
+        root = receipt.mmr_root if receipt is not None else b""
+        absent = [part.first for part in label_range.slices if part.is_missing]
+        stream_id = label_range.stream.stream_id or b""
+        yield SideLabel(
+            zone=zone,
+            hub_id=None if prefix.identity is None else prefix.identity.hub_id,
+            stream_id=stream_id,
+            stream=names.get(stream_id),
+            epoch=label_range.stream.epoch,
+            label=label_range.label,
+            head=label_range.head,
+            root=heads[label_range.label][1] if heads is not None and label_range.label in heads else root,
+            read_upto=min(absent) - 1 if absent else label_range.head,
+            stated_by=StatedBy.OWN_FILES,
+            identity=identity,
+        )

@@ -99,6 +99,7 @@ def _read_answer(data: bytes) -> BundleVerdict | BundleRefusal:
                 trailer=Trailer.from_bytes(bytes.fromhex(answer["trailer"])),
                 target=str(answer["target"]),
                 root=bytes.fromhex(answer["root"]),
+                warnings=tuple(map(str, answer["warnings"])),
             )
         return BundleRefusal(
             code=str(answer["code"]),
@@ -167,6 +168,7 @@ def _answer(source: IO[bytes], target: IO[bytes], request: Any) -> dict[str, Any
         "trailer": verdict.trailer.to_bytes().hex(),
         "target": verdict.target,
         "root": verdict.root.hex(),
+        "warnings": verdict.warnings,
     }
 
 

@@ -1,4 +1,4 @@
-"""Is a bundle good? Pure judgement over a file, in the order of PRODUCTS 3.4; the first failure decides.
+"""Verify a bundle. Checks run in the order of PRODUCTS 3.4; the first failure is reported.
 
 The file is read twice. The first reading judges form, version, id, signature, source, chain and range; only then is
 anything believed that stands in it. The second judges every event and checks that it reads the same bytes as the
@@ -11,7 +11,6 @@ from typing import IO, Final
 
 from veen.client.errors import ClientError
 from veen.core import cbor
-from veen.core.crypto import ed25519
 from veen.core.errors import FormatError, OpenError, ProofError, VeenError, VerifyError
 from veen.core.hashing import H
 from veen.core.labels import label_of, routing_key_of, stream_id_of
@@ -22,6 +21,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
+from veen.core.run_check import MAX_WARNINGS, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
 from veen.core.sealing.attachments import att_root_of
 from veen.core.sealing.ciphertext import TAG_BYTES, Binding, Opened, open_with_opening
 from veen.core.tree.mmr import Mmr, root_of
@@ -35,6 +35,20 @@ _BATCH: Final = 256  # events whose signatures are verified together
 _BATCH_BYTES: Final = 8 << 20
 # What of an event may be carried: an imported event has some hundred bytes around it and must fit into a body.
 MAX_CARRIED_BYTES: Final = DEFAULT_LIMITS.max_body_bytes - TAG_BYTES - 4_096
+# The code and the words of each broken rule of an event, in the order in which they are reported.
+_RULES: Final = {
+    Rule.HUB_SIG: ("AGB.RECEIPT_SIG", "the receipt is by no key of the source hub that was valid then"),
+    Rule.SEQ: ("AGB.LABEL_SEQ", "expected entry {0.expected} of the label, found {0.found}"),
+    Rule.LABEL: ("AGB.LABEL_SEQ", "the entry is of another label"),
+    Rule.AUTHOR_SIG: ("AGB.MSG_SIG", "the message is not signed by its client_id"),
+    Rule.CT_HASH: ("AGB.CT_HASH", "MSG: ct_hash is not the hash of the ciphertext (I1)"),
+    Rule.LEAF: ("AGB.LEAF", "the receipt is for another message"),
+    Rule.CLIENT_SEQ: ("AGB.LABEL_SEQ", "client_seq is {0.found}, {0.expected} follows (I8, I9)"),
+    Rule.ACK_BACK: ("AGB.LABEL_SEQ", "prev_ack is {0.found}, the author's entry before had {0.expected} (I6)"),
+    Rule.ACK_AHEAD: ("AGB.LABEL_SEQ", "prev_ack {0.found} names an entry that did not exist yet (I6)"),
+    Rule.ROOT: ("AGB.ROOT", "the entries before it do not lead to the root of its receipt"),
+}
+_RANKS: Final = {rule: rank for rank, rule in enumerate(_RULES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +87,7 @@ class BundleVerdict:
     trailer: Trailer
     target: str  # the import stream
     root: bytes  # after the last event
+    warnings: tuple[str, ...] = ()  # where hub_ts goes back (D-28)
 
     @property
     def head(self) -> ChainHead:
@@ -111,7 +126,13 @@ def verify(
     _check_checkpoint(header, trailer, identity, events)
     if events.fault is not None:
         raise events.fault
-    return BundleVerdict(header=header, trailer=trailer, target=_target(header, source), root=events.root)
+    return BundleVerdict(
+        header=header,
+        trailer=trailer,
+        target=_target(header, source),
+        root=events.root,
+        warnings=tuple(events.warnings),
+    )
 
 
 def judge_alone(file: IO[bytes], trust: TrustList) -> BundleVerdict:
@@ -247,14 +268,13 @@ def _target(header: Header, source: TrustedSource) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """One event, its parts read; `receipt_ok` and `msg_ok` say whether the signatures are good."""
+    """One event, its parts read, with the faults of its signatures."""
 
     event: BundleEvent
     receipt: Receipt | None
     msg: Msg | None
-    fault: str | None  # why receipt or msg cannot be read
-    receipt_ok: bool
-    msg_ok: bool
+    unreadable: str | None  # why receipt or msg cannot be read
+    unsigned: list[Fault]
 
 
 class _Events:
@@ -266,15 +286,20 @@ class _Events:
 
     def __init__(self, header: Header, identity: HubIdentity, bundle_id: bytes) -> None:
         self._header, self._identity, self._bundle_id = header, identity, bundle_id
-        self._mmr = Mmr(header.size_before, header.peaks_before)
+        self._check = RunCheck(header.label, Mmr(header.size_before, header.peaks_before))
         self._position = 0
+        self.warnings: list[str] = []
         self._coids: tuple[bytes, ...] = ()  # of the event that was judged last
-        self.first_ts = self.last_ts = 0
+        self.first_ts = 0
         self.fault: Rejected | None = None
 
     @property
     def root(self) -> bytes:
-        return self._mmr.root()
+        return self._check.tree.root()
+
+    @property
+    def last_ts(self) -> int:
+        return self._check.last_ts
 
     def judge(self, batch: Sequence[BundleEvent]) -> Iterator[Crossing]:
         for parsed in self._parsed(batch):
@@ -293,67 +318,39 @@ class _Events:
 
     def _parsed(self, batch: Sequence[BundleEvent]) -> list[_Parsed]:
         """Receipts and messages, and all signatures of the batch at once."""
-        receipts, messages, faults = [], [], []
+        rows: list[tuple[BundleEvent, Receipt | None, Msg | None, str | None]] = []
         for event in batch:
-            receipt, msg, fault = None, None, None
+            receipt, msg, unreadable = None, None, None
             try:
                 receipt = Receipt.from_bytes(event.receipt)
                 msg = None if event.msg is None else Msg.from_bytes(event.msg)
             except FormatError as exc:
-                fault = str(exc)
-            receipts.append(receipt)
-            messages.append(msg)
-            faults.append(fault)
-        receipt_ok = self._receipts_signed(receipts)
-        msg_ok = _messages_signed(messages)
-        return [_Parsed(*row) for row in zip(batch, receipts, messages, faults, receipt_ok, msg_ok, strict=True)]
-
-    def _receipts_signed(self, receipts: Sequence[Receipt | None]) -> list[bool]:
-        jobs, at = [], []
-        for number, receipt in enumerate(receipts):
-            keys = self._identity.keys_valid_at(receipt.hub_ts) if receipt is not None else ()
-            if receipt is not None and keys:
-                jobs.append(receipt.hub_sig + receipt.signing_digest() + keys[-1].hub_pk)
-                at.append(number)
-        signed = [False] * len(receipts)
-        for number, good in zip(at, ed25519.verify_many(b"".join(jobs)), strict=True):
-            signed[number] = bool(good)
-        for number, receipt in enumerate(receipts):
-            if receipt is not None and not signed[number]:  # another key may be valid then, too
-                signed[number] = _is_by_hub(self._identity, receipt)
-        return signed
+                unreadable = str(exc)
+            rows.append((event, receipt, msg, unreadable))
+        pairs = [Pair(msg, receipt) for _, receipt, msg, _ in rows if receipt is not None]
+        unsigned = iter(check_signatures(pairs, self._identity)[0])
+        return [_Parsed(*row, [] if row[1] is None else next(unsigned)) for row in rows]
 
     def _judged(self, parsed: _Parsed) -> Crossing | None:
-        event, receipt, msg, header = parsed.event, parsed.receipt, parsed.msg, self._header
+        event, receipt, msg = parsed.event, parsed.receipt, parsed.msg
         if receipt is None:
-            raise self._rejected("AGB.RECEIPT_SIG", f"the receipt cannot be read: {parsed.fault}")
-        if not parsed.receipt_ok:
-            raise self._rejected("AGB.RECEIPT_SIG", "the receipt is by no key of the source hub that was valid then")
-        seq = header.export_seq_from + self._position
-        if (event.seq, receipt.stream_seq, receipt.label) != (seq, seq, header.label):
-            raise self._rejected("AGB.LABEL_SEQ", f"expected entry {seq} of the label, found {receipt.stream_seq}")
-        if receipt.hub_ts < self.last_ts:
-            raise self._rejected("AGB.LABEL_SEQ", "hub_ts is before that of the entry before (D-28)")
-        if parsed.fault is not None:
-            raise self._rejected("AGB.MSG_SIG", f"the message cannot be read: {parsed.fault}")
-        if msg is not None:
-            self._check_msg(msg, receipt, msg_ok=parsed.msg_ok)
-        self._mmr.append(receipt.leaf_hash)
-        if self._mmr.root() != receipt.mmr_root:
-            raise self._rejected("AGB.ROOT", "the entries before it do not lead to the root of its receipt")
+            raise self._rejected("AGB.RECEIPT_SIG", f"the receipt cannot be read: {parsed.unreadable}")
+        seq = self._check.tree.size + 1
+        faults = [*parsed.unsigned, *self._check.append(msg, receipt)]
+        if event.seq != seq:
+            faults.append(Fault(Rule.SEQ, seq, seq, event.seq))
+        if receipt.label == self._header.label:  # a MSG of another label is another message
+            faults = [fault._replace(rule=Rule.LEAF) if fault.rule is Rule.LABEL else fault for fault in faults]
+        self.warnings += [f"entry {seq}: {warning_of(fault)}" for fault in faults if fault.rule is Rule.TIME]
+        del self.warnings[MAX_WARNINGS:]
+        broken = sorted((fault for fault in faults if fault.rule in _RANKS), key=lambda fault: _RANKS[fault.rule])
+        if parsed.unreadable is not None and not (broken and _RANKS[broken[0].rule] < _RANKS[Rule.AUTHOR_SIG]):
+            raise self._rejected("AGB.MSG_SIG", f"the message cannot be read: {parsed.unreadable}")
+        for fault in broken:
+            code, words = _RULES[fault.rule]
+            raise self._rejected(code, words.format(fault))
         self.first_ts = self.first_ts or receipt.hub_ts
-        self.last_ts = receipt.hub_ts
         return self._crossing(event, receipt, msg)
-
-    def _check_msg(self, msg: Msg, receipt: Receipt, *, msg_ok: bool) -> None:
-        if not msg_ok:
-            raise self._rejected("AGB.MSG_SIG", "the message is not signed by its client_id")
-        try:
-            msg.check_ct_hash()
-        except VerifyError as exc:
-            raise self._rejected("AGB.CT_HASH", str(exc)) from exc
-        if msg.label != receipt.label or msg.leaf_hash() != receipt.leaf_hash:
-            raise self._rejected("AGB.LEAF", "the receipt is for another message")
 
     def _crossing(self, event: BundleEvent, receipt: Receipt, msg: Msg | None) -> Crossing | None:
         """The event as it will be imported; None once a fault of a later rank was noted."""
@@ -425,20 +422,6 @@ class _Events:
 
     def _rejected(self, code: str, detail: str) -> Rejected:
         return Rejected(code, detail, self._position)
-
-
-def _is_by_hub(identity: HubIdentity, receipt: Receipt) -> bool:
-    try:
-        identity.verify_receipt(receipt)
-    except VerifyError:
-        return False
-    return True
-
-
-def _messages_signed(messages: Sequence[Msg | None]) -> list[bool]:
-    jobs = b"".join(msg.sig + msg.signing_digest() + msg.client_id for msg in messages if msg is not None)
-    verdicts = iter(ed25519.verify_many(jobs))
-    return [msg is not None and bool(next(verdicts)) for msg in messages]
 
 
 def _batches(contents: Iterator[BundleEvent | BundleAttachment]) -> Iterator[list[BundleEvent] | BundleAttachment]:

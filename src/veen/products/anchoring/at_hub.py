@@ -4,6 +4,7 @@ An anchor_ref is hub_id 32 · label 32 · stream_seq u64 · leaf_hash 32 of the 
 message, its opening, its receipt and the proof of its place: it verifies with nothing but the key of the other hub.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from veen.client.client import Client
@@ -35,14 +36,25 @@ def check_statement(data: bytes, trusted: TrustedKeys | None, root: bytes) -> Ch
 
     EvidenceFault if anything in the file is wrong.
     """
-    report = verify_evidence(data, trusted)
-    for entry in report.entries:
-        if entry.hdr is None or entry.body is None or entry.hdr.schema != ANCHOR.id:
-            continue
-        try:
-            statement = AnchorStatement.from_tree(cbor.decode(entry.body, what=ANCHOR.name))
-        except FormatError:
-            continue
+    for entry, statement in _statements(data, trusted):
         if statement.mmr_root == root and entry.content == "opened":
             return entry
     raise AnchorInvalid(f"no entry of the evidence states the root {root.hex()[:16]}…")
+
+
+def stated_position(data: bytes, label: bytes) -> int | None:
+    """Return the position of a log that an evidence file states a root of; None if it has no such statement.
+
+    The keys that the file names itself are used: the position says which root to ask for, and proves nothing.
+    """
+    return max((said.upto_seq for _, said in _statements(data, None) if said.label == label), default=None)
+
+
+def _statements(data: bytes, trusted: TrustedKeys | None) -> Iterator[tuple[CheckedEntry, AnchorStatement]]:
+    for entry in verify_evidence(data, trusted).entries:
+        if entry.hdr is None or entry.body is None or entry.hdr.schema != ANCHOR.id:
+            continue
+        try:
+            yield entry, AnchorStatement.from_tree(cbor.decode(entry.body, what=ANCHOR.name))
+        except FormatError:
+            continue

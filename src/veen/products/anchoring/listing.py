@@ -50,7 +50,7 @@ async def anchors_of(session: HubSession, label: bytes) -> AsyncIterator[ListedA
 async def publish_at_hub(session: HubSession, label: bytes, upto_seq: int | None) -> ListedAnchor:
     """Have the hub anchor a checkpoint by the backend of its configuration."""
     request = AnchorRequest(label=label, upto_seq=upto_seq)
-    answer = await session.calls.ask(_OPERATION, request, AnchorResponse, again=False)  # each try counts a failure
+    answer = await session.calls.ask_once(_OPERATION, request, AnchorResponse, again=False)  # a try counts a failure
     return _checked(session, label, answer.record, answer.checkpoint)
 
 

@@ -5,7 +5,7 @@ state: whatever ends a bridge, and however often it is started, an event of the 
 order of the source, under the keys of the stream. A source that contradicts what was verified before ends the bridge.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from veen.client.client import Client
@@ -14,7 +14,7 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import StatedError
 from veen.core.objects.captoken import CapToken
-from veen.products.federation.mirroring import copy_stream
+from veen.products.federation.mirroring import CopyProgress, copy_stream
 
 
 class NothingToBridge(StatedError):
@@ -62,6 +62,7 @@ class HubBridge:
         tokens: Sequence[CapToken] = (),
         *,
         now: Callable[[], int],
+        bridges: Collection[bytes] = (),
     ) -> None:
         self._source, self._target, self._streams, self._now = source, target, streams, now
         self._tokens = {
@@ -72,6 +73,8 @@ class HubBridge:
         }
         self.is_stale = False  # the target is not the hub that was connected to: connect anew
         self._copied: dict[bytes, Mapping[bytes, int]] = {}  # stream -> how long its logs were when all was copied
+        self._progress: dict[bytes, CopyProgress] = {}  # stream -> where the next pass goes on
+        self._bridges = frozenset(bridges)
 
     async def run_once(self) -> list[BridgedStream]:
         """Copy what is new of every stream; Divergence if the source is not honest."""
@@ -96,12 +99,23 @@ class HubBridge:
             token = self._tokens.get(keys.stream_id)
             if token is not None:
                 await self._target.authorize(token)
-            report = await copy_stream(self._source, self._target, stream, stream, now=self._now, capability=token)
+            report = await copy_stream(
+                self._source,
+                self._target,
+                stream,
+                stream,
+                now=self._now,
+                capability=token,
+                bridges=self._bridges,
+                progress=self._progress.pop(keys.stream_id, None),
+            )
         except (Divergence, UnknownStream):
             raise
         except ClientError as exc:
             return BridgedStream(stream=stream, error=exc)
         self._copied[keys.stream_id] = sizes
+        if report.progress is not None:
+            self._progress[keys.stream_id] = report.progress
         return BridgedStream(stream=stream, sent=report.sent, existed=report.existed, gaps=len(report.gaps))
 
     async def _sizes(self, stream: str) -> dict[bytes, int]:

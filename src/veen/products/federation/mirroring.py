@@ -8,7 +8,7 @@ The target's log is the state: a run finishes what an earlier one left open, rea
 goes on behind it. So a run may be killed at any point and started again, without loss and without doubles.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -18,12 +18,14 @@ from veen.client.read.reading import Entry
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
 from veen.client.transport.calls import is_not_found
+from veen.core.copies import COPY_SCHEMA, MAX_VIA, copy_body, origin_passed_on
 from veen.core.errors import FormatError, VerifyError
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.receipt import Receipt
 from veen.core.schema_id import schema_id
+from veen.core.sealing.ciphertext import TAG_BYTES
 from veen.core.wire import Bytes32, Form, Uint, Wire
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hub_identifier
 
@@ -64,7 +66,9 @@ class MirrorReport:
 
     sent: int = 0
     existed: int = 0
+    returned: int = 0  # events that come from the target, or have passed it: not sent there again
     gaps: list[tuple[bytes, int, int, str]] = field(default_factory=list)  # label, first, last, reason; of this run
+    progress: "CopyProgress | None" = None  # of a copy: what the next run may go on from
 
 
 @dataclass(slots=True)
@@ -261,7 +265,7 @@ def equivocation_of(one: Statement | None, other: Statement, hub_pks: Sequence[b
 async def _attested(target: Client, stream: str | bytes, source: str) -> dict[bytes, _Place]:
     """What this mirror has stated of a source, by label; records of other keys are not ours to believe."""
     places: dict[bytes, _Place] = {}
-    async for entry in target.read(stream):
+    async for entry in _stream_entries(target, stream):
         if entry.event is None or entry.msg.client_id not in target.client_ids:
             continue
         schema = entry.event.hdr.schema
@@ -278,6 +282,14 @@ async def _attested(target: Client, stream: str | bytes, source: str) -> dict[by
         except FormatError:
             continue
     return places
+
+
+async def _stream_entries(client: Client, stream: str | bytes) -> AsyncIterator[Entry]:
+    """Every entry of a stream that can still be read, label by label."""
+    for epoch, _ in await _labels(client, stream):
+        async for item in _readable(client, stream, epoch, 1):
+            if isinstance(item, _SourceEntry) and item.entry is not None:
+                yield item.entry
 
 
 def _add_statement(place: _Place, record: FederationMirror) -> None:
@@ -309,6 +321,28 @@ def _gap_draft(hub_id: bytes, label: bytes, first: int, last: int, reason: str, 
 # --- copy --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyProgress:
+    """How far a copy is: a value with all that it depends on, so that it is used for nothing else.
+
+    All entries of the source up to `source` are copied or recorded as gaps, and these copies are in the target up to
+    `target`. A run that has it goes on behind both; a run without it reads both streams and comes to the same end.
+    """
+
+    between: tuple[str, str, str, str, str]  # hub and stream of the source, hub and stream of the target, own keys
+    source: Mapping[bytes, int]  # by label
+    target: Mapping[bytes, int]
+
+    @staticmethod
+    def between_streams(
+        source: Client, target: Client, source_stream: str | bytes, target_stream: str | bytes
+    ) -> tuple[str, str, str, str, str]:
+        """Return what a progress belongs to."""
+        keys = " ".join(sorted(client_id.hex() for client_id in target.client_ids))
+        names = [name if isinstance(name, str) else name.hex() for name in (source_stream, target_stream)]
+        return source.hub_id.hex(), names[0], target.hub_id.hex(), names[1], keys
+
+
 async def copy_stream(
     source: Client,
     target: Client,
@@ -317,52 +351,210 @@ async def copy_stream(
     *,
     now: Callable[[], int],
     capability: CapToken | None = None,
+    bridges: Collection[bytes] = (),
+    progress: CopyProgress | None = None,
     on_progress: Callable[[MirrorReport], None] | None = None,
 ) -> MirrorReport:
-    """Send every event of the source stream into the target stream, each once: the same schema and body, parent_id the
-    message at the source. Needs a read key of the source and a write key of the target."""
+    """Send every event of the source stream into the target stream, each once, with its origin (D-187, D-193).
+
+    Needs a read key of the source and a write key of the target. An event that comes from the target, or has passed it,
+    is not sent there again. `bridges` are keys of other bridges: what they copied keeps its first origin, and what they
+    have copied to the target counts as copied. `progress` is that of an earlier run (`MirrorReport.progress`).
+    """
     await target.recover(target_stream)
-    parents, gaps = await _copied(target, target_stream, hub_identifier(source.hub_id))
+    between = CopyProgress.between_streams(source, target, source_stream, target_stream)
+    if progress is not None and progress.between != between:
+        progress = None
+    known = frozenset((*target.client_ids, *bridges))
+    copied = await _copied(target, target_stream, hub_identifier(source.hub_id), known, progress)
     report = MirrorReport()
     outbox = _Outbox(target, target_stream, capability, report, on_progress)
+    reached: dict[bytes, int] = dict(progress.source) if progress is not None else {}
     for epoch, label in await _labels(source, source_stream):
-        async for item in _entries(source, source_stream, epoch, 1, opened=True):
+        gap = _GapRun(source.hub_id, label, outbox, report, now)
+        first = reached.get(label, 0) + 1
+        if copied.is_cut and first == 1:
+            first = await _first_copied(source, source_stream, epoch, copied)
+            report.existed += first - 1
+        async for item in _entries(source, source_stream, epoch, first, opened=True):
             seq = item.seq if isinstance(item, _Erased) else item.receipt.stream_seq
-            if not isinstance(item, _Erased) and item.receipt.leaf_hash in parents:
+            reached[label] = seq
+            if not isinstance(item, _Erased) and item.receipt.leaf_hash in copied.originals:
+                copied.originals.discard(item.receipt.leaf_hash)
                 report.existed += 1
                 continue
             entry = None if isinstance(item, _Erased) else item.entry
             if entry is None or entry.event is None:
-                reason = "pruned" if entry is None else "sealed"
-                if (label, seq) not in gaps:
-                    await outbox.add(_gap_draft(source.hub_id, label, seq, seq, reason, now()))
-                    report.gaps.append((label, seq, seq, reason))
+                if not copied.has_gap(label, seq):
+                    await gap.add(seq, "pruned" if entry is None else "sealed")
                 continue
-            hdr = entry.event.hdr
-            await outbox.add(
-                Draft(body=entry.event.body, schema=hdr.schema, parent=entry.msg_id, expires_at=hdr.expires_at)
-            )
+            await gap.end()
+            draft = _copy_draft(entry, source.hub_id, target.hub_id, known, target.limits.max_body_bytes)
+            if draft is None:
+                report.returned += 1
+            elif draft.parent in copied.present:
+                report.existed += 1
+            else:
+                await outbox.add(draft)
+        await gap.end()
     await outbox.flush()
+    report.progress = CopyProgress(between=between, source=reached, target=copied.upto)
     return report
 
 
-async def _copied(target: Client, stream: str | bytes, source: str) -> tuple[set[bytes], set[tuple[bytes, int]]]:
-    """Messages of the source that this mirror has copied, and entries that it has recorded as gaps."""
-    parents: set[bytes] = set()
-    gaps: set[tuple[bytes, int]] = set()
-    async for entry in target.read(stream):
-        if entry.event is None or entry.msg.client_id not in target.client_ids:
-            continue
-        if entry.event.hdr.schema == GAP_SCHEMA:
-            try:
-                gap = MirrorGap.from_bytes(entry.body)
-            except FormatError:
+def _copy_draft(
+    entry: Entry, source_hub: bytes, target_hub: bytes, bridges: Collection[bytes], max_body_bytes: int
+) -> Draft | None:
+    """Return the copy of an entry; None for an event that has passed the target (D-187)."""
+    event = entry.event
+    assert event is not None  # noqa: S101 - the caller has looked
+    is_bridge = event.client_id in bridges
+    # A copy as bridges made them before names its original, and not the hub that it comes from.
+    original = event.hdr.parent_id if is_bridge and event.origin is None else None
+    origin = origin_passed_on(
+        event.origin,
+        hub_id=source_hub,
+        msg_id=original or event.msg_id,
+        hub_ts=event.hub_ts,
+        ts=event.ts,
+        is_bridge=is_bridge,
+    )
+    if target_hub in origin.hubs or len(origin.via) > MAX_VIA:
+        return None
+    body = copy_body(event.hdr.schema, event.body, origin)
+    if len(body) + TAG_BYTES > max_body_bytes:  # the origin does not fit beside it: a copy as they were before
+        return Draft(body=event.body, schema=event.hdr.schema, parent=origin.msg_id, expires_at=event.hdr.expires_at)
+    return Draft(body=body, schema=COPY_SCHEMA, parent=origin.msg_id, expires_at=event.hdr.expires_at)
+
+
+class _GapRun:
+    """Entries of one label, one after the other, that cannot be copied: one record for all of them."""
+
+    def __init__(
+        self, hub_id: bytes, label: bytes, outbox: _Outbox, report: MirrorReport, now: Callable[[], int]
+    ) -> None:
+        self._hub_id, self._label, self._outbox, self._report, self._now = hub_id, label, outbox, report, now
+        self._run: tuple[int, int, str] | None = None
+
+    async def add(self, seq: int, reason: str) -> None:
+        if self._run is not None and self._run[1:] == (seq - 1, reason):
+            self._run = (self._run[0], seq, reason)
+            return
+        await self.end()
+        self._run = (seq, seq, reason)
+
+    async def end(self) -> None:
+        if self._run is None:
+            return
+        first, last, reason = self._run
+        await self._outbox.add(_gap_draft(self._hub_id, self._label, first, last, reason, self._now()))
+        self._report.gaps.append((self._label, first, last, reason))
+        self._run = None
+
+
+@dataclass(slots=True)
+class _Copied:
+    """What is in the target behind the progress of an earlier run."""
+
+    originals: set[bytes] = field(
+        default_factory=set
+    )  # msg_ids that bridges have copied and the source was not seen to have
+    present: set[bytes] = field(default_factory=set)  # first originals that bridges have copied, wherever from
+    gaps: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
+    upto: dict[bytes, int] = field(default_factory=dict)  # by label of the target: how far it was read
+    is_cut: bool = False  # copies of before may have been erased there
+
+    def has_gap(self, label: bytes, seq: int) -> bool:
+        return any(first <= seq <= last for first, last in self.gaps.get(label, ()))
+
+
+async def _copied(
+    target: Client, stream: str | bytes, source: str, bridges: Collection[bytes], progress: CopyProgress | None
+) -> _Copied:
+    """Read what this mirror, and the bridges that it knows, have written to the target."""
+    copied = _Copied()
+    for epoch, label in await _labels(target, stream):
+        first = 1 if progress is None else progress.target.get(label, 0) + 1
+        copied.upto[label] = first - 1
+        async for item in _readable(target, stream, epoch, first):
+            if isinstance(item, _Erased):
+                copied.is_cut = copied.is_cut or progress is None
                 continue
-            if gap.source_hub_identifier == source:
-                gaps |= {(gap.source_label, seq) for seq in range(gap.first_seq, gap.last_seq + 1)}
-        elif entry.event.hdr.schema != MIRROR.id and entry.event.hdr.parent_id is not None:
-            parents.add(entry.event.hdr.parent_id)
-    return parents, gaps
+            copied.upto[label] = item.receipt.stream_seq
+            entry = item.entry
+            if entry is None or entry.event is None or entry.msg.client_id not in bridges:
+                continue
+            event = entry.event
+            if event.hdr.schema == GAP_SCHEMA:
+                try:
+                    gap = MirrorGap.from_bytes(event.body)
+                except FormatError:
+                    continue
+                if gap.source_hub_identifier == source and entry.msg.client_id in target.client_ids:
+                    copied.gaps.setdefault(gap.source_label, []).append((gap.first_seq, gap.last_seq))
+            elif event.hdr.schema != MIRROR.id and event.hdr.parent_id is not None:
+                copied.originals.add(event.hdr.parent_id)
+                if event.origin is not None:
+                    copied.present.add(event.hdr.parent_id)
+    return copied
+
+
+async def _first_copied(source: Client, stream: str | bytes, epoch: int, copied: _Copied) -> int:
+    """Return the position of the first entry whose copy is still in the target; 1 if none of this label is.
+
+    Copies are made in the order of the source, so all before it were copied and have been erased since.
+    """
+    async for item in _readable(source, stream, epoch, 1):
+        if not isinstance(item, _Erased) and item.receipt.leaf_hash in copied.originals:
+            return item.receipt.stream_seq
+    return 1
+
+
+async def _readable(
+    client: Client, stream: str | bytes, epoch: int, first: int
+) -> AsyncIterator[_SourceEntry | _Erased]:
+    """The entries of one label from `first` on that can still be read; a run that was erased is one `_Erased`."""
+    seq = first
+    while True:
+        try:
+            async for entry in client.read(stream, epoch=epoch, from_seq=seq):
+                yield _SourceEntry(entry.receipt, entry)
+                seq = entry.seq + 1
+            return
+        except HubRefused as exc:
+            if not _is_pruned(exc):
+                if is_not_found(exc):
+                    return
+                raise
+        yield _Erased(seq)
+        seq = await _behind_erased(client, stream, epoch, seq)
+
+
+async def _behind_erased(client: Client, stream: str | bytes, epoch: int, erased: int) -> int:
+    """Return the first position behind an erased one that can be read, in O(log n) questions: runs are erased."""
+    size = (await client.checkpoint(stream, epoch=epoch)).upto_seq
+    step, low = 1, erased  # `low` is erased
+    while low + step <= size and await _is_erased(client, stream, epoch, low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, size + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if middle <= size and await _is_erased(client, stream, epoch, middle):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+async def _is_erased(client: Client, stream: str | bytes, epoch: int, seq: int) -> bool:
+    try:
+        async for _ in client.read(stream, epoch=epoch, from_seq=seq, to_seq=seq, open=False):
+            return False
+    except HubRefused as exc:
+        if not _is_pruned(exc):
+            raise
+        return True
+    return False
 
 
 # --- check -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,6 @@ from veen.client.transport.calls import NO_RETRY, Calls, Retry, is_not_found, is
 from veen.client.transport.hubapi import label_pages
 from veen.client.verify.pin import HubPin
 from veen.core import cbor
-from veen.core.crypto import ed25519
 from veen.core.errors import FormatError, LimitError, VerifyError
 from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
@@ -45,9 +45,9 @@ from veen.core.objects.control import (
 )
 from veen.core.objects.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse
 from veen.core.objects.identity import HubIdentity
-from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import MAX_LISTED, FeedRequest, FeedResponse, LabelInfo
+from veen.core.run_check import MAX_WARNINGS, Authors, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import NoSpaceError, StorageError
 from veen.fs.local import Fs
@@ -76,7 +76,6 @@ from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys
 from veen.storage.label_files import LabelFiles, SealForecast
 from veen.storage.maintenance.retention import Erasure, prepare
-from veen.storage.rules import client_seq_fault, contradictions, prev_ack_fault
 from veen.storage.store import Store
 
 __all__ = ["ReplicaFollower", "ReplicaGap", "ReplicaInconsistent", "open_replica", "prepare_replica"]
@@ -93,6 +92,17 @@ _AT_ONCE: Final = 16  # requests
 _BESIDE_SECONDS: Final = 1.0  # between looks at attachments and the outer log
 _FENCE_SECONDS: Final = 30.0  # for which a run with `once` waits until a fenced primary has listed its fence
 _RECORD_BYTES: Final = 1024 * 1024  # that no record of a control journal has
+# The words of each broken rule of an entry, in the order in which they are reported.
+_WORDS: Final = {
+    Rule.CT_HASH: "MSG: ct_hash is not the hash of the ciphertext (I1)",
+    Rule.LABEL: "it belongs to another label",
+    Rule.SEQ: "its RECEIPT is for another position",
+    Rule.LEAF: "leaf_hash is not that of the message (I2)",
+    Rule.ACK_AHEAD: "prev_ack {0.found} names an entry that did not exist yet (I6)",
+    Rule.CLIENT_SEQ: "client_seq is {0.found}, {0.expected} follows (I8, I9)",
+    Rule.ACK_BACK: "prev_ack is {0.found}, the entry before by this writer had {0.expected} (I6)",
+    Rule.ROOT: "its root does not continue the log that the primary signed before (I3)",
+}
 
 
 class ReplicaGap(StorageError, code="E.REPLICA.PRUNED"):
@@ -145,15 +155,6 @@ class _Cursor:
     page: "asyncio.Task[list[CopiedEntry]] | None" = None
 
 
-@dataclass(slots=True)
-class _Scratch:
-    """What a label will be after the entries that are being verified."""
-
-    mmr: Mmr
-    last_ts: int
-    clients: dict[bytes, int] = field(default_factory=dict)
-
-
 class ReplicaFollower:
     """Follows a primary for a `ReplicaHub`. Everything runs on the event loop's thread, signatures apart."""
 
@@ -179,6 +180,7 @@ class ReplicaFollower:
         self.synced_at = 0.0  # when this replica last had all that the primary had; 0: never
         self._asked_at = 0.0  # when the present question was sent; 0: none is under way
         self.fault: str | None = None  # why the primary was not reached last
+        self.warnings: list[str] = []  # where hub_ts of the primary goes back (D-28)
         self._started = clock()
         self.attachments = AttachmentFollower(hub.attachments, self._session)
         self._outer = OuterFollower(hub, self._session)
@@ -559,7 +561,7 @@ class ReplicaFollower:
     async def _write(self, batch: "_Batch", checkpoints: Mapping[tuple[bytes, int], Checkpoint]) -> None:
         if not batch.items:
             return
-        signatures = await in_thread(_signature_faults, batch.entries, self._identity)
+        signatures = await in_thread(_signature_fault, batch.entries, self._identity)
         if signatures is not None:
             await self._accuse(batch.entries[signatures[0]].receipt, signatures[1])
         seals = await self._verify(batch, checkpoints)
@@ -581,8 +583,8 @@ class ReplicaFollower:
     ) -> dict[tuple[bytes, int], Checkpoint]:
         """Everything but signatures of entries; the checkpoints of chunks that the batch will seal."""
         store = self._store
-        limits, hub_ts = store.state.limits, store.state.hub_ts
-        scratches: dict[bytes, _Scratch] = {}
+        limits = store.state.limits
+        checks: dict[bytes, RunCheck] = {}
         forecasts: dict[bytes, SealForecast] = {}
         wanted: list[tuple[bytes, int]] = []
         receipts: dict[tuple[bytes, int], Receipt] = {}
@@ -594,27 +596,28 @@ class ReplicaFollower:
                 elif isinstance(item.body, CapAuthorize):
                     caps.add(item.body.auth_ref)
                 elif isinstance(item.body, LabelOpen):
-                    if item.body.label in scratches or store.files(item.body.label) is not None:
+                    if item.body.label in checks or store.files(item.body.label) is not None:
                         raise ReplicaInconsistent(f"the control journal opens label {item.body.label.hex()} twice")
-                    scratches[item.body.label] = _Scratch(Mmr(), 0)
+                    checks[item.body.label] = RunCheck(item.body.label, Mmr())
                     forecasts[item.body.label] = SealForecast.of_new_label(limits)
-                hub_ts = max(hub_ts, item.hub_ts)
                 continue
             receipt = item.receipt
             label = receipt.label
-            if label not in scratches:
+            if label not in checks:
                 files = store.files(label)
                 if files is None:
                     raise ReplicaInconsistent(
                         f"no record of the control journal opens label {label.hex()}, which has entries"
                     )
-                scratches[label] = _Scratch(store.state.labels[label].mmr.copy(), files.last_ts)
+                tree, authors = store.state.labels[label].mmr.copy(), Authors(lookup=partial(self._cursor, label))
+                checks[label] = RunCheck(label, tree, authors, last_ts=files.last_ts)
                 forecasts[label] = files.seal_forecast()
-            if receipt.hub_ts < hub_ts:
-                await self._accuse(receipt, "its time lies before that of what the primary had appended before")
-            hub_ts = receipt.hub_ts
-            if (fault := self._entry_fault(item, scratches[label])) is not None:
-                await self._accuse(receipt, fault)
+            faults = {fault.rule: fault for fault in checks[label].append(item.msg, receipt)}
+            if (late := faults.pop(Rule.TIME, None)) is not None:
+                self._warn(receipt, late)
+            for rule in _WORDS:
+                if rule in faults:
+                    await self._accuse(receipt, _WORDS[rule].format(faults[rule]))
             auth_ref = item.msg.auth_ref
             if auth_ref is not None and auth_ref not in caps and auth_ref not in store.state.caps:
                 await self._accuse(receipt, "no record of the control journal authorises its token")
@@ -626,28 +629,16 @@ class ReplicaFollower:
             wanted += [(label, upto_seq) for upto_seq in forecasts[label].add(length, limits)]
         return {place: await self._seal(place, receipts, checkpoints) for place in wanted}
 
-    def _entry_fault(self, entry: CopiedEntry, scratch: _Scratch) -> str | None:
-        """Why an entry does not continue its label."""
-        msg, receipt = entry.msg, entry.receipt
-        for fault in contradictions(msg, receipt, receipt.label, scratch.mmr.size + 1):
-            return fault.what
-        if (acked := prev_ack_fault(msg.prev_ack, receipt.stream_seq)) is not None:
-            return acked.what
-        last_seq = scratch.clients.get(msg.client_id)
-        if last_seq is None:
-            label = self._store.state.labels.get(receipt.label)
-            cursor = None if label is None else self._store.state.client(label, msg.client_id)
-            last_seq = 0 if cursor is None else cursor.client_seq
-        if (counted := client_seq_fault(last_seq, msg.client_seq)) is not None:
-            return counted.what
-        scratch.clients[msg.client_id] = msg.client_seq
-        if receipt.hub_ts < scratch.last_ts:
-            return "its time lies before that of the entry before it"
-        scratch.last_ts = receipt.hub_ts
-        scratch.mmr.append(receipt.leaf_hash)
-        if scratch.mmr.root() != receipt.mmr_root:
-            return "its root does not continue the log that the primary signed before (I3)"
-        return None
+    def _cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
+        """Return client_seq and prev_ack of the last entry here by an author."""
+        state = self._store.state
+        cursor = state.client(state.labels[label], client_id)
+        return None if cursor is None else (cursor.client_seq, cursor.prev_ack)
+
+    def _warn(self, receipt: Receipt, fault: Fault) -> None:
+        """Note that the clock of the primary went back, which is no reason to refuse an entry (D-28)."""
+        if len(self.warnings) < MAX_WARNINGS:
+            self.warnings.append(f"entry {fault.seq} of label {receipt.label.hex()}: {warning_of(fault)}")
 
     async def _seal(
         self,
@@ -743,23 +734,13 @@ class _Batch:
             self.size += len(item.raw)
 
 
-def _signature_faults(entries: Sequence[CopiedEntry], identity: HubIdentity) -> tuple[int, str] | None:
-    """The first entry whose author or hub did not sign it, and which of the two; in a helper thread."""
-    jobs: list[bytes] = []
-    for entry in entries:
-        try:
-            key = identity.signing_key_at(entry.receipt.hub_ts)
-        except VerifyError as exc:
-            return len(jobs) // 2, str(exc)
-        jobs.append(entry.msg.sig + Msg.digest_of(entry.raw) + entry.msg.client_id)
-        jobs.append(entry.receipt.hub_sig + entry.receipt.signing_digest() + key.hub_pk)
-    verdicts = ed25519.verify_many(b"".join(jobs))
-    for number, entry in enumerate(entries):
-        if verdicts[2 * number] != 1:
-            return number, "its author did not sign it"
-        if verdicts[2 * number + 1] != 1:
-            try:
-                identity.verify_receipt(entry.receipt)  # by another key that is valid then
-            except VerifyError as exc:
-                return number, str(exc)
+def _signature_fault(entries: Sequence[CopiedEntry], identity: HubIdentity) -> tuple[int, str] | None:
+    """Return the first entry whose author or hub did not sign it, and which of the two; in a helper thread."""
+    unsigned, _ = check_signatures([Pair(entry.msg, entry.receipt) for entry in entries], identity)
+    for number, faults in enumerate(unsigned):
+        for fault in faults:
+            if fault.rule is Rule.AUTHOR_SIG:
+                return number, "its author did not sign it"
+            hub_ts = entries[number].receipt.hub_ts
+            return number, f"RECEIPT: hub_sig is by no key of this hub that is valid at {hub_ts}"
     return None

@@ -32,16 +32,21 @@ class RecordedRequest:
 
 @dataclass(slots=True)
 class QueryHistory:
-    """All queries of a log so far. The first request of a query_id counts, the first end of a result too."""
+    """All queries of a log so far. The first request of a query_id counts, the first end of a result too.
 
+    Only records by `authors`, the keys of the service, count: others may be able to write to its streams. None takes
+    records of everybody, to show what the streams have.
+    """
+
+    authors: frozenset[bytes] | None
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by query_id
     results: dict[str, RecordedRequest] = field(default_factory=dict)  # the same by result_id
     digests: dict[str, ResultDigest] = field(default_factory=dict)  # by result_id
     failures: dict[str, str] = field(default_factory=dict)  # error_code by result_id
 
     def add(self, event: Event) -> None:
-        """An event of one of the query streams; anything that is none of a query changes nothing."""
-        if event.hdr.schema != sdr.EVENT.id:
+        """Add an event of one of the query streams. An event by others, or of no query, changes nothing."""
+        if event.hdr.schema != sdr.EVENT.id or (self.authors is not None and event.client_id not in self.authors):
             return
         typed = sdr.read(event)
         if isinstance(typed, Issue) or not isinstance(typed.body.payload, bytes):

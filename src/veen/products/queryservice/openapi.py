@@ -21,7 +21,7 @@ _ERRORS: Final = {
     "405": "invalid_request: another method",
     "409": "duplicate_query_id, cancelled",
     "425": "result_not_ready",
-    "500": "execution_failed, internal_error",
+    "500": "execution_failed, internal_error, result_forged",
     "503": "unavailable: the log does not take records now, or too many queries wait",
 }
 
@@ -76,8 +76,9 @@ _SCHEMAS: Final[Schema] = {
             "executed_at": _TEXT,
             "hub_id": _TEXT,
             "profile_id": _TEXT,
+            "rows_root": _TEXT,
         },
-        optional=("profile_id",),
+        optional=("profile_id", "rows_root"),
     ),
     "Accepted": _object({"query_id": _TEXT, "result_id": _TEXT, "status": _TEXT}),
     "Status": _object(
@@ -103,7 +104,9 @@ _SCHEMAS: Final[Schema] = {
             "page": _object(
                 {"offset": _COUNT, "limit": _COUNT, "total": _COUNT, "has_more": {"type": "boolean"}},
             ),
-        }
+            "proof": _object({"before": {"type": "array", "items": _TEXT}, "after": {"type": "array", "items": _TEXT}}),
+        },
+        optional=("proof",),
     ),
     "Coverage": {"type": "object"},
     "Descriptor": _object(

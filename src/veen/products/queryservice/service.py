@@ -81,6 +81,7 @@ class ServiceSettings:
     keys: Keys
     engine: Engine = "python"
     identity: HubIdentity | None = None  # the hub's, where it is pinned
+    authors: frozenset[bytes] = frozenset()  # earlier client keys of the service: records by others count for nothing
     spark: "SparkSession | None" = None
     workers: int = 4  # executions at a time; of one principal, one fewer
     sync_entries: int = 50_000  # a query that touches no more is answered at once
@@ -137,11 +138,12 @@ class QueryService:
     def __init__(self, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings) -> None:
         self._client, self._store, self._settings = client, store, settings
         self.principals = principals
-        self._history = QueryHistory()
+        self._history = QueryHistory(settings.authors | {client.client_id})
         self._executions: dict[str, tuple[Execution, asyncio.Task[None]]] = {}  # that have not ended, by result_id
         self._slots = FairSlots(settings.workers)
         self._submitting = asyncio.Lock()  # a query_id is looked up and recorded in one step
         self._unanswered: dict[str, _Unanswered] = {}  # requests whose receipt did not come, by query_id
+        self._settling: asyncio.Task[None] | None = None  # records them again; at most one, and None before the first
         self._unrecorded: dict[str, Draft] = {}  # ends that the log did not take, by result_id
         self._failures: dict[str, Exception] = {}  # why, where such an end is a failure
         self._retries: dict[str, asyncio.TimerHandle] = {}  # when they are recorded again
@@ -193,7 +195,7 @@ class QueryService:
             await asyncio.wait([task for _, task in self._executions.values()])
 
     async def aclose(self) -> None:
-        tasks = [] if self._sweeping is None else [self._sweeping]
+        tasks = [task for task in (self._sweeping, self._settling) if task is not None]
         for task in tasks:
             task.cancel()
         for execution, task in self._executions.values():
@@ -257,32 +259,88 @@ class QueryService:
                 raise DuplicateQuery(f"query_id {query_id} was used before")
         if earlier is not None:
             return earlier
-        self._check_room(subject_id)
-        unanswered = unanswered or _Unanswered(descriptor, subject_id, self._settings.now())
+        if unanswered is not None:
+            await self._catch_up()
+            if (request := self._history.requests.get(query_id)) is not None:
+                return request
+        else:
+            self._check_room(subject_id)
+            unanswered = self._unanswered[query_id] = _Unanswered(descriptor, subject_id, self._settings.now())
+        return await self._record_request(unanswered)
+
+    async def _catch_up(self) -> None:
+        """Learn which requests without a receipt the log has, and begin their executions.
+
+        A request that was sealed is sent with the next message of the stream, so it may be in the log although its own
+        call failed. Only what the log does not have after that is recorded again. The caller holds `_submitting`.
+        """
+        try:
+            async with asyncio.timeout(self._settings.record_seconds):
+                await self._client.recover(REQUESTS)
+                events = [entry.event async for entry in self._client.read(REQUESTS) if entry.event is not None]
+        except (VeenError, OSError, TimeoutError) as exc:
+            self._record_requests_later()
+            raise Unavailable(f"the log cannot be read: {str(exc) or type(exc).__name__}") from exc
+        for event in events:
+            self._history.add(event)
+        for query_id in list(self._unanswered):
+            if (request := self._history.requests.get(query_id)) is not None:
+                del self._unanswered[query_id]
+                self._adopt(request)
+
+    async def _record_request(self, unanswered: _Unanswered) -> RecordedRequest:
+        """Record a request, and begin its execution when the log has it. The caller holds `_submitting`."""
+        descriptor, subject_id, received_at = unanswered
         draft = submitted_event(
             descriptor,
             subject_id=subject_id,
             principal_id=self._client.client_id,
-            received_at=unanswered.received_at,
+            received_at=received_at,
             origin=_ORIGIN,
         )
-        self._unanswered[query_id] = unanswered
-        msg_id, seq = await self._record(REQUESTS, draft, once=True)
-        del self._unanswered[query_id]
+        try:
+            msg_id, seq = await self._record(REQUESTS, draft, once=True)
+        except Unavailable:
+            self._record_requests_later()
+            raise
+        del self._unanswered[descriptor.query_id]
         request = RecordedRequest(descriptor=descriptor, subject_id=subject_id, msg_id=msg_id, stream_seq=seq)
         self._history.add_request(request)
-        self._store.adopt(descriptor, request.result_id)
-        self.metrics.submitted += 1
-        line(_log, "submit", "recorded", result_id=request.result_id, client_id_prefix=principal.client_id.hex()[:8])
-        self._begin(request)
+        self._adopt(request)
         return request
+
+    def _adopt(self, request: RecordedRequest) -> None:
+        """Execute a request that the log has now."""
+        self._store.adopt(request.descriptor, request.result_id)
+        self.metrics.submitted += 1
+        line(_log, "submit", "recorded", result_id=request.result_id)
+        self._begin(request)
+
+    def _record_requests_later(self) -> None:
+        """Record requests without a receipt again after a while, whether or not their clients come back.
+
+        Otherwise an outage of the hub would leave the room of `max_waiting` full of them for good.
+        """
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.create_task(self._record_requests(), name="requests without a receipt")
+
+    async def _record_requests(self) -> None:
+        while self._unanswered:
+            await asyncio.sleep(self._settings.retry_seconds)
+            async with self._submitting:
+                with contextlib.suppress(Unavailable):  # the log still takes none
+                    await self._catch_up()
+                    for unanswered in list(self._unanswered.values()):
+                        await self._record_request(unanswered)
 
     def _check_room(self, subject_id: str) -> None:
         """Unavailable if too many queries have not ended; nobody takes more than half of the room."""
         most = self._settings.max_waiting
-        own = sum(execution.request.subject_id == subject_id for execution, _ in self._executions.values())
-        if len(self._executions) >= most or own >= (most + 1) // 2 or len(self._unanswered) > most:
-            raise Unavailable(f"{len(self._executions)} queries have not ended yet, {own} of yours: try again later")
+        subjects = [execution.request.subject_id for execution, _ in self._executions.values()]
+        subjects += [unanswered.subject_id for unanswered in self._unanswered.values()]
+        own = subjects.count(subject_id)
+        if len(subjects) >= most or own >= (most + 1) // 2:
+            raise Unavailable(f"{len(subjects)} queries have not ended yet, {own} of yours: try again later")
 
     async def _is_small(self, descriptor: QueryDescriptor) -> bool:
         def entries() -> int:
@@ -383,7 +441,9 @@ class QueryService:
         return outcome.digest
 
     async def _record_digest(self, request: RecordedRequest, digest: ResultDigest) -> None:
-        if digest.result_id in self._history.digests:  # recorded before a crash
+        if (recorded := self._history.digests.get(digest.result_id)) is not None:  # before a crash
+            if recorded != digest:
+                raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
         draft = result_event(
             digest,
@@ -453,6 +513,12 @@ class QueryService:
             raise QueryNotFound(f"there is no result {result_id}")
         return request
 
+    def _deliverable(self, principal: QueryPrincipal, result_id: str) -> RecordedRequest:
+        """Return a request whose result may be delivered: the scope of whoever asks may have become smaller (D-190)."""
+        request = self._request(principal, result_id)
+        principal.check_scope(request.descriptor)
+        return request
+
     def status(self, principal: QueryPrincipal, result_id: str) -> Status:
         request = self._request(principal, result_id)
         if self._store.has_result(result_id):
@@ -467,7 +533,7 @@ class QueryService:
 
     async def result(self, principal: QueryPrincipal, result_id: str, offset: int, limit: int) -> Mapping[str, Json]:
         """A page of rows. If the delivery cannot be recorded, no row leaves (D-135)."""
-        request = self._request(principal, result_id)
+        request = self._deliverable(principal, result_id)
         page = self._page(result_id, offset, limit)
         await self._audit(principal, request, page.digest)
         self.metrics.delivered(len(page.rows))
@@ -487,7 +553,7 @@ class QueryService:
 
     def coverage(self, principal: QueryPrincipal, result_id: str) -> Json:
         """What a result covers: with it anyone who has the log executes the query again."""
-        self._request(principal, result_id)
+        self._deliverable(principal, result_id)
         self._check_kept(result_id)
         return self._store.coverage(result_id)
 

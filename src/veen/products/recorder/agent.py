@@ -33,6 +33,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError, Refusal
 from veen.core.labels import stream_id_of
 from veen.products.recorder import events
+from veen.products.recorder.adapters.logfiles import Place
 from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.redaction import Redactor
 from veen.products.recorder.sink import Adapter, Sinks, SpoolSink
@@ -176,7 +177,8 @@ class Agent:
     async def heartbeat(self) -> None:
         counts: dict[str, object] = dict(await asyncio.to_thread(self._spool.counts))
         counts["every"] = int(self._pace.heartbeat)
-        counts["positions"] = await asyncio.to_thread(self._spool.positions)
+        positions = await asyncio.to_thread(self._spool.positions)
+        counts["positions"] = {source: _shown(position) for source, position in positions.items()}
         if self.trouble:
             counts["trouble"] = self.trouble
         if self.rotation_due:
@@ -392,6 +394,12 @@ class Agent:
         openings = stream_id_of(events.OPENINGS_STREAM)
         optional = [openings] if any(keys.stream_id == openings for keys in ring.entries) else []
         return [stream_id_of(events.OWN_STREAM), *optional, *(source.stream_id for source in self._sources)]
+
+
+def _shown(position: str) -> str:
+    """Return a position without fingerprints of lines, which rules may hide."""
+    place = Place.parse(position)
+    return position if place is None else place.shown
 
 
 async def _cancelled(*tasks: AnyTask) -> None:

@@ -1,23 +1,24 @@
 """What a source says, in the shape of a recorder event: Record, its bounds, and the events of the recorder itself.
 
 The payload of an event is canonical JSON, so that `veen query` reads it field by field and any number survives exactly.
-Its member `_src` says where the record comes from: adapter, source, position in the source, and the time as the source
-wrote it (`event_time` is whole seconds, D-125). Nothing that a source says is dropped for its form: text that is not
-UTF-8 is kept as base64, and a payload above the bound is replaced by its beginning, its size and its hash
-(`_cut`, SDR.OVERSIZE).
+Its member `_src` says where the record comes from: adapter, source, position in the source, the time as the source
+wrote it (`event_time` is whole seconds, D-125), and for a listener the address and the credential of the sender.
+Nothing that a source says is dropped for its form: text that is not UTF-8 is kept as base64, and a payload above the
+bound is replaced by its beginning, its size and its hash (`_cut`, SDR.OVERSIZE).
 """
 
 import base64
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.overlays.framework.body import Draft
 from veen.overlays.recorder import events as sdr
+from veen.products.recorder.redaction import Opening
 from veen.query.canonical import Json, encode, parse
 from veen.query.errors import InvalidJson
 
@@ -37,12 +38,16 @@ _MAX_NAME: Final = 512  # characters of subject, type and origin
 _MAX_HEAD: Final = 4_096  # bytes that are kept of a payload above the bound
 _DEPTH: Final = 60  # veen query reads payloads up to 64
 _DIGITS: Final = 100
-_UNKNOWN: Final = "unknown"
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SourceRecord:
-    """One record of a source. `position` is where the source continues after it; `key` tells a repetition."""
+    """One record of a source. `position` is where the source continues after it.
+
+    `key` is a hash of the whole source record and tells a repetition (D-184). `sender_id` is a hash of the id that the
+    sender chose: another record with the same one is recorded, and marked as a repeat.
+    """
 
     subject: str
     event_type: str
@@ -52,6 +57,11 @@ class SourceRecord:
     position: str
     key: str | None = None
     source_time: str | None = None
+    earlier_keys: tuple[str, ...] = ()  # that tell a repetition as well
+    sender_id: str | None = None
+    shown_position: str | None = None  # what the event says instead of `position`
+    about: Mapping[str, Json] = field(default_factory=dict)  # further members of `_src`
+    openings: tuple[Opening, ...] | None = None  # of redacted values; None: the rules were not applied yet
 
     def __repr__(self) -> str:
         return f"Record({self.event_type!r} at {self.position!r})"
@@ -67,21 +77,27 @@ def text_of(data: bytes) -> Json:
 
 def json_line(data: bytes) -> Json:
     """A line as JSON if it is an object, else {"message": text}."""
+    value = json_object(data)
+    return {"message": text_of(data)} if value is None else value
+
+
+def json_object(data: bytes) -> dict[str, Json] | None:
+    """Return the JSON object that a line is; None if it is none."""
     if data[:1] == b"{":
         try:
             value = parse(data, max_depth=_DEPTH, max_digits=_DIGITS)
         except InvalidJson:
-            pass
-        else:
-            if type(value) is dict:
-                return value
-    return {"message": text_of(data)}
+            return None
+        if type(value) is dict:
+            return value
+    return None
 
 
 def shaped(record: SourceRecord, *, adapter: str, source: str, max_payload: int = MAX_PAYLOAD) -> SourceRecord:
     """The record within the bounds of an event, with `_src` inside its payload as canonical JSON bytes."""
     payload = record.payload if type(record.payload) is dict else {"value": record.payload}
-    src: dict[str, Json] = {"adapter": adapter, "id": source, "pos": record.position}
+    position = record.position if record.shown_position is None else record.shown_position
+    src: dict[str, Json] = {"adapter": adapter, "id": source, "pos": position, **record.about}
     if record.source_time is not None:
         src["time"] = _clean(record.source_time)[:_MAX_NAME]
     try:
@@ -114,7 +130,7 @@ def _cut(code: str, raw: bytes, why: str) -> dict[str, Json]:
 
 
 def _name(text: str) -> str:
-    return str(_clean(text))[:_MAX_NAME] or _UNKNOWN
+    return str(_clean(text))[:_MAX_NAME] or UNKNOWN
 
 
 def _clean(value: Any) -> Any:

@@ -9,6 +9,7 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.transport.calls import is_not_found
 from veen.core.labels import stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
+from veen.core.verdict import Coverage, StatedBy
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.recorder.checkpoint import CHECKPOINT, EMPTY_ROOT, RecorderCheckpoint, StreamHead, checkpoint
 from veen.overlays.recorder.config import Configuration
@@ -73,6 +74,7 @@ class Chain:
 
     records: tuple[RecordedHead, ...]
     issues: tuple[Issue, ...]
+    compared: tuple[Coverage, ...] = ()  # one row for each label; none if the hub has no entry of the stream
 
     @property
     def last(self) -> RecordedHead | None:
@@ -83,8 +85,11 @@ async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
     """Read and judge the stream of checkpoints: form, author, and the chain of `prev`."""
     records: list[RecordedHead] = []
     issues: list[Issue] = []
+    heads = await _heads(client)
+    read: dict[int, int] = {}
     async for entry in client.read(CHECKPOINTS_STREAM):
         label, seq = entry.receipt.label, entry.seq
+        read[entry.epoch] = seq
         if entry.event is None:
             issues.append(Issue(label, seq, "SDR.UNREADABLE", entry.error or "it cannot be opened"))
             continue
@@ -102,7 +107,32 @@ async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
         if typed.body.prev != expected:
             issues.append(Issue(label, seq, "SDR.CHAIN", "prev does not name the checkpoint before it"))
         records.append(RecordedHead(typed.body, entry.msg_id, seq))
-    return Chain(tuple(records), tuple(issues))
+    compared = [
+        Coverage(
+            log=CHECKPOINTS_STREAM if epoch == 0 else f"{CHECKPOINTS_STREAM} epoch {epoch}",
+            read=read.get(epoch, 0),
+            head=heads.get(epoch),
+            stated_by=StatedBy.HUB if epoch in heads else StatedBy.NOBODY,
+            identity=identity_of(client),
+        )
+        for epoch in sorted({*heads, *read})
+    ]
+    return Chain(tuple(records), tuple(issues), tuple(compared))
+
+
+def identity_of(client: Client) -> str:
+    """Return the hub that signatures are checked under, by the newest key that its pin leads to."""
+    return f"ed25519:{client.pin.keys[-1].hub_pk.hex()}"
+
+
+async def _heads(client: Client) -> dict[int, int]:
+    """Return the end of each label of the stream of checkpoints, as the hub signs it."""
+    try:
+        return {signed.epoch: signed.upto_seq for signed in await client.checkpoints(CHECKPOINTS_STREAM)}
+    except HubRefused as exc:
+        if is_not_found(exc):
+            return {}
+        raise
 
 
 def is_due(last: RecordedHead | None, events: int, now: int, configuration: Configuration) -> bool:

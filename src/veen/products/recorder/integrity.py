@@ -13,12 +13,14 @@ import binascii
 import hashlib
 import hmac
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Self
 
 from veen.client.errors import LocalError
+from veen.products.recorder.fields import words_of
 from veen.query.canonical import Json
 
 PREFIX: Final = "audit.integrity."
@@ -26,6 +28,7 @@ SEQUENCE: Final = "audit.sequence.number"
 _VALUE: Final = f"{PREFIX}value"
 _MAX_DEPTH: Final = 60
 _MAX_SENDER: Final = 200  # characters
+_MAX_RUNS: Final = 4_096  # of numbers behind gaps, for one sender
 _SCALARS: Final = ("stringValue", "intValue", "doubleValue", "boolValue", "bytesValue")
 
 
@@ -192,6 +195,8 @@ def _verifies(key: Any, algorithm: object, data: bytes, signature: bytes) -> boo
 
 def check_integrity(payload: Mapping[str, Any], keys: IntegrityKeys) -> str | None:
     """Why the signature of a signed record does not hold; None if it does."""
+    if "_unverifiable" in payload and "_typed" not in payload:
+        return "a rule took out values that the signature covers: it can no longer be checked"
     try:
         attributes, with_types, resource = payload["attributes"], payload["_typed"], payload["resource"]
         signature = base64.b64decode(attributes[_VALUE], validate=True)
@@ -210,30 +215,74 @@ def check_integrity(payload: Mapping[str, Any], keys: IntegrityKeys) -> str | No
 
 
 class SequenceNumbers:
-    """The numbers of one sender (`audit.sequence.number`), in the order in which they were recorded."""
+    """The numbers of one sender (`audit.sequence.number`), in the order in which they were recorded.
+
+    Numbers behind a gap are kept as runs, so memory follows the gaps. Of more than `_MAX_RUNS` gaps the first ones are
+    given up: they stay missing, also if their numbers come later.
+    """
 
     def __init__(self, first: int) -> None:
-        self.upto = first  # every number from the first one to here is there
-        self._later: set[int] = set()
+        self.upto = first  # every number from the first one to here is there, or was given up
+        self._starts: list[int] = []  # of the runs behind `upto`, ascending; no two touch
+        self._ends: list[int] = []
+        self._given_up = 0
+        self._first_given_up: int | None = None
 
     def add(self, number: int) -> None:
-        if number > self.upto:
-            self._later.add(number)
-            while self.upto + 1 in self._later:
-                self.upto += 1
-                self._later.remove(self.upto)
+        at = bisect_right(self._starts, number)
+        if number <= self.upto or (at and number <= self._ends[at - 1]):
+            return
+        joins_before = self._ends[at - 1] == number - 1 if at else self.upto == number - 1
+        joins_after = at < len(self._starts) and self._starts[at] == number + 1
+        end = self._ends[at] if joins_after else number
+        if joins_after:
+            del self._starts[at], self._ends[at]
+        if joins_before and at:
+            self._ends[at - 1] = end
+        elif joins_before:
+            self.upto = end
+        else:
+            self._starts.insert(at, number)
+            self._ends.insert(at, end)
+        if len(self._starts) > _MAX_RUNS:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if self._first_given_up is None:
+            self._first_given_up = self.upto + 1
+        self._given_up += self._starts[0] - self.upto - 1
+        self.upto = self._ends[0]
+        del self._starts[0], self._ends[0]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that are kept."""
+        return len(self._starts)
 
     @property
     def missing(self) -> int:
-        return max(self._later) - self.upto - len(self._later) if self._later else 0
+        gaps = (start - end - 1 for start, end in zip(self._starts, [self.upto, *self._ends], strict=False))
+        return self._given_up + sum(gaps)
+
+    @property
+    def first_missing(self) -> int:
+        return self.upto + 1 if self._first_given_up is None else self._first_given_up
 
 
-def sequence_of(payload: Json) -> tuple[str, int] | None:
-    """Sender and number of a record that is numbered."""
+def sequence_of(payload: Json, about: Mapping[str, Json] | None = None) -> tuple[str, int] | None:
+    """Return sender and number of a record that is numbered.
+
+    A sender is a service under the credential that it showed (D-184): `about`, or `_src` of the recorded event, names
+    the credential.
+    """
     if not isinstance(payload, dict):
         return None
     attributes, resource = payload.get("attributes"), payload.get("resource")
     number = attributes.get(SEQUENCE) if isinstance(attributes, dict) else None
     if type(number) is not int or not isinstance(resource, dict):
         return None
-    return f"{resource.get('service.name')}/{resource.get('service.instance.id')}"[:_MAX_SENDER], number
+    names = [words_of(resource.get(name)) for name in ("service.name", "service.instance.id")]
+    src = about if about is not None else payload.get("_src")
+    credential = words_of(src.get("sender")) if isinstance(src, Mapping) else None
+    sender = f"{names[0]}/{names[1]}"[:_MAX_SENDER]
+    return (sender if credential is None else f"{sender} by {credential}"), number

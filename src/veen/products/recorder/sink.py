@@ -4,17 +4,27 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from veen.core.labels import stream_id_of
-from veen.products.recorder.events import MAX_PAYLOAD, OPENINGS_STREAM, OWN_STREAM, SourceRecord, own, shaped, to_bytes
-from veen.products.recorder.redaction import Opening, Redactor
+from veen.products.recorder.events import (
+    MAX_PAYLOAD,
+    OPENINGS_STREAM,
+    OWN_STREAM,
+    UNKNOWN,
+    SourceRecord,
+    own,
+    shaped,
+    to_bytes,
+)
+from veen.products.recorder.redaction import Redactor, redact, texts_of
 from veen.products.recorder.setup import OPENING
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem
 
 _BATCH: Final = 256  # records in one transaction
 _ROOM_SECONDS: Final = 0.25
+_TELLING: Final = 4  # characters of a redacted text from which on a name must not contain it
 _OWN_ID: Final = stream_id_of(OWN_STREAM)
 _OPENINGS_ID: Final = stream_id_of(OPENINGS_STREAM)
 
@@ -55,7 +65,7 @@ class SpoolSink:
     """The sink of one source, whose records go to one stream. Used from the agent's event loop only."""
 
     def __init__(self, shared: Sinks, adapter: Adapter, stream_id: bytes, redactor: Redactor | None = None) -> None:
-        self._shared, self._adapter, self._stream_id, self._redactor = shared, adapter, stream_id, redactor
+        self._shared, self._adapter, self._stream_id, self.redactor = shared, adapter, stream_id, redactor
         self.position = shared.spool.position(adapter.id)
 
     @property
@@ -64,6 +74,10 @@ class SpoolSink:
 
     def now(self) -> int:
         return int(self._shared.clock())
+
+    def digest(self, data: bytes) -> str:
+        """Return a keyed hash of a source record: for `key`, `sender_id` and positions that show nothing."""
+        return self._shared.spool.digest(data)
 
     async def put(self, records: Sequence[SourceRecord]) -> list[int]:
         """Return when all records are on disk; waits while the spool is full. Their numbers, for `receipted`."""
@@ -127,32 +141,61 @@ class SpoolSink:
         return [numbers[at] for at in wanted]
 
     def _pending(self, record: SourceRecord) -> list[SpoolItem]:
-        """The record, and the openings of what the rules took out of it."""
+        """Return the items of a record: itself, and the openings of what the rules took out of it."""
         adapter = self._adapter
-        openings: list[Opening] = []
-        if self._redactor:
-            payload, openings = self._redactor.apply(record.payload)
-            record = SourceRecord(
-                subject=record.subject,
-                event_type=record.event_type,
-                origin=record.origin,
-                time=record.time,
-                payload=payload,
-                position=record.position,
-                key=record.key,
-                source_time=record.source_time,
+        if record.openings is None:
+            record = _redacted(record, self.redactor, self.digest)
+        within = self._bytes_of(record)
+        entries = [
+            SpoolItem(
+                self._stream_id, within, adapter.id, record.position or None, record.key, record.earlier_keys,
+                record.sender_id, lambda: self._bytes_of(replace(record, about={**record.about, "repeat": True})),
             )
-        within = shaped(record, adapter=adapter.kind, source=adapter.id, max_payload=self._shared.max_payload)
-        entries = [SpoolItem(self._stream_id, to_bytes(within), adapter.id, record.position, record.key)]
-        for number, opening in enumerate(openings):
+        ]  # fmt: skip
+        for number, opening in enumerate(record.openings or ()):
             value = own(OPENING, opening.payload(), origin=self.host, position=record.position, now=record.time)
             key = None if record.key is None else f"{record.key}#{number}"
+            earlier_keys = tuple(f"{earlier}#{number}" for earlier in record.earlier_keys)
             data = to_bytes(shaped(value, adapter=adapter.kind, source=adapter.id))
-            entries.append(SpoolItem(_OPENINGS_ID, data, adapter.id, None, key))
+            entries.append(SpoolItem(_OPENINGS_ID, data, adapter.id, None, key, earlier_keys))
         return entries
+
+    def _bytes_of(self, record: SourceRecord) -> bytes:
+        adapter = self._adapter
+        within = shaped(record, adapter=adapter.kind, source=adapter.id, max_payload=self._shared.max_payload)
+        return to_bytes(within)
 
     async def _room(self) -> None:
         """Wait for records to leave. The spool may have been emptied before this began, so the wait is short."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ROOM_SECONDS), self._shared.freed:
                 await self._shared.freed.wait()
+
+
+def _redacted(record: SourceRecord, redactor: Redactor | None, digest: Callable[[bytes], str]) -> SourceRecord:
+    """Apply the rules to a record of an adapter that derived its names before.
+
+    A name or a position that has a text of what the rules take out is left out, or replaced by a hash.
+    """
+    payload, openings = redact(redactor, record.payload)
+    hidden = [text for opening in openings for text in texts_of(opening.value) if text]
+
+    def is_shown(text: str | None) -> bool:
+        is_allowed = text is None or redactor is None or redactor.name(text) is not None
+        return is_allowed and not any(
+            part == text or (len(part) >= _TELLING and part in (text or "")) for part in hidden
+        )
+
+    def name(text: str) -> str:
+        return text if is_shown(text) else UNKNOWN
+
+    return replace(
+        record,
+        subject=name(record.subject),
+        event_type=name(record.event_type),
+        origin=name(record.origin),
+        source_time=record.source_time if is_shown(record.source_time) else None,
+        shown_position=None if is_shown(record.position) else digest(record.position.encode()),
+        payload=payload,
+        openings=openings,
+    )

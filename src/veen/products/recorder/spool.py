@@ -16,6 +16,7 @@ The agent is the only user of the directory (`Fs.lock`); methods may be called f
 """
 
 import contextlib
+import hashlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from veen.fs.errors import LockedError
 from veen.fs.local import Fs
 
 _MAX_KEYS: Final = 131_072  # keys of records that are remembered to tell repetitions
+_DIGEST_BYTES: Final = 20
 _SCHEMA: Final = """
 CREATE TABLE record (n INTEGER PRIMARY KEY, stream BLOB NOT NULL, sealed BLOB NOT NULL);
 CREATE TABLE flight (client_seq INTEGER PRIMARY KEY, n INTEGER NOT NULL, stream BLOB NOT NULL, epoch INTEGER NOT NULL,
@@ -67,7 +69,10 @@ class SpoolItem:
     data: bytes
     source: str
     position: str | None = None  # where the source continues after it; None for the recorder's own events
-    key: str | None = None
+    key: str | None = None  # a record with this key is taken once
+    earlier_keys: tuple[str, ...] = ()  # a record with one of these keys is a repetition as well
+    sender_id: str | None = None  # an id that the sender chose: another record may have it, and is a repeat then
+    as_repeat: Callable[[], bytes] | None = None  # the data of a record whose `sender_id` was used before
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -118,6 +123,7 @@ class Spool(LocalDatabase):
 
     def __init__(self, fs: Fs, key: bytes, *, max_bytes: int, random: Callable[[int], bytes] = os.urandom) -> None:
         self._key, self.max_bytes, self._random = key, max_bytes, random
+        self._digest_key = hkdf.hkdf(key, b"", b"veen/recorder-digest", aead.KEY_BYTES)
         self._committed: list[Callable[[], None]] = []  # what changes in memory once the transaction is on the disk
         fs.make_dir("")
         lock = contextlib.ExitStack()
@@ -126,6 +132,10 @@ class Spool(LocalDatabase):
         except LockedError as exc:
             raise LocalError(f"another agent uses this spool ({exc.holder}): stop it first") from exc
         super().__init__(fs, lock)
+
+    def digest(self, data: bytes) -> str:
+        """Return a hash that tells records apart. It is keyed: who sees it cannot try what a record says."""
+        return hashlib.blake2b(data, key=self._digest_key, digest_size=_DIGEST_BYTES).hexdigest()
 
     # --- in --------------------------------------------------------------------------------------------------
 
@@ -144,14 +154,17 @@ class Spool(LocalDatabase):
         numbers: list[int] = []
         added, start, n = 0, self._next, self._next
         for record in records:
-            if record.key is not None:
-                asked = (record.source, record.key)
-                row = db.execute("SELECT n FROM seen WHERE source = ? AND key = ?", asked).fetchone()
-                if row is not None:
-                    numbers.append(int(row[0]))
-                    self._set_position(db, record)
-                    continue
-            sealed = self._seal(n, record.stream_id, record.data)
+            number = self._number_of(db, record)
+            if number is not None:
+                numbers.append(number)
+                self._set_position(db, record)
+                continue
+            data = record.data
+            if record.sender_id is not None:
+                is_repeat = self._number(db, record.source, record.sender_id) is not None
+                data = record.as_repeat() if is_repeat and record.as_repeat is not None else data
+                db.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (record.source, record.sender_id, n))
+            sealed = self._seal(n, record.stream_id, data)
             is_empty = (
                 self.size + added == 0
             )  # one record is taken then, whatever its size: it could never fit otherwise
@@ -170,6 +183,19 @@ class Spool(LocalDatabase):
             self._count(db, "in", n - start)
             self._committed.append(lambda: self._grown(n, added))
         return numbers
+
+    def _number_of(self, db: sqlite3.Connection, record: SpoolItem) -> int | None:
+        """Return the number that this record has already."""
+        if record.key is None:
+            return None
+        keys = (record.key, *record.earlier_keys)
+        numbers = (self._number(db, record.source, key) for key in keys)
+        return next((number for number in numbers if number is not None), None)
+
+    @staticmethod
+    def _number(db: sqlite3.Connection, source: str, key: str) -> int | None:
+        row = db.execute("SELECT n FROM seen WHERE source = ? AND key = ?", (source, key)).fetchone()
+        return None if row is None else int(row[0])
 
     def _grown(self, last: int, added: int) -> None:
         self._next = last

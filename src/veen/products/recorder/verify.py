@@ -2,8 +2,11 @@
 
 A period is what one checkpoint adds to a label. It is valid if the log, read and verified now, has exactly the root
 that the checkpoint names at its end; invalid if it has another; missing if the log ends before. What no checkpoint
-covers yet is a period of its own. Evidence that is wrong or missing fails the report; findings about policy do not
-touch evidence.
+covers yet is a period of its own; a period whose payloads retention erased is erased.
+
+The report ends in a `Verdict` (D-181). It has a row for each label of each stream: how far it was read, and the head
+that the hub states or that the newest checkpoint names, whichever is greater. Evidence that is wrong or missing makes
+it bad; findings about policy, and a stream for which nobody states a head, make it incomplete.
 
     SDR.MAPPING         an event stands on another stream than its type is mapped to, or its type is not mapped
     SDR.PRODUCER        an event is by a client that is no producer of its stream
@@ -14,7 +17,7 @@ touch evidence.
     SDR.LOSS            an agent says that records were lost before they reached the log
     SDR.SILENCE         an agent sent no heartbeat for three times its interval, and did not stop
     SDR.GAP             numbers of a source are missing, and no loss accounts for them
-    SDR.REPEAT          a position of a source was recorded twice
+    SDR.REPEAT          a position of a source was recorded twice, or a sender used an id for two different records
     SDR.ROTATION        a client key is past its bounds
     SDR.CHAIN           a checkpoint does not name the one before it
     SDR.INTEGRITY       the signature that a collector put on a record does not hold (only if keys for it are given)
@@ -22,7 +25,7 @@ touch evidence.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +36,7 @@ from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import VeenError, VerifyError
 from veen.core.labels import stream_id_of
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.config import CONFIG, History
@@ -47,7 +51,7 @@ from veen.products.recorder.events import (
     STOP,
     payload_json,
 )
-from veen.products.recorder.heads import Chain, covered, read_chain
+from veen.products.recorder.heads import Chain, covered, identity_of, read_chain
 from veen.products.recorder.integrity import (
     SEQUENCE,
     IntegrityKeys,
@@ -75,8 +79,21 @@ class Finding:
     seq: int | None
     what: str
 
+    @property
+    def place(self) -> str:
+        return f"{self.stream} {self.seq}" if self.seq is not None else self.stream
+
     def to_json(self) -> dict[str, Any]:
         return {"code": self.code, "stream": self.stream, "seq": self.seq, "what": self.what}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The end of a label as a checkpoint names it."""
+
+    last_seq: int
+    root: bytes
+    number: int  # of the checkpoint in the chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +103,7 @@ class Period:
     epoch: int
     from_seq: int
     to_seq: int
-    state: str  # "valid", "invalid" or "missing"
+    state: str  # "valid", "invalid", "missing" or "erased"
     checkpoint: int | None
     ts_from: int | None = None  # hub time of the first and last entry, where they were read
     ts_to: int | None = None
@@ -104,6 +121,7 @@ class StreamReport:
     stream_id: bytes
     entries: int = 0
     periods: list[Period] = field(default_factory=list)
+    compared: list[Coverage] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -168,7 +186,7 @@ def _every(payload: Json) -> int:
 
 @dataclass(slots=True)
 class RecorderReport:
-    """The verdict. `ok`: all evidence is there and right; findings are about policy."""
+    """The result of a verification; `verdict` follows from the other fields."""
 
     hub_id: bytes
     streams: list[StreamReport]
@@ -178,15 +196,44 @@ class RecorderReport:
     sdr_profile_id: bytes
     agents: Agents
     omitted: int = 0  # findings beyond the bound
-    signatures: int = 0  # of collectors on their records, that hold
+    collector_signatures: int = 0  # of collectors on their records, that hold
+    checkpoint_entries: int = 0  # of the stream of checkpoints, that were read
+    checkpoint_coverage: list[Coverage] = field(default_factory=list)
+
+    @property
+    def signatures(self) -> int:
+        """Number of signatures that were checked and hold: of author and hub for each entry, and of collectors."""
+        entries = sum(stream.entries for stream in self.streams) + self.checkpoint_entries
+        return 2 * entries + self.collector_signatures
+
+    @property
+    def verdict(self) -> Verdict:
+        reasons = []
+        for stream in self.streams:
+            for period in stream.periods:
+                if period.state != "valid":
+                    because = Because.COVERAGE if period.state == "erased" else Because.EVIDENCE
+                    place = f"{stream.stream} {period.from_seq} to {period.to_seq}"
+                    reasons.append(Reason(because, f"{place} is {period.state}: {period.why}"))
+        by_code: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            by_code.setdefault(finding.code, []).append(finding)
+        for code, findings in by_code.items():
+            because = Because.COVERAGE if code == "SDR.UNREADABLE" else Because.POLICY
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            reasons.append(Reason(because, f"{code}: {findings[0].place} {findings[0].what}{more}".replace("  ", " ")))
+        compared = [row for stream in self.streams for row in stream.compared]
+        return Verdict.of([*compared, *self.checkpoint_coverage], reasons)
 
     @property
     def ok(self) -> bool:
-        return all(period.state == "valid" for stream in self.streams for period in stream.periods)
+        return self.verdict.is_good
 
     def to_json(self) -> dict[str, Any]:
+        verdict = self.verdict
         return {
-            "ok": self.ok,
+            "ok": verdict.is_good,
+            "verdict": verdict.to_json(),
             "hub_id": self.hub_id.hex(),
             "sdr_profile_id": self.sdr_profile_id.hex(),
             "checkpoints": self.checkpoints,
@@ -195,6 +242,7 @@ class RecorderReport:
             "findings": [finding.to_json() for finding in self.findings],
             "findings_omitted": self.omitted,
             "signatures": self.signatures,
+            "collector_signatures": self.collector_signatures,
         }
 
 
@@ -256,7 +304,9 @@ async def judge_streams(
         sdr_profile_id=history.now.profile_id(),
         agents=judge.agents,
         omitted=max(0, len(findings) - _MAX_FINDINGS),
-        signatures=judge.signatures,
+        collector_signatures=judge.signatures,
+        checkpoint_entries=sum(row.read for row in chain.compared),
+        checkpoint_coverage=list(chain.compared),
     )
 
 
@@ -266,30 +316,73 @@ async def judge_streams(
 async def _stream(client: Client, keys: StreamKeys, chain: Chain, judge: "_Judge") -> StreamReport:
     report = StreamReport(str(keys), keys.stream_id)
     wanted = _cuts(chain, keys.stream_id)
-    epochs = sorted({*wanted, *(await _epochs(client, keys))})
-    for epoch in epochs:
-        roots: dict[int, tuple[bytes, int]] = {0: (b"", 0)}
-        size, fault = 0, None
-        first_ts: dict[int, int] = {}
-        starts = {1, *(cut + 1 for cut, _, _ in wanted.get(epoch, ()))}
-        ends = {cut for cut, _, _ in wanted.get(epoch, ())}
-        last_ts = None
+    heads = await _heads(client, keys)  # before the entries are read, so that growth shows as read beyond the head
+    for epoch in sorted({*wanted, *heads}):
+        cuts = wanted.get(epoch, [])
+        log = _Log(epoch, cuts)
         try:
             async for entry in client.read(keys, epoch=epoch):
-                size, last_ts = entry.seq, entry.receipt.hub_ts
-                if entry.seq in ends:
-                    roots[entry.seq] = (entry.receipt.mmr_root, last_ts)
-                if entry.seq in starts:
-                    first_ts[entry.seq] = last_ts
+                log.note(entry)
                 judge.entry(report.stream, keys.stream_id, entry)
         except HubRefused as exc:
-            if not (is_not_found(exc) and size == 0):
-                fault = f"the hub refuses entry {await _first_refused(client, keys, epoch, size + 1)}: {exc}"
+            if not (is_not_found(exc) and log.size == 0):
+                refused = await _first_refused(client, keys, epoch, log.size + 1)
+                log.fault = f"the hub refuses entry {refused}: {exc}"
+                log.is_erased = exc.detail.get("reason") == "pruned"
         except (Divergence, VerifyError) as exc:
-            fault = f"{exc.code}: {exc}"
-        report.entries += size
-        report.periods += _periods(epoch, wanted.get(epoch, ()), roots, size, fault, first_ts, last_ts)
+            log.fault = f"{exc.code}: {exc}"
+        report.entries += log.size
+        report.periods += _periods(log)
+        report.compared.append(_coverage(client, report.stream, log, heads.get(epoch)))
+    if not report.compared:
+        report.compared.append(_coverage_of_nothing(client, report.stream, keys.stream_id, chain))
     return report
+
+
+class _Log:
+    """One label as it was read."""
+
+    def __init__(self, epoch: int, cuts: Sequence[Cut]) -> None:
+        self.epoch, self.cuts = epoch, cuts
+        self.size = 0
+        self.roots: dict[int, tuple[bytes, int]] = {}  # where a checkpoint ends: root and hub time
+        self.first_ts: dict[int, int] = {}  # where a period begins: hub time
+        self.last_ts: int | None = None
+        self.fault: str | None = None  # why reading ended before the end of the log
+        self.is_erased = False  # retention erased what the fault is about
+        self._starts = {1, *(cut.last_seq + 1 for cut in cuts)}
+        self._ends = {cut.last_seq for cut in cuts}
+
+    def note(self, entry: Entry) -> None:
+        self.size, self.last_ts = entry.seq, entry.receipt.hub_ts
+        if entry.seq in self._ends:
+            self.roots[entry.seq] = (entry.receipt.mmr_root, self.last_ts)
+        if entry.seq in self._starts:
+            self.first_ts[entry.seq] = self.last_ts
+
+    @property
+    def fault_state(self) -> str:
+        return "erased" if self.is_erased else "invalid"
+
+
+def _coverage(client: Client, stream: str, log: _Log, hub_head: int | None) -> Coverage:
+    """Return what was compared of a label; its head is the greater one of the hub's and the newest checkpoint's."""
+    named = max((cut.last_seq for cut in log.cuts), default=None)
+    is_by_hub = hub_head is not None and hub_head >= (named or 0)
+    head = hub_head if is_by_hub else named
+    stated_by = StatedBy.NOBODY if head is None else StatedBy.HUB if is_by_hub else StatedBy.CHECKPOINT
+    name = stream if log.epoch == 0 else f"{stream} epoch {log.epoch}"
+    return Coverage(log=name, read=log.size, head=head, stated_by=stated_by, identity=identity_of(client))
+
+
+def _coverage_of_nothing(client: Client, stream: str, stream_id: bytes, chain: Chain) -> Coverage:
+    """Return the row of a stream that the hub has no entry of: good only if a checkpoint says that it is empty."""
+    last = chain.last
+    is_empty = last is not None and any(
+        head.stream_id == stream_id and head.last_seq == 0 for head in last.body.streams
+    )
+    stated_by = StatedBy.CHECKPOINT if is_empty else StatedBy.NOBODY
+    return Coverage(log=stream, read=0, head=0 if is_empty else None, stated_by=stated_by, identity=identity_of(client))
 
 
 async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: int) -> int:
@@ -313,63 +406,58 @@ async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: in
     return refused
 
 
-async def _epochs(client: Client, keys: StreamKeys) -> list[int]:
+async def _heads(client: Client, keys: StreamKeys) -> dict[int, int | None]:
+    """Return the head of each label of a stream, as the hub signs it; None where it contradicts what it proved."""
     try:
-        return [signed.epoch for signed in await client.checkpoints(keys)]
+        return {signed.epoch: signed.upto_seq for signed in await client.checkpoints(keys)}
     except HubRefused as exc:
         if is_not_found(exc):
-            return []
+            return {}
         raise
     except VeenError:
-        return [0]  # the hub contradicts what it proved before: reading says how
+        return {0: None}  # the hub contradicts what it proved before: reading says how
 
 
-def _cuts(chain: Chain, stream_id: bytes) -> dict[int, list[tuple[int, bytes, int]]]:
-    """epoch -> (last_seq, root, number of the checkpoint), for every checkpoint that covers the stream."""
-    cuts: dict[int, list[tuple[int, bytes, int]]] = {}
+def _cuts(chain: Chain, stream_id: bytes) -> dict[int, list[Cut]]:
+    """Return by epoch where the checkpoints cut a stream, in the order of the checkpoints."""
+    cuts: dict[int, list[Cut]] = {}
     for number, record in enumerate(chain.records, start=1):
         for head in record.body.streams:
             if head.stream_id == stream_id and head.last_seq:
-                cuts.setdefault(head.epoch, []).append((head.last_seq, head.mmr_root, number))
+                cuts.setdefault(head.epoch, []).append(Cut(head.last_seq, head.mmr_root, number))
     return cuts
 
 
-def _periods(
-    epoch: int,
-    cuts: Iterable[tuple[int, bytes, int]],
-    roots: dict[int, tuple[bytes, int]],
-    size: int,
-    fault: str | None,
-    first_ts: dict[int, int],
-    last_ts: int | None,
-) -> list[Period]:
+def _periods(log: _Log) -> list[Period]:
     periods: list[Period] = []
     start = 1
-    for last_seq, root, number in cuts:
-        if last_seq < start:
-            continue  # the stream did not grow between two checkpoints
+    for cut in log.cuts:
         state, why, ts_to = "valid", None, None
-        if last_seq in roots:
-            read_root, ts_to = roots[last_seq]
-            if read_root != root:
-                state, why = "invalid", f"the checkpoint names another root at entry {last_seq}"
-        elif fault is not None:
-            state, why = "invalid", fault
+        if cut.last_seq in log.roots:
+            read_root, ts_to = log.roots[cut.last_seq]
+            if read_root != cut.root:
+                state, why = "invalid", f"the checkpoint names another root at entry {cut.last_seq}"
+        elif log.fault is not None:
+            state, why = log.fault_state, log.fault
         else:
-            state, why = "missing", f"the log ends at entry {size}, and the checkpoint covers {last_seq}"
+            state, why = "missing", f"the log ends at entry {log.size}, and the checkpoint covers {cut.last_seq}"
+        if cut.last_seq < start and state != "invalid":
+            continue  # the stream did not grow between two checkpoints, and both name the same root
+        from_seq = min(start, cut.last_seq)
         periods.append(
             Period(
-                epoch=epoch, from_seq=start, to_seq=last_seq, state=state, checkpoint=number,
-                ts_from=first_ts.get(start), ts_to=ts_to, why=why,
+                epoch=log.epoch, from_seq=from_seq, to_seq=cut.last_seq, state=state, checkpoint=cut.number,
+                ts_from=log.first_ts.get(from_seq), ts_to=ts_to, why=why,
             )
         )  # fmt: skip
-        start = last_seq + 1
-    if size >= start or (fault is not None and not (periods and periods[-1].state == "invalid")):
-        state = "valid" if fault is None else "invalid"
+        start = max(start, cut.last_seq + 1)
+    is_told = log.fault is None or (periods and periods[-1].state == log.fault_state)
+    if log.size >= start or not is_told:
+        state = "valid" if log.fault is None else log.fault_state
         periods.append(
             Period(
-                epoch=epoch, from_seq=start, to_seq=max(size, start), state=state, checkpoint=None,
-                ts_from=first_ts.get(start), ts_to=last_ts, why=fault,
+                epoch=log.epoch, from_seq=start, to_seq=max(log.size, start), state=state, checkpoint=None,
+                ts_from=log.first_ts.get(start), ts_to=log.last_ts, why=log.fault,
             )
         )  # fmt: skip
     return periods
@@ -447,7 +535,10 @@ class _Judge:
         if (numbered := sequence_of(payload)) is not None:
             sender, sequence_number = numbered
             self._sequences.setdefault((who, sender), SequenceNumbers(sequence_number)).add(sequence_number)
-        if self._positions.get((who, f"{stream} {source}")) == position:
+        if src.get("repeat") is True:
+            what = f"{source}: the id {position} was used before for another record; both are recorded"
+            self.findings.append(Finding(code="SDR.REPEAT", stream=stream, seq=seq, what=what))
+        elif self._positions.get((who, f"{stream} {source}")) == position:
             self.findings.append(
                 Finding(code="SDR.REPEAT", stream=stream, seq=seq, what=f"{source} at {position} was recorded twice")
             )
@@ -470,7 +561,7 @@ class _Judge:
                 self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
         for (_, sender), numbers in sorted(self._sequences.items()):
             if numbers.missing:
-                what = f"{numbers.missing} of {SEQUENCE} of {sender} are missing, the first is {numbers.upto + 1}"
+                what = f"{numbers.missing} of {SEQUENCE} of {sender} are missing, the first is {numbers.first_missing}"
                 self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
         self.agents.finish(now)
 

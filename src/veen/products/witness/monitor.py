@@ -152,6 +152,8 @@ class Monitor:
         self._state, self._policy = state, policy
         self._asked: set[tuple[str, bytes, int]] = set()  # questions that were answered well
         self.leaves = 0  # that were read
+        self.heads: dict[str, tuple[int, int]] = {}  # source → leaves read, and leaves that its newest note states
+        self.unanswered: dict[tuple[str, bytes, int], str] = {}  # questions that a source did not answer, and its words
 
     async def poll(self, source: str, session: HubSession) -> list[MonitorFinding]:
         """Read what is new in one source; what is wrong with it. ClientError if it does not answer."""
@@ -179,6 +181,7 @@ class Monitor:
                     rows.append((*place, hub_pk, checkpoint.to_bytes()))
             if finding is not None and len(findings) < _MAX_FINDINGS:
                 findings.append(finding)
+        self.heads[source] = cursor.size, head.size
         if cursor.root() != head.root:
             what = f"the leaves do not have the root that was signed for {head.size} of them"
             return [*findings, MonitorFinding("E.MONITOR.FORKED", source, what, note.to_bytes())]
@@ -247,21 +250,27 @@ class Monitor:
         return None, checkpoint, hub_pk
 
     async def compare(self, source: str, session: HubSession) -> list[MonitorFinding]:
-        """Ask a source for its CHECKPOINTs at positions that other sources list: equal logs give equal roots."""
+        """Ask a source for its CHECKPOINTs at positions that other sources list: equal logs give equal roots.
+
+        A question that the source does not answer is in `unanswered` until a later poll gets an answer.
+        """
         findings: list[MonitorFinding] = []
         for label, upto_seq in self._state.of_other_sources(source):
-            if (source, label, upto_seq) in self._asked:
+            question = source, label, upto_seq
+            if question in self._asked:
                 continue
             try:
                 checkpoint = await session.checkpoint(None, label, upto_seq)
                 hub_pk = session.pin.check_checkpoint(checkpoint, session.epoch_sec).hub_pk
-            except (HubRefused, BadAnswer, ClientError):
+            except (HubRefused, BadAnswer, ClientError) as exc:
+                self.unanswered[question] = str(exc)
                 continue  # asked again with the next poll
+            self.unanswered.pop(question, None)
             finding = _conflict(source, checkpoint, hub_pk, self._state.checkpoint(label, upto_seq))
             if finding is not None:
                 findings.append(finding)
             else:
-                self._asked.add((source, label, upto_seq))
+                self._asked.add(question)
         return findings
 
 

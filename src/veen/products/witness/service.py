@@ -23,7 +23,7 @@ from veen.core.tlog.note import (
 from veen.core.tlog.proof import MAX_REQUEST_BYTES, AddCheckpoint
 from veen.core.tlog.tree import EMPTY_ROOT, check_consistency
 from veen.products.recorder.adapters.http import WebAnswer, WebRequest
-from veen.products.witness.store import WitnessStore
+from veen.products.witness.store import FORK, INCONSISTENT, WitnessStore
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _SIZE: Final = "text/x.tlog.size"
@@ -98,7 +98,7 @@ class WitnessService:
         origin = checkpoint.origin
         newest, same_size = self._store.newest(origin), self._store.at(origin, checkpoint.size)
         if same_size is not None and same_size.checkpoint.root != checkpoint.root:  # two roots for one size: proof
-            self._store.keep("fork", origin, now, body, same_size.note.to_bytes())
+            self._store.keep(FORK, checkpoint, now, body, same_size.note.to_bytes())
             return _text(422, "another root was signed for this size")
         size = 0 if newest is None else newest.checkpoint.size
         if request.old != size:
@@ -107,7 +107,7 @@ class WitnessService:
             root = EMPTY_ROOT if newest is None else newest.checkpoint.root
             check_consistency(size, checkpoint.size, request.path, root, checkpoint.root)
         except TlogProofError as exc:
-            self._store.keep("inconsistent", origin, now, body, None if newest is None else newest.note.to_bytes())
+            self._store.keep(INCONSISTENT, checkpoint, now, body, None if newest is None else newest.note.to_bytes())
             return _text(422, str(exc))
         return None
 

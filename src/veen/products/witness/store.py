@@ -25,7 +25,11 @@ _KEY: Final = "witness.seed"
 _NAME: Final = "witness.name"
 _DATABASE: Final = "witness.db"
 _MAX_NOTES: Final = 65_536  # of each log: older ones prove nothing that the newest does not
-_MAX_EVIDENCE: Final = 1024  # of each log: anybody may send bad requests with a good note
+# Rows of each log and kind. Only the log can sign two roots for one size, so forks have room that nobody else fills.
+# Anybody can send a note of the log with a path that proves nothing: the oldest such row makes room for the next.
+_MAX_EVIDENCE: Final = 1024
+FORK: Final = "fork"
+INCONSISTENT: Final = "inconsistent"
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS notes (
     origin TEXT NOT NULL, size INTEGER NOT NULL, note BLOB NOT NULL, PRIMARY KEY (origin, size)) WITHOUT ROWID;
@@ -103,10 +107,11 @@ class WitnessStore:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # a COMMIT that fails may leave it open or end it
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def newest(self, origin: str) -> SeenNote | None:
         row = self._db.execute(
@@ -129,14 +134,25 @@ class WitnessStore:
             (origin, origin, _MAX_NOTES),
         )
 
-    def keep(self, kind: str, origin: str, at: int, data: bytes, seen: bytes | None) -> bool:
-        """Keep a request that failed with a good signature of the log; whether there was room for it."""
-        count = self._db.execute("SELECT count(*) FROM evidence WHERE origin = ?", (origin,)).fetchone()[0]
-        if count >= _MAX_EVIDENCE:
-            return False
-        self._db.execute(
-            "INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?, ?, ?)", (H(data), origin, kind, at, seen, data)
-        )
+    def keep(self, kind: str, checkpoint: LogCheckpoint, at: int, data: bytes, seen: bytes | None) -> bool:
+        """Keep a request that failed with a good signature of the log; return True if it is kept.
+
+        One row is kept for each kind, size and root: the signed note is the evidence, whatever else the request has.
+        """
+        origin = checkpoint.origin
+        digest = H(b"\0".join((kind.encode(), origin.encode(), str(checkpoint.size).encode(), checkpoint.root)))
+        if self._db.execute("SELECT 1 FROM evidence WHERE digest = ?", (digest,)).fetchone() is not None:
+            return True
+        query = "SELECT count(*) FROM evidence WHERE origin = ? AND kind = ?"
+        if self._db.execute(query, (origin, kind)).fetchone()[0] >= _MAX_EVIDENCE:
+            if kind == FORK:  # the first thousand prove as much as more would
+                return False
+            self._db.execute(
+                "DELETE FROM evidence WHERE digest = (SELECT digest FROM evidence WHERE origin = ? AND kind = ?"
+                " ORDER BY at, digest LIMIT 1)",
+                (origin, kind),
+            )
+        self._db.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)", (digest, origin, kind, at, seen, data))
         return True
 
     def evidence(self) -> list[tuple[str, str, int, bytes | None, bytes]]:

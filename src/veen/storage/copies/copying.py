@@ -24,7 +24,7 @@ from veen.core.hashing import Ht
 from veen.core.objects.identity import canonical_json, read_canonical_json
 from veen.core.objects.receipt import Receipt
 from veen.fs.errors import CorruptError, LinkError, LockedError, StorageError
-from veen.fs.local import File, Fs, OsFs
+from veen.fs.local import TEMPORARY, File, Fs, OsFs
 from veen.storage import frame, layout
 from veen.storage import journal as wal
 from veen.storage.attachments import copy_records
@@ -48,7 +48,6 @@ _OUTER_NOTES: Final = (
     layout.OUTER_PUBLISHED,
     layout.OUTER_SIGNED,
 )  # read in this order: never more published than signed
-_UNFINISHED: Final = ".tmp"
 _MAX_CHUNK: Final = 2**40  # `inflate` needs a bound; a valid summary names the true one
 
 
@@ -195,7 +194,7 @@ def copy_attachments(source: Fs, target: Fs) -> None:
         directory = f"{layout.ATTACHMENTS}/{shard}"
         target.make_dir(directory)
         for name in source.list(directory):
-            if not name.endswith(_UNFINISHED):
+            if not name.endswith(TEMPORARY):
                 _copy_file(source, target, f"{directory}/{name}")
         target.sync_dir(directory)
     copy_records(source, target)

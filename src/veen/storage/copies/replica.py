@@ -15,7 +15,7 @@ from veen.core.errors import FormatError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity, canonical_json, read_canonical_json
 from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
+from veen.fs.local import Fs, target_of
 from veen.storage import layout
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.keys import identity as identities
@@ -74,7 +74,7 @@ def begin_replica(fs: Fs, mark: ReplicaMark, identity: HubIdentity, sig: bytes, 
     own = {layout.LOCK, layout.REPLICA, *layout.DIRECTORIES}
     if read_mark(fs) is not None:  # a beginning that was cut off
         own |= {layout.KEY_MAP, layout.ROOT, layout.IDENTITY_SIG, layout.IDENTITY}
-    names = [name for name in fs.list("") if name.removesuffix(".tmp") not in own]
+    names = [name for name in fs.list("") if target_of(name) not in own]
     if names:
         raise StorageError(f"the directory is not empty: it holds {names[0]}")
     write_mark(fs, mark)

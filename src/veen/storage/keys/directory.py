@@ -57,8 +57,12 @@ class KeyDirFs(OsFs):
 
 def write_private_key(directory: Path, key: SigningKey) -> Path:
     """Put a private key where a hub with `keys_dir` finds it; never over another one."""
-    name = layout.key(key_id_of(key.public)).removeprefix(_PREFIX)
-    return _write_new(directory, name, f"{key.seed.hex()}\n".encode())
+    return _write_new(directory, key_file_name(key.public), f"{key.seed.hex()}\n".encode())
+
+
+def key_file_name(hub_pk: bytes) -> str:
+    """Return the name of the file of a private key, by its public half."""
+    return layout.key(key_id_of(hub_pk)).removeprefix(_PREFIX)
 
 
 def write_birth(directory: Path, key: SigningKey, not_after: int) -> Path:

@@ -39,6 +39,10 @@ class RotationUnderWayError(IdentityError):
         return f"{self.what} {self.until}"
 
 
+class TwoRotationsError(IdentityError, code="E.STORAGE.ROTATIONS"):
+    """Two key.rotate records retire one key, and the private keys of both are here."""
+
+
 def validity_of_next(identity: HubIdentity, hub_ts: int, lead_seconds: int, overlap_seconds: int) -> tuple[int, int]:
     """From when a key that is introduced at hub_ts signs, and until when the present one does.
 
@@ -134,6 +138,13 @@ def finish_rotation(fs: Fs, keys: HubKeys, journaled: Iterable[KeyRotate], root:
     signer = root = root or keys.root
     for body in journaled:
         if body.hub_pk not in public_keys:
+            if body.retired_pk not in (None, identity.current.hub_pk) and body.retired_pk in public_keys:
+                if fs.exists(layout.key(key_id_of(body.hub_pk))):
+                    raise TwoRotationsError(
+                        f"the control journal introduces key {key_id_of(body.hub_pk)} in the place of a key that"
+                        " another record retires: two rotations ran at once; `veen hub key repair DIR` repairs it"
+                    )
+                continue  # void: a repair removed its key
             identity = identity.rotated(
                 body.hub_pk, valid_from=body.valid_from, overlap_until=body.retired_until or body.valid_from
             )

@@ -28,9 +28,21 @@ def is_compressed(fs: Fs, path: str) -> bool:
 
 
 def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
-    """Compress one sealed and retired chunk; the bytes this saved, or None if it is compressed already.
+    """Compress one sealed and retired chunk of a hub at rest; return the bytes this saved, None if it was compressed.
 
     CorruptError if it is damaged: a compressed error would be harder to place.
+    """
+    path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
+    if (packed := pack_chunk(fs, label, chunk)) is None:
+        return None
+    data, saved = packed
+    return saved if replace_chunk(fs, path, data) else None
+
+
+def pack_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> tuple[bytes, int] | None:
+    """Return the compressed bytes of a chunk and how many it saves; None if it is compressed already.
+
+    FileNotFoundError if it is gone, CorruptError if it is damaged.
     """
     path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
     if is_compressed(fs, path):
@@ -44,5 +56,15 @@ def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
     data = zlib.compress(plain, _LEVEL)
     if inflate(data, len(plain), path) != plain:
         raise CorruptError(path, 0, "compression does not give the same bytes back")
+    return data, len(plain) - len(data)
+
+
+def replace_chunk(fs: Fs, path: str, data: bytes) -> bool:
+    """Put the compressed form in the place of a chunk; False if it was erased meanwhile: it must not come back.
+
+    Nothing may remove the chunk while this runs: beside a running hub it runs between two retirements.
+    """
+    if not fs.exists(path):
+        return False
     fs.replace(path, data)
-    return len(plain) - len(data)
+    return True

@@ -3,7 +3,7 @@
 Only whole sealed chunks that were retired are erased, in steps that each leave a directory in order when cut off:
 
     1  receipts and heads are archived, durable beside the chunk
-    2  a retention.drop record is journaled: from here on it is decided
+    2  a retention.drop record is journaled, if the store still is where the plan was: from here on it is decided
     3  the next retirement removes the chunk and marks it in the index, before the journal lets go of the record
 
 Cut off after 1, an archive lies about that the next attempt replaces; after 2, recovery reads the record again and
@@ -13,17 +13,20 @@ heads stay, so every proof can still be made.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from veen.core.errors import MalformedError
-from veen.core.objects.control import RetentionDrop
+from veen.core.objects.control import ControlRecord, RetentionDrop
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
+from veen.storage.control_state import control_records
 from veen.storage.copies import archive
 from veen.storage.index import ChunkRow, Index
 from veen.storage.scan import ScannedEntry, chunk_items
+
+_SUSPICIOUS_SEC: Final = 3600  # two records for a chunk within this time were hardly meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,14 @@ class Erasure:
     chunk: ChunkRow
     what: Literal["payloads", "receipts"]
 
-    def record(self) -> RetentionDrop:
+    def record(self, dropped: int | None) -> RetentionDrop | None:
+        """Return the record of this step, or None if the chunk is not where the plan found it.
+
+        A record does not say which step it is: the second one for a chunk erases its receipts. A plan comes from the
+        index, which is as old as the last retirement, so `dropped` is what `Store.dropped` says at the record's turn.
+        """
+        if dropped != self.chunk.dropped:
+            return None
         return RetentionDrop(
             label=self.label,
             start_seq=self.chunk.start_seq,
@@ -90,13 +100,13 @@ def plan(index: Index, policy: RetentionPolicy, now: int) -> list[Erasure]:
     return steps
 
 
-def prepare(fs: Fs, erasure: Erasure) -> RetentionDrop:
-    """Step 1; returns the record for step 2. CorruptError if the chunk is damaged: nothing damaged is erased."""
+def prepare(fs: Fs, erasure: Erasure) -> None:
+    """Do step 1. CorruptError if the chunk is damaged: nothing damaged is erased."""
     label, chunk = erasure.label, erasure.chunk
     bounds = (label, chunk.start_seq, chunk.end_seq)
     if erasure.what == "receipts":
         _check(archive.items(fs, *bounds, receipts=True), erasure, layout.heads_archive(*bounds))
-        return erasure.record()
+        return
     path = layout.chunk(*bounds)
     try:
         entries = _check(chunk_items(fs, path, label), erasure, path)
@@ -105,7 +115,6 @@ def prepare(fs: Fs, erasure: Erasure) -> RetentionDrop:
     receipts, heads = archive.make(entries)
     fs.replace(layout.receipts_archive(*bounds), receipts)
     fs.replace(layout.heads_archive(*bounds), heads)
-    return erasure.record()
 
 
 def _check(items: Iterable[ScannedEntry], erasure: Erasure, path: str) -> list[ScannedEntry]:
@@ -121,13 +130,72 @@ def _check(items: Iterable[ScannedEntry], erasure: Erasure, path: str) -> list[S
     return entries
 
 
-def apply(fs: Fs, erasures: Iterable[Erasure], journal: Callable[[RetentionDrop], object]) -> int:
-    """Steps 1 and 2 for each; `journal` returns only after the record is durable and applied. Tells how many."""
-    count = 0
+def apply(
+    fs: Fs,
+    erasures: Iterable[Erasure],
+    journal: Callable[[RetentionDrop], object],
+    *,
+    dropped: Callable[[bytes, int], int | None],
+) -> list[Erasure]:
+    """Do steps 1 and 2 for each and return those that were done; the others were done before.
+
+    `dropped` is `Store.dropped`; `journal` returns only after the record is durable and applied.
+    """
+    done = []
     for erasure in erasures:
-        journal(prepare(fs, erasure))
-        count += 1
-    return count
+        place = (erasure.label, erasure.chunk.start_seq)
+        if erasure.record(dropped(*place)) is None:
+            continue
+        prepare(fs, erasure)
+        if (record := erasure.record(dropped(*place))) is not None:
+            journal(record)
+            done.append(erasure)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedReceipts:
+    """A sealed chunk whose receipts were erased, and the two records that say so."""
+
+    label: bytes
+    start_seq: int
+    end_seq: int
+    last_ts: int  # hub_ts of its last entry
+    payloads_at: int  # hub_ts of the record that erased the payloads
+    receipts_at: int  # hub_ts of the record that erased the receipts
+
+    def is_early(self, periods: Periods | None) -> bool:
+        """True if the receipts went before the policy lets them go; without a policy, if both went within an hour."""
+        if periods is None:
+            return self.receipts_at - self.payloads_at < _SUSPICIOUS_SEC
+        return not periods.receipt_sec or self.receipts_at < self.last_ts + periods.receipt_sec
+
+
+def find_erased_receipts(fs: Fs, index: Index) -> list[ErasedReceipts]:
+    """Return the chunks whose receipts were erased, by label; for a hub at rest, whose journal is empty."""
+    drops: dict[tuple[bytes, int], list[ControlRecord]] = {}
+    for _, record in control_records(fs):
+        if isinstance(record.body, RetentionDrop):
+            drops.setdefault((record.body.label, record.body.start_seq), []).append(record)
+    erased = []
+    for label, chunk in index.sealed(dropped=2):
+        records = drops.get((label, chunk.start_seq), [])
+        if len(records) > 1:
+            times = [record.hub_ts for record in records[:2]]
+            erased.append(ErasedReceipts(label, chunk.start_seq, chunk.end_seq, chunk.last_ts, times[0], times[1]))
+    return erased
+
+
+def find_leftovers(fs: Fs, index: Index) -> list[str]:
+    """Return files that were erased and are here again: releases before wrote a chunk back when they compressed it."""
+    paths = []
+    for label, chunk in index.sealed(dropped=2):
+        bounds = (label, chunk.start_seq, chunk.end_seq)
+        if chunk.dropped >= 1:
+            paths.append(layout.chunk(*bounds))
+        if chunk.dropped >= 2:
+            paths.append(layout.receipts_archive(*bounds))
+    return [path for path in paths if fs.exists(path)]
 
 
 def show(index: Index) -> list[LabelRetention]:

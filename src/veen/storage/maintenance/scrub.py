@@ -1,4 +1,4 @@
-"""The scrubber: reads sealed chunks again, slowly and for ever, to find damage before a reader does (DESIGN §3).
+"""The scrubber: reads sealed chunks again, slowly, without an end, to find damage before a reader does (DESIGN §3).
 
 `scrub_step` is the whole of it: given where it stands and how many bytes it may read, it says what it found and
 where it stands then. The thread only adds the clock. Each round begins with the manifest, which tells of chunks that
@@ -64,6 +64,8 @@ def scrub_step(fs: Fs, index: Index, state: ScrubState, budget: int) -> tuple[Sc
             now = index.chunk_at(chunk.label_row, chunk.start_seq)
             if now is not None and not now.dropped:  # otherwise the retention policy took it a moment ago
                 findings.append(LogFinding(path, 0, "missing", "the file is missing"))
+        except OSError as exc:  # a bad sector is what a scrubber is for; the next chunk may be good
+            findings.append(LogFinding(path, state.offset, "entry", f"cannot be read: {exc.strerror or exc}"))
         state = _rewound(state, label_row=chunk.label_row, start_seq=chunk.start_seq, chunks=state.chunks + 1)
     return state, findings
 
@@ -92,7 +94,7 @@ def _read_on(fs: Fs, label: bytes, chunk: ChunkRow, path: str, state: ScrubState
 
 
 class Scrubber:
-    """A thread that reads at most `bytes_per_second`, on average, and reports what it finds."""
+    """Reads at most `bytes_per_second`, on average, and reports what it finds; `run` is for a thread of its own."""
 
     def __init__(
         self,
@@ -106,18 +108,15 @@ class Scrubber:
         self._fs, self._report, self._idle = fs, report, idle_sec
         self.rate = bytes_per_second  # any thread may replace it; 0: nothing is read
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="veen-scrubber", daemon=True)
+        self._state = ScrubState()  # owned by the thread that runs
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
+    def halt(self) -> None:
+        """Have `run` return soon; from any thread."""
         self._stop.set()
-        self._thread.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Read until `halt`. Whoever calls it again after an error goes on with the chunk that it was at."""
         index = Index(self._fs)  # a thread needs its own connection
-        state = ScrubState()
         try:
             while not self._stop.is_set():
                 rate = self.rate
@@ -125,8 +124,9 @@ class Scrubber:
                     self._stop.wait(_REST_SEC)
                     continue
                 began = time.monotonic()
-                before, rounds = state.bytes, state.rounds
-                state, findings = scrub_step(self._fs, index, state, max(1, int(rate * _TICK_SEC)))
+                before, rounds = self._state.bytes, self._state.rounds
+                state, findings = scrub_step(self._fs, index, self._state, max(1, int(rate * _TICK_SEC)))
+                self._state = state
                 self._report(state, findings)
                 # A compressed chunk may be larger than the budget of a step: what was read too much is waited for.
                 pause = (state.bytes - before) / rate - (time.monotonic() - began)

@@ -61,6 +61,7 @@ class DirectoryComparison:
     proven: tuple[ProvenEquivocation, ...]
     findings: tuple[LogFinding, ...]
     compared: tuple[Coverage, ...]
+    reservations: tuple[Reason, ...] = ()  # of the caller, who knows more than the directories
 
     @property
     def verdict(self) -> Verdict:
@@ -70,7 +71,7 @@ class DirectoryComparison:
             for proof in self.proven
         ]
         reasons += [Reason(Because.EVIDENCE, str(finding)) for finding in self.findings if finding.is_evidence]
-        return Verdict.of(self.compared, reasons)
+        return Verdict.of(self.compared, (*self.reservations, *reasons))
 
     @property
     def ok(self) -> bool:

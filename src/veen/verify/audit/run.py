@@ -82,6 +82,7 @@ class AuditResult:
     witnesses: WitnessVerdict | None = None  # what the witnesses of a policy vouch for; None: not asked, or they do not
     compared: tuple[Coverage, ...]  # by label: how far it was read, and how far it goes by whose word
     inputs: Mapping[str, Any]  # all options that what was found depends on: an audit goes on only from equal ones
+    reservations: tuple[Reason, ...] = ()  # of the caller, who knows more than the log
 
     @property
     def verdict(self) -> Verdict:
@@ -90,7 +91,8 @@ class AuditResult:
         for finding in self.findings:
             if finding.severity == "error" or finding.code == "unverified":
                 by_code.setdefault(finding.code, []).append(finding)
-        return Verdict.of(self.compared, (_reason(code, found_here) for code, found_here in by_code.items()))
+        findings = (_reason(code, found_here) for code, found_here in by_code.items())
+        return Verdict.of(self.compared, (*self.reservations, *findings))
 
     @property
     def ok(self) -> bool:

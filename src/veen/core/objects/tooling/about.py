@@ -27,9 +27,13 @@ class StatusResponse(Map, kind="status response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotateKeyRequest(Map, kind="rotate_key request"):
-    """A new key joins; the present one stays valid for `overlap_sec` seconds after that (spec §8.4)."""
+    """A new key joins; the present one stays valid for `overlap_sec` seconds after that (spec §8.4).
+
+    A request with the `request_id` of an earlier one is answered with the record of that one, and changes nothing.
+    """
 
     overlap_sec: Uint
+    request_id: Bytes32 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,15 @@ from veen.core.wire import Bytes32, Length, Map, Part, Uint
 class AnchorRequest(Map, kind="anchor request"):
     """Anchor a checkpoint, of the whole label if no `upto_seq` is given (D-104).
 
-    With `backend` and `anchor_ref` somebody has done so elsewhere, and the hub only records it.
+    With `backend` and `anchor_ref` somebody has done so elsewhere, and the hub only records it. A request with the
+    `request_id` of an earlier one is answered with the record of that one, and changes nothing.
     """
 
     label: Bytes32
     upto_seq: Uint | None = None
     backend: str | None = None
     anchor_ref: bytes | None = None
+    request_id: Bytes32 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,32 @@
 """A small HTTP/1.1 listener for sources that push: h11 reads the protocol, a handler answers requests.
 
-Bounds: 16 MiB for a body, also after gzip; 64 connections; 30 seconds for a request to arrive.
+Bounds: 16 MiB for a body, also after gzip; 256 connections, of which one address has at most a quarter; 30 seconds for
+a request to arrive. A connection beyond them is answered with 503 and closed, so that no address shuts out the others.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from typing import Any, Final
 
 from veen.client.errors import LocalError
+from veen.hub.api.access import network_of
+from veen.hub.http.shares import Shares
 from veen.products.recorder.sink import SpoolSink
+from veen.query.canonical import Json
 
 _MAX_BODY: Final = 16 * 1024 * 1024
-_MAX_CONNECTIONS: Final = 64
+_MAX_CONNECTIONS: Final = 256
+_ADDRESS_PERCENT: Final = 25  # of the connections, for one address
+_TURNED_AWAY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
 _SECONDS: Final = 30.0
 _CHUNK: Final = 65_536
 
@@ -30,6 +39,9 @@ class WebRequest:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    peer: str = ""  # the address of the sender
+    certificate: bytes | None = None  # that the sender showed, as DER
+    notes: dict[str, Any] = field(default_factory=dict)  # what a handler keeps about the connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +55,20 @@ class WebAnswer:
 Handler = Callable[[WebRequest], Awaitable[WebAnswer]]
 
 
-def is_authorized(request: WebRequest, token: str | None) -> bool:
-    """Whether the request has the bearer token, if one is demanded."""
+Tokens = str | Sequence[str] | None
+
+
+def is_authorized(request: WebRequest, tokens: Tokens) -> bool:
+    """Return True if the request has one of the bearer tokens, or none is demanded."""
+    return tokens is None or token_of(request, tokens) is not None
+
+
+def token_of(request: WebRequest, tokens: Tokens) -> str | None:
+    """Return the bearer token that the request has, if it is one of these."""
     token_text = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return token is None or compare_digest(token_text.encode(), token.encode())
+    options = () if tokens is None else (tokens,) if isinstance(tokens, str) else tokens
+    matches = [token for token in options if compare_digest(token_text.encode(), token.encode())]
+    return matches[0] if matches else None
 
 
 class _Refused(Exception):
@@ -61,18 +83,23 @@ class WebListener:
     def __init__(self, host: str, port: int, handler: Handler, *, tls: ssl.SSLContext | None = None) -> None:
         self._host, self.port, self._handler, self._tls = host, port, handler, tls
         self.ready = asyncio.Event()
-        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._slots = Shares(_MAX_CONNECTIONS, _ADDRESS_PERCENT)
 
     async def run(self) -> None:
         import h11  # of the extra `recorder`
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            address = network_of(writer.get_extra_info("peername"))
+            if not self._slots.take(address, 1):
+                writer.write(_TURNED_AWAY)
+                writer.close()
+                return
             try:
-                async with self._slots:
-                    await self._connection(h11, reader, writer)
+                await self._connection(h11, reader, writer)
             except (ConnectionError, ssl.SSLError, TimeoutError):
                 pass  # the sender went away: it has no answer, so it sends again
             finally:
+                self._slots.give_back(address, 1)
                 writer.close()
 
         server = await asyncio.start_server(serve, self._host, self.port, ssl=self._tls)
@@ -83,13 +110,17 @@ class WebListener:
 
     async def _connection(self, h11: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER)
+        peer = str((writer.get_extra_info("peername") or ("",))[0])
+        tls = writer.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        notes: dict[str, Any] = {}
         while True:
             try:
                 async with asyncio.timeout(_SECONDS):
                     request = await self._request(h11, connection, reader, writer)
                 if request is None:
                     return
-                answer = await self._handler(request)
+                answer = await self._handler(replace(request, peer=peer, certificate=certificate, notes=notes))
             except _Refused as exc:
                 answer = exc.answer
             except LocalError as exc:  # a full disk: the sender keeps its records and tries again
@@ -157,7 +188,7 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
 class PushSource(ABC):
     """A source that senders push to over HTTP. Subclasses answer requests."""
 
-    def __init__(self, host: str, port: int, *, token: str | None, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int, *, token: Tokens, tls: ssl.SSLContext | None) -> None:
         self._token = token
         self._listener = WebListener(host, port, self._handle, tls=tls)
         self._sink: SpoolSink | None = None
@@ -177,6 +208,18 @@ class PushSource(ABC):
     async def _handle(self, request: WebRequest) -> WebAnswer:
         assert self._sink is not None  # noqa: S101 - set before the listener runs
         return await self._answer(request, self._sink)
+
+    def _about(self, request: WebRequest, sink: SpoolSink) -> dict[str, Json]:
+        """Return what is known of a sender: its address, and the certificate or the token that it showed."""
+        about: dict[str, Json] = {}
+        if (peer := request.peer if sink.redactor is None else sink.redactor.name(request.peer)) is not None:
+            about["peer"] = peer
+        token = token_of(request, self._token)
+        if request.certificate is not None:
+            about["sender"] = f"cert:{hashlib.sha256(request.certificate).hexdigest()[:16]}"
+        elif token is not None:
+            about["sender"] = f"token:{sink.digest(token.encode())[:16]}"
+        return about
 
     @abstractmethod
     async def _answer(self, request: WebRequest, sink: SpoolSink) -> WebAnswer: ...

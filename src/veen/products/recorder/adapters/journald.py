@@ -2,38 +2,51 @@
 
 import asyncio
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from veen.client.errors import LocalError
 from veen.products.recorder.events import SourceRecord
+from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json
 
 _MAX_LINE: Final = 16 * 1024 * 1024
+_MAX_HEAD: Final = 65_536  # bytes that are kept of a line that is no entry
+_CHUNK: Final = 262_144
+_CURSOR: Final = re.compile(rb'"__CURSOR"\s*:\s*"([^"\\]{1,1024})"')
 
 
-def record_of_entry(entry: dict[str, Any], *, now: int, host: str) -> SourceRecord:
-    """An entry of `journalctl -o json`. Fields that are no text come as lists of numbers: they are kept as they are."""
+def record_of_entry(
+    entry: dict[str, Any], *, now: int, host: str, redactor: Redactor | None = None, raw: bytes = b""
+) -> SourceRecord:
+    """An entry of `journalctl -o json`. Fields that are no text come as lists of numbers: they are kept as they are.
+
+    `raw`: a line that is no entry, in place of its fields.
+    """
+    fields: dict[str, Json] = {name: value for name, value in entry.items() if not name.startswith("__")}
+    payload, openings = redact(redactor, fields, raw, is_parsed=not raw)
 
     def first(*names: str, default: str) -> str:
-        return next((value for name in names if isinstance(value := entry.get(name), str) and value), default)
+        return next((value for name in names if isinstance(value := payload.get(name), str) and value), default)
 
-    stamp = entry.get("_SOURCE_REALTIME_TIMESTAMP") or entry.get("__REALTIME_TIMESTAMP")
+    stamp = payload.get("_SOURCE_REALTIME_TIMESTAMP") or entry.get("__REALTIME_TIMESTAMP")
     seconds = int(stamp) // 1_000_000 if isinstance(stamp, str) and stamp.isdigit() else now
     machine = first("_HOSTNAME", default=host)
     unit = first("_SYSTEMD_UNIT", default="")
-    payload: dict[str, Json] = {name: value for name, value in entry.items() if not name.startswith("__")}
+    cursor = entry.get("__CURSOR")
     return SourceRecord(
         subject=first("_AUDIT_LOGINUID", "_UID", "SYSLOG_IDENTIFIER", default="journal"),
         event_type=first("SYSLOG_IDENTIFIER", "_COMM", "_TRANSPORT", default="journal"),
         origin=f"{machine}/{unit}" if unit else machine,
         time=seconds,
         payload=payload,
-        position=str(entry.get("__CURSOR", "")),
-        key=str(entry.get("__CURSOR", "")) or None,
+        position=str(cursor or ""),
+        key=str(cursor) if cursor else None,
         source_time=stamp if isinstance(stamp, str) else None,
+        openings=openings,
     )
 
 
@@ -55,12 +68,12 @@ class JournaldSource:
             command.append("--follow")
         command += [f"--after-cursor={sink.position}"] if sink.position else ["--no-tail"] if self._follow else []
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=_MAX_LINE
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         try:
-            while line := await process.stdout.readline():
-                await sink.put([self._record(line, sink)])
+            async for lines in _batches(process.stdout):
+                await sink.put([self._record(*line, sink) for line in lines])
             errors = await process.stderr.read() if process.stderr is not None else b""
             if await process.wait():
                 raise LocalError(f"{self._program} ended: {errors.decode(errors='replace').strip()[-300:]}")
@@ -70,11 +83,34 @@ class JournaldSource:
                 await process.wait()
 
     @staticmethod
-    def _record(line: bytes, sink: SpoolSink) -> SourceRecord:
+    def _record(line: bytes, size: int, sink: SpoolSink) -> SourceRecord:
         try:
-            entry = json.loads(line)
+            entry = json.loads(line) if size == len(line) else None
         except ValueError:
             entry = None
-        if not isinstance(entry, dict):
-            entry = {"MESSAGE": line.decode(errors="backslashreplace"), "malformed": "not a JSON object"}
-        return record_of_entry(entry, now=sink.now(), host=sink.host)
+        if isinstance(entry, dict):
+            return record_of_entry(entry, now=sink.now(), host=sink.host, redactor=sink.redactor)
+        why = "not a JSON object" if size == len(line) else f"an entry of {size} bytes, above {_MAX_LINE}"
+        cursor = _CURSOR.search(line)  # journalctl writes it first, so reading goes on behind the entry
+        fields: dict[str, Any] = {"MESSAGE": line[:_MAX_HEAD].decode(errors="backslashreplace"), "malformed": why}
+        if cursor is not None:
+            fields["__CURSOR"] = cursor[1].decode(errors="replace")
+        return record_of_entry(fields, now=sink.now(), host=sink.host, redactor=sink.redactor, raw=line)
+
+
+async def _batches(stream: asyncio.StreamReader) -> AsyncIterator[list[tuple[bytes, int]]]:
+    """Yield the lines that are there, each with its size. Of a line above the bound only the beginning is kept."""
+    rest, size = bytearray(), 0
+    while chunk := await stream.read(_CHUNK):
+        batch: list[tuple[bytes, int]] = []
+        at = 0
+        while (end := chunk.find(b"\n", at)) >= 0:
+            rest += chunk[at : min(end, at + _MAX_LINE - len(rest))]
+            batch.append((bytes(rest), size + end - at))
+            rest, size, at = bytearray(), 0, end + 1
+        rest += chunk[at : at + _MAX_LINE - len(rest)]
+        size += len(chunk) - at
+        if batch:
+            yield batch
+    if size:
+        yield [(bytes(rest), size)]

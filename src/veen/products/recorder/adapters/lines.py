@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
-from veen.products.recorder.events import SourceRecord, json_line
+from veen.products.recorder.events import SourceRecord, json_object, text_of
 from veen.products.recorder.fields import Selectors
+from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 
 _BATCH: Final = 256
@@ -13,10 +14,21 @@ _MAX_LINE: Final = 4 * 1024 * 1024  # a longer line comes in pieces of this size
 
 
 def record_of_line(
-    data: bytes, selectors: Selectors, *, origin: str, position: str, now: int, key: str | None = None
+    data: bytes,
+    selectors: Selectors,
+    *,
+    origin: str,
+    position: str,
+    now: int,
+    key: str | None = None,
+    redactor: Redactor | None = None,
+    shown_position: str | None = None,
 ) -> SourceRecord:
     """A line of text or JSON as a record."""
-    value = json_line(data)
+    parsed = json_object(data)
+    value, openings = redact(
+        redactor, {"message": text_of(data)} if parsed is None else parsed, data, is_parsed=parsed is not None
+    )
     when, stamp = selectors.when(value, now)
     return SourceRecord(
         subject=selectors.pick(selectors.subject, value, "unknown"),
@@ -27,6 +39,8 @@ def record_of_line(
         position=position,
         key=key,
         source_time=stamp,
+        shown_position=shown_position,
+        openings=openings,
     )
 
 
@@ -48,8 +62,11 @@ class Lines:
                 data = line.rstrip(b"\r\n")
                 if number > last_number and data:
                     records.append(
-                        record_of_line(data, self._selectors, origin=sink.host, position=str(number), now=sink.now())
-                    )
+                        record_of_line(
+                            data, self._selectors, origin=sink.host, position=str(number), now=sink.now(),
+                            redactor=sink.redactor,
+                        )
+                    )  # fmt: skip
             await sink.put(records)
 
     async def _batches(self) -> AsyncIterator[list[bytes]]:

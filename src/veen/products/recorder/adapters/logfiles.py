@@ -1,9 +1,11 @@
 """The files of one log: the present one, those that it was rotated to, and how far each was read.
 
-A file is known by device, inode and two fingerprints: a hash of its first bytes, and one of the last bytes that were
-read. So it is recognised under another name, compressed, or as a copy (copytruncate), and an inode that was given to
-another file is noticed. Each turn looks at all files and reads what is behind the known place of each, oldest first:
-how many times the log was rotated since the last turn does not matter.
+A file is known by device, inode, generation and two fingerprints: a hash of its first bytes, and one of the last bytes
+that were read. So it is recognised under another name, compressed, or as a copy (copytruncate). The generation tells a
+file from an earlier one with the same inode (FS_IOC_GETVERSION, or else the time of birth). A file that was empty when
+it was looked at has no fingerprint: if it is gone, or if nobody can say that it is the same file, then lines may be
+missing, and nobody knows how many. Each turn looks at all files and reads what is behind the known place of each,
+oldest first: how many times the log was rotated since the last turn does not matter.
 
 Two durable values say where reading continues. The position of the last record names its file and offset. The table of
 all files is written down before lines of another file are taken, so a position only adds to the table before it.
@@ -13,6 +15,9 @@ writer that has begun a new file is done with the old one, so its lines are read
 """
 
 import bz2
+import ctypes
+import fcntl
+import functools
 import gzip
 import hashlib
 import json
@@ -20,6 +25,8 @@ import lzma
 import os
 import re
 import stat
+import struct
+import sys
 import threading
 import time
 import zlib
@@ -39,7 +46,13 @@ _SETTLED_NS: Final = 1_000_000_000  # a file that did not change for so long is 
 _DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, OSError)  # of a compressed file
 _PACKED: Final[dict[str, Callable[..., object]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
-FileId = tuple[int, int]  # device and inode
+_LONG_BYTES: Final = struct.calcsize("l")
+_GETVERSION: Final = 0x80007601 | _LONG_BYTES << 16  # FS_IOC_GETVERSION of Linux
+_AT_EMPTY_PATH: Final = 0x1000
+_STATX_BTIME: Final = 0x800
+_STATX_BTIME_AT: Final = 80  # where stx_btime stands in struct statx
+
+FileId = tuple[int, int, int]  # device, inode and generation; generation 0: not known
 
 
 class NamesChanged(Exception):
@@ -52,6 +65,7 @@ class Place:
 
     device: int
     inode: int
+    generation: int = 0
     offset: int = 0
     head_bytes: int = 0
     head: str = ""
@@ -60,33 +74,44 @@ class Place:
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
-        """Earlier positions have no fingerprint of the last bytes."""
+        """Earlier positions have no fingerprint of the last bytes, or no generation."""
         fields = (text or "").split(":")
-        if len(fields) not in (5, 7):
+        if len(fields) not in (5, 7, 8):
             return None
+        head, last, *generation = *fields[4:5], *(fields[6:7] or [""]), *fields[7:]
         try:
             device, inode, offset, head_bytes = map(int, fields[:4])
-            last_bytes = int(fields[5]) if len(fields) == 7 else 0
+            last_bytes = int(fields[5]) if len(fields) > 5 else 0
+            return cls(device, inode, int(*generation), offset, head_bytes, head, last_bytes, last)
         except ValueError:
             return None
-        return cls(device, inode, offset, head_bytes, fields[4], last_bytes, fields[6] if len(fields) == 7 else "")
 
     def __str__(self) -> str:
         fields = (self.device, self.inode, self.offset, self.head_bytes, self.head, self.last_bytes, self.last)
-        return ":".join(map(str, fields))
+        return ":".join(map(str, (*fields, self.generation)))
+
+    @property
+    def shown(self) -> str:
+        """The place as events say it: without fingerprints, which are hashes of lines that rules may hide."""
+        return f"{self.device}:{self.inode}:{self.offset}"
 
     @property
     def file_id(self) -> FileId:
-        return self.device, self.inode
+        return self.device, self.inode, self.generation
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A row of the table: how far a file was read, its name and size when it was looked at last."""
+    """A row of the table: how far a file was read; its name, size and time when it was looked at last."""
 
     place: Place
     name: str
     size: int
+    written_ns: int = 0  # when it was written last; 0: not known
+
+    @property
+    def has_fingerprint(self) -> bool:
+        return bool(self.place.head_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +147,12 @@ class ListedFile:
     inode: int
     size: int  # on disk
     changed_ns: int
+    generation: int = 0
+    written_ns: int = 0
 
     @property
     def file_id(self) -> FileId:
-        return self.device, self.inode
+        return self.device, self.inode, self.generation
 
     @property
     def is_packed(self) -> bool:
@@ -150,6 +177,20 @@ class LogDirectory:
     def status(self, path: Path) -> os.stat_result:
         return path.stat()
 
+    def generation(self, path: Path, status: os.stat_result) -> int:
+        """Return the generation of the file that has this status; NamesChanged if another one has its name now."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except PermissionError:
+            return 0
+        try:
+            present = os.fstat(descriptor)
+            if (present.st_dev, present.st_ino) != (status.st_dev, status.st_ino):
+                raise NamesChanged
+            return generation_of(descriptor)
+        finally:
+            os.close(descriptor)
+
     def open(self, path: Path) -> BinaryIO:
         unpack = _PACKED.get(path.suffix)
         return cast(BinaryIO, unpack(path, "rb")) if unpack else path.open("rb")
@@ -159,6 +200,31 @@ class LogDirectory:
             file.seek(offset)
             return file.read1(size)  # what precedes a damaged part comes first
         return os.pread(file.fileno(), size, offset)  # past the buffer of the object: a file may be truncated
+
+
+def generation_of(descriptor: int) -> int:
+    """Return a number that no later file with the same inode has; 0 if the file system tells none."""
+    try:
+        data = fcntl.ioctl(descriptor, _GETVERSION, bytes(_LONG_BYTES))
+        return int.from_bytes(data[:4], sys.byteorder) or _birth_of(descriptor)
+    except OSError:
+        return _birth_of(descriptor)
+
+
+def _birth_of(descriptor: int) -> int:
+    """Return the time of birth in ns, by statx(2); 0 if it is not known."""
+    statx = getattr(_libc(), "statx", None)
+    buffer = ctypes.create_string_buffer(256)
+    if statx is None or statx(descriptor, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer):
+        return 0
+    (mask,) = struct.unpack_from("I", buffer.raw, 0)
+    seconds, nanos = struct.unpack_from("qI", buffer.raw, _STATX_BTIME_AT)
+    return seconds * 1_000_000_000 + nanos if mask & _STATX_BTIME else 0
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _is_packed(name: str) -> bool:
@@ -267,6 +333,7 @@ class LogFiles:
         self._heads: dict[FileId, bytes] = {}  # the first bytes of files that this process has read
         self._copies: dict[FileId, FileId] = {}  # files that are copies of the present one so far
         self._compared: set[ListedFile] = set()  # recognised, and unchanged for long
+        self._generations: dict[ListedFile, int] = {}  # of files that did not change for long
         self._listed_names: dict[str, int] = {}  # of the last listing
         self._unreadable: set[FileId] = set()  # were reported
         self._mutex = threading.Lock()
@@ -277,16 +344,16 @@ class LogFiles:
     def _restore(self, table: str | None, place: Place | None) -> None:
         if table is not None:
             written = json.loads(table)
-            for text, name, size in written["files"]:
+            for text, name, size, *written_ns in written["files"]:
                 if (row := Place.parse(text)) is not None:
-                    self._rows[row.file_id] = FileState(row, name, size)
+                    self._rows[row.file_id] = FileState(row, name, size, *written_ns)
             self._gone = [gone for text in written["gone"] if (gone := Place.parse(text)) is not None]
             if written["position"] == self._position:
                 return
         if place is not None:
             row_before = self._rows.get(place.file_id)
-            name, size = (row_before.name, row_before.size) if row_before else (self._path.name, 0)
-            self._rows[place.file_id] = FileState(place, name, max(size, place.offset))
+            before = row_before or FileState(place, self._path.name, 0)
+            self._rows[place.file_id] = replace(before, place=place, size=max(before.size, place.offset))
             self._reading = place.file_id
 
     def close(self) -> None:
@@ -349,10 +416,40 @@ class LogFiles:
             except FileNotFoundError:
                 raise NamesChanged from None
             if stat.S_ISREG(status.st_mode):
-                listing.append(ListedFile(name, status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns))
+                listing.append(self._listed(folder / name, status))
         if len({listed.file_id for listed in listing}) < len(listing):  # renamed while the sizes were taken
             raise NamesChanged
         return listing[::-1]
+
+    def _listed(self, path: Path, status: os.stat_result) -> ListedFile:
+        listed = ListedFile(
+            path.name, status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns, written_ns=status.st_mtime_ns
+        )
+        generation = self._generations.get(listed)  # without it: a file that did not change for long has the same one
+        if generation is None:
+            try:
+                generation = self._directory.generation(path, status)
+            except FileNotFoundError:
+                raise NamesChanged from None
+        if listed.is_settled:
+            self._generations[listed] = generation
+        return replace(listed, generation=generation)
+
+    def _adopt(self, listing: list[ListedFile]) -> None:
+        """Give rows of an earlier release, which have no generation, that of the file with their inode."""
+        by_inode = {(file.device, file.inode, 0): file for file in listing if file.generation}
+        if not any(file_id in by_inode for file_id in self._rows):
+            return
+        rows: dict[FileId, FileState] = {}
+        for file_id, state in self._rows.items():
+            listed = by_inode.get(file_id)
+            if listed is not None and state.has_fingerprint:
+                place = replace(state.place, generation=listed.generation)
+                rows[place.file_id] = replace(state, place=place)
+                self._reading = place.file_id if self._reading == file_id else self._reading
+            else:
+                rows[file_id] = state
+        self._rows = rows
 
     def _open(self, listed: ListedFile) -> _Content:
         """The file that was listed, and not another one that has its name now."""
@@ -360,8 +457,7 @@ class LogFiles:
             file = self._directory.open(self._path.resolve().with_name(listed.name))
         except FileNotFoundError:
             raise NamesChanged from None
-        status = os.fstat(file.fileno())
-        if (status.st_dev, status.st_ino) != listed.file_id:
+        if _id_of(file) != listed.file_id:
             file.close()
             raise NamesChanged
         return _Content(file, self._directory, None if listed.is_packed else listed.size)
@@ -372,10 +468,15 @@ class LogFiles:
         """Bring the table up to date: a row for each file, and what became of those that are not there."""
         contents: dict[FileId, _Content] = {}
         steps: list[Step] = []
+        self._adopt(listing)
         try:
             rows, unknown = self._same_files(listing, contents, steps)
             filled = {
-                f.file_id for f in unknown if f.file_id in self._rows and not self._rows[f.file_id].place.head_bytes
+                listed.file_id
+                for listed in unknown
+                if (state := self._rows.get(listed.file_id)) is not None
+                and not state.has_fingerprint
+                and (listed.generation or self._holds(listed))  # it is certain that it is the same file
             }
             missing = [state for file_id, state in self._rows.items() if file_id not in rows.keys() | filled]
             found_again: set[Place] = set()
@@ -385,13 +486,21 @@ class LogFiles:
                 place, origins = self._place_of(listing, at, rows, missing, contents)
                 found_again.update(origins)
                 if place is not None:
-                    rows[listed.file_id] = FileState(place, listed.name, listed.size)
+                    rows[listed.file_id] = FileState(place, listed.name, listed.size, listed.written_ns)
             if (missing or unknown) and self._names() != self._listed_names:
                 raise NamesChanged  # a copy that was made before its origin was truncated may not be listed
         finally:
             for content in contents.values():
                 content.file.close()
         newest = next(reversed(self._rows), None)
+        if not unknown:  # a file that is new may be a copy that has the lines
+            steps += [
+                LinesMissing(
+                    f"{listed.name}: an unknown number of lines may be missing: it was empty, written and empty"
+                )
+                for listed in listing
+                if self._was_emptied(listed)
+            ]
         for state in missing:
             if state.place not in found_again and (
                 state.place.file_id == newest or (state.size > state.place.offset and not _is_packed(state.name))
@@ -399,13 +508,29 @@ class LogFiles:
                 steps.append(LinesMissing(_reason(state, listing)))
         gone = [*self._gone, *(state.place for state in missing if state.place.head_bytes)][-_MAX_GONE:]
         ordered = {listed.file_id: rows[listed.file_id] for listed in listing if listed.file_id in rows}
-        is_changed = self._is_first or gone != self._gone or list(ordered) != list(self._rows)
+        is_changed = (
+            self._is_first
+            or gone != self._gone
+            or list(ordered) != list(self._rows)
+            or any(not state.has_fingerprint and state != self._rows[file_id] for file_id, state in ordered.items())
+        )
         yield from steps
         self._rows, self._gone, self._is_first = ordered, gone, False
         self._compared = {listed for listed in listing if listed.is_settled and listed.file_id in rows}
+        self._generations = {replace(listed, generation=0): listed.generation for listed in self._compared}
         self._heads = {file_id: head for file_id, head in self._heads.items() if file_id in rows}
         if is_changed:
             yield self._table()
+
+    def _was_emptied(self, listed: ListedFile) -> bool:
+        """True if a file that is empty was empty at the last look as well, and was written meanwhile."""
+        state = self._rows.get(listed.file_id)
+        return (
+            state is not None
+            and not state.has_fingerprint
+            and listed.size == state.size == 0
+            and 0 < state.written_ns < listed.written_ns
+        )
 
     def _same_files(
         self, listing: list[ListedFile], contents: dict[FileId, _Content], steps: list[Step]
@@ -416,7 +541,7 @@ class LogFiles:
         for listed in listing:
             state = self._rows.get(listed.file_id)
             if state is not None and listed in self._compared:
-                rows[listed.file_id] = replace(state, name=listed.name, size=listed.size)
+                rows[listed.file_id] = _seen_again(state, listed)
                 continue
             try:
                 contents[listed.file_id] = content = self._open(listed)
@@ -431,7 +556,7 @@ class LogFiles:
                 if not state.place.head_bytes and content.window(0, 1):
                     unknown.add(listed)  # it was empty until now, or its inode was given to another file
                 else:
-                    rows[listed.file_id] = replace(state, name=listed.name, size=listed.size)
+                    rows[listed.file_id] = _seen_again(state, listed)
             else:
                 unknown.add(listed)
         return rows, unknown
@@ -498,7 +623,7 @@ class LogFiles:
         return False
 
     def _table(self) -> TableChanged:
-        rows = [[str(state.place), state.name, state.size] for state in self._rows.values()]
+        rows = [[str(state.place), state.name, state.size, state.written_ns] for state in self._rows.values()]
         gone = [str(place) for place in self._gone]
         self._reading = None
         return TableChanged(json.dumps({"position": self._position, "files": rows, "gone": gone}))
@@ -509,12 +634,11 @@ class LogFiles:
         """Read the newest file of the last turn to its end if it has no name any more but is open here."""
         if self._held is None:
             return
-        status = os.fstat(self._held.fileno())
-        file_id = status.st_dev, status.st_ino
+        file_id = _id_of(self._held)
         state = self._rows.get(file_id)
         if state is None or file_id in {listed.file_id for listed in listing}:
             return
-        content = _Content(self._held, self._directory, status.st_size)
+        content = _Content(self._held, self._directory, os.fstat(self._held.fileno()).st_size)
         if content.continues(state.place):
             yield from self._lines(content, state, is_over=True)
 
@@ -524,10 +648,7 @@ class LogFiles:
         self._held = file
 
     def _holds(self, listed: ListedFile) -> bool:
-        if self._held is None:
-            return False
-        status = os.fstat(self._held.fileno())
-        return (status.st_dev, status.st_ino) == listed.file_id
+        return self._held is not None and _id_of(self._held) == listed.file_id
 
     def _read(self, listed: ListedFile, newer: list[ListedFile]) -> Iterator[Step]:
         """Read a file from its place on; the last line may be unfinished as long as no newer file has lines."""
@@ -599,6 +720,15 @@ class LogFiles:
                 self._rows[file_id] = replace(self._rows[file_id], place=place)
             if not chunk:
                 return
+
+
+def _id_of(file: BinaryIO) -> FileId:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, generation_of(file.fileno())
+
+
+def _seen_again(state: FileState, listed: ListedFile) -> FileState:
+    return replace(state, name=listed.name, size=listed.size, written_ns=listed.written_ns)
 
 
 def _reason(state: FileState, listing: list[ListedFile]) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from veen.client.errors import LocalError
 from veen.client.home import read_secret
+from veen.hub.process.settings import is_loopback
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.sink import Adapter
 
@@ -73,11 +74,42 @@ class SourceConfig:
             time=self.text("time", base.time),
         )
 
-    def token(self) -> str | None:
-        """The bearer token that senders must show, from a file that is the owner's alone."""
+    def tokens(self) -> tuple[str, ...] | None:
+        """Return the bearer tokens of which senders must show one: the lines of a file that is the owner's alone."""
         if "token_file" not in self.options:
             return None
-        return read_secret(Path(self.text("token_file")), _MAX_TOKEN).decode(errors="replace").strip()
+        text = read_secret(Path(self.text("token_file")), _MAX_TOKEN).decode(errors="replace")
+        tokens = tuple(line.strip() for line in text.splitlines() if line.strip())
+        if not tokens:
+            raise SourceInvalid(f"source {self.id!r}: token_file has no token")
+        return tokens
+
+    def secret(self) -> bytes | None:
+        """Return the secret that GitHub signs its requests with, from a file that is the owner's alone."""
+        if "secret_file" not in self.options:
+            return None
+        secret = read_secret(Path(self.text("secret_file")), _MAX_TOKEN).strip()
+        if not secret:
+            raise SourceInvalid(f"source {self.id!r}: secret_file is empty")
+        return secret
+
+    def check_open(self, *, is_encrypted: bool, has_credential: bool) -> None:
+        """Refuse a listener beyond loopback that anybody can write to or read along, as the hub does (D-67)."""
+        host, _ = self.address(0)
+        if is_loopback(host) or self.flag("open_to_anybody", False) or (is_encrypted and has_credential):
+            return
+        lacks = [
+            name
+            for name, is_there in (
+                ("TLS (cert and key)", is_encrypted),
+                ("a credential of senders (token_file, secret_file or client_ca)", has_credential),
+            )
+            if not is_there
+        ]
+        raise SourceInvalid(
+            f"source {self.id!r}: {host} is not loopback, and the listener has no {' and no '.join(lacks)}: anybody who"
+            " can connect could record anything. Configure it, listen on 127.0.0.1, or set open_to_anybody = true"
+        )
 
     def tls(self) -> ssl.SSLContext | None:
         """`cert` and `key` make the listener speak TLS; with `client_ca` senders need a certificate of that CA."""
@@ -111,7 +143,9 @@ def _syslog(config: SourceConfig) -> Adapter:
     from veen.products.recorder.adapters.syslog import SyslogTcp, SyslogUdp
 
     if config.text("transport", "tcp") == "udp":
+        config.check_open(is_encrypted=False, has_credential=False)
         return SyslogUdp(config.id, *config.address(5514))
+    config.check_open(is_encrypted="cert" in config.options, has_credential="client_ca" in config.options)
     return SyslogTcp(config.id, *config.address(5514), tls=config.tls())
 
 
@@ -125,34 +159,44 @@ def _otlp(config: SourceConfig) -> Adapter:
     from veen.products.recorder.adapters.otlp import Otlp
 
     host, port = config.address(4318)
+    config.check_open(
+        is_encrypted="cert" in config.options,
+        has_credential="token_file" in config.options or "client_ca" in config.options,
+    )
     path, wait = config.text("path", "/v1/logs"), config.flag("wait_receipt", True)
-    return Otlp(config.id, host, port, path=path, token=config.token(), tls=config.tls(), wait_receipt=wait)
+    return Otlp(config.id, host, port, path=path, token=config.tokens(), tls=config.tls(), wait_receipt=wait)
 
 
 def _webhook(config: SourceConfig) -> Adapter:
     from veen.products.recorder.adapters.webhook import Webhook
 
     host, port = config.address(8088)
+    config.check_open(
+        is_encrypted="cert" in config.options,
+        has_credential=any(name in config.options for name in ("token_file", "client_ca", "secret_file")),
+    )
     form = config.kind
     if form not in ("cloudevents", "webhook", "kubernetes"):
         raise SourceInvalid(f"source {config.id!r}: there is no webhook {form!r}")
     selectors = config.selectors(
         Selectors(subject=".user|.actor|.sender.login|unknown", event_type=".event|.rule|webhook")
     )
-    return Webhook(config.id, host, port, form, selectors, token=config.token(), tls=config.tls())  # type: ignore[arg-type]  # judged above
+    return Webhook(
+        config.id, host, port, form, selectors, token=config.tokens(), tls=config.tls(), secret=config.secret()  # type: ignore[arg-type]  # judged above
+    )  # fmt: skip
 
 
 _FIELDS: Final = ("subject", "type", "origin", "time")
-_HTTP: Final = ("listen", "token_file", "cert", "key", "client_ca")
+_HTTP: Final = ("listen", "token_file", "cert", "key", "client_ca", "open_to_anybody")
 # kind -> how it is made, and the keys that it takes besides id, kind, stream and redact
 BUILTIN: Final[Mapping[str, tuple[Callable[[SourceConfig], Adapter], tuple[str, ...]]]] = {
     "lines": (_lines, _FIELDS),
     "file": (_file, ("path", "follow", "rotated", *_FIELDS)),
-    "syslog": (_syslog, ("listen", "transport", "cert", "key", "client_ca")),
+    "syslog": (_syslog, ("listen", "transport", "cert", "key", "client_ca", "open_to_anybody")),
     "journald": (_journald, ("options", "follow")),
     "otlp": (_otlp, ("path", "wait_receipt", *_HTTP)),
     "cloudevents": (_webhook, _HTTP),
-    "webhook": (_webhook, (*_HTTP, *_FIELDS)),
+    "webhook": (_webhook, (*_HTTP, *_FIELDS, "secret_file")),
     "kubernetes": (_webhook, _HTTP),
 }
 

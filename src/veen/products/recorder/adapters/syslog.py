@@ -1,6 +1,7 @@
 """Syslog: RFC 5424 and RFC 3164 over TCP (both framings of RFC 6587), TLS (RFC 5425) and UDP (RFC 5426).
 
-The protocol has no positions and no acknowledgement. Over TCP a full spool holds the sender back; over UDP what does
+The protocol has no positions and no acknowledgement; the address of the sender is kept as `_src.peer`, since what a
+record says about its host is up to its sender. Over TCP a full spool holds the sender back; over UDP what does
 not fit is counted, and so is what the kernel drops (SO_RXQ_OVFL). A frame that is no syslog is recorded as it is, with
 the reason: nothing that arrives is dropped for its form.
 """
@@ -12,13 +13,17 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from veen.client.errors import LocalError
-from veen.products.recorder.events import SourceRecord, text_of
+from veen.hub.api.access import network_of
+from veen.hub.http.shares import Shares
+from veen.products.recorder.events import UNKNOWN, SourceRecord, text_of
+from veen.products.recorder.fields import words_of
+from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json
 
@@ -34,43 +39,64 @@ _FACILITIES: Final = (
 _SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 _MAX_FRAME: Final = 1024 * 1024
 _BATCH: Final = 256
+_CHUNK: Final = 65_536
 _MAX_CONNECTIONS: Final = 256
+_ADDRESS_PERCENT: Final = 50  # of the connections, for one address
+_FIRST_SECONDS: Final = 30.0  # for the first frame of a connection
+_COUNT: Final = re.compile(rb"([1-9]\d{0,6}) (?=<)")
+_COUNT_PART: Final = re.compile(rb"(?:[1-9]\d{0,6} ?)?")  # what may become a count
+_LINE_END: Final = re.compile(rb"[\n\0]+")
+_NO_FRAME: Final = re.compile(rb"[\r\n\0]*")
 _SO_RXQ_OVFL: Final = 40  # Linux: how many datagrams the kernel dropped on this socket
 
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
+    """All fields of a frame, and the time as it wrote it."""
+
     payload: dict[str, Json]
-    subject: str
-    event_type: str
-    origin: str
-    time: int | None
-    stamp: str | None
+    time: int | None = None
+    stamp: str | None = None
 
 
-def parse_syslog(frame: bytes, *, now: int, peer: str) -> SourceRecord:
+def parse_syslog(frame: bytes, *, now: int, peer: str, redactor: Redactor | None = None) -> SourceRecord:
     """Any frame as a record; `position` is left to the caller."""
     data = frame.rstrip(b"\r\n\0")
     pri = _PRI.match(data)
     if pri is None or int(pri[1]) > 191:
-        parsed = _Parsed({"message": text_of(data), "malformed": "no PRI"}, peer, "syslog", peer, None, None)
+        parsed = _Parsed({"message": text_of(data), "malformed": "no PRI"})
     else:
         number, rest = int(pri[1]), data[pri.end() :]
-        parsed = _rfc5424(rest, peer) or _rfc3164(rest, peer, now)
+        parsed = _rfc5424(rest) or _rfc3164(rest, peer, now)
         parsed.payload["facility"] = _FACILITIES[number >> 3]
         parsed.payload["severity"] = _SEVERITIES[number & 7]
+    payload, openings = redact(redactor, parsed.payload, data)
+    stamp, address = parsed.stamp, peer
+    if redactor is not None:  # these two stand beside the payload
+        stamp, address = redactor.name(stamp), redactor.name(peer) or UNKNOWN
+    app, host, msgid = (words_of(payload.get(name)) for name in ("app", "host", "msgid"))
     return SourceRecord(
-        subject=parsed.subject,
-        event_type=parsed.event_type,
-        origin=parsed.origin,
-        time=now if parsed.time is None else parsed.time,
-        payload=parsed.payload,
+        subject=_user(payload) or app or address,
+        event_type=msgid or app or "syslog",
+        origin=host or address,
+        time=now if parsed.time is None or stamp is None else parsed.time,
+        payload=payload,
         position="",
-        source_time=parsed.stamp,
+        source_time=stamp,
+        about={"peer": address},
+        openings=openings,
     )
 
 
-def _rfc5424(data: bytes, peer: str) -> _Parsed | None:
+def _user(payload: Json) -> str | None:
+    elements = payload.get("structured")
+    for values in elements.values() if isinstance(elements, dict) else ():
+        if isinstance(values, dict) and (user := words_of(values.get("user"))):
+            return user
+    return None
+
+
+def _rfc5424(data: bytes) -> _Parsed | None:
     header = _5424.match(data)
     if header is None:
         return None
@@ -84,8 +110,7 @@ def _rfc5424(data: bytes, peer: str) -> _Parsed | None:
             payload[name] = value
     if elements:
         payload["structured"] = elements
-    user = next((values["user"] for values in elements.values() if "user" in values), None)
-    return _Parsed(payload, user or app or peer, msgid or app or "syslog", host or peer, _iso(stamp), stamp)
+    return _Parsed(payload, _iso(stamp), stamp)
 
 
 def _structured(data: bytes, at: int) -> tuple[dict[str, dict[str, str]], int | None]:
@@ -131,16 +156,14 @@ def _rfc3164(data: bytes, peer: str, now: int) -> _Parsed:
         when = _bsd_time(stamp, now)
         data = data[header.end() :]
     tag = _TAG.match(data)
-    app = ""
     if tag is not None and (tag[2] is not None or tag[0].rstrip().endswith(b":")):
-        app = _text(tag[1])
-        payload["app"] = app
+        payload["app"] = _text(tag[1])
         if tag[2]:
             payload["procid"] = _text(tag[2])
         data = data[tag.end() :]
     payload["message"] = text_of(data)
     payload["host"] = host
-    return _Parsed(payload, app or peer, app or "syslog", host, when, stamp)
+    return _Parsed(payload, when, stamp)
 
 
 def _bsd_time(stamp: str, now: int) -> int | None:
@@ -172,56 +195,116 @@ def _text(data: bytes) -> str:
 # --- framing ------------------------------------------------------------------------------------------------------
 
 
-async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]:
-    """Frames of one connection: octet counting where one begins with a digit, else up to a newline (RFC 6587)."""
-    buffer = b""
-    while True:
-        frame, buffer = _cut(buffer)
-        if frame is not None:
-            if frame:
-                yield frame
-            continue
-        chunk = await reader.read(65_536)
-        if not chunk:
-            if buffer.strip():
-                yield buffer  # the connection ended inside a frame: what came is recorded
-            return
+class BrokenCount(Exception):
+    """A frame of a connection that counts octets does not begin with a count."""
+
+
+class Framer:
+    """Cuts the bytes of one connection into frames (RFC 6587). The first frame decides the framing.
+
+    A connection counts octets if it begins with a count, a space and `<`; each frame then begins so. On any other
+    connection a newline or a NUL ends a frame, whatever it contains: digits at the start of a line mean nothing, so
+    one host of a relay cannot swallow the records of others.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0  # bytes of an unfinished line in which there is no end
+        self._is_counted: bool | None = None  # None: no frame has begun yet
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the frames that end in this chunk. BrokenCount if one has no count; `rest` has the bytes then."""
+        buffer = self._buffer
         buffer += chunk
+        at = 0
+        try:
+            while True:
+                if self._is_counted is None:
+                    at = _NO_FRAME.match(buffer, at).end()  # type: ignore[union-attr]  # it matches nothing as well
+                    self._is_counted = _counts(buffer, at)
+                    if self._is_counted is None:
+                        return
+                start, end, after = self._counted(at) if self._is_counted else self._line(at)
+                if end is None:
+                    at = start
+                    return
+                frame, at = bytes(buffer[start:end]), after
+                self._searched = 0
+                yield frame
+        finally:
+            del buffer[:at]
+
+    def _counted(self, at: int) -> tuple[int, int | None, int]:
+        """Return where the frame at `at` begins and ends, and what follows it; no end if more bytes are needed."""
+        at = _NO_FRAME.match(self._buffer, at).end()  # type: ignore[union-attr]  # as above
+        head = _COUNT.match(self._buffer, at)
+        if head is None:
+            if _COUNT_PART.fullmatch(self._buffer, at):
+                return at, None, at
+            raise BrokenCount
+        if int(head[1]) > _MAX_FRAME:
+            raise BrokenCount
+        start = head.end()
+        end = start + int(head[1])
+        return (start, end, end) if len(self._buffer) >= end else (at, None, at)
+
+    def _line(self, at: int) -> tuple[int, int | None, int]:
+        if not self._searched:
+            at = _NO_FRAME.match(self._buffer, at).end()  # type: ignore[union-attr]  # as above
+        match = _LINE_END.search(self._buffer, at + self._searched)
+        if match is not None and match.start() - at <= _MAX_FRAME:
+            return at, match.start(), match.end()
+        if len(self._buffer) - at >= _MAX_FRAME:
+            return at, at + _MAX_FRAME, at + _MAX_FRAME
+        self._searched = len(self._buffer) - at
+        return at, None, at
+
+    def rest(self) -> bytes:
+        """Return what is left when the connection ends inside a frame, at most the size of one frame."""
+        return bytes(self._buffer[:_MAX_FRAME]).strip(b"\r\n\0 ")
 
 
-def _cut(buffer: bytes) -> tuple[bytes | None, bytes]:
-    """One frame and the rest; None if more bytes are needed."""
-    if not buffer:
-        return None, buffer
-    if buffer[:1].isdigit():
-        head, space, rest = buffer[:11].partition(b" ")
-        if space and head.isdigit() and int(head) <= _MAX_FRAME:
-            size = int(head)
-            start = len(head) + 1
-            return (
-                (buffer[start : start + size], buffer[start + size :])
-                if len(buffer) >= start + size
-                else (None, buffer)
-            )
-        if not space and len(head) < 8 and head.isdigit():
-            return None, buffer
-    line, newline, rest = buffer.partition(b"\n")
-    if newline:
-        return line, rest
-    if len(buffer) >= _MAX_FRAME:
-        return buffer[:_MAX_FRAME], buffer[_MAX_FRAME:]
-    return None, buffer
+def _counts(buffer: bytearray, at: int) -> bool | None:
+    """Return True if the frame at `at` counts its octets; None if that cannot be told yet."""
+    head = _COUNT.match(buffer, at)
+    if head is not None:
+        return int(head[1]) <= _MAX_FRAME
+    return None if _COUNT_PART.fullmatch(buffer, at) else False
+
+
+async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[bytes], None]:
+    """Yield the frames of one connection, many at a time; the last one may be cut off."""
+    framer = Framer()
+    while chunk := await reader.read(_CHUNK):
+        batch: list[bytes] = []
+        try:
+            for frame in framer.feed(chunk):
+                batch.append(frame)
+                if len(batch) == _BATCH:
+                    yield batch
+                    batch = []
+        except BrokenCount:
+            yield [*batch, framer.rest()]
+            return  # where the next frame begins is not known: the sender connects again
+        if batch:
+            yield batch
+    if rest := framer.rest():
+        yield [rest]  # the connection ended inside a frame: what came is recorded
 
 
 class SyslogTcp:
-    """Listens for connections; with `tls` as RFC 5425."""
+    """Listens for connections; with `tls` as RFC 5425.
+
+    One address has at most half of the connections, and a connection that sends no frame within 30 seconds is closed,
+    so that silent connections shut out nobody.
+    """
 
     kind = "syslog"
 
     def __init__(self, id: str, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self.id, self._host, self.port, self._tls = id, host, port, tls
         self.ready = asyncio.Event()
-        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._slots = Shares(_MAX_CONNECTIONS, _ADDRESS_PERCENT)
         self._count = 0  # frames since the agent began, of all connections
 
     async def run(self, sink: SpoolSink) -> None:
@@ -229,19 +312,20 @@ class SyslogTcp:
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            peer = str((writer.get_extra_info("peername") or ("unknown",))[0])
+            peername = writer.get_extra_info("peername")
+            address = network_of(peername)
+            if not self._slots.take(address, 1):
+                writer.close()
+                return
             try:
-                async with self._slots, contextlib.aclosing(frames(reader)) as source:
-                    async for frame in source:
-                        self._count += 1
-                        record = parse_syslog(frame, now=sink.now(), peer=peer)
-                        await sink.put([_at(record, f"{began}:{self._count}")])
-            except (ConnectionError, ssl.SSLError):
+                await self._connection(reader, sink, str((peername or (UNKNOWN,))[0]), began)
+            except (ConnectionError, ssl.SSLError, TimeoutError):
                 pass
-            except LocalError as exc:  # the disk is full: nothing would hold the sender back, so the agent ends
+            except LocalError as exc:  # the disk is full: nothing would hold the sender back, so the source ends
                 if not failed.done():
                     failed.set_exception(exc)
             finally:
+                self._slots.give_back(address, 1)
                 writer.close()
 
         server = await asyncio.start_server(serve, self._host, self.port, ssl=self._tls)
@@ -249,6 +333,17 @@ class SyslogTcp:
         self.ready.set()
         async with server:
             await failed
+
+    async def _connection(self, reader: asyncio.StreamReader, sink: SpoolSink, peer: str, began: int) -> None:
+        async with contextlib.aclosing(frames(reader)) as source, asyncio.timeout(_FIRST_SECONDS) as deadline:
+            async for batch in source:
+                deadline.reschedule(None)
+                records = []
+                for frame in batch:
+                    self._count += 1
+                    record = parse_syslog(frame, now=sink.now(), peer=peer, redactor=sink.redactor)
+                    records.append(_at(record, f"{began}:{self._count}"))
+                await sink.put(records)
 
 
 def _at(record: SourceRecord, position: str) -> SourceRecord:
@@ -289,7 +384,8 @@ class SyslogUdp:
                         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL:
                             overflow = max(overflow, struct.unpack("I", value[:4])[0])
                     count += 1
-                    record = parse_syslog(data, now=sink.now(), peer=str(address[0]))
+                    peer = str(address[0])
+                    record = parse_syslog(data, now=sink.now(), peer=peer, redactor=sink.redactor)
                     records.append(_at(record, f"{began}:{count}"))
                 if overflow > dropped:
                     await sink.lost("dropped by the kernel: the socket buffer was full", overflow - dropped)

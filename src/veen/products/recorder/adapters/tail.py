@@ -73,7 +73,15 @@ class TailSource:
     async def _put(self, sink: SpoolSink, lines: list[tuple[bytes, Place]]) -> None:
         await sink.put(
             [
-                record_of_line(data, self._selectors, origin=str(self._path), position=str(after), now=sink.now())
+                record_of_line(
+                    data,
+                    self._selectors,
+                    origin=str(self._path),
+                    position=str(after),
+                    now=sink.now(),
+                    redactor=sink.redactor,
+                    shown_position=after.shown,
+                )
                 for line, after in lines
                 if (data := line.rstrip(b"\r\n"))
             ]

@@ -1,21 +1,29 @@
 """CloudEvents 1.0 (binary, structured, batch), plain JSON webhooks, and the audit webhook of Kubernetes.
 
 The answer is 204 when the records are on disk: these senders have short patience, and the API server of Kubernetes
-drops events when its buffer is full. What a sender repeats is recognised: (source, id) of a CloudEvent, auditID and
-stage of a Kubernetes event, the delivery id of GitHub; other webhooks have no such mark, so what they repeat is
-recorded again. While the spool is full the answer is 503 with Retry-After.
+drops events when its buffer is full. While the spool is full it is 503 with Retry-After.
+
+What a sender repeats is recognised by a hash of the whole event (D-184). The id that the sender chose hides nothing:
+(source, id) of a CloudEvent, auditID and stage of a Kubernetes event, the delivery id of GitHub. An event with the id
+of another one and other content is recorded, and marked (`_src.repeat`), which `veen recorder verify` reports as
+SDR.REPEAT. Webhooks without an id are recorded each time.
+
+With a secret a webhook takes only requests whose X-Hub-Signature-256 is right; `_src.signature` says which were
+checked.
 """
 
 import asyncio
 import base64
-import hashlib
+import hmac
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from veen.products.recorder.adapters.http import PushSource, WebAnswer, WebRequest, is_authorized
+from veen.products.recorder.adapters.http import PushSource, Tokens, WebAnswer, WebRequest, is_authorized
 from veen.products.recorder.events import SourceRecord, text_of
 from veen.products.recorder.fields import Selectors, seconds_of, words_of
+from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 from veen.query.canonical import Json, encode, parse
 from veen.query.errors import InvalidJson
@@ -25,26 +33,42 @@ Form = Literal["cloudevents", "webhook", "kubernetes"]
 _STRUCTURED: Final = "application/cloudevents+json"
 _BATCH: Final = "application/cloudevents-batch+json"
 _REQUIRED: Final = ("id", "source", "specversion", "type")
+_SIGNATURE: Final = "x-hub-signature-256"
 _ROOM_SECONDS: Final = 10.0
 _MAX_BATCH: Final = 10_000
 
 
-def cloud_event(event: Mapping[str, Json], *, now: int) -> SourceRecord:
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What all events of a request share."""
+
+    now: int
+    digest: Callable[[bytes], str]
+    redactor: Redactor | None = None
+    about: Mapping[str, Json] = field(default_factory=dict)
+
+
+def cloud_event(event: Mapping[str, Json], arrival: Arrival) -> SourceRecord:
     """A CloudEvent in its JSON form; ValueError names a required attribute that is missing."""
     for name in _REQUIRED:
         if not isinstance(event.get(name), str) or not event[name]:
             raise ValueError(f"a CloudEvent has {', '.join(_REQUIRED)}; {name} is missing")
-    when = seconds_of(event.get("time"))
-    key = hashlib.sha256(encode([event["source"], event["id"]])).hexdigest()
+    payload, openings = redact(arrival.redactor, dict(event))
+    when = seconds_of(payload.get("time"))
+    source = words_of(payload.get("source")) or "unknown"
+    key = arrival.digest(encode(dict(event)))
     return SourceRecord(
-        subject=words_of(event.get("subject")) or str(event["source"]),
-        event_type=str(event["type"]),
-        origin=str(event["source"]),
-        time=now if when is None else when[0],
-        payload=dict(event),
-        position=str(event["id"]),
+        subject=words_of(payload.get("subject")) or source,
+        event_type=words_of(payload.get("type")) or "unknown",
+        origin=source,
+        time=arrival.now if when is None else when[0],
+        payload=payload,
+        position=words_of(payload.get("id")) or key,
         key=key,
-        source_time=words_of(event.get("time")),
+        sender_id=f"id:{arrival.digest(encode([event['source'], event['id']]))}",
+        source_time=words_of(payload.get("time")),
+        about=arrival.about,
+        openings=openings,
     )
 
 
@@ -63,23 +87,30 @@ def _binary(request: WebRequest) -> dict[str, Json]:
     return attributes
 
 
-def kubernetes_event(event: Mapping[str, Any], *, now: int) -> SourceRecord:
+def kubernetes_event(event: Mapping[str, Any], arrival: Arrival) -> SourceRecord:
     """One event of an audit.k8s.io EventList."""
-    user = (event.get("user") or {}).get("username")
-    target = event.get("objectRef") or {}
-    resource = "/".join(str(target[name]) for name in ("resource", "subresource") if target.get(name))
-    stamp = event.get("stageTimestamp") or event.get("requestReceivedTimestamp")
+    payload, openings = redact(arrival.redactor, dict(event))
+    target = payload.get("objectRef") or {}
+    names = [words_of(target.get(name)) for name in ("resource", "subresource")]
+    resource = "/".join(name for name in names if name)
+    stamp = payload.get("stageTimestamp") or payload.get("requestReceivedTimestamp")
     when = seconds_of(stamp)
-    audit_id, stage = str(event.get("auditID", "")), str(event.get("stage", ""))
+    key = arrival.digest(encode(dict(event)))
+    audit_id, stage = (words_of(payload.get(name)) or "" for name in ("auditID", "stage"))
+    sender_id = arrival.digest(encode([event.get("auditID"), event.get("stage")]))
     return SourceRecord(
-        subject=str(user or "unknown"),
-        event_type=f"{event.get('verb', 'unknown')}:{resource or event.get('requestURI', 'unknown')}",
-        origin=str(target.get("namespace") or "kubernetes"),
-        time=now if when is None else when[0],
-        payload=dict(event),
-        position=f"{audit_id}:{stage}",
-        key=f"{audit_id}:{stage}" if audit_id else None,
+        subject=words_of((payload.get("user") or {}).get("username")) or "unknown",
+        event_type=f"{words_of(payload.get('verb')) or 'unknown'}:"
+        f"{resource or words_of(payload.get('requestURI')) or 'unknown'}",
+        origin=words_of(target.get("namespace")) or "kubernetes",
+        time=arrival.now if when is None else when[0],
+        payload=payload,
+        position=f"{audit_id}:{stage}" if audit_id else key,
+        key=key,
+        sender_id=f"id:{sender_id}" if event.get("auditID") else None,
         source_time=words_of(stamp),
+        about=arrival.about,
+        openings=openings,
     )
 
 
@@ -94,10 +125,12 @@ class Webhook(PushSource):
         form: Form,
         selectors: Selectors | None = None,
         *,
-        token: str | None = None,
+        token: Tokens = None,
         tls: ssl.SSLContext | None = None,
+        secret: bytes | None = None,
     ) -> None:
-        self.id, self.kind, self._form = id, str(form), form
+        """`secret`: what X-Hub-Signature-256 of each request is checked with."""
+        self.id, self.kind, self._form, self._secret = id, str(form), form, secret
         self._selectors = selectors or Selectors(
             subject=".user|.actor|.sender.login|unknown", event_type=".event|.rule|webhook"
         )
@@ -108,6 +141,8 @@ class Webhook(PushSource):
             return WebAnswer(401, b"a bearer token is needed\n", "text/plain")
         if request.method != "POST":
             return WebAnswer(405, b"POST only\n", "text/plain", {"allow": "POST"})
+        if self._secret is not None and not self._is_signed(request, self._secret):
+            return WebAnswer(401, b"X-Hub-Signature-256 is missing or wrong\n", "text/plain")
         try:
             records = self._records(request, sink)
         except (ValueError, InvalidJson, TypeError, AttributeError) as exc:
@@ -120,41 +155,57 @@ class Webhook(PushSource):
             return WebAnswer(503, b"the spool is full\n", "text/plain", {"retry-after": "2"})
         return WebAnswer(204)
 
+    @staticmethod
+    def _is_signed(request: WebRequest, secret: bytes) -> bool:
+        expected = f"sha256={hmac.digest(secret, request.body, 'sha256').hex()}"
+        return hmac.compare_digest(request.headers.get(_SIGNATURE, "").encode(), expected.encode())
+
     def _records(self, request: WebRequest, sink: SpoolSink) -> list[SourceRecord]:
-        now = sink.now()
+        about = self._about(request, sink)
+        if _SIGNATURE in request.headers:
+            about["signature"] = "not checked" if self._secret is None else "checked"
+        arrival = Arrival(sink.now(), sink.digest, sink.redactor, about)
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if self._form == "cloudevents":
             if kind == _BATCH:
                 events = parse(request.body, max_depth=55)
                 if not isinstance(events, list) or len(events) > _MAX_BATCH:
                     raise ValueError(f"a batch is an array of at most {_MAX_BATCH} events")
-                return [cloud_event(event, now=now) for event in events]
+                return [cloud_event(event, arrival) for event in events]
             event = parse(request.body, max_depth=55) if kind == _STRUCTURED else _binary(request)
-            return [cloud_event(event, now=now)]
+            return [cloud_event(event, arrival)]
         if self._form == "kubernetes":
             value = parse(request.body, max_depth=55)
             if value.get("kind") != "EventList" or not str(value.get("apiVersion", "")).startswith("audit.k8s.io/"):
                 raise ValueError("expected an EventList of audit.k8s.io")
-            return [kubernetes_event(event, now=now) for event in value.get("items") or []]
-        return [self._plain(request, sink, now)]
+            return [kubernetes_event(event, arrival) for event in value.get("items") or []]
+        return [self._plain(request, sink.host, arrival)]
 
-    def _plain(self, request: WebRequest, sink: SpoolSink, now: int) -> SourceRecord:
+    def _plain(self, request: WebRequest, host: str, arrival: Arrival) -> SourceRecord:
         """Any JSON, or any bytes: the body is the payload."""
         try:
             value: Json = parse(request.body, max_depth=55)
+            is_parsed = True
         except InvalidJson:
-            value = {"message": text_of(request.body)}
-        payload = value if isinstance(value, dict) else {"value": value}
-        when, stamp = self._selectors.when(payload, now)
-        event_name = request.headers.get("x-github-event")
-        delivery = request.headers.get("x-github-delivery")
+            value, is_parsed = {"message": text_of(request.body)}, False
+        fields = value if isinstance(value, dict) else {"value": value}
+        payload, openings = redact(arrival.redactor, fields, request.body, is_parsed=is_parsed)
+        when, stamp = self._selectors.when(payload, arrival.now)
+        event_name, delivery = (
+            name if arrival.redactor is None else arrival.redactor.name(name)
+            for name in map(request.headers.get, ("x-github-event", "x-github-delivery"))
+        )
+        content = arrival.digest("\0".join((event_name or "", delivery or "")).encode() + b"\0" + request.body)
         return SourceRecord(
             subject=self._selectors.pick(self._selectors.subject, payload, "unknown"),
             event_type=event_name or self._selectors.pick(self._selectors.event_type, payload, "webhook"),
-            origin=self._selectors.pick(self._selectors.origin, payload, sink.host),
+            origin=self._selectors.pick(self._selectors.origin, payload, host),
             time=when,
             payload=payload,
-            position=delivery or hashlib.sha256(request.body).hexdigest(),
-            key=delivery,
+            position=delivery or content,
+            key=content if delivery else None,
+            sender_id=f"id:{arrival.digest(delivery.encode())}" if delivery else None,
             source_time=stamp,
+            about=arrival.about,
+            openings=openings,
         )

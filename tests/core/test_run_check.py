@@ -1,0 +1,413 @@
+"""The one check of a run (HOUSE §3, D-189): the law of authors first, then every rule, alone and after a fault."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.labels import label_of
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Authors, Fault, Pair, Rule, RunCheck, check_pair, check_signatures, warning_of
+from veen.core.tree.mmr import Mmr
+
+ALICE, BOB, CAROL = (SigningKey(bytes([n]) * 32) for n in (1, 2, 3))
+HUB, NEXT, STRANGER = (SigningKey(bytes([n]) * 32) for n in (7, 8, 9))
+LABEL, OTHER = (label_of(b"r" * 32, bytes([n]) * 32, 0) for n in (1, 2))
+PROFILE = b"p" * 32
+START = 1_000
+
+
+# --- the law of authors -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def entries(draw):
+    """A log of up to 30 entries by up to 4 authors: None is not shown, others are author, client_seq, prev_ack.
+
+    About half of them are as a hub admits them; the rest has numbers that are repeated, left out or too far ahead.
+    """
+    faulty = draw(st.booleans())
+    log, last = [], {}
+    for seq in range(1, draw(st.integers(0, 30)) + 1):
+        author = bytes([draw(st.integers(0, 3))])
+        client_seq, prev_ack = last.get(author, (0, 0))
+        client_seq, prev_ack = client_seq + 1, draw(st.integers(prev_ack, max(prev_ack, seq - 1)))
+        if faulty and draw(st.integers(0, 3)) == 0:
+            client_seq = max(0, client_seq + draw(st.integers(-3, 3)))
+            prev_ack = max(0, prev_ack + draw(st.integers(-3, 3)))
+        last[author] = client_seq, prev_ack
+        log.append(None if draw(st.integers(0, 4)) == 0 else (author, client_seq, prev_ack))
+    return log
+
+
+def rule_of_authors(log, unseen=0):
+    """D-189 as a sentence: each entry of an author against the one before, with the unseen entries in between."""
+    faults, seen = [], {}
+    for seq, entry in enumerate(log, start=1):
+        if entry is None:
+            continue
+        author, client_seq, prev_ack = entry
+        before, last, ack = seen.get(author, (0, 0, 0))
+        between = sum(other is None for other in log[before : seq - 1]) + (0 if before else unseen)
+        if not last < client_seq <= last + 1 + between:
+            faults.append(Fault(Rule.CLIENT_SEQ, seq, last + 1, client_seq))
+        if prev_ack < ack:
+            faults.append(Fault(Rule.ACK_BACK, seq, ack, prev_ack))
+        seen[author] = seq, client_seq, prev_ack
+    return faults
+
+
+def summarized(log, first=1, **options):
+    """Authors of a part of a log, and the faults inside."""
+    authors, faults = Authors(**options), []
+    for seq, entry in enumerate(log, start=first):
+        if entry is None:
+            authors.skip()
+        else:
+            faults += authors.see(entry[0], seq, *entry[1:])
+    return authors, faults
+
+
+def value(authors):
+    return dict(authors.spans), authors.unseen, authors.is_anchored
+
+
+def ordered(faults):
+    return sorted(faults, key=lambda fault: (fault.seq, fault.rule.name))
+
+
+@given(entries(), st.integers(0, 3))
+def test_authors_follow_the_rule_entry_by_entry(log, unseen):
+    """D-189: last < client_seq <= last + 1 + unseen; prev_ack never goes back (I6)."""
+    assert summarized(log, unseen=unseen)[1] == rule_of_authors(log, unseen)
+
+
+@given(entries(), st.lists(st.integers(0, 30), max_size=5), st.integers(0, 3))
+def test_runs_cut_anywhere_and_joined_are_the_whole_run(log, cuts, unseen):
+    """HOUSE §3, the monoid law: the joined summary equals the whole, and its faults are those of the sequential
+    check."""
+    whole, faults = summarized(log, unseen=unseen)
+    bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+    joined, found = Authors(unseen), []
+    for start, end in pairwise(bounds):
+        part, inside = summarized(log[start:end], start + 1, is_anchored=False)
+        found += inside + joined.merge(part)
+    assert value(joined) == value(whole)
+    assert ordered(found) == ordered(faults) == ordered(rule_of_authors(log, unseen))
+
+
+@given(entries(), st.integers(0, 30), st.integers(0, 30))
+def test_it_does_not_matter_in_which_order_runs_are_joined(log, one, other):
+    """(a ⊕ b) ⊕ c = a ⊕ (b ⊕ c), faults included; a run of nothing changes nothing."""
+    first, second = sorted((min(one, len(log)), min(other, len(log))))
+
+    def parts():
+        bounds = pairwise((0, first, second, len(log)))
+        return [summarized(log[start:end], start + 1, is_anchored=False)[0] for start, end in bounds]
+
+    a, b, c = parts()
+    left = a.merge(b) + a.merge(c) + a.merge(Authors(is_anchored=False))
+    d, e, f = parts()
+    right = e.merge(f) + d.merge(e)
+    assert value(a) == value(d)
+    assert ordered(left) == ordered(right)
+
+
+def test_a_new_author_after_a_repeated_one_cannot_begin_anywhere():
+    """HOUSE §3: the fault of the first draft."""
+    log = [(b"a", 1, 0), (b"a", 2, 0), (b"a", 3, 0), (b"b", 4, 0)]
+    assert summarized(log)[1] == [Fault(Rule.CLIENT_SEQ, 4, 1, 4)]
+    for cut in range(5):
+        joined, _ = summarized(log[:cut])
+        part, _ = summarized(log[cut:], cut + 1, is_anchored=False)
+        faults = summarized(log[:cut])[1] + joined.merge(part)
+        assert [fault.rule for fault in faults] == [Rule.CLIENT_SEQ]
+
+
+@given(entries(), st.integers(1, 3), st.integers(0, 3))
+def test_forgetting_authors_causes_no_fault(log, limit, unseen):
+    """HOUSE §3: forgetting an author widens the range, never closes it."""
+    authors, faults = summarized(log, unseen=unseen, limit=limit)
+    assert len(authors.spans) <= limit
+    assert {(fault.rule, fault.seq) for fault in faults} <= {
+        (fault.rule, fault.seq) for fault in rule_of_authors(log, unseen)
+    }
+
+
+def test_forgetting_an_author_opens_the_range_no_wider_than_its_numbers():
+    authors, _ = summarized([(b"a", 1, 0), (b"a", 2, 0), (b"b", 1, 0), (b"c", 1, 0)], limit=2)
+    assert set(authors.spans) == {b"b", b"c"}
+    assert authors.see(b"a", 5, 3, 0) == []
+    assert authors.see(b"d", 6, 4, 0) == [Fault(Rule.CLIENT_SEQ, 6, 1, 4)]
+
+
+def test_an_author_that_was_met_again_is_not_the_one_to_forget():
+    authors, _ = summarized([(b"a", 1, 0), (b"b", 1, 0), (b"a", 2, 0), (b"c", 1, 0)], limit=2)
+    assert set(authors.spans) == {b"a", b"c"}
+
+
+def test_authors_from_before_the_run_are_looked_up_once():
+    cursors = {b"a": (4, 2)}
+    authors = Authors(lookup=cursors.get)
+    assert authors.see(b"a", 9, 5, 2) == []
+    assert authors.see(b"a", 10, 6, 2) == []
+    assert Authors(lookup=cursors.get).see(b"a", 9, 6, 1) == [
+        Fault(Rule.CLIENT_SEQ, 9, 5, 6),
+        Fault(Rule.ACK_BACK, 9, 2, 1),
+    ]
+    assert Authors(lookup=cursors.get).see(b"b", 9, 2, 0) == [Fault(Rule.CLIENT_SEQ, 9, 1, 2)]
+
+
+def test_a_run_that_knows_its_beginning_cannot_follow_another():
+    with pytest.raises(ValueError, match="unknown authors open"):
+        Authors().merge(Authors())
+
+
+# --- one run -------------------------------------------------------------------------------------------------------
+
+
+def message(key=ALICE, client_seq=1, prev_ack=0, ciphertext=b"sealed", label=LABEL):
+    return Msg.compose(
+        key,
+        profile_id=PROFILE,
+        label=label,
+        client_seq=client_seq,
+        prev_ack=prev_ack,
+        auth_ref=None,
+        ciphertext=ciphertext,
+    )
+
+
+def signed(receipt, key=HUB):
+    return replace(receipt, hub_sig=key.sign(receipt.signing_digest()))
+
+
+def receipts_of(messages, *, times=None):
+    tree = Mmr()
+    for seq, msg in enumerate(messages, start=1):
+        tree.append(msg.leaf_hash())
+        hub_ts = START + seq if times is None else times[seq - 1]
+        yield Receipt.issue(
+            HUB, label=LABEL, stream_seq=seq, leaf_hash=msg.leaf_hash(), mmr_root=tree.root(), hub_ts=hub_ts
+        )
+
+
+MESSAGES = (
+    message(),
+    message(BOB, 1, 1),
+    message(ALICE, 2, 2),
+    message(ALICE, 3, 2),
+    message(BOB, 2, 4),
+    message(CAROL, 1, 5),
+)
+PAIRS = tuple(map(Pair, MESSAGES, receipts_of(MESSAGES)))
+
+
+def tree_of(size):
+    tree = Mmr()
+    for pair in PAIRS[:size]:
+        tree.append(pair.receipt.leaf_hash)
+    return tree
+
+
+def faults_of(pairs, first=1, **options):
+    check = RunCheck(LABEL, tree_of(first - 1), **options)
+    return [fault for msg, receipt in pairs for fault in check.append(msg, receipt)]
+
+
+def told(*messages, times=None):
+    """Faults of a log that a hub signed, in which everything fits but what its authors and its clock say."""
+    return faults_of(zip(messages, receipts_of(messages, times=times), strict=True))
+
+
+def changed(number, msg=None, receipt=None):
+    """The run with changes to the fields of one entry, from 1."""
+    pair = PAIRS[number - 1]
+    pair = Pair(replace(pair.msg, **msg or {}), replace(pair.receipt, **receipt or {}))
+    return (*PAIRS[: number - 1], pair, *PAIRS[number:])
+
+
+@pytest.mark.parametrize("first", range(1, 7))
+def test_an_honest_run_has_no_fault_wherever_it_begins(first):
+    assert faults_of(PAIRS[first - 1 :], first) == []
+
+
+@pytest.mark.parametrize("withheld", range(1, 7))
+def test_a_withheld_entry_keeps_the_tree_whole_and_may_have_been_anybodys(withheld):
+    pairs = [Pair(None, pair.receipt) if pair.receipt.stream_seq == withheld else pair for pair in PAIRS]
+    assert faults_of(pairs) == []
+
+
+def test_the_number_that_follows():
+    """SEQ."""
+    assert faults_of(changed(3, receipt={"stream_seq": 4})) == [Fault(Rule.SEQ, 3, 3, 4)]
+    assert faults_of(PAIRS[1:2], 1)[0] == Fault(Rule.SEQ, 1, 1, 2)
+
+
+def test_the_label_of_a_receipt():
+    """LABEL."""
+    assert faults_of(changed(3, receipt={"label": OTHER})) == [Fault(Rule.LABEL, 3, LABEL, OTHER)]
+
+
+def test_the_label_of_a_message():
+    """LABEL: also if the leaf in the RECEIPT is that of the message."""
+    foreign = message(ALICE, 2, 2, label=OTHER)
+    assert told(*MESSAGES[:2], foreign, *MESSAGES[3:]) == [Fault(Rule.LABEL, 3, LABEL, OTHER)]
+
+
+def test_the_hash_of_the_ciphertext():
+    """CT_HASH (I1): the leaf does not cover the ciphertext, only its hash."""
+    assert faults_of(changed(3, msg={"ciphertext": b"others"})) == [Fault(Rule.CT_HASH, 3)]
+
+
+def test_the_leaf_of_the_message():
+    """LEAF (I2)."""
+    expected, found = MESSAGES[2].leaf_hash(), MESSAGES[4].leaf_hash()
+    faults = faults_of(changed(3, receipt={"leaf_hash": found}))
+    assert faults[0] == Fault(Rule.LEAF, 3, expected, found)
+    assert [(fault.rule, fault.seq) for fault in faults[1:]] == [(Rule.ROOT, seq) for seq in (3, 4, 5, 6)]
+
+
+def test_the_root_after_the_entry():
+    """ROOT (I3); the entries after it are judged by the leaves."""
+    expected = PAIRS[2].receipt.mmr_root
+    assert faults_of(changed(3, receipt={"mmr_root": b"r" * 32})) == [Fault(Rule.ROOT, 3, expected, b"r" * 32)]
+
+
+def test_a_time_before_that_of_the_entry_before():
+    """TIME (D-28): once, where it goes back."""
+    times = [START, START + 9, START + 4, START + 4, START + 8, START + 9]
+    assert told(*MESSAGES, times=times) == [Fault(Rule.TIME, 3, START + 9, START + 4)]
+    assert faults_of(PAIRS[:1], last_ts=START + 2) == [Fault(Rule.TIME, 1, START + 2, START + 1)]
+
+
+def test_prev_ack_ahead():
+    """ACK_AHEAD (I6): not even the entry itself."""
+    for prev_ack in (3, 4, 99):
+        faults = told(*MESSAGES[:2], message(CAROL, 1, prev_ack))
+        assert faults == [Fault(Rule.ACK_AHEAD, 3, 2, prev_ack)]
+    assert told(*MESSAGES[:2], message(CAROL, 1, 2)) == []
+
+
+def test_prev_ack_goes_back():
+    """ACK_BACK (I6), per author."""
+    assert told(*MESSAGES[:3], message(ALICE, 3, 1)) == [Fault(Rule.ACK_BACK, 4, 2, 1)]
+    assert told(*MESSAGES[:3], message(BOB, 2, 1)) == []
+
+
+@pytest.mark.parametrize("client_seq", [0, 1, 2, 4, 9])
+def test_an_authors_numbers_follow_each_other(client_seq):
+    """CLIENT_SEQ (I8, I9)."""
+    assert told(*MESSAGES[:3], message(ALICE, client_seq, 2)) == [Fault(Rule.CLIENT_SEQ, 4, 3, client_seq)]
+
+
+@pytest.mark.parametrize(("client_seq", "good"), [(0, False), (1, True), (4, True), (5, False)])
+def test_an_author_from_before_the_run_has_numbered_no_more_than_was_there(client_seq, good):
+    """CLIENT_SEQ (D-189): three entries that were not shown."""
+    messages = (*MESSAGES[:3], message(CAROL, client_seq, 3))
+    pair = Pair(messages[3], list(receipts_of(messages))[3])
+    assert faults_of([pair], 4) == ([] if good else [Fault(Rule.CLIENT_SEQ, 4, 1, client_seq)])
+
+
+def test_an_erased_entry_has_no_root_to_compare():
+    check = RunCheck(LABEL, Mmr())
+    assert check.check_author(ALICE.public, 1, 0) == []
+    assert check.add_leaf(MESSAGES[0].leaf_hash(), START, None) == []
+    assert check.nodes == [MESSAGES[0].leaf_hash()]
+    assert (check.tree.size, check.last_ts) == (1, START)
+
+
+def test_all_faults_of_an_entry_are_named_and_the_check_goes_on():
+    pair = Pair(replace(message(CAROL, 9, 99, label=OTHER), ciphertext=b""), replace(PAIRS[2].receipt, label=OTHER))
+    pair = pair._replace(receipt=replace(pair.receipt, stream_seq=8, hub_ts=1, mmr_root=b"r" * 32))
+    faults = faults_of((*PAIRS[:2], pair))
+    assert {fault.rule for fault in faults} == set(Rule) - {Rule.ACK_BACK, Rule.AUTHOR_SIG, Rule.HUB_SIG}
+    assert {fault.seq for fault in faults} == {3}
+
+
+def test_an_entry_of_which_a_part_cannot_be_read_is_judged_by_the_rest():
+    msg, receipt = PAIRS[2]
+    assert check_pair(None, None, LABEL, 3) == []
+    assert check_pair(msg, None, OTHER, 3) == [Fault(Rule.LABEL, 3, OTHER, LABEL)]
+    assert check_pair(None, receipt, LABEL, 4) == [Fault(Rule.SEQ, 4, 4, 3)]
+
+
+# --- signatures ----------------------------------------------------------------------------------------------------
+
+
+def signature_faults(pairs, identity):
+    """All faults in one list; `check_signatures` has them by pair."""
+    unsigned, signers = check_signatures(pairs, identity)
+    assert len(unsigned) == len(signers) == len(pairs)
+    return [fault for of_pair in unsigned for fault in of_pair], signers
+
+
+FIRST = HubIdentity.first(HUB.public, valid_from=0)
+ROTATED = FIRST.rotated(NEXT.public, valid_from=START + 3, overlap_until=START + 5)
+
+
+@pytest.mark.parametrize("identity", [FIRST, None])
+def test_good_signatures_have_no_fault_and_name_the_key(identity):
+    pairs = [*PAIRS[:5], Pair(None, PAIRS[5].receipt)]
+    signers = [HUB.public if identity else None] * 6
+    assert signature_faults(pairs, identity) == ([], signers)
+    assert signature_faults([], identity) == ([], [])
+
+
+def test_a_message_that_its_author_did_not_sign():
+    """AUTHOR_SIG."""
+    pairs = changed(3, msg={"sig": MESSAGES[0].sig})
+    assert signature_faults(pairs, FIRST) == ([Fault(Rule.AUTHOR_SIG, 3)], [HUB.public] * 6)
+    assert signature_faults(pairs, None)[0] == [Fault(Rule.AUTHOR_SIG, 3)]
+
+
+def test_a_receipt_by_a_stranger():
+    """HUB_SIG."""
+    receipt = signed(PAIRS[2].receipt, STRANGER)
+    faults, signers = signature_faults([*PAIRS[:2], Pair(PAIRS[2].msg, receipt), *PAIRS[3:]], FIRST)
+    assert faults == [Fault(Rule.HUB_SIG, 3)]
+    assert signers == [HUB.public] * 2 + [None] + [HUB.public] * 3
+
+
+def test_a_receipt_is_signed_by_a_key_that_was_valid_then():
+    """HUB_SIG (D-41): both keys while they overlap, and the fault names a key that signed outside of its time."""
+    receipts = [pair.receipt for pair in PAIRS]
+    by_next = [Pair(None, signed(receipt, NEXT)) for receipt in receipts]
+    faults, signers = signature_faults(by_next, ROTATED)
+    assert faults == [Fault(Rule.HUB_SIG, seq, found=NEXT.public) for seq in (1, 2)]
+    assert signers == [None] * 2 + [NEXT.public] * 4
+    faults, signers = signature_faults([Pair(None, receipt) for receipt in receipts], ROTATED)
+    assert faults == [Fault(Rule.HUB_SIG, seq, found=HUB.public) for seq in (5, 6)]
+    assert signers == [HUB.public] * 4 + [None] * 2
+
+
+def test_a_receipt_from_before_the_first_key():
+    late = HubIdentity.first(HUB.public, valid_from=START + 2)
+    faults, signers = signature_faults(PAIRS[:2], late)
+    assert faults == [Fault(Rule.HUB_SIG, 1, found=HUB.public)]
+    assert signers == [None, HUB.public]
+
+
+def test_both_signatures_of_an_entry_may_be_bad():
+    pair = Pair(replace(MESSAGES[0], sig=bytes(64)), replace(PAIRS[0].receipt, hub_sig=bytes(64)))
+    assert signature_faults([pair], FIRST) == ([Fault(Rule.AUTHOR_SIG, 1), Fault(Rule.HUB_SIG, 1)], [None])
+
+
+def test_every_rule_has_its_sentence():
+    assert all(rule.value.endswith(".") for rule in Rule)
+    assert len({rule.value for rule in Rule}) == len(Rule) == 11
+
+
+def test_faults_are_told_by_pair_even_if_two_have_one_number():
+    """A batch may mix labels, and a hostile one may repeat a number."""
+    bad = Pair(replace(MESSAGES[0], sig=bytes(64)), PAIRS[0].receipt)
+    assert check_signatures([PAIRS[0], bad, PAIRS[0]], FIRST)[0] == [[], [Fault(Rule.AUTHOR_SIG, 1)], []]
+
+
+def test_a_warning_names_both_times():
+    assert warning_of(Fault(Rule.TIME, 3, 9, 4)) == "hub_ts 4 is before 9, that of the entry before it (D-28)"
