@@ -24,7 +24,7 @@ from veen.log.prefix import make_prefix
 from veen.log.slices import Selection, Slice
 from veen.log.sources import DirectorySource
 from veen.query import api
-from veen.spark.source import EntryStream
+from veen.spark.source import DataLoss, EntryStream
 from veen.storage import frame, layout, pinned
 from veen.storage.pinned import LabelPin, LogView, pin, read_chunk, without
 from veen.verify.audit import Previous
@@ -300,6 +300,25 @@ def test_a_gap_ends_what_was_read_unless_the_hub_had_erased_it(tmp_path):
     (path / layout.ERASED).write_text(f'{{"{LABELS[0].hex()}": [[1, 3]]}}')
     label_pin = pin(str(path)).labels[LABELS[0]]
     assert (label_pin.holes, label_pin.read_upto, label_pin.first_payload) == (((7, 9),), 6, 4)
+
+
+def test_a_stream_starts_behind_a_pruned_beginning_and_stops_at_a_hole(world):
+    """REVIEW P1-12: what retention erased is no data loss."""
+    for _ in range(7):
+        world.emit()
+    world.store.retire()
+    label = world.frames[0].label
+    sorted((world.path / "log").glob("chunk-*.log"))[0].unlink()
+    stream = EntryStream(Options.of({"path": str(world.path)}), ENTRIES)
+    start = {"heads": {}}
+    end = stream.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLoss):
+        stream.partitions(start, end)
+    (world.path / layout.ERASED).write_text(f'{{"{label.hex()}": [[1, 3]]}}')
+    stream = EntryStream(Options.of({"path": str(world.path)}), ENTRIES)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    slices = [part for partition in stream.partitions(start, end) for part in partition.value[0]]
+    assert [(part.first, part.last) for part in slices if not part.is_missing] == [(4, 6), (7, 7)]
 
 
 @pytest.mark.parametrize("receipts", [False, True])

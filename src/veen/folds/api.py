@@ -42,7 +42,7 @@ from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.stream import fold_events
 from veen.spark.session import using_session
-from veen.storage.pinned import Pinned, pin
+from veen.storage.pinned import LogView, pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,7 +208,7 @@ class _Log:
             return tuple(sorted({keys.stream_id for keys in keyring.entries if keys.can_read}))
         return tuple(sorted({stream_id_of(stream) if isinstance(stream, str) else stream for stream in streams}))
 
-    def _start(self, uri: str, since: Since, whole: Prefix, pinned: Pinned) -> _Start:
+    def _start(self, uri: str, since: Since, whole: Prefix, pinned: LogView) -> _Start:
         """Return where to go on. SnapshotRefused if the fold of the whole could be another one than going on gives."""
         earlier = _earlier(since)
         snapshot, heads, fs = earlier.snapshot, whole.heads, open_fs(uri)

@@ -30,7 +30,7 @@ from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.operations.state_checkpoint import CHECKPOINT, StateCheckpoint, StateCheckpointFold, Stated
-from veen.storage.pinned import Pinned, pin
+from veen.storage.pinned import LogView, pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,7 +179,7 @@ def _other_state(asked: StateClaim, result: FoldResult) -> Difference:
     return Difference(what="state_hash", claimed=claimed, actual=actual, because=because)
 
 
-def _covered(cuts: Sequence[Cut], pinned: Pinned, identity: HubIdentity | None) -> Iterable[Coverage]:
+def _covered(cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None) -> Iterable[Coverage]:
     """Give a row for each label: the claim states how far it goes, the directory how far it can be read."""
     name = None if identity is None else f"hub {identity.hub_id.hex()}"
     for cut in cuts:
@@ -188,7 +188,7 @@ def _covered(cuts: Sequence[Cut], pinned: Pinned, identity: HubIdentity | None) 
         yield Coverage(log=cut.label.hex(), read=read, head=cut.upto_seq, stated_by=StatedBy.FILE, identity=name)
 
 
-def _roots(path: str, cuts: Sequence[Cut], pinned: Pinned, identity: HubIdentity | None) -> list[Difference]:
+def _roots(path: str, cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None) -> list[Difference]:
     """Return what the receipts at the cuts say against the claim."""
     hub, fs = identity or pinned.identity, open_fs(path)
     differences: list[Difference] = []
