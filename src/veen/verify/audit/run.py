@@ -178,7 +178,8 @@ class _Audit:
             self._findings.append(LogFinding(layout.CONTROL, 0, "control", fault))
         if not options.chunks_only:
             roots = {label: (part.size, part.root) for label, part in joined.items()}
-            self._findings += check_anchored(fs, control.fold.anchors, labels, roots)
+            seals = {label: {row.end: row.root for row in part.commitments} for label, part in joined.items()}
+            self._findings += check_anchored(fs, control.fold.anchors, labels, roots, seals)
         result = self._result(context, control, labels, joined, resumed)
         if options.policy is None:
             return result
