@@ -29,7 +29,7 @@ from tests.pipeline.audit_builders import (
     tables,
 )
 from tests.pipeline.randomlogs import damaged
-from tests.storage.builders import LABELS, LIMITS
+from tests.storage.builders import LABELS, LIMITS, copy_of
 from tests.storage.driver import START, TOKENS
 from tests.verify.damages import (
     OTHER_STREAM,
@@ -37,7 +37,9 @@ from tests.verify.damages import (
     STRANGER,
     UNAUTHORISED,
     UNKNOWN_PROFILE,
+    at_rest,
     control_items,
+    erase,
     erased,
     liar,
     outside_epoch,
@@ -49,13 +51,14 @@ from tests.verify.damages import (
 
 from veen.core import cbor
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.objects.control import ControlRecord, LimitsSet
+from veen.core.objects.control import AnchorPublish, ControlRecord, LimitsSet
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import root_of
 from veen.core.verdict import Outcome
 from veen.fs.local import OsFs
 from veen.storage import layout
+from veen.storage.maintenance.retention import Periods
 from veen.storage.pinned import pin
 from veen.verify.audit import Previous, ProcessesEngine, PythonEngine
 from veen.verify.audit.context import AuditOptionError
@@ -484,6 +487,24 @@ def test_an_erased_chunk_still_proves_what_it_proved(tmp_path, receipts):
     archives = sorted((path / "log").glob("heads-*"))
     flip(archives[0], 40)
     assert not run(path).ok
+
+
+@pytest.mark.parametrize(("upto_seq", "expected"), [(3, {"control"}), (2, {"unverified"})])
+def test_an_anchor_of_erased_entries_is_compared_or_the_verdict_is_incomplete(tmp_path, upto_seq, expected):
+    """Class 1: an anchor whose root is not known here was passed by; the root at the end of a chunk is always known."""
+    world = Liar()
+    world.control(LimitsSet(limits=LIMITS.to_json()))
+    grow(world, 12)
+    body = AnchorPublish(
+        label=LABELS[0], upto_seq=upto_seq, mmr_root=bytes(32), backend="ledger", anchor_ref=b"elsewhere"
+    )
+    world.control(body)
+    erase(world, Periods(payload_sec=1, receipt_sec=0))
+    assert "control" in codes(dump(copy_of(world.fs), tmp_path / "payloads"))  # the receipts are still there
+    erase(world, Periods(payload_sec=1, receipt_sec=1))
+    result = run(dump(at_rest(world), tmp_path / "receipts"))
+    assert {finding.code for finding in result.findings} == expected
+    assert result.verdict.value is (Outcome.BAD if upto_seq == 3 else Outcome.INCOMPLETE)
 
 
 def test_payloads_that_are_gone_without_a_record_are_named(tmp_path):

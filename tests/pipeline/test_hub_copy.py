@@ -87,20 +87,20 @@ def test_one_bad_answer_is_asked_for_again(tmp_path):
 
     def work(url, key, wire):
         address = place_of(url, hubKey=key)[1].hub
-        told = []
+        lies = []
 
         def once(operation, body, answer):
-            if operation != "v1/stream" or told:
+            if operation != "v1/stream" or lies:
                 return answer
-            told.append(body)
+            lies.append(body)
             return LIES["drops"][0](operation, body, answer)
 
         wire.lies.append(once)
         copy = fetch(address, tmp_path / "copies")
-        return told, rows_of(copy)
+        return lies, rows_of(copy)
 
-    told, rows = listening(tmp_path, work)
-    assert len(told) == 1
+    lies, rows = listening(tmp_path, work)
+    assert len(lies) == 1
     assert [row["ok"] for row in rows] == [True] * 7
 
 
@@ -142,17 +142,17 @@ def test_holes_and_damage_in_a_copy_of_an_earlier_version_are_found_and_repaired
         assert len(files) == 7
         files[2].unlink()
         files[4].write_bytes(files[4].read_bytes()[:-1] + b"\0")
-        found = check_copy(address, tmp_path / "copies")
+        before = check_copy(address, tmp_path / "copies")
         wire.lies.append(LIES["drops"][0])
         still = check_copy(address, tmp_path / "copies", repair=True)
         wire.lies.clear()
         repaired = check_copy(address, tmp_path / "copies", repair=True)
-        return found, still, repaired, rows_of(copy)
+        return before, still, repaired, rows_of(copy)
 
-    found, still, repaired, rows = listening(tmp_path, work)
-    assert list(found.holes.values()) == [((3, 3),)]
-    assert [reason.split(":")[0] for reason in found.damaged.values()] == ["entry 5"]
-    assert found.verdict.value is still.verdict.value is Outcome.INCOMPLETE
+    before, still, repaired, rows = listening(tmp_path, work)
+    assert list(before.holes.values()) == [((3, 3),)]
+    assert [reason.split(":")[0] for reason in before.damaged.values()] == ["entry 5"]
+    assert before.verdict.value is still.verdict.value is Outcome.INCOMPLETE
     assert [spans[0] for spans in still.holes.values()] == [(3, 3)]
     assert repaired.verdict.is_good
     assert [row["stream_seq"] for row in rows if row["ok"]] == list(range(1, 8))

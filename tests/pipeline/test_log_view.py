@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from veen.log.prefix import make_prefix
 from veen.log.slices import Selection, Slice
 from veen.log.sources import DirectorySource
 from veen.query import api
-from veen.spark.source import EntryStream
+from veen.spark.source import DataLoss, EntryStream
 from veen.storage import frame, layout, pinned
 from veen.storage.pinned import LabelPin, LogView, pin, read_chunk, without
 from veen.verify.audit import Previous
+from veen.verify.audit import engine as audit_engine
+from veen.verify.audit import run as audit_run
 from veen.verify.audit.equivocation import compare
 from veen.verify.audit.report import write
 
@@ -299,6 +302,25 @@ def test_a_gap_ends_what_was_read_unless_the_hub_had_erased_it(tmp_path):
     assert (label_pin.holes, label_pin.read_upto, label_pin.first_payload) == (((7, 9),), 6, 4)
 
 
+def test_a_stream_starts_behind_a_pruned_beginning_and_stops_at_a_hole(world):
+    """REVIEW P1-12: what retention erased is no data loss."""
+    for _ in range(7):
+        world.emit()
+    world.store.retire()
+    label = world.frames[0].label
+    sorted((world.path / "log").glob("chunk-*.log"))[0].unlink()
+    stream = EntryStream(Options.of({"path": str(world.path)}), ENTRIES)
+    start = {"heads": {}}
+    end = stream.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLoss):
+        stream.partitions(start, end)
+    (world.path / layout.ERASED).write_text(f'{{"{label.hex()}": [[1, 3]]}}')
+    stream = EntryStream(Options.of({"path": str(world.path)}), ENTRIES)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    slices = [part for partition in stream.partitions(start, end) for part in partition.value[0]]
+    assert [(part.first, part.last) for part in slices if not part.is_missing] == [(4, 6), (7, 7)]
+
+
 @pytest.mark.parametrize("receipts", [False, True])
 def test_a_pruned_beginning_is_a_place_to_start_from(tmp_path, receipts):
     """REVIEW P1-12, at the level of the view."""
@@ -309,6 +331,19 @@ def test_a_pruned_beginning_is_a_place_to_start_from(tmp_path, receipts):
         assert label_pin.read_upto == label_pin.size
         kinds = [ref.kind for ref in label_pin.chunks if ref.start_seq >= label_pin.first_payload]
         assert set(kinds) <= {"sealed", "active", "journal"}
+
+
+@pytest.mark.parametrize("receipts", [False, True])
+def test_a_chunk_that_retention_erased_since_it_was_pinned_is_read_as_erased(tmp_path, receipts):
+    path = dump(erased(receipts), tmp_path)
+    archived = [ref for ref in pin(str(path)).chunks() if ref.kind in ("receipts", "heads")]
+    assert archived
+    for ref in archived:
+        name = layout.chunk(ref.label, ref.start_seq, ref.end_seq)
+        before = replace(ref, kind="sealed", path=name, size=1000)
+        rows = [row for batch in batches(open_fs(str(path)), Slice.whole(before), SPEC) for row in batch.to_pylist()]
+        assert {row["reason"] for row in rows} == {"erased under the retention policy"}
+        assert len(rows) == ref.entries
 
 
 @pytest.mark.parametrize(
@@ -393,6 +428,35 @@ def test_twice_the_labels_or_files_are_at_most_about_twice_the_operations_of_a_p
         fs.list = lambda directory, plain=plain, count=count: [count([name]) or name for name in plain(directory)]
         monkeypatch.setattr(pinned, "open_place", lambda _, fs=fs: fs)
         assert sum(pin(str(path)).heads.values()) == number
+        counts.append(counted[0])
+    assert all(more < 2.5 * less for less, more in pairwise(counts))
+
+
+@pytest.mark.parametrize("what", ["labels", "files"])
+def test_twice_the_labels_or_files_are_at_most_about_twice_the_operations_of_an_audit(tmp_path, monkeypatch, what):
+    counts = []
+    for number in (8, 16, 32):
+        path = tmp_path / str(number)
+        world = Recorder(path, limits=Limits(max_checkpoint_interval=1))
+        for entry in range(number):
+            world.emit(epoch=entry if what == "labels" else 0)
+        world.done()
+        counted = [0]
+
+        class Counting(OsFs):
+            def open(self, path, *, create=False, counted=counted):
+                counted[0] += 1
+                return super().open(path, create=create)
+
+            def list(self, directory, counted=counted):
+                names = super().list(directory)
+                counted[0] += len(names)
+                return names
+
+        for module in (pinned, audit_run, audit_engine):
+            name = "open_place" if module is pinned else "open_fs"
+            monkeypatch.setattr(module, name, lambda uri, fs=Counting: fs(Path(uri)))
+        assert run(path).counts["entries"] == number
         counts.append(counted[0])
     assert all(more < 2.5 * less for less, more in pairwise(counts))
 

@@ -96,11 +96,11 @@ def erased(receipts: bool = False) -> MemFs:
     world = Liar()
     world.control(LimitsSet(limits=LIMITS.to_json()))
     grow(world, 20)
-    _erase(world, Periods(payload_sec=1, receipt_sec=1 if receipts else 0))
+    erase(world, Periods(payload_sec=1, receipt_sec=1 if receipts else 0))
     return at_rest(world)
 
 
-def _erase(world: World, periods: Periods) -> None:
+def erase(world: World, periods: Periods) -> None:
     world.store.retire()
     index = Index(world.fs)
     apply(
@@ -321,7 +321,7 @@ def not_erased() -> MemFs:
     grow(world, 20)
     world.store.retire()
     before = world.fs.files()
-    _erase(world, Periods(payload_sec=1))
+    erase(world, Periods(payload_sec=1))
     fs = at_rest(world)
     path = min(path for path in before if path.startswith("log/chunk-") and path.endswith(".log"))
     return copy_of(fs, **{path: before[path]})

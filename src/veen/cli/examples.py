@@ -8,7 +8,6 @@ _ID: Final = "5be1c0ff" * 8  # a msg_id, a schema id or the like: 64 digits
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "attachment verify": ("veen attachment verify record/app/http 3",),
-    "audit copy": ("veen audit copy --hub https://hub.example", "veen audit copy --hub https://hub.example --repair"),
     "audit diff": ("veen audit diff ./hub ./replica", "veen audit diff ./hub ./replica --out ./evidence"),
     "audit summary": ("veen audit summary ./audit-1",),
     "authorize": ("veen authorize cap.cbor",),

@@ -219,7 +219,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Also when a batch is planned again after a restart, by when its end may be gone."""
         label_pin = pinned.labels.get(bytes.fromhex(label))
         size = label_pin.size if label_pin else 0
-        gaps = (*(label_pin.gaps if label_pin else ()), (size + 1, last))
+        gaps = (*(label_pin.holes if label_pin else ()), (size + 1, last))
         if self._options.fail_on_data_loss and any(max(a, first) <= min(b, last) for a, b in gaps):
             raise DataLoss(f"label {label}: entries between {first} and {last} are gone")
 

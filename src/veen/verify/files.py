@@ -39,6 +39,7 @@ _ROOT_NAMES: Final = {
     layout.LOCAL,
     layout.OUTER,
     layout.ORIGIN,
+    layout.ERASED,
     layout.REPLICA,
     layout.REPLICA_DIR,
     layout.REPLACED,

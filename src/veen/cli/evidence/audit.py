@@ -278,7 +278,7 @@ def summary(output: Output, audit_dir: Path) -> None:
 @click.option("--repair", is_flag=True, help="Ask the hub again for what is missing or damaged.")
 @client_options
 def copy(output: Output, session: CliSession, repair: bool) -> None:
-    """Check the copy of the hub's entries in your home, which `veen table load --hub` and queries by URL read.
+    """Check the copy of the hub's entries in your home, which tables and queries of a hub by its address read.
 
     Every entry must be as the hub signed it, and none may be missing up to the head that the hub names now, except
     those that the hub has erased. Copies by earlier versions may have holes: --repair asks for them. Tables that were

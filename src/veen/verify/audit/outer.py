@@ -45,7 +45,7 @@ class WitnessVerdict:
     cosigned: Mapping[str, int]  # names of the policy, with the time
     covered: int  # entries up to the newest listed checkpoint of their label
     entries: int
-    heads: Mapping[bytes, int]  # the newest listed checkpoint of each label
+    heads: Mapping[bytes, int]  # the newest listed checkpoint of each label that was compared with the log here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +124,14 @@ def check_outer(
         head, cosigned = _note(files, policy, outer_key)
         newest = _newest(_leaves(files, head))
         _beyond(uri, newest, roots, wanted)
-        covered = 0
+        heads: dict[bytes, int] = {}
         for label, checkpoint in sorted(newest.items()):
-            if label in labels:
-                _compare(fs, labels[label], roots[label], checkpoint)
-                covered += checkpoint.upto_seq
+            if label in labels and _is_listed(fs, labels[label], roots[label], checkpoint):
+                heads[label] = checkpoint.upto_seq
     except _Fault as exc:
         return None, [exc.finding]
     entries = sum(size for size, _ in roots.values())
-    heads = {label: checkpoint.upto_seq for label, checkpoint in newest.items()}
+    covered = sum(heads.values())
     verdict = WitnessVerdict(
         origin=head.origin, size=head.size, cosigned=cosigned, covered=covered, entries=entries, heads=heads
     )
@@ -219,13 +218,14 @@ def _beyond(
             raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
 
 
-def _compare(fs: Fs, pinned: LabelPin, audited: tuple[int, bytes | None], checkpoint: Checkpoint) -> None:
-    """The newest listed checkpoint is one of the log here."""
-    label, upto_seq = pinned.label, checkpoint.upto_seq
+def _is_listed(fs: Fs, pinned: LabelPin, audited: tuple[int, bytes | None], checkpoint: Checkpoint) -> bool:
+    """Compare the newest listed checkpoint with the log here; return False if the root after its entry is not known."""
+    upto_seq = checkpoint.upto_seq
     size, head_root = audited
     if upto_seq > size:
-        return  # `_beyond` has looked again: a running hub has written it since
+        return False  # `_beyond` has looked again: a running hub has written it since
     root = head_root if upto_seq == size else roots_after(fs, pinned, (upto_seq,)).get(upto_seq)
     if root is not None and root != checkpoint.mmr_root:
         what = "the witnesses cosigned a list with another root after this entry than the log here has"
-        raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
+        raise _Fault(layout.OUTER_LEAVES, what, label=pinned.label, seq=upto_seq)
+    return root is not None

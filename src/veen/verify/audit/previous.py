@@ -46,6 +46,7 @@ class Previous:
     findings: tuple[LogFinding, ...]
     commitments: Mapping[bytes, tuple[Commitment, ...]]
     cursors: Mapping[bytes, tuple[Cursor, ...]]
+    findings_by_label: Mapping[bytes, tuple[LogFinding, ...]]
 
     @classmethod
     def of(
@@ -57,13 +58,19 @@ class Previous:
     ) -> Self:
         by_label: dict[bytes, list[Commitment]] = {}
         stood: dict[bytes, list[Cursor]] = {}
+        findings = tuple(findings)
+        findings_by_label: dict[bytes, list[LogFinding]] = {}
+        for finding in findings:
+            if finding.label is not None:
+                findings_by_label.setdefault(finding.label, []).append(finding)
         for row in commitments:
             by_label.setdefault(row.label, []).append(row)
         for cursor in cursors:
             stood.setdefault(cursor.label, []).append(cursor)
         return cls(
             verdict=verdict,
-            findings=tuple(findings),
+            findings=findings,
+            findings_by_label={label: tuple(rows) for label, rows in findings_by_label.items()},
             commitments={label: tuple(rows) for label, rows in by_label.items()},
             cursors={label: tuple(rows) for label, rows in stood.items()},
         )
@@ -143,8 +150,8 @@ class Previous:
         """What was wrong with the part that is not read again."""
         return tuple(
             finding
-            for finding in self.findings
-            if finding.label == label and finding.stream_seq is not None and finding.stream_seq <= last
+            for finding in self.findings_by_label.get(label, ())
+            if finding.stream_seq is not None and finding.stream_seq <= last
         )
 
 

@@ -15,6 +15,7 @@ Both passes run wherever the engine says. All merging is in the order of the log
 chunks were dealt out.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -177,7 +178,8 @@ class _Audit:
             self._findings.append(LogFinding(layout.CONTROL, 0, "control", fault))
         if not options.chunks_only:
             roots = {label: (part.size, part.root) for label, part in joined.items()}
-            self._findings += check_anchored(fs, control.fold.anchors, labels, roots)
+            seals = {label: {row.end: row.root for row in part.commitments} for label, part in joined.items()}
+            self._findings += check_anchored(fs, control.fold.anchors, labels, roots, seals)
         result = self._result(context, control, labels, joined, resumed)
         if options.policy is None:
             return result
@@ -300,11 +302,12 @@ class _Audit:
         return joins
 
     def _tasks(self, chunks: Sequence[ChunkRef], label: bytes, resumed_at: int) -> Iterator[ChunkTask]:
-        marks = self._since.marks(label) if self._since else {}
+        marks = sorted(self._since.marks(label).items()) if self._since else []
         for ref in chunks:
             if ref.start_seq > resumed_at:
-                chunk_marks = tuple((seq, root) for seq, root in marks.items() if ref.start_seq <= seq <= ref.end_seq)
-                yield ChunkTask(ref=ref, marks=chunk_marks)
+                first = bisect_left(marks, (ref.start_seq, b""))
+                last = bisect_left(marks, (ref.end_seq + 1, b""))
+                yield ChunkTask(ref=ref, marks=tuple(marks[first:last]))
 
     def _frontier(self, context: AuditContext, label: bytes) -> Frontier:
         peaks_before: Mapping[int, Peaks] = self._since.peaks(label) if self._since else {}
