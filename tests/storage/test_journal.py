@@ -17,12 +17,12 @@ GROUPS = [FRAMES[:1], FRAMES[1:4], FRAMES[4:]]
 
 
 def written(fs, roll_after=()):
-    journal = Journal.create(fs)
+    wal = Journal.create(fs)
     for number, group in enumerate(GROUPS):
-        journal.write(journal.payload_of(group))
+        wal.write(journal.payload_of(group))
         if number in roll_after:
-            journal.roll()
-    return journal
+            wal.roll()
+    return wal
 
 
 def replayed(fs, segment=1):
@@ -41,19 +41,19 @@ def damaged(fs, name, data):
 def test_what_was_written_is_replayed_in_order():
     for roll_after in ((), (0,), (0, 1), (2,)):
         fs = MemFs()
-        journal = written(fs, roll_after)
+        wal = written(fs, roll_after)
         records, end = replayed(fs)
         assert records == FRAMES
-        assert (end.segment, end.offset) == (journal.segment, journal.offset)
+        assert (end.segment, end.offset) == (wal.segment, wal.offset)
 
 
 def test_writing_goes_on_after_a_replay():
     fs = MemFs()
     written(fs)
     _, end = replayed(fs)
-    journal = Journal.resume(fs, end)
+    wal = Journal.resume(fs, end)
     more = frame.encode(driver.LABELS[0], 7, b"more", b"r")
-    journal.write(journal.payload_of([more]))
+    wal.write(journal.payload_of([more]))
     assert replayed(fs)[0] == [*FRAMES, more]
 
 
@@ -128,19 +128,19 @@ def test_old_segments_go_and_the_rest_stays_readable():
 
 def test_a_full_disk_is_told_apart_from_a_failing_one():
     fs = MemFs()
-    journal = written(fs)
+    wal = written(fs)
     fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
     with pytest.raises(NoSpaceError):
-        journal.write(b"\x01")
+        wal.write(b"\x01")
     fs.fault = Fault(fs.operations + 1, "error", errno.EIO)
     with pytest.raises(OSError, match="injected"):
-        journal.write(b"\x01")
+        wal.write(b"\x01")
 
 
 def test_what_is_neither_frame_nor_control_record_is_damage():
     fs = MemFs()
-    journal = Journal.create(fs)
-    journal.write(b"\x80")
+    wal = Journal.create(fs)
+    wal.write(b"\x80")
     with pytest.raises(CorruptError, match="no record begins here"):
         replayed(fs)
 
