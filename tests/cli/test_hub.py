@@ -494,7 +494,9 @@ def test_a_torn_end_of_the_journal_is_shown_and_cut(data):
     shown = report("hub", "cut-tail", data)
     assert (shown["torn"], shown["cut"], shown["offset"]) == (True, False, len(whole))
     assert path.stat().st_size > len(whole)
-    cut = report("hub", "cut-tail", data, "--yes")
+    assert report("hub", "cut-tail", data, "--yes", code=Exit.LOCAL)["code"] == "E.STORAGE.TAIL"
+    assert path.stat().st_size > len(whole)
+    cut = report("hub", "cut-tail", data, "--yes", "--no-receipt-left")
     assert path.read_bytes() == whole
     assert json.loads((data / cut["record"]).read_bytes())["sha256"] == cut["sha256"]
     assert len((data / cut["kept_in"]).read_bytes()) == cut["bytes"] == 2040

@@ -43,13 +43,13 @@ def test_receipts_that_were_erased_although_the_policy_keeps_them_are_named(tmp_
     world = World(OsFs(tmp_path / "hub"))
     for step in steps:  # as the second look of an earlier release did
         world.control(step.record(step.chunk.dropped))
-    found = check_at(world, tmp_path, "--receipts", "0", code=Exit.POLICY)
-    assert (found["ok"], found["verdict"]["value"]) == (False, "incomplete")
-    assert [(row["label"], row["start_seq"], row["early"]) for row in found["erased_receipts"]] == [
+    damage = check_at(world, tmp_path, "--receipts", "0", code=Exit.POLICY)
+    assert (damage["ok"], damage["verdict"]["value"]) == (False, "incomplete")
+    assert [(row["label"], row["start_seq"], row["early"]) for row in damage["erased_receipts"]] == [
         (step.label.hex(), step.chunk.start_seq, True) for step in steps
     ]
-    assert {reason["because"] for reason in found["verdict"]["reasons"]} == {"policy"}
-    assert check(tmp_path / "hub", code=Exit.POLICY)["erased_receipts"] == found["erased_receipts"]  # suspicious
+    assert {reason["because"] for reason in damage["verdict"]["reasons"]} == {"policy"}
+    assert check(tmp_path / "hub", code=Exit.POLICY)["erased_receipts"] == damage["erased_receipts"]  # suspicious
     lawful = check(tmp_path / "hub", "--receipts", "1h")  # a policy that lets them go after an hour
     assert [row["early"] for row in lawful["erased_receipts"]] == [False] * len(steps)
 

@@ -82,6 +82,8 @@ OTHER = {
     "force_plain_http": ("true", None),
     "dev": ("true", None),
     "replicas": ("http://127.0.0.1:9", lambda hub: hub.config.replicas),
+    "replicas_ca_file": ("ca.pem", lambda hub: hub.config.replicas_ca_file),
+    "replicas_required": ("true", lambda hub: hub.config.replicas_required),
     "listen.host": ("localhost", None),
     "listen.port": ("1", None),
     "listen.max_connections": ("7", lambda hub: hub._server.settings.max_connections),

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise
 
@@ -10,9 +11,18 @@ from tests.damage import flipped
 from tests.storage.builders import World, copy_of, fill
 from tests.storage.oracle import assert_clean
 
+from veen.core.objects.receipt import Receipt
+from veen.fs.errors import StorageError
+from veen.fs.local import OsFs
 from veen.storage import layout
 from veen.storage.journal import GroupError
-from veen.storage.maintenance.cut_tail import DamagedTailError, cut_tail, find_tail
+from veen.storage.maintenance.cut_tail import (
+    DamagedTailError,
+    TailUnconfirmedError,
+    cut_tail,
+    find_tail,
+    read_statement,
+)
 from veen.storage.store import Group
 from veen.testing.memfs import Crash, Fault, MemFs
 
@@ -96,7 +106,7 @@ def test_whichever_blocks_of_the_last_group_are_missing_it_is_cut_and_nothing_el
 
 
 def _cut(fs, tail):
-    path = cut_tail(fs, tail, NOW)
+    path = cut_tail(fs, tail, NOW, no_receipt_left=True)
     return fs.files()[path]
 
 
@@ -106,16 +116,16 @@ def test_a_cut_may_be_cut_off_at_any_write():
     whole = copy_of(torn_fs)
     tail = torn_end(whole)
     before = whole.operations
-    cut_tail(whole, tail, NOW)
+    cut_tail(whole, tail, NOW, no_receipt_left=True)
     for at in range(1, whole.operations - before + 1):
         for kind in ("lost", "torn", "done"):
             left = copy_of(torn_fs)
             left.fault = Fault(at, kind)
             with pytest.raises(Crash):
-                cut_tail(left, torn_end(left), NOW)
+                cut_tail(left, torn_end(left), NOW, no_receipt_left=True)
             left = left.after_crash(random.Random(at))
             if (again := find_tail(left)) is not None:
-                cut_tail(left, again, NOW)
+                cut_tail(left, again, NOW, no_receipt_left=True)
             assert left.files()[tail.name("bin")] == tail.data
             assert json.loads(left.files()[tail.name("json")])["sha256"] == sha256(tail.data).hexdigest()
             world = World(left)
@@ -174,3 +184,63 @@ def test_a_journal_that_recovery_can_read_is_left_alone():
     assert find_tail(fs) is None
     assert find_tail(copy_of(fs, **{path: fs.files()[path][:-5]})) is None
     assert find_tail(MemFs()) is None
+
+
+def torn_tail():
+    fs, path, offset, acknowledged = torn()
+    data = fs.files()[path]
+    start = offset + BLOCK - offset % BLOCK
+    fs = damaged(fs, path, start, start + BLOCK)
+    return fs, data, path, acknowledged
+
+
+def test_a_torn_group_is_cut_on_somebodys_word_only():
+    """REVIEW X-17, D-191: from the directory it cannot be told from an acknowledged group that was damaged later."""
+    fs = torn_tail()[0]
+    tail, before = find_tail(fs), fs.files()
+    with pytest.raises(TailUnconfirmedError, match="cannot be told"):
+        cut_tail(fs, tail, NOW)
+    assert fs.files() == before
+    shown = tail.to_json()
+    assert {row["label"]: row["first_seq"] for row in shown["may_have_receipts"]} == {
+        label.hex(): tail.sizes.get(label, 0) + 1 for label, _ in tail.entries
+    }
+    path = cut_tail(fs, tail, NOW, no_receipt_left=True)
+    record = json.loads(fs.files()[path])
+    assert record["word"] == {"no_receipt_left": True, "compared": []}
+    assert find_tail(fs) is None
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_word_of_a_replica_or_client_decides(tmp_path, newer):
+    """REVIEW X-17: acknowledged entries whose blocks were zeroed are not cut if somebody else has seen them."""
+    fs, _, _, acknowledged = torn_tail()
+    tail = find_tail(fs)
+    last = acknowledged[-1]
+    seq = tail.sizes[last.label] + newer
+    receipt = replace(Receipt.from_bytes(last.receipt), stream_seq=seq)
+    (tmp_path / "receipt.cbor").write_bytes(receipt.to_bytes())
+    replica = World(OsFs(tmp_path / "replica"))
+    fill(replica, 5)
+    fill(replica, 4 + 40 * newer)
+    replica.store.abandon()  # what is in its journal counts
+    for path in (tmp_path / "receipt.cbor", tmp_path / "replica"):
+        statement, before = read_statement(path), fs.files()
+        if newer:
+            with pytest.raises(DamagedTailError, match="it was acknowledged"):
+                cut_tail(fs, tail, NOW, no_receipt_left=True, statements=[statement])  # whatever the operator says
+            assert fs.files() == before
+        else:
+            assert tail.contradiction(statement) is None
+    if not newer:
+        path = cut_tail(fs, tail, NOW, statements=[statement])
+        record = json.loads(fs.files()[path])
+        assert record["word"]["compared"] == [str(tmp_path / "replica")]
+
+
+def test_what_says_nothing_about_a_log_is_refused(tmp_path):
+    (tmp_path / "nonsense").write_bytes(b"nonsense")
+    (tmp_path / "empty").mkdir()
+    for name in ("nonsense", "empty"):
+        with pytest.raises(StorageError):
+            read_statement(tmp_path / name)

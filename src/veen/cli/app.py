@@ -13,6 +13,7 @@ from veen import __version__
 from veen.cli.guesses import GUESSES
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
+from veen.fs.core_files import forbid_core_files
 
 __all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_line"]
 
@@ -161,6 +162,7 @@ def main() -> NoReturn:
     try:
         for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper here
+        forbid_core_files()  # commands and hubs hold private keys
         if os.getpid() == 1:  # in a container: the kernel ignores SIGTERM for process 1 unless it is handled
             signal.signal(signal.SIGTERM, _end_by_signal)
         # Ctrl-C may come between making a coroutine and starting it, which is no news to a person.

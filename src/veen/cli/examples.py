@@ -45,7 +45,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "hub admission": ("veen hub admission", "veen hub admission --data-dir ./hub"),
     "hub clone": ("veen hub clone ./hub ./copy", "veen hub clone ./hub ./moved --with-keys"),
     "hub config": ("veen hub config --config hub.toml",),
-    "hub cut-tail": ("veen hub cut-tail ./hub", "veen hub cut-tail ./hub --yes"),
+    "hub cut-tail": ("veen hub cut-tail ./hub", "veen hub cut-tail ./hub --yes --no-receipt-left"),
     "hub fork": ("veen hub fork ./hub ./experiment", f"veen hub fork ./hub ./experiment --upto {_ID}=1000"),
     "hub health": ("veen hub health", "veen hub health --data-dir ./hub"),
     "hub key create": ("veen hub key create --data-dir ./hub",),

@@ -12,6 +12,7 @@ Only the end of the newest segment may be torn: the write that a crash interrupt
 acknowledged. Damage anywhere else is a CorruptError.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -34,6 +35,7 @@ _SEGMENT: Final = Struct(f">{len(_MAGIC)}sQ32s4s")
 _GROUP: Final = Struct(">I32s4s")
 _TAG: Final = tag_prefix("veen/journal")
 _GENESIS: Final = bytes(32)
+_WRITTEN: Final = re.compile(rb"[^\0]")
 _REWRITE_BYTES: Final = 1 << 20
 
 
@@ -54,8 +56,8 @@ class GroupError(CorruptError):
     """A group whose head or bytes do not match their check: damage, or a write that the power failure tore."""
 
     hint = (
-        "If the machine lost power, `veen hub cut-tail DIR` tells whether this group was never acknowledged, and cuts"
-        " it then. Otherwise keep the directory as evidence and restore from a replica."
+        "If the machine lost power, `veen hub cut-tail DIR` shows which receipts may exist, and cuts the group if"
+        " somebody says that none left. Otherwise keep the directory as evidence and restore from a replica."
     )
 
     def __init__(self, path: str, offset: int, what: str, end: int | None = None) -> None:
@@ -312,11 +314,22 @@ def _records(payload: bytes, path: str, base: int) -> Iterator[tuple[int, Record
 
 
 def holds_group_head(data: bytes) -> bool:
-    """Whether a group begins anywhere in these bytes, going by the check of its head."""
-    for start in range(len(data) - _GROUP.size + 1):
+    """Return True if a group begins anywhere in these bytes, going by the check of its head.
+
+    A head of zeros is none, so zeros are passed by at once: a file system may leave very many of them.
+    """
+    start, last = 0, len(data) - _GROUP.size
+    while start <= last:
+        if not data[start]:
+            if (written := _WRITTEN.search(data, start)) is None:
+                return False
+            start = max(start, written.start() - _GROUP.size + 1)
+            if start > last:
+                return False
         length, claimed, check = _GROUP.unpack_from(data, start)
-        if length <= len(data) - start - _GROUP.size and check == _head_check(length, claimed) and any(claimed):
+        if length <= last - start and check == _head_check(length, claimed) and any(claimed):
             return True
+        start += 1
     return False
 
 

@@ -196,13 +196,29 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
 @click.command("cut-tail")
 @click.argument("data_dir", type=DATA_DIR)
 @click.option("--yes", is_flag=True, help="Cut it. Without this, only show what would be cut.")
+@click.option(
+    "--no-receipt-left", is_flag=True, help="You know that no client got a receipt for an entry of the group."
+)
+@click.option(
+    "--compare",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="What somebody else saw: the directory of a replica or clone, or a file with a RECEIPT or CHECKPOINT.",
+)
 @output_options
-def cut_tail(output: Output, data_dir: Path, yes: bool) -> None:
-    """Cut the last group of the journal of DATA_DIR if a power failure tore it before any of its receipts left.
+def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, compare: tuple[Path, ...]) -> None:
+    """Cut the last group of the journal of DATA_DIR after a power failure tore it. The hub must be stopped.
 
-    Such a group stops a start, since it could be damage to acknowledged entries. This command tells the two apart and
-    cuts only what was never completely on the disk. What it cuts is kept in DATA_DIR/cut with a record of it. The hub
-    must be stopped.
+    Such a group stops a start. From the directory alone it cannot be told from a group that was acknowledged and
+    damaged later, so the command shows for which entries receipts may exist. It cuts if you say --no-receipt-left, or
+    if you --compare it with a replica, a clone, or what witnesses or clients kept, and nothing there is newer. If
+    something is, the group was acknowledged and nothing is cut. What it cuts is kept in DATA_DIR/cut with a record.
+
+    \b
+    veen hub cut-tail ./hub
+    veen hub cut-tail ./hub --yes --compare ./replica
+    veen hub cut-tail ./hub --yes --no-receipt-left
     """
     from veen.storage.maintenance import cut_tail as cuttail
 
@@ -210,24 +226,33 @@ def cut_tail(output: Output, data_dir: Path, yes: bool) -> None:
         fs = existing(data_dir)
         with fs.lock():
             tail = cuttail.find_tail(fs)
-            record = cuttail.cut_tail(fs, tail, int(time.time())) if tail is not None and yes else None
+            statements = [cuttail.read_statement(path) for path in compare]
+            record = None
+            if tail is not None and yes:
+                now = int(time.time())
+                record = cuttail.cut_tail(fs, tail, now, no_receipt_left=no_receipt_left, statements=statements)
     if tail is None:
         output.result({"torn": False, "cut": False}, lambda: output.line(f"{data_dir}: the journal is not torn"))
         return
-    data = {"torn": True, "cut": yes, "record": record, **tail.to_json()}
+    contradictions = [fault for statement in statements if (fault := tail.contradiction(statement)) is not None]
+    data = {"torn": True, "cut": yes, "record": record, "contradictions": contradictions, **tail.to_json()}
 
     def human() -> None:
         what = "cut" if yes else "torn"
         output.line(
             f"{what}: the last {len(tail.data)} bytes of journal segment {tail.segment}, from byte {tail.offset} on"
         )
-        output.line(f"{tail.unwritten} bytes of them never reached the disk, so none of their receipts left the hub")
+        output.line(f"{tail.unwritten} bytes of them read as zeros: they never reached the disk, or were damaged later")
+        output.line("these two cannot be told apart; if they were damaged later, receipts exist for:", "warn")
         output.fields([("entry", f"{label.hex()} {seq}") for label, seq in tail.entries])
+        output.line("  and for entries of any label that can no longer be read")
+        for fault in contradictions:
+            output.line(fault, "bad")
         if record is not None:
             output.fields([("record", str(data_dir / record)), ("bytes", str(data_dir / tail.name("bin")))])
 
     output.result(data, human)
-    output.next(f"veen hub verify-data {data_dir}" if yes else f"veen hub cut-tail {data_dir} --yes")
+    output.next(f"veen hub verify-data {data_dir}" if yes else f"veen hub cut-tail {data_dir} --yes --compare REPLICA")
 
 
 @click.command()

@@ -13,7 +13,7 @@ hub = LazyGroup(
         "checkpoint": ("veen.cli.hub.live:checkpoint", "Have a hub sign what its log is now."),
         "clone": ("veen.cli.hub.data:clone", "Copy a hub, also while it runs."),
         "config": ("veen.cli.hub.run:config", "Show the configuration in force and where each value comes from."),
-        "cut-tail": ("veen.cli.hub.data:cut_tail", "Cut a torn end of the journal that was never acknowledged."),
+        "cut-tail": ("veen.cli.hub.data:cut_tail", "Cut a torn end of the journal, if no receipt of it left."),
         "fence": ("veen.cli.hub.live:fence", "Have a hub admit nothing any more, before a cutover."),
         "fork": ("veen.cli.hub.data:fork", "Begin a new hub from a prefix of another one."),
         "health": ("veen.cli.hub.live:health", "Is a hub alive and ready?"),

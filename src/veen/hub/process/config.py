@@ -22,6 +22,7 @@ from veen.core.objects.profile import PRESETS, Profile
 from veen.fs.secret_files import mode_of
 from veen.hub.admission.policy import Auth1, Kex1, Policy
 from veen.hub.process.settings import (
+    ADDRESS,
     BOOLEAN,
     DURATION,
     HEX32,
@@ -396,10 +397,16 @@ class HubConfig:
     replicas: Annotated[
         tuple[str, ...],
         Key(
-            listed(TEXT),
+            listed(ADDRESS),
             "Addresses of replicas of this hub; once one was promoted, this hub does not start or admit any more.",
         ),
     ] = ()
+    replicas_ca_file: Annotated[
+        Path | None, Key(PATH, "Certificates to trust for `replicas` instead of the system's (PEM).")
+    ] = None
+    replicas_required: Annotated[
+        bool, Key(BOOLEAN, "Not ready while one of `replicas` cannot be asked whether it was promoted.")
+    ] = False
     listen: Listen = Listen()
     tls: TlsConfig = TlsConfig()
     auth: Auth = Auth()

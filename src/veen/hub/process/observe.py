@@ -61,6 +61,7 @@ GAUGES: Final = {
     "veen_outer_witness_failures": "How often a witness gave no cosignature since the hub started.",
     "veen_outer_halted": "1 if the outer log signs nothing any more, as a witness saw another history of it.",
     "veen_primary": "1 if this hub writes its log; 0 if it is a replica, is fenced, or was replaced.",
+    "veen_replicas_unknown": "Addresses of `replicas` that cannot be asked if they were promoted; alert when above 0.",
     "veen_replica_attachments_missing": "Attachments that the primary lists and does not hand out; 0 at a primary.",
     "veen_replica_lag_entries": "Entries that the primary has and this replica does not have; 0 at a primary.",
     "veen_replica_lag_seconds": "Since this replica last had all that its primary had; 0 at a primary.",

@@ -7,12 +7,15 @@ whose control journal does not have it was replaced. It keeps the record, and do
 
 import asyncio
 import http.client
+import ssl
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from veen.core.errors import FormatError, VerifyError
+from veen.core.errors import ApiCode, FormatError, VerifyError
 from veen.core.objects.control import ControlRecord, HubPromote
+from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.tooling import RecordResponse, VersionRequest
 from veen.fs.errors import StorageError
@@ -44,36 +47,53 @@ def check_writer(fs: Fs) -> None:
 
 
 class ReplicaWatch:
-    """Asks the replicas of a hub whether one of them was promoted."""
+    """Asks the replicas of a hub whether one of them was promoted. Owned by the event loop's thread.
 
-    def __init__(self, fs: Fs, sequencer: Sequencer, identity: HubIdentity, log: EventLog) -> None:
+    There are three outcomes: promoted, not promoted, unknown. An unknown one is logged once and counted in `unknown`.
+    """
+
+    def __init__(self, fs: Fs, sequencer: Sequencer, identity: Callable[[], HubIdentity], log: EventLog) -> None:
+        """`identity` returns the present one: a rotation changes it."""
         self._fs, self._sequencer, self._identity, self._log = fs, sequencer, identity, log
+        self.unknown: dict[str, str] = {}  # address -> why it could not be asked
 
-    async def ask(self, urls: Sequence[str]) -> None:
+    def fault(self) -> str | None:
+        """Return why it is not known whether this hub was replaced; None if every replica answered."""
+        for url in self.unknown:
+            return f"the replica at {url} cannot be asked whether it was promoted"
+        return None
+
+    async def ask(self, urls: Sequence[str], ca_file: Path | None = None) -> None:
         """At a start, before anything is admitted; ReplacedError if this hub was replaced."""
-        if (record := await self._promotion(urls)) is not None:
+        if (record := await self._promotion(urls, ca_file)) is not None:
             self._keep(record)
             check_writer(self._fs)
 
-    async def run(self, urls: Callable[[], Sequence[str]]) -> None:
-        """For ever; the addresses are asked for each time, as a reload may change them."""
+    async def run(self, settings: Callable[[], tuple[Sequence[str], Path | None]]) -> None:
+        """Run until cancelled. Read addresses and certificates on each pass: a reload may change them."""
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
-            if not self._sequencer.replaced and (record := await self._promotion(urls())) is not None:
+            if not self._sequencer.replaced and (record := await self._promotion(*settings())) is not None:
                 self._sequencer.replaced = True
                 self._keep(record)
                 self._log.event(
                     "error", "replaced", "a replica was promoted in the place of this hub: refusing submits"
                 )
 
-    async def _promotion(self, urls: Sequence[str]) -> ControlRecord | None:
+    async def _promotion(self, urls: Sequence[str], ca_file: Path | None) -> ControlRecord | None:
         """A record that says that this hub was replaced, if one of the replicas shows one."""
-        if not urls:
-            return None
         loop = asyncio.get_running_loop()
-        answers = await asyncio.gather(*(loop.run_in_executor(None, _ask, url) for url in urls))
+        answers = await asyncio.gather(*(loop.run_in_executor(None, _ask, url, ca_file) for url in urls))
+        unknown = {url: answer for url, answer in zip(urls, answers, strict=True) if isinstance(answer, str)}
+        for url, reason in unknown.items():
+            if url not in self.unknown:
+                message = f"{url} cannot be asked whether it was promoted in the place of this hub: {reason}"
+                self._log.event("warning", "replicas", message, url=url)
+        for url in self.unknown.keys() - unknown.keys():
+            self._log.event("info", "replicas", "the replica answers again", url=url)
+        self.unknown = unknown
         for record in answers:
-            if record is not None and self._replaces(record):
+            if isinstance(record, ControlRecord) and self._replaces(record):
                 return record
         return None
 
@@ -82,7 +102,7 @@ class ReplicaWatch:
         if not isinstance(record.body, HubPromote):
             return False
         try:
-            self._identity.verify_control(record)
+            self._identity().verify_control(record)
         except VerifyError:
             return False
         own = ControlIndex(self._sequencer.store).newest(HubPromote.KIND)
@@ -92,20 +112,29 @@ class ReplicaWatch:
         self._fs.replace(layout.REPLACED, record.to_bytes())
 
 
-def _ask(url: str) -> ControlRecord | None:
-    """What a replica answers; None for anything that is no record."""
+def _ask(url: str, ca_file: Path | None) -> ControlRecord | str | None:
+    """Return the record that a replica shows, None if it was not promoted, or why that is unknown."""
     try:
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+        host = parts.hostname or ""
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+            connection = http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_SECONDS, context=tls)
+        else:
+            connection = http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
         try:
             headers = {"Content-Type": "application/cbor", "Accept": "application/cbor"}
             path = f"{parts.path.rstrip('/')}/tooling/promotion"
             connection.request("POST", path, VersionRequest().to_bytes(), headers)
             response = connection.getresponse()
             data = response.read(_MAX_BYTES)
-            return RecordResponse.from_bytes(data).record if response.status == 200 else None
         finally:
             connection.close()
-    except (OSError, http.client.HTTPException, FormatError, ValueError):
-        return None
+        if response.status == 404 and ErrorEnvelope.from_bytes(data).code == ApiCode.NOT_FOUND.code:
+            return None
+        if response.status != 200:
+            return f"it answers with status {response.status}"
+        return RecordResponse.from_bytes(data).record
+    except (OSError, http.client.HTTPException, FormatError, ValueError) as exc:
+        return str(exc) or type(exc).__name__

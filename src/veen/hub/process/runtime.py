@@ -13,9 +13,10 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from veen import __version__, native
@@ -200,8 +201,8 @@ class Hub:
         if not self.is_replica:  # one writes down those that its primary has
             save_limits(self.fs, limits)
         self._watch_disk()
-        self._replicas = ReplicaWatch(self.fs, self.sequencer, self.identity.held.identity, self.log)
-        await self._replicas.ask(self.config.replicas)
+        self._replicas = ReplicaWatch(self.fs, self.sequencer, lambda: self.identity.held.identity, self.log)
+        await self._replicas.ask(*self._watched_replicas())
         await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
         self._stack.push_async_callback(self.api.finish)
@@ -234,10 +235,13 @@ class Hub:
         start("scrubber", partial(self.house.scrub, self.scrubber))
         start("housekeeping", lambda: self.house.run(lambda: self.config.retention))
         start("anchoring", lambda: anchoring.run(lambda: self.config.anchor.every))
-        start("replicas", lambda: self._replicas.run(lambda: self.config.replicas))
+        start("replicas", lambda: self._replicas.run(self._watched_replicas))
         if (outer := self.outer) is not None:
             seal = self.api.context.latest_checkpoint
             start("outer log", lambda: outer.run(lambda: self.config.outer, seal, lambda: self._witness_policy))
+
+    def _watched_replicas(self) -> tuple[Sequence[str], Path | None]:
+        return self.config.replicas, self.config.replicas_ca_file
 
     def _open_keys(self) -> HubKeys:
         check_writer(self.fs)
@@ -451,7 +455,8 @@ class Hub:
         if not self.is_replica and (policy := self.sequencer.not_primary) is not None:
             return str(NotPrimary(policy))
         halted = None if self.outer is None or self.outer.halted is None else "the outer log has been halted"
-        return self.not_admitting or self._authority.fault() or halted
+        unknown = self._replicas.fault() if self.config.replicas_required else None
+        return self.not_admitting or self._authority.fault() or halted or unknown
 
     def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         return self.identity.seal(files, upto_seq, mmr_root, hub_ts)
@@ -518,6 +523,7 @@ class Hub:
             "veen_outer_witness_failures": 0 if self.outer is None else self.outer.failures,
             "veen_outer_halted": int(self.outer is not None and self.outer.halted is not None),
             "veen_primary": int(self.sequencer.not_primary is None),
+            "veen_replicas_unknown": len(self._replicas.unknown),
             **self._replica_gauges(),
         }
 

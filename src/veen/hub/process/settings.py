@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from veen.core.errors import VeenError
 from veen.core.labels import stream_id_of
@@ -192,6 +193,18 @@ def _network(value: Any, text: bool, base: Path) -> Network:
         raise _fail(NETWORK.expects, value) from exc
 
 
+def _address(value: Any, text: bool, base: Path) -> str:
+    """Return the address of a hub; what cannot be asked is refused here, and not silently without an answer later."""
+    try:
+        parts = urlsplit(value) if type(value) is str else urlsplit("")
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good or not re.fullmatch(r"[!#-&(-;=?-\[\]-z|~]+", value):  # printable, without quotes and brackets of lists
+        raise _fail(ADDRESS.expects, value)
+    return str(value)
+
+
 def _workers(value: Any, text: bool, base: Path) -> int | None:
     return None if value == "auto" else int(_COUNT.read(value, text, base))
 
@@ -212,6 +225,7 @@ WATCHED_STREAMS: Final = Kind(
 REALM: Final = Kind("the name of a realm, or its id in 64 hex digits", _realm)
 PROFILES: Final = Kind(f"a list of {', '.join(PRESETS)} or {{epoch_sec, pad_block}}", _profiles)
 ISSUERS: Final = Kind('a list of public keys in hex, {issuer, streams}, or "*"', _issuers)
+ADDRESS: Final = Kind("the address of a hub, http://HOST:PORT or https://HOST:PORT", _address)
 NETWORK: Final = Kind("a network, such as 192.0.2.0/24", _network)
 _COUNT: Final = integer(0, 256)
 WORKERS: Final = Kind(f"auto or {_COUNT.expects}", _workers)

@@ -13,11 +13,11 @@ ranges are named and somebody must accept the loss. A primary that comes back as
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from veen.client.errors import HubRefused, NetworkError
+from veen.client.errors import HubRefused, NetworkError, TimedOut, Unreachable
 from veen.client.transport.calls import NO_RETRY, Calls
 from veen.client.transport.http import HttpTransport
 from veen.core.crypto.ed25519 import SigningKey
@@ -36,7 +36,7 @@ from veen.hub.process.at_rest import at_rest
 from veen.hub.process.replica import FollowedIdentity
 from veen.products.federation.outer_copies import bound_key, lists_fence
 from veen.storage import layout
-from veen.storage.copies.replica import ReplicaMark, end_replica, read_mark
+from veen.storage.copies.replica import ReplicaMark, end_replica, read_mark, write_mark
 from veen.storage.keys import identity as identities
 from veen.storage.keys.directory import KeyDirFs
 from veen.storage.keys.identity import MissingKeyError
@@ -98,7 +98,7 @@ class ReplicaState:
     labels: int
     root: bytes  # of all heads
     fence: HubFence | None  # the last record, if the primary was fenced
-    promoted: bool  # whether the last record is that of a promotion that was cut off
+    promoted: bool  # whether the last record is that of a promotion of this directory that was cut off
     control_bytes: int
     ranges: tuple[OpenRange, ...]
     outer: VerifierKey | None  # the key of the outer log, if the primary has one and something of it is here
@@ -164,12 +164,17 @@ def _state_of(fs: Fs, store: Store, mark: ReplicaMark, identity: HubIdentity) ->
         labels=len(heads),
         root=root_of_heads(heads),
         fence=fence,
-        promoted=last_record is not None and isinstance(last_record.body, HubPromote),
+        promoted=last_record is not None and _is_own_promotion(last_record, mark),
         control_bytes=store.control_size,
         ranges=tuple(ranges),
         outer=outer,
         outer_complete=outer is not None and fence is not None and _lists_fence(fs, outer, last_record),
     )
+
+
+def _is_own_promotion(record: ControlRecord, mark: ReplicaMark) -> bool:
+    """Return True if a promotion of this directory wrote the record; a replica of a promoted hub has another one."""
+    return isinstance(record.body, HubPromote) and record.body.to_bytes().hex() == mark.promoting
 
 
 def _lists_fence(fs: Fs, vkey: VerifierKey, fence: ControlRecord | None) -> bool:
@@ -205,9 +210,18 @@ def _check_checkpoints(fs: Fs, store: Store, identity: HubIdentity) -> None:
             raise CorruptError(path, 0, str(exc)) from exc
 
 
-async def _ask_primary(url: str, control_bytes: int) -> FeedResponse | None:
-    """How far the primary is; None if it does not answer. What it says need not be believed: any answer is one."""
-    transport = HttpTransport(url, timeout=_ASK_SECONDS)
+async def _ask_primary(mark: ReplicaMark, control_bytes: int) -> FeedResponse | None:
+    """Return how far the primary is; None if nothing answers there. What it says need not be believed.
+
+    PrimaryAlive if something answers and cannot be asked: whoever is there may admit messages.
+    """
+    url = mark.source
+    transport = HttpTransport(
+        url,
+        ca_file=Path(mark.ca_file) if mark.ca_file else None,
+        token_file=Path(mark.token_file) if mark.token_file else None,
+        timeout=_ASK_SECONDS,
+    )
     try:
         calls = Calls(transport, NO_RETRY)
         try:
@@ -215,15 +229,17 @@ async def _ask_primary(url: str, control_bytes: int) -> FeedResponse | None:
         except HubRefused:
             await calls.ask("healthz", None, HealthResponse)
             raise PrimaryAlive(f"{url}: the primary answers, and does not say how far it is") from None
-    except NetworkError:
+    except (Unreachable, TimedOut):
         return None
+    except NetworkError as exc:  # a certificate that is not trusted, or an answer that is not a hub's
+        raise PrimaryAlive(f"{url}: something answers there and cannot be asked how far it is: {exc}") from exc
     finally:
         await transport.aclose()
 
 
 def _check_primary(state: ReplicaState) -> None:
     """PrimaryAlive if it can still admit messages."""
-    answer = asyncio.run(_ask_primary(state.mark.source, state.control_bytes))
+    answer = asyncio.run(_ask_primary(state.mark, state.control_bytes))
     if answer is None:
         return
     if state.fence is None or answer.entries != state.entries or answer.control_bytes != state.control_bytes:
@@ -257,9 +273,9 @@ def promote(
             write_outer_key(fs, outer_key)
     with at_rest(fs, now, accept_clock=accept_clock) as hub:
         if not state.promoted:
-            hub.journal(
-                HubPromote(source=state.mark.source, upto=state.entries, root=state.root, complete=state.complete)
-            )
+            body = HubPromote(source=state.mark.source, upto=state.entries, root=state.root, complete=state.complete)
+            write_mark(fs, replace(state.mark, promoting=body.to_bytes().hex()))  # cut off here, it is asked again
+            hub.journal(body)
         hub_pk = hub.keys.identity.current.hub_pk
     end_replica(fs)
     if move_keys:

@@ -50,7 +50,7 @@ from veen.core.objects.tooling import MAX_LISTED, FeedRequest, FeedResponse, Lab
 from veen.core.run_check import MAX_WARNINGS, Authors, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import NoSpaceError, StorageError
-from veen.fs.local import Fs
+from veen.fs.local import Fs, OsFs
 from veen.hub.api.reply import ApiError
 from veen.hub.process.housekeeping import in_thread
 from veen.hub.process.replica import ReplicaHub
@@ -115,11 +115,37 @@ class ReplicaGap(StorageError, code="E.REPLICA.PRUNED"):
         self.label, self.first_seq, self.last_seq = label, first_seq, last_seq
 
 
-async def open_replica(directory: Path, source: str, pin: str | None, transport: Transport) -> str:
-    """Make a directory a replica, or look at one that is; the pin of the hub that it follows.
+async def open_replica(
+    directory: Path,
+    source: str,
+    pin: str | None,
+    transport: Transport,
+    *,
+    ca_file: Path | None = None,
+    token_file: Path | None = None,
+) -> str:
+    """Make a directory a replica, or look at one that is; return the pin of the hub that it follows.
 
-    The source is needed for a new directory only: a replica may start while its primary is away.
+    The source is needed for a new directory only: a replica may start while its primary is away. Where certificates and
+    token lie is kept in the mark: a promotion asks the primary the same way.
     """
+    pin = await _open_replica(directory, source, pin, transport)
+    _keep_access(data_fs(directory), ca_file, token_file)
+    return pin
+
+
+def _keep_access(fs: OsFs, ca_file: Path | None, token_file: Path | None) -> None:
+    with fs.lock():
+        mark = read_mark(fs)
+        if mark is None:
+            return
+        ca_path, token_path = ("" if path is None else str(path.absolute()) for path in (ca_file, token_file))
+        updated = replace(mark, ca_file=ca_path, token_file=token_path)
+        if updated != mark:
+            write_mark(fs, updated)
+
+
+async def _open_replica(directory: Path, source: str, pin: str | None, transport: Transport) -> str:
     fs = data_fs(directory)
     with fs.lock():
         mark = read_mark(fs)
@@ -565,11 +591,11 @@ class ReplicaFollower:
         if signatures is not None:
             await self._accuse(batch.entries[signatures[0]].receipt, signatures[1])
         seals = await self._verify(batch, checkpoints)
-        if seals:
-            segment = self._store.journal.segment
-            paths = await in_thread(save_seals, self._hub.fs, seals)
-            self._seals += [(segment, path) for path in paths]
+        paths = await in_thread(save_seals, self._hub.fs, seals) if seals else []
         await self._hub.sequencer.replicate(batch.items)
+        # The batch is in this segment or an earlier one. Before it was written, a retirement could have begun a new
+        # segment in between, and the checkpoints would have gone before the chunks that recovery seals with them.
+        self._seals += [(self._store.journal.segment, path) for path in paths]
         for entry in batch.entries:
             place = (entry.receipt.label, entry.receipt.stream_seq)
             if place in checkpoints:

@@ -22,6 +22,7 @@ from veen.storage.keys import identity as identities
 from veen.storage.scan import read_file
 
 _KEY_SUFFIX: Final = ".key"
+_OPTIONAL: Final = ("ca_file", "token_file", "promoting")  # members that marks of earlier releases do not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,17 @@ class ReplicaMark:
     pin: str
     announced: Mapping[bytes, int]  # label -> entries that the primary has and the replica did not, when it stopped
     heard_at: int = 0  # when the replica last had all that the primary had; 0: never
+    ca_file: str = ""  # certificates that the primary is verified with; empty: those of the system
+    token_file: str = ""  # a bearer token that may read the primary
+    promoting: str = ""  # the hub.promote body that a promotion of this directory is about to journal, in hex
 
     def to_bytes(self) -> bytes:
         announced = {label.hex(): size for label, size in self.announced.items()}
-        return canonical_json(
-            {"ver": 1, "source": self.source, "pin": self.pin, "announced": announced, "heard_at": self.heard_at}
-        )
+        members = {"ver": 1, "source": self.source, "pin": self.pin, "announced": announced, "heard_at": self.heard_at}
+        for name in _OPTIONAL:
+            if value := getattr(self, name):
+                members[name] = value
+        return canonical_json(members)
 
 
 def read_mark(fs: Fs) -> ReplicaMark | None:
@@ -48,7 +54,8 @@ def read_mark(fs: Fs) -> ReplicaMark | None:
     try:
         value: Any = read_canonical_json(data, layout.REPLICA, max_bytes=len(data))
         announced = {bytes.fromhex(label): int(size) for label, size in value["announced"].items()}
-        return ReplicaMark(str(value["source"]), str(value["pin"]), announced, int(value["heard_at"]))
+        options = {name: str(value[name]) for name in _OPTIONAL if name in value}
+        return ReplicaMark(str(value["source"]), str(value["pin"]), announced, int(value["heard_at"]), **options)
     except (FormatError, KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CorruptError(layout.REPLICA, 0, f"not the mark of a replica: {exc}") from exc
 

@@ -2,28 +2,33 @@
 
 Recovery cuts a group that ends before its length says. A disk may also keep the length and lose blocks in the middle:
 the head is there, the bytes do not match its hash. That looks like damage to a group that was acknowledged, so a hub
-does not start, and this module tells the two apart. A receipt leaves only after the sync of the whole group returned.
-The group was therefore never acknowledged if all of this holds, and otherwise nothing is cut:
+does not start. A receipt leaves only after the sync of the whole group returned. Nothing is cut unless all this holds:
 
     it is the last thing in the journal      the next group is written only after the sync of this one
     blocks of it were never written          they read as zeros, from one border of a block to the next, and the first
                                              record that is not readable lies in them: a flipped bit does not look so
     no file of the log holds what it brings  files are filled only after the sync
 
-What is cut is kept beside the journal with a record of it, before anything is cut.
+All of it also holds for a group that was acknowledged and whose blocks a bad disk, or whoever writes to it, turned to
+zeros later: the two cannot be told apart from the directory (D-191). So somebody has to say that no receipt left: the
+operator, or a replica, a witness or a client that shows how far it saw the log. What is cut is kept beside the journal
+with a record of it and of who said so, before anything is cut.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
-from veen.core.errors import VeenError
+from veen.core.errors import FormatError, VeenError
+from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import canonical_json
+from veen.core.objects.receipt import Receipt
 from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
+from veen.fs.local import Fs, OsFs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.control_state import control_records
@@ -36,8 +41,51 @@ _BLOCK: Final = 512  # no disk writes less at once
 _LEAST_ZEROS: Final = 4  # where a group begins or ends inside a block
 
 
+class TailUnconfirmedError(StorageError, code="E.STORAGE.TAIL"):
+    """Nobody said that no receipt of the torn group left."""
+
+
 class DamagedTailError(StorageError, code="E.STORAGE.DAMAGED_TAIL"):
     """The journal is damaged, and the damage may be in entries whose receipts left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What somebody else saw of the log: a replica or clone, or a receipt, checkpoint or note that was kept."""
+
+    source: str
+    heads: Mapping[bytes, int]  # label -> the newest entry that it names
+
+
+def read_statement(path: Path) -> Statement:
+    """Read a data directory, or a file with a RECEIPT or a CHECKPOINT; StorageError if it is neither.
+
+    Signatures are not checked: a false statement can only keep the group from being cut.
+    """
+    if path.is_dir():
+        fs = OsFs(path)
+        durable = _indexed(fs)
+        opened = wal.open_segments(fs, wal.segments(fs))
+        try:
+            with contextlib.suppress(CorruptError):
+                for placed in wal.walk(opened):
+                    if isinstance(placed, Placed):
+                        durable.add(placed.record)
+        finally:
+            wal.close_segments(opened)
+        if not durable.sizes:
+            raise StorageError(f"{path}: no entry of a hub is here, so it says nothing")
+        return Statement(str(path), durable.sizes)
+    try:
+        data = path.read_bytes()
+        try:
+            receipt = Receipt.from_bytes(data)
+            return Statement(str(path), {receipt.label: receipt.stream_seq})
+        except FormatError:
+            checkpoint = Checkpoint.from_bytes(data)
+            return Statement(str(path), {checkpoint.label_curr: checkpoint.upto_seq})
+    except (OSError, FormatError) as exc:
+        raise StorageError(f"{path}: neither a data directory nor a RECEIPT nor a CHECKPOINT: {exc}") from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +98,18 @@ class Tail:
     unwritten: int  # bytes of blocks that were never written
     entries: tuple[tuple[bytes, int], ...]  # label and stream_seq of those that can still be read
     control_seqs: tuple[int, ...]
+    sizes: Mapping[bytes, int]  # label -> entries that are durable without the group
+    control_seq: int  # the last control record that is durable without it
+
+    def contradiction(self, statement: Statement) -> str | None:
+        """Return why a statement of somebody else shows that the group was acknowledged; None if it does not."""
+        for label, seq in statement.heads.items():
+            if seq > (size := self.sizes.get(label, 0)):
+                return (
+                    f"{statement.source} states entry {seq} of label {label.hex()}, and {size} entries are durable"
+                    " without the group: it was acknowledged"
+                )
+        return None
 
     def name(self, suffix: str) -> str:
         return f"{layout.CUT}/{self.segment:020d}-{self.offset:020d}.{suffix}"
@@ -63,6 +123,11 @@ class Tail:
             "unwritten_bytes": self.unwritten,
             "readable_entries": [{"label": label.hex(), "stream_seq": seq} for label, seq in self.entries],
             "readable_control_seqs": list(self.control_seqs),
+            "may_have_receipts": [
+                {"label": label.hex(), "first_seq": self.sizes.get(label, 0) + 1}
+                for label in sorted({label for label, _ in self.entries})
+            ],
+            "unreadable_entries_possible": True,  # of any label: the group ends with bytes that cannot be read
             "kept_in": self.name("bin"),
         }
 
@@ -101,7 +166,7 @@ def find_tail(fs: Fs) -> Tail | None:
             if exc.path != newest.path:
                 raise DamagedTailError(f"{exc}; this is not the last segment of the journal") from exc
             data = newest.file.read_at(exc.offset, newest.size - exc.offset)
-            tail = _torn(newest.number, exc, data)
+            tail = _torn(newest.number, exc, data, durable)
         except CorruptError as exc:
             raise DamagedTailError(f"{exc}; this is no group that was cut off while it was written") from exc
         else:
@@ -128,7 +193,7 @@ def _indexed(fs: Fs) -> _Durable:
         index.close()
 
 
-def _torn(segment: int, fault: GroupError, data: bytes) -> Tail:
+def _torn(segment: int, fault: GroupError, data: bytes, durable: _Durable) -> Tail:
     if fault.end is not None and fault.offset + len(data) > fault.end:
         raise DamagedTailError(f"{fault}; more was written behind it, so it was durable and its receipts may have left")
     if fault.end is None and wal.holds_group_head(data[1:]):
@@ -144,6 +209,8 @@ def _torn(segment: int, fault: GroupError, data: bytes) -> Tail:
         unwritten=sum(end - start for start, end in zeros),
         entries=tuple((record.label, record.stream_seq) for record in records if isinstance(record, Frame)),
         control_seqs=tuple(record.seq for record in records if isinstance(record, ControlRecord)),
+        sizes=durable.sizes,
+        control_seq=durable.control_seq,
     )
 
 
@@ -176,11 +243,26 @@ def _applied(fs: Fs, durable: _Durable) -> Iterator[str]:
                 yield f"{layout.CONTROL}: holds record {record.seq}"
 
 
-def cut_tail(fs: Fs, tail: Tail, now: int) -> str:
-    """Cut the journal; the path of the record. The caller holds the lock. Cut off itself, it can be done again."""
+def cut_tail(
+    fs: Fs, tail: Tail, now: int, *, no_receipt_left: bool = False, statements: Sequence[Statement] = ()
+) -> str:
+    """Cut the journal and return the path of the record. The caller holds the lock. Cut off itself, it can be repeated.
+
+    TailUnconfirmedError unless the operator says that no receipt left, or somebody else shows how far the log was seen;
+    DamagedTailError if what was shown is beyond what is durable.
+    """
+    for statement in statements:
+        if (fault := tail.contradiction(statement)) is not None:
+            raise DamagedTailError(fault)
+    if not no_receipt_left and not statements:
+        raise TailUnconfirmedError(
+            "a group that was torn cannot be told from one that was acknowledged and damaged later:"
+            " somebody must say that no receipt of it left"
+        )
+    word = {"no_receipt_left": no_receipt_left, "compared": [statement.source for statement in statements]}
     fs.make_dir(layout.CUT)
     fs.replace(tail.name("bin"), tail.data)
-    fs.replace(tail.name("json"), canonical_json({"ver": 1, "cut_at": now, **tail.to_json()}) + b"\n")
+    fs.replace(tail.name("json"), canonical_json({"ver": 1, "cut_at": now, "word": word, **tail.to_json()}) + b"\n")
     file = fs.open(layout.journal_segment(tail.segment))
     try:
         file.truncate(tail.offset)

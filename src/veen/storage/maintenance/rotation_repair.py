@@ -75,13 +75,13 @@ def find_conflicts(fs: Fs) -> list[Conflict]:
     for record in records:
         if isinstance(record.body, KeyRotate) and record.body.retired_pk is not None:
             by_key.setdefault(record.body.retired_pk, []).append((record, record.body))
-    pairs = {retired_pk: found for retired_pk, found in by_key.items() if len(found) > 1}
+    pairs = {retired_pk: pair for retired_pk, pair in by_key.items() if len(pair) > 1}
     if not pairs:
         return []
-    counts = _count_signatures(fs, records, [body for found in pairs.values() for _, body in found])
+    counts = _count_signatures(fs, records, [body for pair in pairs.values() for _, body in pair])
     return [
-        Conflict(retired_pk, tuple(Candidate(record, body, counts[body.hub_pk]) for record, body in found))
-        for retired_pk, found in pairs.items()
+        Conflict(retired_pk, tuple(Candidate(record, body, counts[body.hub_pk]) for record, body in pair))
+        for retired_pk, pair in pairs.items()
     ]
 
 
