@@ -231,6 +231,21 @@ def test_trust_is_bound_to_content_and_place(cli, tmp_path):
     assert cli.json("config", "show", code=Exit.LOCAL)["code"] == "E.LOCAL.UNTRUSTED"
 
 
+@pytest.mark.parametrize("name", ["ca_file", "witness_policy"])
+def test_trust_is_bound_to_the_files_that_decide_whom_to_believe(cli, tmp_path, name):
+    """REVIEW X-18."""
+    path = project(HOSTILE + f'{name} = "named.txt"\n')
+    named = path.parent / "named.txt"
+    named.write_text("one\n")
+    cli.run("config", "trust", "--yes")
+    assert cli.json("config", "show")["hub"] == "https://evil.example"
+    named.write_text("two\n")
+    assert "a file that it names" in cli.json("config", "show", code=Exit.LOCAL)["cause"]
+    assert cli.json("config", "trusted")["projects"][0]["state"] == "changed"
+    named.write_text("one\n")
+    assert cli.json("config", "trusted")["projects"][0]["state"] == "in force"
+
+
 def test_untrust_takes_it_back_also_if_the_file_is_gone(cli, tmp_path):
     path = project(HOSTILE)
     cli.run("config", "trust", "--yes", path.parent)

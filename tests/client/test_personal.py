@@ -158,4 +158,4 @@ def test_a_prekey_is_replaced_before_it_ends_and_after_the_client_key_rotated(tm
     before = keystore.secrets.prekeys
     keystore.rotate(now + 7 * 86_400)
     assert len(keystore.secrets.prekeys) == len(before) + 1
-    assert set(kept(before)) <= set(keystore.secrets.prekeys)  # the old ones still open
+    assert set(kept(before, now)) <= set(keystore.secrets.prekeys)  # the old ones still open

@@ -6,8 +6,11 @@ import pytest
 from tests.client.builders import NOW, identity, seeded
 
 from veen.client.errors import CardInvalid, PrekeyExpired
+from veen.client.home import Home
+from veen.client.identity.keystore import create_identity, open_identity
 from veen.client.identity.prekey import (
     MAX_PREKEYS,
+    PREKEY_KEEP_SEC,
     PREKEY_TTL_SEC,
     PrekeySecret,
     check_prekey,
@@ -65,8 +68,19 @@ def test_the_one_that_lasts_longest_is_handed_out():
 
 def test_the_oldest_go_when_there_are_too_many():
     many = [replace(MINE, prekey=replace(MINE.prekey, expires_at=number)) for number in range(MAX_PREKEYS + 5)]
-    remaining = kept(reversed(many))
+    remaining = kept(reversed(many), 0)
     assert [secret.prekey.expires_at for secret in remaining] == list(range(5, MAX_PREKEYS + 5))
+
+
+def test_the_secret_half_goes_some_months_after_the_prekey_expired(tmp_path):
+    """REVIEW X-18: kept for 17 years, expiry gave no forward secrecy."""
+    end = MINE.prekey.expires_at + PREKEY_KEEP_SEC
+    assert kept([MINE], end) == (MINE,)
+    assert kept([MINE], end + 1) == ()
+    keystore = create_identity(Home.at(tmp_path), "bob", None, now=NOW)
+    (first,) = keystore.secrets.prekeys
+    keystore.rotate(first.prekey.expires_at + PREKEY_KEEP_SEC + 1)
+    assert first not in open_identity(Home.at(tmp_path), "bob", None).secrets.prekeys
 
 
 def test_no_secret_is_shown():

@@ -6,7 +6,7 @@ from tests.overlays.operation_builders import ALICE, BANK, BOB, CAROL, ID, MAIN,
 from veen.core.errors import FormatError
 from veen.overlays.framework.runner import Runner
 from veen.overlays.operations import delegation
-from veen.overlays.operations.agreement import AgreementFold, confirm, define
+from veen.overlays.operations.agreement import MAX_STEP, AgreementFold, confirm, define
 from veen.testing.events import FakeLog, label_of
 
 BOTH = (ALICE, BOB)
@@ -63,6 +63,16 @@ def test_the_latest_decision_of_a_party_counts_by_the_order_of_the_log():
 
 
 @pytest.mark.req("AGREE-04")
+def test_no_party_ends_an_agreement_by_defining_the_last_version():
+    """REVIEW L2-12."""
+    log = FakeLog()
+    log.append(defined(), client="alice")
+    log.append(defined((1 << 64) - 1), client="bob")
+    log.append(defined(2), client="alice")
+    log.append(defined(2 + MAX_STEP), client="bob")
+    assert codes(AgreementFold(), log) == [(2, "AGREE.VERSION")]
+
+
 def test_times_of_a_version_bound_it():
     log = FakeLog()
     log.append(defined(parties=(ALICE,), effective_time=2_000, expiry_time=3_000))

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.cli import objects as world
 from tests.overlays.operation_builders import ALICE, BOB, ID, MAIN, OTHER_ID, SIDE, codes, view
 
@@ -114,6 +116,37 @@ def test_two_statements_that_contradict_each_other_are_evidence():
     issues = MirrorFold().issues(MirrorFold().summarize(log.all()))
     assert [issue.code for issue in issues] == ["MIRR.CONTRADICTION"] * 2
     assert first.msg_id.hex() in issues[0].what
+
+
+def test_only_those_who_may_state_fix_a_position():
+    """REVIEW L2-10: whoever wrote first fixed a position."""
+    log = FakeLog()
+    log.append(statement(1, root=ID), client="mallory")
+    log.append(statement(1), client="alice")
+    assert codes(MirrorFold(), log) == [(2, "MIRR.CONTRADICTION")]
+    named = MirrorFold(authors=[ALICE])
+    assert codes(named, log) == [(1, "MIRR.AUTHOR")]
+    (source,) = view(named, log).values()
+    assert source.positions[1].root == MAIN
+    assert named.semantics() != MirrorFold().semantics()
+
+
+_statements = st.builds(
+    statement, st.integers(1, 3), leaf=st.sampled_from((ID, MAIN)), target=st.sampled_from((MAIN, SIDE))
+)
+
+
+@given(st.lists(_statements, min_size=1, max_size=5))
+def test_a_statement_that_is_repeated_at_any_later_position_by_anybody_changes_nothing(drafts):
+    """Class 3 of REVIEW part 4."""
+    for end in range(1, len(drafts) + 1):
+        for again in drafts[:end]:
+            log = FakeLog()
+            for draft in drafts[:end]:
+                log.append(draft, client="alice")
+            before = view(MirrorFold(), log)
+            log.append(again, client="mallory")
+            assert view(MirrorFold(), log) == before
 
 
 @pytest.mark.req("MIRR-02")

@@ -313,6 +313,19 @@ def judged(caps, draft, *, client="alice", stream="main", ts=1_000, **kwargs):
     return [code for _, code in codes(fold, log)]
 
 
+def test_a_chain_begins_with_an_issuer_whom_the_reader_trusts():
+    """REVIEW X-18."""
+    caps, chain = chain_to(ALICE)
+    root = caps[chain[0]].token.issuer_pk
+    assert judged(delegation.Caps(caps.values(), issuers=[root]), revocation(chain)) == []
+    assert judged(delegation.Caps(caps.values(), issuers=[BANK.public]), revocation(chain)) == ["DELEG.CHAIN"]
+    assert (
+        delegation.Caps(caps.values(), issuers=[root]).settings()
+        != caps.settings()
+        == delegation.Caps(caps.values()).settings()
+    )
+
+
 @pytest.mark.req("DELEG-02", "DELEG-04")
 def test_a_valid_chain_counts_and_stays_whole_in_the_state():
     caps, chain = chain_to(ALICE)

@@ -5,7 +5,7 @@ Two kinds of messages stand in it:
 
     veen.prekey.v1    by her: a prekey, signed by id_sign, with its time of expiry. Sealed to the directory key of the
                       inbox, which follows from the card, so that her contacts can read it and the hub cannot
-    any other         to her: sealed to one of her prekeys, which she alone opens, also after it has expired
+    any other         to her: sealed to one of her prekeys, which she alone opens, for some months after it has expired
 
 A prekey is published when the last one has less than a day left, and when the client key has rotated. Whoever sends
 takes the newest one that is live; after three attempts without progress the inbox is read again for a newer one
@@ -69,7 +69,7 @@ def due_prekey(keystore: Keystore, now: int) -> PrekeySecret | None:
     if live is not None and live.prekey.expires_at >= now + _RENEW_SEC:
         return None
     fresh = PrekeySecret.create(keystore.identity, now=now)
-    keystore.save(replace(keystore.secrets, prekeys=kept((*keystore.secrets.prekeys, fresh))))
+    keystore.save(replace(keystore.secrets, prekeys=kept((*keystore.secrets.prekeys, fresh), now)))
     return fresh
 
 

@@ -82,7 +82,7 @@ class _Policy:
         from veen.overlays.framework.registry import BUILTIN
 
         if name == "operation.mirror":
-            return BUILTIN.folds[name]()
+            return BUILTIN.folds[name](authors=self._identities(session, "mirror_authors"))
         if name == "operation.queryaudit":
             return BUILTIN.folds[name](services=self._identities(session, "services"))
         settings: dict[str, Any] = {"speakers": self._speakers(session)}
@@ -97,7 +97,8 @@ class _Policy:
             settings["granters"] = self._identities(session, "granters") or ()
         elif name == "operation.recovery":
             settings["guards"] = self._guards(session)
-        return BUILTIN.folds[name](caps=_caps(session, streams), **settings)
+        caps = _caps(session, streams, self._identities(session, "issuers"))
+        return BUILTIN.folds[name](caps=caps, **settings)
 
     def _texts(self, name: str) -> list[str]:
         value = self.policy.get(name, [])
@@ -173,6 +174,7 @@ _SPEAKS: Final = frozenset(("client", "identity", "since", "until"))
 _MEMBERS: Final = frozenset(
     [
         *("granters", "issuing", "owners", "currencies", "default_currency", "services", "speakers"),
+        *("issuers", "mirror_authors"),
         *("guardians", "threshold", "guardians_of", "executors"),
     ]
 )
@@ -217,7 +219,7 @@ def op_options(command: F) -> F:
     return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
 
 
-def _caps(session: CliSession, streams: Sequence[str]) -> "Caps":
+def _caps(session: CliSession, streams: Sequence[str], issuers: list[bytes] | None) -> "Caps":
     """The tokens of the chains in these streams that the hub knows, each with a record that the hub signed (D-139)."""
     from veen.cli.shared.folding import fold_streams
     from veen.client.errors import HubRefused, NoReaderKey
@@ -226,7 +228,7 @@ def _caps(session: CliSession, streams: Sequence[str]) -> "Caps":
     try:
         references = fold_streams(session, ReferencesFold(), streams).state
     except NoReaderKey:
-        return Caps()
+        return Caps(issuers=issuers)
     client, tokens = session.client(), []
     for reference in sorted(references):
         try:
@@ -236,4 +238,4 @@ def _caps(session: CliSession, streams: Sequence[str]) -> "Caps":
             session.output.note(f"the hub does not know token {reference.hex()}: operations that need it do not count")
             continue
         tokens.append(KnownCap(grant.token, grant.issued_at))
-    return Caps(tokens)
+    return Caps(tokens, issuers=issuers)

@@ -95,7 +95,8 @@ def trust(output: Output, session: CliSession, path: Path | None, yes: bool) -> 
     """Let the veen.toml in PATH (default: here) set hubs, pins and whatever else it holds. Shows all of it first.
 
     Without this a project file may only choose one of your contexts and identities. Trust is bound to the place of
-    the file and to its content: a file that is moved or changed must be trusted again.
+    the file, to its content, and to the certificates and witness policies that it names: a file that is moved or
+    changed must be trusted again.
     """
     from veen.client.config.file import read
     from veen.client.config.projects import place_of, shown, store_of, wishes
@@ -153,13 +154,13 @@ def untrust(output: Output, session: CliSession, path: Path | None) -> None:
 def trusted(output: Output, session: CliSession) -> None:
     """The project files that are trusted, and whether each is still what it was."""
     from veen.client.config.file import read
-    from veen.client.config.projects import store_of
+    from veen.client.config.projects import digest_of, store_of
     from veen.client.config.projects import trusted as known
     from veen.client.errors import SettingsError
 
     def state_of(place: str, digest: str) -> str:
         try:
-            now = read(Path(place), project=True).sha256
+            now = digest_of(read(Path(place), project=True))
         except SettingsError:
             return "cannot be used"
         return "gone" if not now else "in force" if now == digest else "changed"

@@ -267,7 +267,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
     end_by(
         verdict,
         "keys",
-        hint="veen keys rotate STREAM --no-history: then the newest generation leads nowhere, and only readers have it",
+        hint="veen keys rotate STREAM --no-history",
     )
 
 

@@ -3,8 +3,8 @@
 A project file comes with a directory: a clone, an archive, a shared disk. Whoever wrote it is not the user. Left to
 itself it may therefore only select what the user defined: one of the user's contexts (`current_context`) and one of
 the user's identities by name (`identity`). Everything else, such as the address and the pin of a hub, needs trust
-that the user gives once: `veen config trust`. Trust is bound to the absolute path of the file and to the SHA-256 of
-its content, so a changed file asks again.
+that the user gives once: `veen config trust`. Trust is bound to the absolute path of the file, to the SHA-256 of its
+content, and to the content of the certificates and witness policies that it names, so a changed file asks again.
 
 Only the file in the current directory counts; directories above are not searched.
 
@@ -16,6 +16,7 @@ Trust is kept in `trusted.json` beside the user's config.toml:
 import json
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ _STORE: Final = "trusted.json"
 _MAX_STORE_BYTES: Final = 1024 * 1024
 _SHOWN_WISHES: Final = 12
 _SHOWN_CHARACTERS: Final = 100
+_DECIDING: Final = ("ca_file", "witness_policy")  # settings whose files decide whom to believe
+_MAX_NAMED_BYTES: Final = 1024 * 1024
 
 
 def read_both(directory: Path, config_file: Path) -> tuple[ConfigFile, ConfigFile]:
@@ -70,15 +73,34 @@ def check_trust(project: ConfigFile, trusted_files: Mapping[str, str]) -> None:
     """Fail if the file wants more than a project may, and is not trusted with just this content."""
     wanted = wishes(project)
     before = trusted_files.get(str(project.path))
-    if not wanted or (before is not None and before == project.sha256):
+    if not wanted or (before is not None and before == digest_of(project)):
         return
-    changed = "it changed since it was trusted. " if before is not None else ""
+    changed = "it changed since it was trusted, or a file that it names did. " if before is not None else ""
     raise SettingsError(
         "E.LOCAL.UNTRUSTED",
         f"{project.path}: this project file is not trusted",
         f"{changed}it wants to set {shown(wanted)}. A project file may only choose one of your contexts or identities",
         "if you want all of this: veen config trust; if not, remove the file or work in another directory",
     )
+
+
+def digest_of(project: ConfigFile) -> str:
+    """Return what trust in a project file is bound to: its SHA-256, or one over it and the files that it names."""
+    tables = (project.top, *(project.contexts[name] for name in sorted(project.contexts)))
+    named = sorted({Path(table[key]) for table in tables for key in _DECIDING if key in table})
+    if not named:
+        return project.sha256
+    parts = [project.sha256, *(f"{path.name} {_file_digest(path)}" for path in named)]
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_NAMED_BYTES + 1)
+    except OSError:
+        return "missing"  # whoever uses the file is told; if it appears later, that is a change
+    return sha256(data).hexdigest() if len(data) <= _MAX_NAMED_BYTES else "too long"
 
 
 def shown(wanted: Mapping[str, Any]) -> str:
@@ -117,7 +139,7 @@ def trusted(store: Path) -> dict[str, str]:
 def trust(store: Path, project: ConfigFile) -> None:
     """Obey this file from now on, as long as it stays where and what it is."""
     with locked(store):
-        _save(store, {**trusted(store), str(project.path): project.sha256})
+        _save(store, {**trusted(store), str(project.path): digest_of(project)})
 
 
 def untrust(store: Path, path: Path) -> bool:

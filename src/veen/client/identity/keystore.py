@@ -218,7 +218,7 @@ class Keystore:
         """A new client key and a new prekey, durably, before anything is signed with them (KEX1+ 4.1)."""
         identity = self.identity.rotated(now, random=self._random, seed=seed)
         prekey = PrekeySecret.create(identity, now=now, random=self._random)
-        self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey))))
+        self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey), now)))
         return identity
 
     def change_passphrase(self, passphrase: str | None, *, kdf: Kdf | None = None) -> None:

@@ -1,6 +1,7 @@
 """Prekeys of an identity with their secret halves, and how a peer's prekey is judged (KEX0.2, D-102).
 
-A prekey is replaced when the client key rotates (KEX1+ 4.1), and kept after that to open what was sealed to it.
+A prekey is replaced when the client key rotates (KEX1+ 4.1), and kept for a while after it has expired, to open what
+was sealed to it. Then its secret half is deleted: whoever takes the keystore later opens nothing of before.
 """
 
 import os
@@ -16,6 +17,7 @@ from veen.core.errors import SignatureError
 from veen.core.objects.prekey import Prekey
 
 PREKEY_TTL_SEC: Final = 7 * 86_400
+PREKEY_KEEP_SEC: Final = 90 * 86_400  # after it has expired, the time in which a message to it can still be read
 MAX_PREKEYS: Final = 1_024  # what a keystore keeps; the oldest go
 
 
@@ -44,9 +46,10 @@ def current(prekeys: Iterable[PrekeySecret], now: int) -> PrekeySecret | None:
     return max(live, key=lambda secret: secret.prekey.expires_at, default=None)
 
 
-def kept(prekeys: Iterable[PrekeySecret]) -> tuple[PrekeySecret, ...]:
-    """What a keystore holds on to: the newest, by the time they expire."""
-    return tuple(sorted(prekeys, key=lambda secret: secret.prekey.expires_at)[-MAX_PREKEYS:])
+def kept(prekeys: Iterable[PrekeySecret], now: int) -> tuple[PrekeySecret, ...]:
+    """Return what a keystore holds on to: the newest, without those that expired long enough ago."""
+    recent = (secret for secret in prekeys if now <= secret.prekey.expires_at + PREKEY_KEEP_SEC)
+    return tuple(sorted(recent, key=lambda secret: secret.prekey.expires_at)[-MAX_PREKEYS:])
 
 
 def check_prekey(prekey: Prekey, card: IdentityCard, now: int) -> bytes:

@@ -31,6 +31,7 @@ from veen.overlays.operations.common import MAX_LIST, Operation
 from veen.overlays.operations.delegation import DELEGATED
 
 DECISIONS: Final = ("accept", "reject", "withdraw")
+MAX_STEP: Final = 1 << 40  # from one version to the next: room for times in milliseconds, and nobody takes the last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,8 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
                 raise Violation("AGREE.DUPLICATE", f"version {body.version} is defined already")
             if body.version < top.highest_version:
                 raise Violation("AGREE.VERSION", f"version {top.highest_version} is defined already")
+            if body.version > top.highest_version + MAX_STEP:
+                raise Violation("AGREE.VERSION", f"version {body.version} is too far above {top.highest_version}")
             before = state["definition", body.agreement_id, top.highest_version, b""]
             if isinstance(before, Defined) and not act.identities & {*before.definers, *before.parties}:
                 raise Violation("AGREE.OWNER", "the sender neither defined nor is a party of the version before")

@@ -102,10 +102,14 @@ class KnownCap(NamedTuple):
 class Caps(Mapping[bytes, KnownCap]):
     """Verified tokens by auth_ref (D-139). Whoever asks a hub for issued_at checks the answer of the hub."""
 
-    __slots__ = ("_by_ref",)
+    __slots__ = ("_by_ref", "issuers")
 
-    def __init__(self, caps: Iterable[KnownCap] = ()) -> None:
-        """CapabilityError for a token that its issuer has not signed."""
+    def __init__(self, caps: Iterable[KnownCap] = (), *, issuers: Iterable[bytes] | None = None) -> None:
+        """CapabilityError for a token that its issuer has not signed.
+
+        `issuers` are the keys that a chain may begin with. None: the hub that took the tokens has decided that.
+        """
+        self.issuers = None if issuers is None else frozenset(issuers)
         self._by_ref: dict[bytes, KnownCap] = {}
         for cap in caps:
             cap.token.verify()
@@ -129,7 +133,8 @@ class Caps(Mapping[bytes, KnownCap]):
 
     def settings(self) -> list[list[Any]]:
         """An auth_ref is the hash of the whole token."""
-        return [[ref, cap.issued_at, cap.revoked_at] for ref, cap in sorted(self._by_ref.items())]
+        rows: list[list[Any]] = [[ref, cap.issued_at, cap.revoked_at] for ref, cap in sorted(self._by_ref.items())]
+        return rows if self.issuers is None else [*rows, ["issuers", *sorted(self.issuers)]]
 
 
 NO_CAPS: Final = Caps()
@@ -148,6 +153,8 @@ def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Sp
     tokens = [link.token for link in links]
     if tokens[0].subject_pk != body.principal_identity:
         raise Violation("DELEG.CHAIN", "the first token is not for the principal")
+    if caps.issuers is not None and tokens[0].issuer_pk not in caps.issuers:
+        raise Violation("DELEG.CHAIN", "the first token is not by an issuer that the reader trusts")
     for number, (giver, taker) in enumerate(pairwise(tokens), start=2):
         if taker.issuer_pk != giver.subject_pk:
             raise Violation("DELEG.CHAIN", f"token {number} was not issued by the subject of the one before it")

@@ -5,6 +5,7 @@ of a receipt and no payload. `attest` verifies before anything is stated (F1); `
 the receipt of the source (§10.4).
 
     MIRR.FORM           source_hub_identifier is neither hub:<hub_id> nor vesn:<hub_pk>, or the position is 0
+    MIRR.AUTHOR         the sender is none of those who may state
     MIRR.PARENT         parent_id of the header is not source_leaf_hash
     MIRR.DUPLICATE      the position was stated before (F2)
     MIRR.CONTRADICTION  another leaf or root was stated for this position before: one of the two hubs lies
@@ -146,17 +147,26 @@ class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]])
     """Statements by source. `mirrors` is not used: parent_id names the entry at the source here, and marks no copy.
 
     A copy of a statement that a bridge made has another parent_id, so it has no effect by MIRR.PARENT.
+
+    `authors` are the client_ids that may state. None: everyone who may write to the stream; then whoever states a
+    position first fixes it, and a true statement that comes later is a MIRR.CONTRADICTION.
     """
 
     name = "operation.mirror"
     schemas = SchemaSet([MIRROR])
     TABLE = dict[_Key, Mirrored]
 
-    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS) -> None:
+    def __init__(self, *, authors: Collection[bytes] | None = None, mirrors: Mirrors = NO_MIRRORS) -> None:
         super().__init__()
+        self._authors = None if authors is None else frozenset(authors)
+
+    def settings(self) -> Any:
+        return None if self._authors is None else sorted(self._authors)
 
     def step(self, state: Table[_Key, Mirrored], event: Typed[FederationMirror]) -> None:
         e, body = event
+        if self._authors is not None and e.client_id not in self._authors:
+            raise Violation("MIRR.AUTHOR", "the sender is none of those who may state what a hub signed")
         if e.hdr.parent_id != body.source_leaf_hash:
             raise Violation("MIRR.PARENT", "parent_id is not the message that the statement is about")
         key = (body.source_hub_identifier, body.source_label, body.source_stream_seq)
