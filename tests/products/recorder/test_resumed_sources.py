@@ -107,15 +107,15 @@ class Counted(FileAgent):
     def open(self, path):
         file = super().open(path)
         if isinstance(file, gzip.GzipFile):
-            raw, agent = file._buffer.raw, self
-            inner = raw.readinto
+            packed, agent = file._buffer.raw._fp, self  # what GzipFile reads the file through, also when it seeks back
+            inner = packed.read
 
-            def readinto(buffer):
-                size = inner(buffer)
-                agent.unpacked += size
-                return size
+            def read(size):
+                data = inner(size)
+                agent.unpacked += len(data)
+                return data
 
-            raw.readinto = readinto
+            packed.read = read
         return file
 
 
