@@ -140,6 +140,53 @@ def test_a_packed_log_is_unpacked_a_fixed_number_of_times(tmp_path):
     assert costs[1] < 2.5 * costs[0], costs
 
 
+def accesses_for(folder, count):
+    """Accesses to the directory of the first look, of the next one, and of the first one after a restart."""
+    writer = Writer(folder, begins_with_line=True)
+    for _ in range(count):
+        writer.append(150)
+        for _ in writer.steps("rename"):
+            pass
+    agent = Counted(writer.path, read_rotated=True)
+    costs = []
+    for is_restart in (False, False, True):
+        if is_restart:
+            agent.end()
+        agent.accesses = 0
+        while agent.turn():
+            pass
+        costs.append(agent.accesses)
+    agent.end()
+    assert agent.lines == writer.lines
+    return costs
+
+
+def test_twice_as_many_files_take_twice_as_many_accesses(tmp_path):
+    """Class 7: the first look compared each file with all others, by reading both."""
+    costs = []
+    for count in (20, 40):
+        (tmp_path / str(count)).mkdir()
+        costs.append(accesses_for(tmp_path / str(count), count))
+    assert all(after < 2.5 * before for before, after in zip(*costs, strict=True)), costs
+
+
+def test_the_configuration_of_a_moment_is_found_without_reading_all_moments():
+    """Class 7: verify asked all changes for each event."""
+    from veen.overlays.recorder.config import Configuration, History
+
+    class Moments(tuple):
+        looked = 0
+
+        def __getitem__(self, at):
+            Moments.looked += 1
+            return super().__getitem__(at)
+
+    moments = Moments((ts, Configuration(max_payload=ts)) for ts in range(10, 40_010, 10))
+    history = History(moments, ())
+    assert [history.at(ts).max_payload for ts in (5, 10, 19, 20, 39_999, 10**9)] == [0, 10, 10, 20, 39_990, 40_000]
+    assert Moments.looked < 6 * 20
+
+
 # --- the journal --------------------------------------------------------------------------------------------------
 
 

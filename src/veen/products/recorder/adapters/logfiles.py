@@ -31,7 +31,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Final, Self, cast
 
@@ -260,6 +260,22 @@ class _Content:
     directory: LogDirectory
     size: int | None  # None: compressed, so its end must be looked for
     is_damaged: bool = False  # a compressed file that cannot be read to its end
+    _first_bytes: bytes | None = None  # of the file when it was compared
+    _hashes: dict[int, str] = field(default_factory=dict)  # of so many first bytes
+
+    @property
+    def first_bytes(self) -> bytes:
+        """The first bytes of the file, read once: files are compared with many others."""
+        if self._first_bytes is None:
+            self._first_bytes = self.window(0, _WINDOW)
+        return self._first_bytes
+
+    def begins_with(self, place: Place) -> bool:
+        """True if the fingerprint of the first bytes is that of this file."""
+        size = place.head_bytes
+        if size not in self._hashes:
+            self._hashes[size] = _hash(self.first_bytes[:size])
+        return self._hashes[size] == place.head
 
     def window(self, offset: int, size: int) -> bytes:
         """Fewer bytes than asked for at the end of the file."""
@@ -295,8 +311,8 @@ class _Content:
 
     def begins(self, other: "_Content", end: int) -> bool:
         """Whether the `end` bytes of this file are the first ones of another."""
-        windows = [(0, min(end, _WINDOW)), (max(0, end - _WINDOW), min(end, _WINDOW))]
-        return all(self.window(*window) == other.window(*window) for window in windows)
+        first, last = min(end, _WINDOW), (max(0, end - _WINDOW), min(end, _WINDOW))
+        return self.first_bytes[:first] == other.first_bytes[:first] and self.window(*last) == other.window(*last)
 
     def place(self, file_id: FileId, offset: int) -> Place:
         """The place at `offset`, with the fingerprints of what is there now."""
@@ -591,7 +607,9 @@ class LogFiles:
             self._copies[file_id] = present.file_id
             return (content.place(file_id, end) if listed.is_settled else None), []
         places = [*(state.place for state in missing), *self._gone, *(state.place for state in rows.values())]
-        same = [place for place in places if place.head_bytes and content.continues(place)]
+        same = [
+            place for place in places if place.head_bytes and content.begins_with(place) and content.continues(place)
+        ]
         offsets = [place.offset for place in same if place.offset <= end]
         if offsets or same:
             return content.place(file_id, max(offsets) if offsets else _ALL), same
@@ -617,7 +635,7 @@ class LogFiles:
             if not end or other is listed or other.is_packed or other.size < end or not is_candidate:
                 continue
             place = rows[other.file_id].place if other.file_id in rows else None
-            if place and 0 < place.head_bytes <= end and _hash(content.window(0, place.head_bytes)) != place.head:
+            if place and 0 < place.head_bytes <= end and not content.begins_with(place):
                 continue
             if other.file_id not in contents:
                 contents[other.file_id] = self._open(other)
