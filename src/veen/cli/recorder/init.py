@@ -69,7 +69,7 @@ def init(
     admin's key for its tokens to count (admission.trusted_issuers).
 
     --withdraw takes a producer back: what it writes from then on is reported by `veen recorder verify` (SDR.PRODUCER).
-    Its tokens count until they expire or are revoked at the hub (`veen revoke writer`).
+    Its tokens count until they expire or are revoked at the hub (`veen revoke writer NAME`).
 
     An agent replaces its client key every day, and a token names one key: so tokens for the next keys are issued, too.
 
