@@ -81,8 +81,8 @@ def test_verify_reports_an_id_that_was_used_for_two_events(tmp_path):
                     assert (await sent(adapter.port, "/", body, STRUCTURED))[0] == 204
                 stop.set()
                 await task
-            found = [(f.code, f.seq) for f in (await judged(world)).findings if f.code == "SDR.REPEAT"]
-            assert found == [("SDR.REPEAT", 2)]
+            repeats_reported = [(f.code, f.seq) for f in (await judged(world)).findings if f.code == "SDR.REPEAT"]
+            assert repeats_reported == [("SDR.REPEAT", 2)]
 
     run(story())
 

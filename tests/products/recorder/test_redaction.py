@@ -32,12 +32,12 @@ class Source:
 
 def sealed(make, rules):
     """The bytes of all events that the spool holds for a record, without the openings, which are for another reader."""
-    taken = Taken()
-    sink = SpoolSink(taken.shared, Source(), STREAM, Redactor.of(rules))
+    intake = Taken()
+    sink = SpoolSink(intake.shared, Source(), STREAM, Redactor.of(rules))
     records = make(sink)
     run(sink.put(records))
-    batch = taken.spool.next_batch(1_000, 1 << 30)
-    return b"".join(waiting.data for waiting in batch[1]) + json.dumps(taken.spool.positions()).encode()
+    batch = intake.spool.next_batch(1_000, 1 << 30)
+    return b"".join(waiting.data for waiting in batch[1]) + json.dumps(intake.spool.positions()).encode()
 
 
 def forms(secret=SECRET):
@@ -233,8 +233,8 @@ def test_a_position_and_a_key_do_not_let_anybody_try_values():
     import hashlib
 
     data = b'{"pin":"1234"}'
-    taken = Taken()
-    digest = taken.sink(Source()).digest(data)
+    intake = Taken()
+    digest = intake.sink(Source()).digest(data)
     for name in ("sha256", "blake2b", "sha1"):
         assert digest not in hashlib.new(name, data).hexdigest()
-    assert digest == taken.sink(Source()).digest(data)
+    assert digest == intake.sink(Source()).digest(data)

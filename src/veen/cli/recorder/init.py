@@ -29,6 +29,10 @@ def _pairs(values: tuple[str, ...], what: str) -> dict[str, list[str]]:
 @click.command()
 @click.option("--producer", "producers", multiple=True, metavar="NAME=STREAM[,STREAM]", help="Who records where.")
 @click.option("--map", "mapping", multiple=True, metavar="TYPE=STREAM", help="Where an event type belongs. Repeatable.")
+@click.option(
+    "--withdraw", "withdrawn", multiple=True, metavar="NAME|CLIENT_ID",
+    help="A producer that records nothing any more, from now on. Repeatable.",
+)  # fmt: skip
 @click.option("--admin", default="recorder-admin", help="The identity of the admin; made if there is none.")
 @click.option("--disclosure", default="recorder-privacy", help="The identity that reads redacted values.")
 @click.option("--every", "every_sec", type=SPAN, help="A checkpoint is due after this time; at first 5m.")
@@ -49,6 +53,7 @@ def init(
     session: CliSession,
     producers: tuple[str, ...],
     mapping: tuple[str, ...],
+    withdrawn: tuple[str, ...],
     admin: str,
     disclosure: str,
     every_sec: int | None,
@@ -63,11 +68,15 @@ def init(
     Run it again to add producers or streams, or to renew tokens: it writes only what is missing. The hub must trust the
     admin's key for its tokens to count (admission.trusted_issuers).
 
+    --withdraw takes a producer back: what it writes from then on is reported by `veen recorder verify` (SDR.PRODUCER).
+    Its tokens count until they expire or are revoked at the hub (`veen revoke writer NAME`).
+
     An agent replaces its client key every day, and a token names one key: so tokens for the next keys are issued, too.
 
     \b
     veen recorder init --producer web=record/app/web --producer gate=record/security/gate
     veen recorder init --producer web=record/app/web --map login=record/app/web --every 1m
+    veen recorder init --withdraw web
     """
     import asyncio
 
@@ -91,6 +100,7 @@ def init(
         every_sec=every_sec,
         every_events=every_events,
         max_payload=max_payload,
+        withdrawn=[client_id for name in withdrawn for client_id in _client_ids(session, home, name)],
     )
     with output.progress("writing the configuration"):
         equipped, lines, about = asyncio.run(
@@ -126,6 +136,19 @@ def init(
     if producer_streams:
         name, streams = next(iter(producer_streams.items()))
         output.next(f"veen recorder emit {streams[0]} --identity {name} --type hello --subject me '{{}}'")
+
+
+def _client_ids(session: CliSession, home: "Home", name: str) -> list[bytes]:
+    """Return every client key of a producer: an identity of this machine, or one client_id in hex."""
+    if home.has_identity(name):
+        return [key.client_id for key in role_of(session, home, name).keystore.identity.client_keys]
+    try:
+        client_id = bytes.fromhex(name)
+    except ValueError:
+        client_id = b""
+    if len(client_id) != 32:
+        raise click.UsageError(f"{name!r} is neither an identity of this machine nor a client_id in 64 hex digits")
+    return [client_id]
 
 
 def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "RecorderRole":

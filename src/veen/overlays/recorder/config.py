@@ -8,6 +8,7 @@ counts from its own hub time on, for the events of all streams.
     SDR.ADMIN   the record is by another client than the admin
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Final
@@ -34,6 +35,7 @@ _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "checkpoint": (),
     "producer": ("stream_id", "stream", "producer"),
     "payload": ("max_payload",),
+    "withdraw": ("stream_id", "stream", "producer"),  # the client records to the stream no more, nor do its successors
 }
 CHANGES: Final = tuple(_NEEDS)
 
@@ -88,7 +90,7 @@ CONFIG_TABLE: Final = TypedTable(
         TypedColumn("body_stream", "text", "its name"),
         TypedColumn("to", "json", "ids of the streams that it becomes"),
         TypedColumn("to_names", "json", "their names, in the same order"),
-        TypedColumn("producer", "hex", "a client that may record to the stream"),
+        TypedColumn("producer", "hex", "a client that may record to the stream, or no more if it is withdrawn"),
         TypedColumn("every_sec", "integer", "how often checkpoints are due"),
         TypedColumn("every_events", "integer", "how often checkpoints are due, in events"),
         TypedColumn("max_payload", "integer", "bytes that a payload may have"),
@@ -113,6 +115,7 @@ class Configuration:
     mapping: Mapping[str, bytes] = field(default_factory=dict)  # event_type -> stream_id
     streams: Mapping[bytes, str] = field(default_factory=dict)  # every stream that was named
     producers: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)  # client_id -> streams it may write to
+    withdrawn: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)  # client_id -> streams taken from it
     retention: Mapping[bytes, int] = field(default_factory=dict)  # stream_id -> seconds
     every_sec: int = 0  # 0: not by time
     every_events: int = 0  # 0: not by volume
@@ -140,10 +143,15 @@ class Configuration:
             return replace(new, retention={**self.retention, _known(record.stream_id): sec})
         if record.change == "checkpoint":
             return replace(new, every_sec=record.every_sec or 0, every_events=record.every_events or 0)
-        if record.change == "producer":
-            who = _known(record.producer)
-            streams = self.producers.get(who, frozenset()) | {_known(record.stream_id)}
-            return replace(new, producers={**self.producers, who: streams})
+        if record.change in ("producer", "withdraw"):
+            who, stream = _known(record.producer), {_known(record.stream_id)}
+            gains, loses = self.producers, self.withdrawn
+            if record.change == "withdraw":
+                gains, loses = loses, gains
+            gains = {**gains, who: gains.get(who, frozenset()) | stream}
+            loses = {**loses, who: loses.get(who, frozenset()) - stream}
+            producers, withdrawn = (gains, loses) if record.change == "producer" else (loses, gains)
+            return replace(new, producers=producers, withdrawn={key: ids for key, ids in withdrawn.items() if ids})
         if record.change == "payload":
             return replace(new, max_payload=record.max_payload or 0)
         return new
@@ -154,6 +162,11 @@ class Configuration:
             "mapping": dict(sorted(self.mapping.items())),
             "streams": [[stream_id, name] for stream_id, name in sorted(self.streams.items())],
             "producers": [[who, sorted(streams)] for who, streams in sorted(self.producers.items())],
+            **(
+                {"withdrawn": [[who, sorted(streams)] for who, streams in sorted(self.withdrawn.items())]}
+                if self.withdrawn  # configurations without it keep their sdr_profile_id
+                else {}
+            ),
             "retention": [[stream_id, sec] for stream_id, sec in sorted(self.retention.items())],
             "every_sec": self.every_sec,
             "every_events": self.every_events,
@@ -183,12 +196,8 @@ class History:
 
     def at(self, ts: int) -> Configuration:
         """What counted in the second `ts`; a record of the same second counts already."""
-        current = Configuration()
-        for since, configuration in self.moments:
-            if since > ts:
-                break
-            current = configuration
-        return current
+        at = bisect_right(self.moments, ts, key=lambda moment: moment[0])
+        return self.moments[at - 1][1] if at else Configuration()
 
 
 def history_of(events: Iterable[Event], admins: Collection[bytes] | None) -> History:

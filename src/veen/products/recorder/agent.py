@@ -8,11 +8,12 @@ and the hub says where they stand (D-09, D-56, D-161, D-162).
 
 Sources run whether or not the hub can be reached. What can wait, waits while the spool is full; what cannot is counted,
 and the count becomes a recorder.loss event. recorder.heartbeat says every minute how many records came in, were sent
-and were lost: silence is visible.
+and were lost: silence is visible. A source that fails is started again, and heartbeats say how often and why.
 """
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from veen.client.send.sealing import Draft, Prepared
 from veen.client.send.writing import Outcome, Sent
 from veen.client.transport.calls import is_transient, refusal_of
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.errors import LimitError, Refusal
+from veen.core.errors import LimitError, Refusal, VeenError
 from veen.core.labels import stream_id_of
 from veen.products.recorder import events
 from veen.products.recorder.adapters.logfiles import Place
@@ -43,7 +44,10 @@ from veen.products.recorder.successors import next_seed
 _BATCH: Final = 64  # messages in one flight
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 _ORDER: Final = frozenset((Refusal.DUPLICATE, Refusal.CLIENT_SEQ, Refusal.PREV_ACK))
+_MAX_TOLD: Final = 300  # characters of a failure
 _MAX_RESYNCS: Final = 3  # in a row, before another process must be using the key
+
+_log: Final = logging.getLogger(__name__)
 
 AnyTask = asyncio.Task[Any]
 Connect = Callable[[Identity, Keyring], AbstractAsyncContextManager[Client]]
@@ -94,6 +98,9 @@ class Agent:
         self._ending = False  # no more records come: the sender ends when the spool is empty
         self._batch = _BATCH  # records in the next flight
         self._resyncs = 0  # in a row
+        self._failures: dict[str, str] = {}  # source -> why it failed last
+        self._working: set[str] = set()  # sources that worked at least once
+        self.restarts: dict[str, int] = {}  # source -> how often it was started again
         self.trouble: str | None = None  # why the hub takes nothing at present
         self.rotation_due = False  # the client key is past its bounds, and there is no token for another
 
@@ -183,6 +190,9 @@ class Agent:
             counts["trouble"] = self.trouble
         if self.rotation_due:
             counts["rotation_due"] = True
+        if self.restarts:
+            counts["restarts"] = dict(self.restarts)
+            counts["failures"] = {name: why for name, why in self._failures.items() if name in self.restarts}
         await self._shared.add_own(events.HEARTBEAT, counts)
 
     async def _watch(self) -> None:
@@ -203,7 +213,29 @@ class Agent:
     # --- in --------------------------------------------------------------------------------------------------
 
     async def _read(self, source: AgentSource) -> None:
-        await source.adapter.run(SpoolSink(self._shared, source.adapter, source.stream_id, source.redactor))
+        """Run a source until it ends. One that fails is started again after a pause that grows; others go on.
+
+        A failure ends the agent only if no source ever worked: then the configuration is wrong.
+        """
+        name, pause = source.adapter.id, self._pace.first_pause
+        while True:
+            sink = SpoolSink(self._shared, source.adapter, source.stream_id, source.redactor)
+            try:
+                await source.adapter.run(sink)
+            except Exception as exc:  # an adapter of another package may raise anything
+                self._failures[name] = _told(exc)
+                if sink.has_worked or _is_ready(source.adapter):
+                    self._working.add(name)
+                if not self._working and len(self._failures) == len(self._sources):
+                    raise
+            else:
+                self._failures.pop(name, None)
+                self._working.add(name)
+                return
+            pause = self._pace.first_pause if sink.has_worked else min(pause * 2, self._pace.longest_pause)
+            self.restarts[name] = self.restarts.get(name, 0) + 1
+            _log.warning("source %s is started again in %.1f s: %s", name, pause, self._failures[name])
+            await asyncio.sleep(pause)
 
     # --- out -------------------------------------------------------------------------------------------------
 
@@ -394,6 +426,17 @@ class Agent:
         openings = stream_id_of(events.OPENINGS_STREAM)
         optional = [openings] if any(keys.stream_id == openings for keys in ring.entries) else []
         return [stream_id_of(events.OWN_STREAM), *optional, *(source.stream_id for source in self._sources)]
+
+
+def _told(exc: Exception) -> str:
+    """Return what may be said of a failure: the words of an error of others may contain records."""
+    is_ours = isinstance(exc, (VeenError, OSError))
+    return f"{type(exc).__name__}: {exc}"[:_MAX_TOLD] if is_ours else type(exc).__name__
+
+
+def _is_ready(adapter: object) -> bool:
+    ready = getattr(adapter, "ready", None)
+    return isinstance(ready, asyncio.Event) and ready.is_set()
 
 
 def _shown(position: str) -> str:

@@ -43,6 +43,7 @@ class Wanted:
     every_events: int | None = None
     max_payload: int | None = None
     retention_sec: int = LONG_TERM_SEC
+    withdrawn: Collection[bytes] = ()  # client_ids that record nothing any more
 
 
 async def events_of(client: Client, stream: str | bytes) -> list[Event]:
@@ -95,6 +96,11 @@ def _missing(current: Configuration, wanted: Wanted, streams: Mapping[bytes, str
             if stream_id_of(stream) not in current.producers.get(client_id, ()):
                 line = f"producer {client_id.hex()[:16]}… {stream}"
                 add(line, "producer", producer=client_id, stream_id=stream_id_of(stream), stream=stream)
+    for client_id in wanted.withdrawn:
+        for stream_id in sorted(current.producers.get(client_id, ())):
+            stream = current.streams.get(stream_id, stream_id.hex())
+            line = f"withdraw {client_id.hex()[:16]}… {stream}"
+            add(line, "withdraw", producer=client_id, stream_id=stream_id, stream=stream)
     # The recorder's own types are mapped with the first mapping: from then on every type must be (D-122).
     mapping = {**_OWN_TYPES, **wanted.mapping} if wanted.mapping and not current.is_closed else dict(wanted.mapping)
     for kind, stream in mapping.items():

@@ -67,6 +67,7 @@ class SpoolSink:
     def __init__(self, shared: Sinks, adapter: Adapter, stream_id: bytes, redactor: Redactor | None = None) -> None:
         self._shared, self._adapter, self._stream_id, self.redactor = shared, adapter, stream_id, redactor
         self.position = shared.spool.position(adapter.id)
+        self.has_worked = False  # records were taken from the source
 
     @property
     def host(self) -> str:
@@ -138,6 +139,7 @@ class SpoolSink:
             pending += entries
         numbers = await asyncio.to_thread(self._shared.spool.append, pending)
         self._shared.changed.set()
+        self.has_worked = self.has_worked or bool(numbers)
         return [numbers[at] for at in wanted]
 
     def _pending(self, record: SourceRecord) -> list[SpoolItem]:

@@ -516,10 +516,15 @@ class _Judge:
         return None
 
     def _may(self, client_id: bytes, stream_id: bytes, ts: int) -> bool:
-        """Whether a client, or one it succeeds by the word of that one, is a producer of the stream."""
-        producers = self._history.at(ts).producers
+        """Return True if a client, or one it succeeds by the word of that one, is a producer of the stream.
+
+        A client that was withdrawn is none, whomever it succeeds, and neither are its successors.
+        """
+        configuration = self._history.at(ts)
         for _ in range(len(self.agents.successors) + 1):
-            if stream_id in producers.get(client_id, ()):
+            if stream_id in configuration.withdrawn.get(client_id, ()):
+                return False
+            if stream_id in configuration.producers.get(client_id, ()):
                 return True
             if (previous := self.agents.successors.get(client_id)) is None:
                 return False

@@ -1,9 +1,11 @@
-"""JSON lines from a stream of bytes, such as standard input: each line one record, its number the position."""
+"""JSON lines from a stream of bytes, such as standard input: each line one record, its number its position."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
+from veen.products.recorder.adapters.registry import SourceInvalid
 from veen.products.recorder.events import SourceRecord, json_object, text_of
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.redaction import Redactor, redact
@@ -45,29 +47,53 @@ def record_of_line(
 
 
 class Lines:
-    """Reads a binary file object to its end. What reads it again from the start skips the lines that were taken."""
+    """Reads a binary file object to its end. What reads it again from the start skips the lines that were taken.
+
+    A position is the number of a line and a hash of all lines up to it, so that other lines are not taken for those
+    that were recorded before: SourceInvalid then. A source that failed goes on with the line behind the last one.
+    """
 
     kind = "lines"
 
     def __init__(self, id: str, file: BinaryIO, selectors: Selectors | None = None) -> None:
         self.id, self._file, self._selectors = id, file, selectors or Selectors()
+        self._number = 0  # lines that were read from the file
+        self._lines_hash = hashlib.blake2b(digest_size=16)  # of these lines
+        self._waiting: list[SourceRecord] = []  # were read, and are not in the spool yet
+        self._fault: SourceInvalid | None = None
 
     async def run(self, sink: SpoolSink) -> None:
-        last_number = int(sink.position or 0)
-        number = 0
+        if self._fault is not None:
+            raise self._fault
+        text, _, mark = (sink.position or "0").partition(":")
+        last_number = int(text)
+        if self._waiting:
+            await sink.put(self._waiting)
         async for lines in self._batches():
-            records = []
+            self._waiting = []
             for line in lines:
-                number += 1
+                self._number += 1
+                self._lines_hash.update(line)
+                if self._number == last_number and mark not in ("", self._mark(sink)):
+                    self._fault = SourceInvalid(
+                        f"source {self.id!r}: the first {last_number} lines are not those that were recorded under this"
+                        " name: pipe in the same lines from the start, or give the source another name"
+                    )
+                    raise self._fault
                 data = line.rstrip(b"\r\n")
-                if number > last_number and data:
-                    records.append(
-                        record_of_line(
-                            data, self._selectors, origin=sink.host, position=str(number), now=sink.now(),
-                            redactor=sink.redactor,
-                        )
-                    )  # fmt: skip
-            await sink.put(records)
+                if self._number > last_number and data:
+                    self._waiting.append(self._record(data, sink))
+            await sink.put(self._waiting)
+        self._waiting = []
+
+    def _record(self, data: bytes, sink: SpoolSink) -> SourceRecord:
+        return record_of_line(
+            data, self._selectors, origin=sink.host, position=f"{self._number}:{self._mark(sink)}", now=sink.now(),
+            redactor=sink.redactor, shown_position=str(self._number),
+        )  # fmt: skip
+
+    def _mark(self, sink: SpoolSink) -> str:
+        return sink.digest(self._lines_hash.digest())[:16]
 
     async def _batches(self) -> AsyncIterator[list[bytes]]:
         while line := await asyncio.to_thread(self._file.readline, _MAX_LINE):

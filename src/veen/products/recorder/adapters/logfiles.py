@@ -31,7 +31,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Final, Self, cast
 
@@ -260,6 +260,22 @@ class _Content:
     directory: LogDirectory
     size: int | None  # None: compressed, so its end must be looked for
     is_damaged: bool = False  # a compressed file that cannot be read to its end
+    _first_bytes: bytes | None = None  # of the file when it was compared
+    _hashes: dict[int, str] = field(default_factory=dict)  # of so many first bytes
+
+    @property
+    def first_bytes(self) -> bytes:
+        """The first bytes of the file, read once: files are compared with many others."""
+        if self._first_bytes is None:
+            self._first_bytes = self.window(0, _WINDOW)
+        return self._first_bytes
+
+    def begins_with(self, place: Place) -> bool:
+        """True if the fingerprint of the first bytes is that of this file."""
+        size = place.head_bytes
+        if size not in self._hashes:
+            self._hashes[size] = _hash(self.first_bytes[:size])
+        return self._hashes[size] == place.head
 
     def window(self, offset: int, size: int) -> bytes:
         """Fewer bytes than asked for at the end of the file."""
@@ -295,8 +311,8 @@ class _Content:
 
     def begins(self, other: "_Content", end: int) -> bool:
         """Whether the `end` bytes of this file are the first ones of another."""
-        windows = [(0, min(end, _WINDOW)), (max(0, end - _WINDOW), min(end, _WINDOW))]
-        return all(self.window(*window) == other.window(*window) for window in windows)
+        first, last = min(end, _WINDOW), (max(0, end - _WINDOW), min(end, _WINDOW))
+        return self.first_bytes[:first] == other.first_bytes[:first] and self.window(*last) == other.window(*last)
 
     def place(self, file_id: FileId, offset: int) -> Place:
         """The place at `offset`, with the fingerprints of what is there now."""
@@ -328,6 +344,7 @@ class LogFiles:
         self._rows: dict[FileId, FileState] = {}  # the files of the last turn, the oldest first
         self._gone: list[Place] = []  # files of earlier turns
         self._is_first = table is None  # there is no table yet
+        self._is_moved = False  # the table is that of another path
         self._reading: FileId | None = None  # the file to which the position adds
         self._held: BinaryIO | None = None  # the newest file, open: it can be read after it was deleted
         self._heads: dict[FileId, bytes] = {}  # the first bytes of files that this process has read
@@ -344,6 +361,8 @@ class LogFiles:
     def _restore(self, table: str | None, place: Place | None) -> None:
         if table is not None:
             written = json.loads(table)
+            # The state of another path: those of its files that are here go on, the others are no loss of this log.
+            self._is_first = self._is_moved = written.get("path", str(self._path)) != str(self._path)
             for text, name, size, *written_ns in written["files"]:
                 if (row := Place.parse(text)) is not None:
                     self._rows[row.file_id] = FileState(row, name, size, *written_ns)
@@ -501,7 +520,7 @@ class LogFiles:
                 for listed in listing
                 if self._was_emptied(listed)
             ]
-        for state in missing:
+        for state in missing if not self._is_moved else ():
             if state.place not in found_again and (
                 state.place.file_id == newest or (state.size > state.place.offset and not _is_packed(state.name))
             ):
@@ -515,7 +534,7 @@ class LogFiles:
             or any(not state.has_fingerprint and state != self._rows[file_id] for file_id, state in ordered.items())
         )
         yield from steps
-        self._rows, self._gone, self._is_first = ordered, gone, False
+        self._rows, self._gone, self._is_first, self._is_moved = ordered, gone, False, False
         self._compared = {listed for listed in listing if listed.is_settled and listed.file_id in rows}
         self._generations = {replace(listed, generation=0): listed.generation for listed in self._compared}
         self._heads = {file_id: head for file_id, head in self._heads.items() if file_id in rows}
@@ -588,7 +607,9 @@ class LogFiles:
             self._copies[file_id] = present.file_id
             return (content.place(file_id, end) if listed.is_settled else None), []
         places = [*(state.place for state in missing), *self._gone, *(state.place for state in rows.values())]
-        same = [place for place in places if place.head_bytes and content.continues(place)]
+        same = [
+            place for place in places if place.head_bytes and content.begins_with(place) and content.continues(place)
+        ]
         offsets = [place.offset for place in same if place.offset <= end]
         if offsets or same:
             return content.place(file_id, max(offsets) if offsets else _ALL), same
@@ -614,7 +635,7 @@ class LogFiles:
             if not end or other is listed or other.is_packed or other.size < end or not is_candidate:
                 continue
             place = rows[other.file_id].place if other.file_id in rows else None
-            if place and 0 < place.head_bytes <= end and _hash(content.window(0, place.head_bytes)) != place.head:
+            if place and 0 < place.head_bytes <= end and not content.begins_with(place):
                 continue
             if other.file_id not in contents:
                 contents[other.file_id] = self._open(other)
@@ -626,7 +647,8 @@ class LogFiles:
         rows = [[str(state.place), state.name, state.size, state.written_ns] for state in self._rows.values()]
         gone = [str(place) for place in self._gone]
         self._reading = None
-        return TableChanged(json.dumps({"position": self._position, "files": rows, "gone": gone}))
+        table = {"path": str(self._path), "position": self._position, "files": rows, "gone": gone}
+        return TableChanged(json.dumps(table))
 
     # --- lines ---------------------------------------------------------------------------------------------------
 
@@ -682,7 +704,7 @@ class LogFiles:
 
     def _lines(self, content: _Content, state: FileState, *, is_over: bool) -> Iterator[Step]:
         """Whole lines from a place on; `is_over`: also the last one."""
-        file_id, offset, rest = state.place.file_id, state.place.offset, b""
+        file_id, offset, rest, head = state.place.file_id, state.place.offset, b"", b""
         before = content.window(max(0, offset - _WINDOW), min(offset, _WINDOW))
         if state.place.last_bytes == len(before) and before and _hash(before) != state.place.last:
             raise NamesChanged  # truncated since it was compared
@@ -699,10 +721,13 @@ class LogFiles:
             if lines:
                 end = offset + len(data) - len(rest)
                 text, at = before + data, len(before)
-                head, last = content.window(0, min(end, _WINDOW)), text[-_WINDOW:]
-                is_same = content.size is None or content.continues(self._rows[file_id].place)
-                if not is_same or content.window(offset + len(data) - len(last), len(last)) != last:
-                    raise NamesChanged  # truncated while it was read
+                if content.size is None:  # to look back would unpack the file again from its start
+                    head = head if len(head) == _WINDOW else content.window(0, min(end, _WINDOW))
+                else:
+                    head, last = content.window(0, min(end, _WINDOW)), text[-_WINDOW:]
+                    is_same = content.continues(self._rows[file_id].place)
+                    if not is_same or content.window(offset + len(data) - len(last), len(last)) != last:
+                        raise NamesChanged  # truncated while it was read
                 head_hash, self._heads[file_id] = _hash(head), head
                 batch: list[tuple[bytes, Place]] = []
                 for line in lines:
