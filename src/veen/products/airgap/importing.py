@@ -27,7 +27,7 @@ from veen.overlays.airgap.bodies import IMPORT, OFFLINE, WITHHELD, ImportedEvent
 from veen.products.airgap.audit import AuditEntry, Auditor
 from veen.products.airgap.bundle import BundleReader, Header
 from veen.products.airgap.errors import BridgeError, Rejected
-from veen.products.airgap.files import BridgeFiles
+from veen.products.airgap.files import REJECTED_BOUNDS, BridgeFiles
 from veen.products.airgap.link import link_note, read_link_note
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verifier import BundleRefusal, crossed_items, verify_apart
@@ -206,6 +206,7 @@ class Importer:
         )
         await self.audit(record)
         self._files.move(name, folder, REJECTED)
+        self._files.trim(REJECTED, REJECTED_BOUNDS)
         return ImportOutcome(
             name=name,
             result="rejected",
