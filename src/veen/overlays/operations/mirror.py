@@ -7,6 +7,7 @@ the receipt of the source (§10.4).
     MIRR.FORM           source_hub_identifier is neither hub:<hub_id> nor vesn:<hub_pk>, or the position is 0
     MIRR.PARENT         parent_id of the header is not source_leaf_hash
     MIRR.DUPLICATE      the position was stated before (F2)
+    MIRR.WRITER         the sender is none of those who may state
     MIRR.CONTRADICTION  another leaf or root was stated for this position before: one of the two hubs lies
 """
 
@@ -145,18 +146,25 @@ _Key = tuple[str, bytes, int]  # (source_hub_identifier, source_label, source_st
 class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]):
     """Statements by source. `mirrors` is not used: parent_id names the entry at the source here, and marks no copy.
 
-    A copy of a statement that a bridge made has another parent_id, so it has no effect by MIRR.PARENT.
+    A copy of a statement that a bridge made has another parent_id, so it has no effect by MIRR.PARENT. The first
+    statement of a position counts; `writers` are the keys that may state, None if every writer of the stream may.
     """
 
     name = "operation.mirror"
     schemas = SchemaSet([MIRROR])
     TABLE = dict[_Key, Mirrored]
 
-    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS) -> None:
+    def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, writers: Collection[bytes] | None = None) -> None:
         super().__init__()
+        self._writers = None if writers is None else frozenset(writers)
+
+    def settings(self) -> Any:
+        return None if self._writers is None else sorted(self._writers)
 
     def step(self, state: Table[_Key, Mirrored], event: Typed[FederationMirror]) -> None:
         e, body = event
+        if self._writers is not None and e.client_id not in self._writers:
+            raise Violation("MIRR.WRITER", "the sender is none of those who may state what another hub signed")
         if e.hdr.parent_id != body.source_leaf_hash:
             raise Violation("MIRR.PARENT", "parent_id is not the message that the statement is about")
         key = (body.source_hub_identifier, body.source_label, body.source_stream_seq)

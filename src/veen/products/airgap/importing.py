@@ -96,9 +96,9 @@ class Importer:
         outcomes = await self._resume()
         outcomes += [await self._take(INCOMING, name) for name in self._files.bundles(INCOMING)]
         while ready := [name for name in self._files.bundles(WAITING) if self._is_next(name)]:
-            taken = [await self._take(WAITING, name) for name in ready]
-            outcomes += [outcome for outcome in taken if outcome.result != "waiting"]
-            if all(outcome.result == "waiting" for outcome in taken):
+            results = [await self._take(WAITING, name) for name in ready]
+            outcomes += [outcome for outcome in results if outcome.result != "waiting"]
+            if all(outcome.result == "waiting" for outcome in results):
                 break
         return outcomes
 
