@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from tests.products.airgap.signer import SmallLog
 
-from veen.products.airgap.errors import BridgeMisconfigured
+from veen.products.airgap import link
+from veen.products.airgap.errors import BridgeError, BridgeMisconfigured
+from veen.products.airgap.files import BridgeFiles, FolderBounds, copy_bundle
 from veen.products.airgap.link import (
     LinkOptions,
     LinkReceiver,
@@ -140,6 +142,126 @@ def test_damaged_and_foreign_datagrams_change_nothing(tmp_path):
     (received,), receiver = arrived(tmp_path, data, damage=0.1, options=options)
     assert received.path.read_bytes() == data
     assert receiver.strangers > 0
+
+
+def datagrams_of(path, **options):
+    with path.open("rb") as file:
+        session = link._session_of(path)
+        return list(link._datagrams(file, session, path.stat().st_size, LinkOptions(**options)))
+
+
+def given_to(receiver, datagrams):
+    return [received for datagram in datagrams if (received := receiver._take(datagram)) is not None]
+
+
+def test_a_file_that_nobody_signed_replaces_no_genuine_bundle(tmp_path):
+    """REVIEW X-13: whoever can send datagrams can name any bundle in a header; the genuine one stays as it is."""
+    genuine = SmallLog(6).bundle()
+    forged = bytearray(genuine)
+    forged[-1] ^= 1  # the signature of the exporter
+    for name, data in (("genuine", genuine), ("forged", bytes(forged))):
+        (tmp_path / name).write_bytes(data)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    receiver = LinkReceiver(LOCAL, folder)
+    try:
+        first = given_to(receiver, datagrams_of(tmp_path / "genuine"))
+        second = given_to(receiver, datagrams_of(tmp_path / "forged"))
+        paths = [received.path for received in (*first, *second)]
+        assert paths[0] != paths[1]
+        assert paths[0].read_bytes() == genuine
+        assert paths[1].read_bytes() == forged
+        third = LinkReceiver(LOCAL, folder)  # one that does not remember: the same bytes are there already
+        again = given_to(third, datagrams_of(tmp_path / "genuine"))
+        third.close()
+        assert [received.path for received in again] == paths[:1]
+        assert len(list(folder.glob("*.veenb"))) == 2
+    finally:
+        receiver.close()
+
+
+def test_a_folder_that_is_full_takes_nothing_more(tmp_path):
+    """REVIEW X-13: what others fill has bounds; the bundle is lost, and told."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        (tmp_path / f"b{number}").write_bytes(SmallLog(3 + number).bundle())
+    receiver = LinkReceiver(LOCAL, folder, bounds=FolderBounds(files=1, size=1 << 20))
+    try:
+        outcomes = [given_to(receiver, datagrams_of(tmp_path / f"b{number}"))[0].path for number in range(2)]
+        assert (outcomes[0] is None, outcomes[1]) == (False, None)
+    finally:
+        receiver.close()
+    receiver = LinkReceiver(LOCAL, folder, bounds=FolderBounds(files=9, size=1))
+    try:
+        assert given_to(receiver, datagrams_of(tmp_path / "b2"))[0].path is None
+    finally:
+        receiver.close()
+    assert len(list(folder.iterdir())) == 2  # a bundle, and what the link says of it
+
+
+def test_small_symbols_are_counted_and_not_summed_anew(tmp_path):
+    """REVIEW X-13: the sum of what waits is kept as symbols come and go; a file of too many blocks is not begun."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "file").write_bytes(os.urandom(16 * 2_000))
+    receiver = LinkReceiver(LOCAL, folder)
+    try:
+        datagrams = datagrams_of(tmp_path / "file", symbol_bytes=16, k=100, redundancy=0)
+        assert given_to(receiver, [d for index, d in enumerate(datagrams) if index % 7]) == []
+        (session,) = receiver._sessions.values()
+        waiting = sum(len(block.symbols) for block in session.blocks.values()) * session.symbol_cost
+        assert receiver._waiting_bytes == session.waiting_bytes == waiting > 0
+        (done,) = given_to(receiver, datagrams)
+        assert done.path.read_bytes() == (tmp_path / "file").read_bytes()
+        assert receiver._waiting_bytes == 0
+        head = link._HEAD.pack(link._MAGIC, b"s" * 16, 1 << 30, 0, 0, 1, 1, 16)
+        assert given_to(receiver, [head + link._check(head, b"x" * 16) + b"x" * 16]) == []
+        assert (receiver.strangers, len(receiver._sessions)) == (1, 0)
+    finally:
+        receiver.close()
+
+
+def test_a_medium_with_links_and_other_files_is_neither_followed_nor_overwritten(tmp_path):
+    """REVIEW X-13: `bridge send --to` wrote through links that somebody had put onto the medium."""
+    medium, inside, outside = tmp_path / "stick", tmp_path / "in", tmp_path / "outside"
+    medium.mkdir()
+    inside.mkdir()
+    outside.write_bytes(b"mine")
+    source = tmp_path / "a-1.veenb"
+    source.write_bytes(SmallLog(4).bundle())
+    (medium / ".a-1.veenb").symlink_to(outside)
+    assert copy_bundle(source, medium).read_bytes() == source.read_bytes()
+    assert copy_bundle(source, medium) == medium / "a-1.veenb"  # it is there already
+    assert outside.read_bytes() == b"mine"
+    (medium / "a-1.veenb").unlink()
+    (medium / "a-1.veenb").symlink_to(outside)
+    with pytest.raises(BridgeError, match="not replaced"):
+        copy_bundle(source, medium)
+    (medium / "a-1.veenb").unlink()
+    (medium / "a-1.veenb").write_bytes(b"another")
+    with pytest.raises(BridgeError, match="not replaced"):
+        copy_bundle(source, medium)
+    assert outside.read_bytes() == b"mine"
+    link_name = tmp_path / "b-1.veenb"
+    link_name.symlink_to(outside)
+    with pytest.raises(BridgeError, match="cannot be copied"):
+        copy_bundle(link_name, medium)
+    with pytest.raises(BridgeError, match="is full"):
+        copy_bundle(source, inside, FolderBounds(files=1, size=1))
+
+
+def test_rejected_bundles_are_kept_up_to_a_bound(tmp_path):
+    """REVIEW X-13: the oldest go first."""
+    files = BridgeFiles(tmp_path, ("rejected",))
+    for number in range(5):
+        path = files.path("rejected", f"{number}.veenb")
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (number, number))
+    files.trim("rejected", FolderBounds(files=3, size=1 << 20))
+    assert files.bundles("rejected") == ["2.veenb", "3.veenb", "4.veenb"]
+    files.trim("rejected", FolderBounds(files=3, size=10))
+    assert files.bundles("rejected") == ["4.veenb"]
 
 
 def test_a_sender_keeps_its_pace(tmp_path):

@@ -170,8 +170,8 @@ def test_two_sources_of_one_target_are_copied_whole(tmp_path):
                 state = {f"{SOURCE} {export}": {"seq": 4, "copies": 4}, f"{other} {export}": {"seq": 9, "copies": 12}}
                 (tmp_path / "select" / "selected.json").write_text(json.dumps(state))
                 await written(7)
-                found = await selector().select(other, export)
-                assert (found.copied, found.left_out) == (1, 0)
+                done = await selector().select(other, export)
+                assert (done.copied, done.left_out) == (1, 0)
                 assert await selector().copy(SOURCE, export) == 0
                 assert await copied() == sorted([*whole, b"door 7"])
 
@@ -218,7 +218,7 @@ def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_
             await world.exporter().export(SOURCE)
         names = world.carry()
         incoming = world.import_files.path("incoming")
-        kept = {name: (incoming / name).read_bytes() for name in names}
+        copies = {name: (incoming / name).read_bytes() for name in names}
         (incoming / names[1]).unlink()
         verified = []
 
@@ -234,13 +234,13 @@ def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_
         verified.clear()
         assert await world.importer(verify=verify).run() == []
         assert verified == []  # nothing of those that wait was read but the header
-        (incoming / f"again-{names[0]}").write_bytes(kept[names[0]])
-        changed = bytearray(kept[names[0]])
+        (incoming / f"again-{names[0]}").write_bytes(copies[names[0]])
+        changed = bytearray(copies[names[0]])
         changed[-1] ^= 1
         (incoming / f"other-{names[0]}").write_bytes(changed)
         results = {outcome.name: outcome.result for outcome in await world.importer(verify=verify).run()}
         assert results == {f"again-{names[0]}": "already imported", f"other-{names[0]}": "rejected"}
-        (incoming / names[1]).write_bytes(kept[names[1]])
+        (incoming / names[1]).write_bytes(copies[names[1]])
         importer = world.importer(verify=verify)
         assert [outcome.result for outcome in await importer.run()] == ["imported"] * 3
         assert [(chain.imported, chain.stated, chain.waiting) for chain in importer.progress()] == [(8, 8, 0)]

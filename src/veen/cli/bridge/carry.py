@@ -1,6 +1,5 @@
 """`veen bridge inspect`, `send` and `receive`: bundles on their way. Neither keys nor hubs are needed."""
 
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,7 +102,7 @@ def send(
     veen bridge send --dir /srv/bridge --udp 10.77.0.2:4000 --rate 200
     """
     from veen.products.airgap.exporting import OUTGOING
-    from veen.products.airgap.files import BridgeFiles
+    from veen.products.airgap.files import BridgeFiles, copy_bundle
     from veen.products.airgap.link import LinkOptions, LinkSender, parse_address
 
     if (medium is None) == (address is None):
@@ -121,7 +120,7 @@ def send(
                 if sender is not None:
                     datagrams = sender.send(path)
                 elif medium is not None:
-                    _copied(path, medium)
+                    copy_bundle(path, medium)
                 row = {"file": name, "bytes": path.stat().st_size, "datagrams": datagrams}
                 records.add(row, [name, row["bytes"], "" if datagrams is None else datagrams])
                 if not keep:
@@ -130,17 +129,6 @@ def send(
     finally:
         if sender is not None:
             sender.close()
-
-
-def _copied(path: Path, folder: Path) -> None:
-    """Complete under its name or not at all, and on the medium when this returns."""
-    import os
-
-    hidden = folder / f".{path.name}"
-    shutil.copyfile(path, hidden)
-    with hidden.open("rb") as file:
-        os.fsync(file.fileno())
-    hidden.rename(folder / path.name)
 
 
 @click.command()
@@ -157,7 +145,7 @@ def receive(output: Output, directory: Path, medium: Path | None, address: str |
     veen bridge receive --dir /srv/bridge --udp 10.77.0.2:4000 --wait 3600
     """
     from veen.products.airgap.errors import LinkLost
-    from veen.products.airgap.files import BridgeFiles, is_bundle_name
+    from veen.products.airgap.files import INCOMING_BOUNDS, BridgeFiles, copy_bundle, is_bundle_name
     from veen.products.airgap.importing import FOLDERS, INCOMING
     from veen.products.airgap.link import LinkReceiver, parse_address
 
@@ -169,7 +157,7 @@ def receive(output: Output, directory: Path, medium: Path | None, address: str |
         if medium is not None:
             for path in sorted(medium.iterdir()):
                 if is_bundle_name(path.name) and path.is_file() and not path.is_symlink():
-                    _copied(path, files.path(INCOMING))
+                    copy_bundle(path, files.path(INCOMING), INCOMING_BOUNDS)
                     records.add({"file": path.name, "detail": str(medium)}, [path.name, str(medium)])
         if address is not None:
             receiver = LinkReceiver(parse_address(address), files.path(INCOMING))

@@ -124,8 +124,8 @@ async def _run(
             async with contextlib.AsyncExitStack() as stack:
                 source = await _connected(stack, keystore, "source", options)
                 target = await _connected(stack, keystore, "target", options)
-                known = [hex32(key) for key in options["bridges"]]
-                bridge = HubBridge(source, target, streams, tokens, now=lambda: int(time.time()), bridges=known)
+                bridges = [hex32(key) for key in options["bridges"]]
+                bridge = HubBridge(source, target, streams, tokens, now=lambda: int(time.time()), bridges=bridges)
                 _log("info", "connect", "both hubs answer", streams=[str(keys.name) for keys in streams])
                 while True:
                     work = asyncio.create_task(bridge.run_once())

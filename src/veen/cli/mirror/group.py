@@ -13,6 +13,7 @@ from veen.cli.shared.command import FILE, CliSession, client_options, several
 from veen.cli.shared.files import hex32
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -187,27 +188,50 @@ def copy(
 
 @mirror.verb("verify", "Compare what was attested with the receipts of the source.")
 @_SOURCE
+@click.option(
+    "--by",
+    "writers",
+    multiple=True,
+    help="A client_id that may state, 64 hex digits; default: those of the identity in use. Repeatable.",
+)
 @client_options
-def verify(output: Output, session: CliSession, source_stream: str, target_stream: str, **source: Any) -> None:
+def verify(
+    output: Output,
+    session: CliSession,
+    source_stream: str,
+    target_stream: str,
+    writers: tuple[str, ...],
+    **source: Any,
+) -> None:
     """Compare every record of TARGET_STREAM with the receipt of the source hub, and show which entries are not covered.
-    Exit code 1 if one differs.
+    Exit code 1 if one differs, 6 if entries up to the source's head are not covered or could not be compared.
 
     \b
     veen mirror verify orders mirrors/b --source-hub https://b.example --source-pin ed25519:HEX
     """
     from veen.products.federation.mirroring import check_mirror
 
+    keys = [hex32(key) for key in writers]
+
     async def work(client: "Client", target: "Client") -> "MirrorCheck":
-        return await check_mirror(client, target, _known_stream(session, client, source_stream), target_stream)
+        stream = _known_stream(session, client, source_stream)
+        return await check_mirror(client, target, stream, target_stream, writers=keys)
 
     with output.progress("comparing"):
         checked = _with_source(session, source, work)
+    verdict = checked.verdict
     data = {
-        "ok": True,
         "compared": checked.compared,
         "erased_at_the_source": checked.erased,
         "not_covered": [
             {"label": label.hex(), "first_seq": first, "last_seq": last} for label, first, last in checked.missing
         ],
+        **verdict_json(verdict),
     }
-    output.result(data)
+
+    def human() -> None:
+        output.fields((name, value) for name, value in data.items() if name != "verdict")
+        show_verdict(output, verdict)
+
+    output.result(data, human)
+    end_by(verdict, "the mirror", hint="run `veen mirror attest` again, then verify once more")

@@ -27,7 +27,7 @@ from veen.overlays.airgap.bodies import IMPORT, OFFLINE, WITHHELD, ImportedEvent
 from veen.products.airgap.audit import AuditEntry, Auditor
 from veen.products.airgap.bundle import BundleReader, Header
 from veen.products.airgap.errors import BridgeError, Rejected
-from veen.products.airgap.files import BridgeFiles
+from veen.products.airgap.files import REJECTED_BOUNDS, BridgeFiles
 from veen.products.airgap.link import link_note, read_link_note
 from veen.products.airgap.trust import TrustList
 from veen.products.airgap.verifier import BundleRefusal, crossed_items, verify_apart
@@ -96,9 +96,9 @@ class Importer:
         outcomes = await self._resume()
         outcomes += [await self._take(INCOMING, name) for name in self._files.bundles(INCOMING)]
         while ready := [name for name in self._files.bundles(WAITING) if self._is_next(name)]:
-            taken = [await self._take(WAITING, name) for name in ready]
-            outcomes += [outcome for outcome in taken if outcome.result != "waiting"]
-            if all(outcome.result == "waiting" for outcome in taken):
+            results = [await self._take(WAITING, name) for name in ready]
+            outcomes += [outcome for outcome in results if outcome.result != "waiting"]
+            if all(outcome.result == "waiting" for outcome in results):
                 break
         return outcomes
 
@@ -206,6 +206,7 @@ class Importer:
         )
         await self.audit(record)
         self._files.move(name, folder, REJECTED)
+        self._files.trim(REJECTED, REJECTED_BOUNDS)
         return ImportOutcome(
             name=name,
             result="rejected",

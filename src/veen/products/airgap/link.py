@@ -26,6 +26,7 @@ from typing import IO, Any, Final
 
 from veen.products.airgap.bundle import MAX_BUNDLE_BYTES, SUFFIX, BundleReader
 from veen.products.airgap.errors import BridgeMisconfigured, LinkLost, Rejected
+from veen.products.airgap.files import INCOMING_BOUNDS, FolderBounds, publish_new
 
 _MAGIC: Final = b"VEB1"
 _HEAD: Final = struct.Struct(">4s16sQIHHHH")
@@ -33,6 +34,8 @@ _CHECK_BYTES: Final = 8
 _SESSION_BYTES: Final = 16
 _MAX_SESSIONS: Final = 16
 _MAX_WAITING_BYTES: Final = 64 << 20  # symbols of unfinished blocks; the oldest session goes first
+_SYMBOL_COST: Final = 160  # bytes that a waiting symbol takes beside its own
+_MAX_BLOCKS: Final = 1 << 20  # of a file: one cut into more is not taken
 _INTERLEAVE: Final = 8
 _MAX_DATAGRAM: Final = 2_048
 _RECEIVE_BUFFER: Final = 8 << 20
@@ -91,6 +94,10 @@ class LinkSender:
     def send(self, path: Path) -> int:
         """The file in all rounds; how many datagrams went out. Takes size / rate seconds and more."""
         size = path.stat().st_size
+        if size > _MAX_BLOCKS * self._options.k * self._options.symbol_bytes:
+            raise BridgeMisconfigured(
+                f"{path.name} has more than {_MAX_BLOCKS} blocks: send larger symbols, or a larger k"
+            )
         session = _session_of(path)
         began, sent_bytes, count = self._clock(), 0, 0
         for _ in range(self._options.rounds):
@@ -204,30 +211,41 @@ class _Session:
     file: IO[bytes]
     path: Path
     blocks: dict[int, _Block] = field(default_factory=dict)  # unfinished
-    done: set[int] = field(default_factory=set)
+    done: bytearray = field(default_factory=bytearray)  # by block: 1 if it is in the file
+    done_count: int = 0
+    waiting_bytes: int = 0  # what the symbols of unfinished blocks take
     datagrams: int = 0
     missing: int = 0
     repaired: int = 0
     last: float = 0.0
 
     @property
-    def waiting_bytes(self) -> int:
-        return sum(len(block.symbols) for block in self.blocks.values()) * self.shape.symbol_bytes
+    def symbol_cost(self) -> int:
+        return self.shape.symbol_bytes + _SYMBOL_COST
 
 
 class LinkReceiver:
     """Takes datagrams at one address into a folder. Owned by one thread.
 
-    Memory: at most _MAX_SESSIONS files and _MAX_WAITING_BYTES of symbols. `finished` remembers sessions that arrived,
-    so that further rounds of them are passed by.
+    Memory: at most _MAX_SESSIONS files and _MAX_WAITING_BYTES of symbols, which are counted as they come and go.
+    `finished` remembers sessions that arrived, so that further rounds of them are passed by. The folder has bounds as
+    well: what does not fit is lost, and told. A file that is there is never replaced, as nobody signs a datagram.
     """
 
-    def __init__(self, address: tuple[str, int], folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        folder: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        bounds: FolderBounds = INCOMING_BOUNDS,
+    ) -> None:
         family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)[0]
         self._socket = socket.socket(family, kind, protocol)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         self._socket.bind(place)
-        self._folder, self._clock = folder, clock
+        self._folder, self._clock, self._bounds = folder, clock, bounds
+        self._waiting_bytes = 0  # of all sessions
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         self._finished: OrderedDict[bytes, None] = OrderedDict()
         self.strangers = 0  # datagrams that are none of ours, or damaged
@@ -266,10 +284,10 @@ class LinkReceiver:
 
     def _drop(self, key: bytes) -> Received:
         session = self._sessions.pop(key)
+        self._waiting_bytes -= session.waiting_bytes
         session.file.close()
         session.path.unlink(missing_ok=True)
-        lost = session.shape.block_count - len(session.done)
-        return _outcome(None, key, session, lost)
+        return _outcome(None, key, session, session.shape.block_count - session.done_count)
 
     def _take(self, datagram: bytes) -> Received | None:
         fields = _parsed(datagram)
@@ -287,16 +305,19 @@ class LinkReceiver:
         session.datagrams += 1
         session.last = self._clock()
         self._sessions.move_to_end(key)
-        if number in session.done:
+        if session.done[number]:
             return None
         if block is None:
             block = session.blocks[number] = _Block(n)
-        block.symbols.setdefault(index, symbol)
+        if index not in block.symbols:
+            block.symbols[index] = symbol
+            session.waiting_bytes += session.symbol_cost
+            self._waiting_bytes += session.symbol_cost
         if len(block.symbols) == shape.symbols_of(number):
             self._decode(session, number, session.blocks.pop(number))
-        if len(session.done) == shape.block_count:
+        if session.done_count == shape.block_count:
             return self._complete(key)
-        if sum(each.waiting_bytes for each in self._sessions.values()) > _MAX_WAITING_BYTES:
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
             return self._drop(next(iter(self._sessions)))
         return None
 
@@ -304,7 +325,8 @@ class LinkReceiver:
         if len(self._sessions) >= _MAX_SESSIONS:
             self._drop(next(iter(self._sessions)))
         path = self._folder / f".{key.hex()}.part"
-        session = _Session(shape=shape, file=path.open("w+b"), path=path)
+        path.unlink(missing_ok=True)  # of a receiver that was killed
+        session = _Session(shape=shape, file=path.open("x+b"), path=path, done=bytearray(shape.block_count))
         self._sessions[key] = session
         return session
 
@@ -319,7 +341,11 @@ class LinkReceiver:
         start = number * shape.block_bytes
         session.file.seek(start)
         session.file.write(data[: shape.size - start])
-        session.done.add(number)
+        freed = len(indexes) * session.symbol_cost
+        session.waiting_bytes -= freed
+        self._waiting_bytes -= freed
+        session.done[number] = 1
+        session.done_count += 1
 
     def _complete(self, key: bytes) -> Received:
         session = self._sessions.pop(key)
@@ -329,10 +355,12 @@ class LinkReceiver:
         if _session_of(session.path) != key:
             session.path.unlink()
             return _outcome(None, key, session, session.shape.block_count)
-        path = self._folder / _name_of(session.path, key)
+        if not self._bounds.has_room(self._folder, session.shape.size):
+            session.path.unlink()
+            return _outcome(None, key, session, session.shape.block_count)  # it may be sent again, when there is room
+        path = publish_new(session.path, self._folder / _name_of(session.path, key))
         received = _outcome(path, key, session, 0)
         link_note(path).write_text(json.dumps({"detail": received.note()}))
-        session.path.rename(path)
         self._finished[key] = None
         while len(self._finished) > 4 * _MAX_SESSIONS:
             self._finished.popitem(last=False)
@@ -362,6 +390,8 @@ def _parsed(datagram: bytes) -> tuple[bytes, _Shape, int, int, int, bytes] | Non
     if not (0 < size <= MAX_BUNDLE_BYTES and 1 <= k <= 255 and symbol_bytes >= 16):
         return None
     shape = _Shape(size, k, symbol_bytes)
+    if shape.block_count > _MAX_BLOCKS:
+        return None
     if number >= shape.block_count or not shape.symbols_of(number) <= n <= 255 or index >= n:
         return None
     return key, shape, number, index, n, symbol

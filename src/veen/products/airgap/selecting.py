@@ -61,13 +61,13 @@ class Selector:
         key = " ".join((*prefix, source))
         if file["states"].get(key, {}).get("is_open"):
             del file["states"][key]  # a run that read back was cut off: what is there is read back again
-        known = file["states"].get(key)
+        earlier = file["states"].get(key)
         accounted = sum(
             state["copies"] for name, state in file["states"].items() if name.startswith(" ".join(prefix) + " ")
         )
         present: set[bytes] = set()
-        state = known or {"seq": 0, "copies": 0}
-        if known is None and cursor > accounted:
+        state = earlier or {"seq": 0, "copies": 0}
+        if earlier is None and cursor > accounted:
             present = await self._read_back(target, reader or self._client)
             state["is_open"] = True
         file["states"][key] = state

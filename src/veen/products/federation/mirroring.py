@@ -26,6 +26,7 @@ from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.receipt import Receipt
 from veen.core.schema_id import schema_id
 from veen.core.sealing.ciphertext import TAG_BYTES
+from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.core.wire import Bytes32, Form, Uint, Wire
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hub_identifier
 
@@ -262,11 +263,14 @@ def equivocation_of(one: Statement | None, other: Statement, hub_pks: Sequence[b
     return None
 
 
-async def _attested(target: Client, stream: str | bytes, source: str) -> dict[bytes, _Place]:
-    """What this mirror has stated of a source, by label; records of other keys are not ours to believe."""
+async def _attested(
+    target: Client, stream: str | bytes, source: str, writers: Collection[bytes] = ()
+) -> dict[bytes, _Place]:
+    """What this mirror, or the given writers, have stated of a source, by label; other keys are not believed."""
     places: dict[bytes, _Place] = {}
+    believed = writers or target.client_ids
     async for entry in _stream_entries(target, stream):
-        if entry.event is None or entry.msg.client_id not in target.client_ids:
+        if entry.event is None or entry.msg.client_id not in believed:
             continue
         schema = entry.event.hdr.schema
         try:
@@ -365,8 +369,8 @@ async def copy_stream(
     between = CopyProgress.between_streams(source, target, source_stream, target_stream)
     if progress is not None and progress.between != between:
         progress = None
-    known = frozenset((*target.client_ids, *bridges))
-    copied = await _copied(target, target_stream, hub_identifier(source.hub_id), known, progress)
+    believed = frozenset((*target.client_ids, *bridges))
+    copied = await _copied(target, target_stream, hub_identifier(source.hub_id), believed, progress)
     report = MirrorReport()
     outbox = _Outbox(target, target_stream, capability, report, on_progress)
     reached: dict[bytes, int] = dict(progress.source) if progress is not None else {}
@@ -389,7 +393,7 @@ async def copy_stream(
                     await gap.add(seq, "pruned" if entry is None else "sealed")
                 continue
             await gap.end()
-            draft = _copy_draft(entry, source.hub_id, target.hub_id, known, target.limits.max_body_bytes)
+            draft = _copy_draft(entry, source.hub_id, target.hub_id, believed, target.limits.max_body_bytes)
             if draft is None:
                 report.returned += 1
             elif draft.parent in copied.present:
@@ -567,15 +571,34 @@ class MirrorCheck:
     compared: int
     erased: int  # receipts that the source no longer has
     missing: tuple[tuple[bytes, int, int], ...]  # label, first, last: entries of the source of which nothing is stated
+    coverage: tuple[Coverage, ...] = ()  # by label of the source
+
+    @property
+    def verdict(self) -> Verdict:
+        """Good if every entry up to the source's head was stated, and every statement compared."""
+        reasons = []
+        if self.erased:
+            what = f"{self.erased} statements were not compared: the source has erased its receipts"
+            reasons.append(Reason(Because.COVERAGE, what))
+        return Verdict.of(self.coverage, reasons)
 
 
 async def check_mirror(
-    source: Client, target: Client, source_stream: str | bytes, target_stream: str | bytes
+    source: Client,
+    target: Client,
+    source_stream: str | bytes,
+    target_stream: str | bytes,
+    *,
+    writers: Collection[bytes] = (),
 ) -> MirrorCheck:
-    """Compare every statement with the receipt of the source; MirrorInconsistent at the first that differs."""
-    places = await _attested(target, target_stream, hub_identifier(source.hub_id))
+    """Compare every statement with the receipt of the source; MirrorInconsistent at the first that differs.
+
+    `writers` are the keys that may state; without any, those of the target's client.
+    """
+    places = await _attested(target, target_stream, hub_identifier(source.hub_id), writers)
     identity_pks = tuple(key.hub_pk for key in source.pin.keys)
     compared = erased = 0
+    rows: list[Coverage] = []
     missing: list[tuple[bytes, int, int]] = []
     for epoch, label in await _labels(source, source_stream):
         place = places.get(label, _Place())
@@ -596,7 +619,16 @@ async def check_mirror(
             _check_continues(place, receipt, identity_pks)
         absent = [seq for seq in range(1, size + 1) if seq not in place.stated]
         missing += _runs(label, absent)
-    return MirrorCheck(compared, erased, tuple(missing))
+        rows.append(
+            Coverage(
+                log=label.hex(),
+                read=absent[0] - 1 if absent else size,
+                head=size,
+                stated_by=StatedBy.HUB,
+                identity=f"ed25519:{identity_pks[-1].hex()}",
+            )
+        )
+    return MirrorCheck(compared, erased, tuple(missing), tuple(rows))
 
 
 def _runs(label: bytes, numbers: Sequence[int]) -> list[tuple[bytes, int, int]]:
