@@ -424,7 +424,7 @@ def current_hub(tmp_path, monkeypatch, hub):
 
 
 def test_an_application_under_test_writes_to_the_hub_of_the_fixture(current_hub, veen_hub):
-    """UX-WALK A8: the documented lifespan wrote to the current context of the user."""
+    """walk A8: the documented lifespan wrote to the current context of the user."""
 
     async def application():
         async with veen.aconnect(worker=True) as connected:

@@ -72,7 +72,7 @@ def test_a_hub_that_is_full_keeps_the_message_and_the_retry_does_not_double_it(h
 
 
 def test_what_waits_is_listed_while_another_command_of_the_identity_runs(hubs):
-    """UX-WALK A13."""
+    """walk A13."""
     with hubs.start() as hub:
         talk = hubs.meet(hub)
         assert talk.json("pending", "list") == {"messages": []}

@@ -305,7 +305,7 @@ def test_a_reader_is_taken_out_and_an_old_generation_is_shredded(talk, bob):
 
 
 def test_a_reader_without_history_opens_the_same_in_every_read(talk, bob):
-    """UX-WALK A1, D-182."""
+    """walk A1, D-182."""
     stream = talk.new_stream("together/no-history")
     before = talk.json("send", stream, "before")["seq"]
     joined = bob.json("join", invited(talk, stream, "--for", "bob", "--read", "--no-history"))

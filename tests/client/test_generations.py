@@ -507,7 +507,7 @@ def test_a_used_invitation_that_is_offered_again_enrols_nobody(tmp_path):
 
 
 def test_two_reads_of_one_log_open_the_same(tmp_path):
-    """UX-WALK A1: keys that are found later in the log open what is before them, in the first read as well."""
+    """walk A1: keys that are found later in the log open what is before them, in the first read as well."""
 
     async def story():
         alice, bob = person("alice"), person("bob")

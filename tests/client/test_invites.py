@@ -204,7 +204,7 @@ def test_keys_of_an_invitation_are_used_at_its_hub_and_at_no_other():
 
 
 def test_the_rights_are_those_that_were_given():
-    """UX-WALK A1: a reading invitation said "read and write"."""
+    """walk A1: a reading invitation said "read and write"."""
     limited = replace(invitation(), rights="read").signed(ALICE)
     opened = SealedInvite.for_card(limited, BOB.card()).open(NOW, identities=[BOB])
     assert opened.rights_text == "read"

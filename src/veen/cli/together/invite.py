@@ -65,8 +65,8 @@ def invite(
     Sealed for a card (--for), or protected by a code that is shown once (--code); send the code over another channel
     than the file. The hand-over of a read key is written into the stream. The other side runs `veen join FILE`.
 
-    The invitation hands over the generations since the last `veen keys rotate --no-history`. With --no-history a new
-    generation is announced first, and it is the only one that is handed over.
+    The invitation hands over the generations since the last `veen keys rotate STREAM --no-history`. With --no-history a
+    new generation is announced first, and it is the only one that is handed over.
 
     \b
     veen invite orders --for bob

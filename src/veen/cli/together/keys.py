@@ -222,7 +222,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
 
     A generation may hold the key of the one before it (`back`), so that shredding or withholding the earlier one has
     no effect. The newest generation may be wrapped for a reader who had been removed. The repair of both is a new
-    generation: `veen keys rotate STREAM --no-history`, then `veen keys shred` of the earlier ones.
+    generation, `veen keys rotate STREAM --no-history`, and then shredding the earlier ones, the newest first.
 
     \b
     veen keys check
