@@ -1,9 +1,11 @@
 """The data source, in Spark: discovered, pinned, pushed down, streamed."""
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.pipeline.query_builders import Recorder
 from tests.storage.builders import LABELS, World, fill
 from tests.storage.driver import STREAMS
 
@@ -184,3 +186,25 @@ def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
         rows = spark.read.parquet(str(out)).collect()
         assert places(rows) == sorted((f.label, f.stream_seq) for f in world.frames)
     world.store.close()
+
+
+@pytest.mark.parametrize("kind", ["veen", "veen.receipts", "veen.checkpoints"])
+def test_a_hub_without_entries_and_a_choice_of_none_have_no_rows(spark, log, tmp_path, kind):
+    """REVIEW P2-16, UX-WALK A11: PySpark makes a partition of nothing, which was a TypeError."""
+    empty = Recorder(tmp_path / "hub").done()
+    assert spark.read.format(kind).load(empty).count() == 0
+    if kind != "veen.checkpoints":
+        assert spark.read.format(kind).option("label", "00" * 32).load(str(log[1])).count() == 0
+
+
+def test_a_directory_that_is_no_hub_is_named(spark, tmp_path):
+    """UX-WALK A11."""
+    with pytest.raises(Exception, match="is not the data directory of a hub"):
+        spark.read.format("veen").load(str(tmp_path)).count()
+
+
+def test_the_setting_that_filters_need_is_named_in_the_table_of_options():
+    """UX-WALK A12: a plain session refuses `pushFilters`, and Spark says why."""
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `pushFilters`"))
+    assert "spark.sql.python.filterPushdown.enabled=true" in row

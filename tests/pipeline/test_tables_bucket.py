@@ -107,7 +107,7 @@ def test_what_cannot_be_published_behind_a_url_is_refused_by_name(store, tmp_pat
     with pytest.raises(tables.PublishRefused, match="holds credentials"):
         tables.publish("s3://key:secret@refused/tables", ["delta"])
     with pytest.raises(tables.PublishRefused, match="mock: tables are published"):
-        publishing._place_of(ArrowStore("mock://x/tables", object(), "x/tables"))
+        publishing.place_of(ArrowStore("mock://x/tables", object(), "x/tables"))
 
 
 def test_tables_behind_a_file_url_are_published_as_those_of_their_directory(tmp_path):

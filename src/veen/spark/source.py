@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from veen.fs.places import open_fs
 from veen.log import columns
 from veen.log.columns import Column
 from veen.log.entries import ReadSpec
@@ -44,6 +45,15 @@ class DataLoss(PipelineError):
     hint = "Restore the directory, or go on without them: option('failOnDataLoss', 'false')."
 
 
+class NotAHub(PipelineError):
+    """A directory that holds no log: neither the data directory of a hub nor a copy of one."""
+
+    hint = "Give the data directory of a hub, which has a directory `log`, or a copy of it."
+
+
+_OF_A_HUB: Final = ("log", "journal", "hub-identity.json")  # a hub that has taken no message yet may lack the first
+
+
 def _source(options: Options) -> LogSource:
     if options.hub is not None:
         from veen.log.remote import RemoteHub  # and the client with it: most who read a directory need neither
@@ -51,6 +61,14 @@ def _source(options: Options) -> LogSource:
         return RemoteHub(options.hub, options.partition_bytes)
     assert options.path is not None  # noqa: S101 - there is exactly one of them
     return DirectorySource(options.path)
+
+
+def _check_hub_directory(options: Options) -> None:
+    """Raise NotAHub for a path that is no data directory: it would read as an empty log."""
+    if options.path is not None:
+        fs = open_fs(options.path)
+        if not any(fs.exists(name) for name in _OF_A_HUB):
+            raise NotAHub(f"{options.path} is not the data directory of a hub")
 
 
 class _Reading:
@@ -69,6 +87,8 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow and pandas each time
+        if partition.value is None:  # PySpark makes this one if a plan has no partitions
+            return iter(())
         slices, identity = partition.value
         spec = replace(self._spec, identity=identity)
         if self._keys is not None:
@@ -266,6 +286,7 @@ class EntrySource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.of(self.options)
+        _check_hub_directory(options)
         pinned = self._pinned or _source(options).pin(options.selection)
         return (NarrowingReader if options.push_filters else EntryPartitionReader)(
             options, self._wanted(schema, options), pinned
@@ -273,6 +294,7 @@ class EntrySource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = Options.of(self.options)
+        _check_hub_directory(options)
         return EntryStream(options, self._wanted(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -313,4 +335,5 @@ class CheckpointSource(EntrySource):
         from veen.spark.checkpoints import CheckpointReader
 
         options = Options.of(self.options)
+        _check_hub_directory(options)
         return CheckpointReader(options, self._wanted(schema, options))

@@ -16,6 +16,7 @@ from veen.tables.rewriting import KEEP_SEC, Rewritten, Vacuumed, compact, erase,
 from veen.tables.schema import COLUMNS, ddl_of
 from veen.tables.showing import Shown, TableShown, show
 from veen.tables.streaming import stream
+from veen.tables.verifying import TableCheck, verify
 
 __all__ = [
     "COLUMNS",
@@ -31,6 +32,7 @@ __all__ = [
     "Rewritten",
     "Shown",
     "TableBusy",
+    "TableCheck",
     "TableDamaged",
     "TableLog",
     "TableShown",
@@ -55,4 +57,5 @@ __all__ = [
     "to_arrow",
     "to_polars",
     "vacuum",
+    "verify",
 ]

@@ -2,7 +2,8 @@
 
 One manifest becomes one commit, which says the version and the hash of the manifest: files that it adds are added
 there, files that compaction or erasure replaced are removed. What is published already is taken from the lake table
-itself, so publishing again goes on where it ended, and with nothing new it does nothing.
+itself, so publishing again goes on where it ended, and with nothing new it does nothing. The files that a lake table
+shows are compared with the manifest each time: what somebody else has added is removed, and what they removed is added.
 
 Metadata hold counts and times only. Minima and maxima of other columns would be plaintext that outlives an erasure.
 """
@@ -53,6 +54,7 @@ class PublishedTable:
     commits: int
     added: int
     removed: int
+    foreign: int = 0  # files that somebody else had added to, or removed from, the version that it showed
 
 
 class LakePlace(NamedTuple):
@@ -66,8 +68,8 @@ class LakePlace(NamedTuple):
         return self.options is None
 
 
-def _place_of(store: TableStore) -> LakePlace:
-    """PublishRefused for a place that cannot hold lake tables."""
+def place_of(store: TableStore) -> LakePlace:
+    """Return where tables lie; PublishRefused for a place that cannot hold lake tables."""
     if isinstance(store, LocalStore):
         return LakePlace(store.uri)
     parts = urlsplit(store.uri)
@@ -120,19 +122,20 @@ def publish(
 ) -> list[PublishedTable]:
     """Bring the lake tables up to the manifests. PublishRefused, NoTable, TableDamaged or ExtraMissing."""
     log = TableLog(to)
-    place, wanted = _place_of(log.store), tuple(formats)
+    place, wanted = place_of(log.store), tuple(formats)
     if "iceberg" in wanted and not place.is_local:
         raise PublishRefused(
             f"{place.uri}: an Iceberg catalog is a SQLite file, which a bucket cannot hold; publish --delta there"
         )
     state = log.existing()
     names = _chosen(state, tables)
-    lakes = [(name, kind, _opened(kind, place, name)) for kind in wanted for name in names]
+    lakes = [(name, kind, open_lake(kind, place, name)) for kind in wanted for name in names]
     done: dict[tuple[str, LakeFormat], tuple[int, int, int]] = {(name, kind): (0, 0, 0) for name, kind, _ in lakes}
     for _, _, lake in lakes:
         if lake.published() > state.version:
             raise PublishRefused(f"{lake.location}: shows version {lake.published()}, the tables have {state.version}")
     first = min((lake.published() for _, _, lake in lakes), default=state.version) + 1
+    foreign = {(name, kind): _foreign(log, name, lake) for name, kind, lake in lakes}
     for at in _states(log, first, state):
         for name, kind, lake in lakes:
             change = _change(log.store, name, lake, at, is_last=at.version == state.version)
@@ -149,6 +152,7 @@ def publish(
             commits=done[name, kind][0],
             added=done[name, kind][1],
             removed=done[name, kind][2],
+            foreign=foreign[name, kind],
         )
         for name, kind, lake in lakes
     ]
@@ -164,19 +168,32 @@ def _chosen(state: TableState, tables: Sequence[str] | None) -> list[str]:
 
 
 def _states(log: TableLog, first: int, last: TableState) -> Iterator[TableState]:
-    """Each version that can still be read; a vacuum removes old manifests, and then several become one commit."""
+    """Each version that can still be read; a vacuum removes old manifests, and then several become one commit.
+
+    The last one always, so that lake tables which show it are compared with it.
+    """
     for version in range(first, last.version):
         try:
             yield log.state(version)
         except (NoTable, TableDamaged):
             continue
-    if first <= last.version:
-        yield last
+    yield last
+
+
+def _foreign(log: TableLog, table: str, lake: LakeTable) -> int:
+    """Count the files by which a lake table differs from the manifest that it shows (REVIEW X-15)."""
+    if not lake.published():
+        return 0
+    try:
+        state = log.state(lake.published())
+    except (NoTable, TableDamaged):
+        return 0  # a vacuum has removed it: what it named is not known any more
+    return len({file.path for file in state.of(table)} ^ lake.paths())
 
 
 def _change(store: TableStore, table: str, lake: LakeTable, state: TableState, *, is_last: bool) -> LakeCommit | None:
     """What a version changes; None for nothing, or for one whose files are gone again, as after an erasure."""
-    if state.version <= lake.published():
+    if state.version <= lake.published() and not is_last:
         return None
     present = lake.paths()
     target = {file.path: file for file in state.of(table)}
@@ -199,7 +216,8 @@ def _group(path: str) -> str:
     return "/".join(path.split("/")[1:-1])
 
 
-def _opened(kind: LakeFormat, place: LakePlace, table: str) -> LakeTable:
+def open_lake(kind: LakeFormat, place: LakePlace, table: str) -> LakeTable:
+    """Open the lake table of one of ours; it may be a new one."""
     return DeltaLake(place, table) if kind == "delta" else IcebergLake(Path(place.uri), table)
 
 

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, ENGINE, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
+from veen.cli.shared.bulk import (
+    DATA_DIR,
+    DIR_OR_HUB,
+    ENGINE,
+    HUB_IDENTITY,
+    KEY_FILE,
+    MASTER,
+    PARTITIONS,
+    LogPlace,
+    log_options,
+)
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
+from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.tables import Rewritten
@@ -22,6 +33,7 @@ table = LazyGroup("table", help="Tables of a log: bronze (entries), silver (open
 
 _TO: Final = click.argument("to", metavar="TABLES")
 _ENGINE: Final = (ENGINE, MASTER)
+_HINT: Final = "load what is new with veen table load, publish again with veen table publish, or load into a new place"
 
 
 @table.verb("load", "Bring tables up to a log; with nothing new, nothing is written.")
@@ -204,6 +216,38 @@ def vacuum(output: Output, to: str, keep_hours: int) -> None:
     output.result(asdict(done), lambda: output.fields([*facts, ("manifests", done.manifests)]))
 
 
+@table.verb("verify", "Compare the tables with their manifest, with the log and with lake tables.")
+@_TO
+@click.option("--data-dir", help="The log: compare its heads and roots, too. A path, or a URL that Arrow can read.")
+@HUB_IDENTITY
+@output_options
+def verify(output: Output, to: str, data_dir: str | None, hub_identity: str | None) -> None:
+    """Read every file of TABLES and compare it with its manifest, its rows with the roots of their labels.
+
+    Delta and Iceberg tables beside them are compared as well: a file that somebody else has added to one, or removed
+    from it, is named, and `veen table publish` repairs it. With --data-dir the log must have the same roots, and the
+    verdict says how far behind it the tables are. Exit code 6: tables are damaged or behind; the log has everything.
+    Exit code 1: the log has another root than the tables were made under.
+
+    \b
+    veen table verify ./tables
+    veen table verify ./tables --data-dir ./hub
+    """
+    from veen import tables
+
+    identity = LogPlace(engine="python", master=None, hub_identity=hub_identity).identity()
+    with output.progress("reading"):
+        check = tables.verify(to, path=data_dir, identity=identity)
+    facts = [("version", check.version), ("files", check.files), ("rows", check.rows)]
+
+    def human() -> None:
+        output.fields([*facts, ("lake tables", ", ".join(check.lakes) or "none")])
+        show_verdict(output, check.verdict)
+
+    output.result({**verdict_json(check.verdict), **dict(facts), "lakes": list(check.lakes)}, human)
+    end_by(check.verdict, to, hint=_HINT)
+
+
 @table.verb("publish", "Show the tables as Delta or Iceberg tables; no file is copied.")
 @_TO
 @click.option("--delta", "formats", flag_value="delta", multiple=True, help="As Delta tables, in their directories.")
@@ -231,3 +275,7 @@ def publish(output: Output, to: str, formats: Sequence[Any], names: Sequence[str
     columns = ("format", "table", "manifest", "commits", "added", "removed", "location")
     rows = [[getattr(published, column) for column in columns] for published in done]
     output.result({"published": [asdict(published) for published in done]}, lambda: output.table(columns, rows))
+    for published in done:
+        if published.foreign:
+            what = f"{published.foreign} files were added or removed by somebody else, and are as in the manifest again"
+            output.note(f"{published.format} {published.table}: {what}")
