@@ -32,8 +32,8 @@ def test_a_benchmark_runs_with_the_program_of_an_installation(tmp_path):
         '#!/bin/sh\necho "noise"\nprintf \'{"where": "%s", "args": "%s", "set": "%s"}\n\' "$PWD" "$*" "$S"\n'
     )
     python.chmod(0o700)
-    told = baseline.run_module(Installation.at(tmp_path), "benchmarks.verify", "--path", "x", S="1")
-    assert told == {"where": str(baseline.ROOT), "args": "-m benchmarks.verify --path x", "set": "1"}
+    answer = baseline.run_module(Installation.at(tmp_path), "benchmarks.verify", "--path", "x", S="1")
+    assert answer == {"where": str(baseline.ROOT), "args": "-m benchmarks.verify --path x", "set": "1"}
 
 
 def test_a_table_says_whether_the_ratio_holds(monkeypatch):

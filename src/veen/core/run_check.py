@@ -41,20 +41,20 @@ MAX_WARNINGS: Final = 16  # that a report of a run lists; one hub can cause any 
 
 
 class Fault(NamedTuple):
-    """A broken rule: at which entry, what was expected, what was found.
+    """A broken rule: at which entry, what was expected, what it is.
 
-    Of `HUB_SIG`, `found` is the key of the hub that signed outside of its time, if one did.
+    Of `HUB_SIG`, `actual` is the key of the hub that signed outside of its time, if one did.
     """
 
     rule: Rule
     seq: int
     expected: bytes | int | None = None
-    found: bytes | int | None = None
+    actual: bytes | int | None = None
 
 
 def warning_of(fault: Fault) -> str:
     """Return the words of the one rule that is a warning in every verifier (D-28)."""
-    return f"hub_ts {fault.found!r} is before {fault.expected!r}, that of the entry before it (D-28)"
+    return f"hub_ts {fault.actual!r} is before {fault.expected!r}, that of the entry before it (D-28)"
 
 
 # --- the numbers of authors -------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def check_signatures(
         if signer is None and identity is not None:
             signer, stale = _other_signer(receipt, identity)
             if signer is None:
-                faults.append(Fault(Rule.HUB_SIG, receipt.stream_seq, found=stale))
+                faults.append(Fault(Rule.HUB_SIG, receipt.stream_seq, actual=stale))
         unsigned.append(faults)
         signers.append(signer)
     return unsigned, signers

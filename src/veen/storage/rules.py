@@ -19,9 +19,9 @@ _WORDS: Final = {
     Rule.CT_HASH: ("ct_hash", "MSG: ct_hash is not the hash of the ciphertext (I1)"),
     Rule.LEAF: ("leaf_hash", "leaf_hash is not that of the message (I2)"),
     Rule.ROOT: ("mmr_root", ROOT_FAULT),
-    Rule.ACK_AHEAD: ("prev_ack", "prev_ack {0.found} names an entry that did not exist yet (I6)"),
-    Rule.ACK_BACK: ("prev_ack", "prev_ack is {0.found}, the entry before by this writer had {0.expected} (I6)"),
-    Rule.CLIENT_SEQ: ("client_seq", "client_seq is {0.found}, {0.expected} follows (I8, I9)"),
+    Rule.ACK_AHEAD: ("prev_ack", "prev_ack {0.actual} names an entry that did not exist yet (I6)"),
+    Rule.ACK_BACK: ("prev_ack", "prev_ack is {0.actual}, the entry before by this writer had {0.expected} (I6)"),
+    Rule.CLIENT_SEQ: ("client_seq", "client_seq is {0.actual}, {0.expected} follows (I8, I9)"),
 }
 
 

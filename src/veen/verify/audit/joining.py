@@ -137,8 +137,8 @@ class LabelJoin:
     def _join_writers(self, ref: ChunkRef, report: ChunkReport) -> None:
         offsets = {writer.stream_seq: writer.offset for writer in report.writers}
         for fault in self.authors.merge(authors_of(report.writers, report.lost)):
-            found = entry_fault(fault)
-            self._add(fault.seq, ref.path, offsets[fault.seq], found.code, found.message)
+            broken = entry_fault(fault)
+            self._add(fault.seq, ref.path, offsets[fault.seq], broken.code, broken.message)
 
     def _cursors(self) -> tuple[Cursor, ...]:
         """The cursors of the label and of its writers after the last chunk."""
