@@ -23,12 +23,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
 
 from benchmarks import load, peers, report
+from benchmarks.baseline import HERE, Installation, interval
 from benchmarks.certificates import certificate
 
 from veen import native
@@ -166,20 +166,6 @@ def _in_process_there(prepared: Path, installation: "Installation") -> dict[str,
 # --- over HTTP -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Whose hub runs: this checkout's, or another one with a virtual environment of its own."""
-
-    python: str = sys.executable
-    directory: Path | None = None
-    environment: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def at(cls, directory: Path) -> "Installation":
-        return cls(str(directory.resolve() / ".venv" / "bin" / "python"), directory.resolve())
-
-
-HERE: Final = Installation()
 PURE: Final = Installation(environment=((native.VARIABLE, "0"),))
 
 
@@ -404,10 +390,14 @@ def table(rounds: list[Results]) -> str:
     def cell(value: float | None, digits: int = 2) -> str:
         return "–" if value is None else f"{value:.{digits}f}"
 
+    def ratios(name: str, other: str, key: str) -> list[float]:
+        """The ratios within the rounds."""
+        pairs = [(measured[name].get(key), measured[other].get(key)) for measured in rounds if other in measured]
+        return [ours / theirs for ours, theirs in pairs if ours and theirs]
+
     def against(name: str, other: str, key: str) -> float | None:
         """The median of the ratios within the rounds."""
-        pairs = [(measured[name].get(key), measured[other].get(key)) for measured in rounds if other in measured]
-        values = [ours / theirs for ours, theirs in pairs if ours and theirs]
+        values = ratios(name, other, key)
         return median(values) if values else None
 
     limit = median(result["limit"] for measured in rounds for result in measured.values())
@@ -462,12 +452,14 @@ def table(rounds: list[Results]) -> str:
             "",
             "The baseline in the same rounds, with the generator of this commit:",
             "",
-            "| what | messages/s before | now / before | target | met |",
-            "|---|---:|---:|---:|---|",
+            "| what | messages/s before | now / before | interval at 95 % | target | met |",
+            "|---|---:|---:|---|---:|---|",
         ]
         for name, least in FASTER.items():
             if (times := against(name, name + BEFORE, "per_second")) is not None:
-                row = f"{cell(middle(name + BEFORE, 'per_second'), 0)} | {times:.2f} | ≥ {least} "
+                low, high = interval(ratios(name, name + BEFORE, "per_second"))
+                messages = cell(middle(name + BEFORE, "per_second"), 0)
+                row = f"{messages} | {times:.2f} | {low:.2f} to {high:.2f} | ≥ {least} "
                 lines.append(f"| {name} | {row}| {'yes' if times >= least else 'no'} |")
     if any(name in rounds[0] for name in peers.PEERS):
         lines += ["", *_beside_others(cell, middle, against, rounds)]

@@ -1,6 +1,7 @@
 """How a hub's start and memory follow from the number of its labels and clients.
 
     python -m benchmarks.labels 1000 100000 1000000
+    python -m benchmarks.labels 100000 --baseline DIR     beside another checkout with .venv; only prints
 
 Each label has one entry of a client of its own. The directories are filled by the storage code itself, without
 admission, without syncing, and without the three files of each label that hold its entries: a million labels would make
@@ -18,11 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks import report
+from benchmarks import baseline, report
 
 from veen.core.hashing import H
 from veen.core.limits import Limits
@@ -209,12 +211,23 @@ def commit() -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=report.PAGE.parent).stdout.strip()
 
 
-def _run_part(part: str, size: int, root: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.labels", str(size), "--part", part, "--dir", str(root)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    print(done.stdout.strip(), flush=True)
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+def _run_part(
+    part: str, size: int, root: Path, installation: baseline.Installation = baseline.HERE
+) -> dict[str, float]:
+    arguments = (str(size), "--part", part, "--dir", str(root))
+    result: dict[str, float] = baseline.run_module(installation, "benchmarks.labels", *arguments)
+    print(json.dumps(result), file=sys.stderr, flush=True)
     return result
+
+
+def rates(size: int, root: Path, installation: baseline.Installation) -> dict[str, float]:
+    """Return starts, stops and labels from the index, each for a second."""
+    figures = _run_part("measure", size, root, installation)
+    return {
+        f"starts with {size:,} labels": 1e3 / figures["start_ms"],
+        f"stops with {size:,} labels": 1e3 / figures["stop_ms"],
+        f"labels from the index, of {size:,}": 1e6 / figures["load_us"],
+    }
 
 
 def main() -> None:
@@ -222,6 +235,7 @@ def main() -> None:
     parser.add_argument("sizes", type=int, nargs="+")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--dir", type=Path, help="where to build the directories (default: a temporary one)")
+    baseline.add_options(parser)
     options = parser.parse_args()
     if options.part:
         print(json.dumps(PARTS[options.part](options.sizes[0], options.dir)))
@@ -230,11 +244,17 @@ def main() -> None:
     for size in options.sizes:
         root = Path(tempfile.mkdtemp(prefix="veen-labels-", dir=options.dir))
         try:
+            if options.baseline is not None:
+                _run_part("build", size, root / "hub")
+                measure_there = partial(rates, size, root / "hub")
+                print(baseline.comparison(measure_there, options.baseline, options.baseline_rounds))
+                continue
             built, measured = (_run_part(part, size, root / "hub") for part in PARTS)
             results.append({**built, **measured})
         finally:
             shutil.rmtree(root, ignore_errors=True)
-    report.write_section("labels", table(results))
+    if results:
+        report.write_section("labels", table(results))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ that only copy them: rsyslogd from file to file, and Vector or fluent-bit, if th
 program: events per second from start to the last one, and CPU seconds per thousand events (of the agent alone; the
 hub's apart). A program that is not installed is a row that says so. The copiers give no receipt, and lose what they
 hold when they are killed: the comparison is of cost, not of what is bought. The table goes to docs/benchmarks.md.
+`--baseline DIR` compares the agent and the hub with those of another checkout that has a virtual environment, and only
+prints.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import report
+from benchmarks import baseline, report
 from tests.cli.hubprocess import running
 
 VEEN = (sys.executable, "-m", "veen")
@@ -152,10 +154,35 @@ def _feed(log: Path, source: Path) -> None:
         shutil.copyfileobj(reader, writer)
 
 
+def rates(events: int, installation: baseline.Installation) -> dict[str, float]:
+    """Return events for a second of time, of the agent's CPU and of the hub's CPU."""
+    figures = baseline.run_module(installation, "benchmarks.recorder", "--events", str(events), "--inside")
+    return {
+        "events a second": figures["events"] / figures["seconds"],
+        "events for a second of the agent's CPU": 1_000 / figures["cpu_seconds_per_1000"],
+        "events for a second of the hub's CPU": 1_000 / figures["hub_cpu_seconds_per_1000"],
+    }
+
+
+def _inside(events: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "app.log"
+        write_log(log, events)
+        return agent(log, events, Path(directory))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    baseline.add_options(parser)
     options = parser.parse_args()
+    if options.inside:
+        print(json.dumps(_inside(options.events)))
+        return
+    if options.baseline is not None:
+        print(baseline.comparison(partial(rates, options.events), options.baseline, options.baseline_rounds))
+        return
     peers: list[tuple[str, Measure]] = [
         ("rsyslogd", rsyslog),
         ("rsyslogd", partial(rsyslog, sync=True)),

@@ -8,7 +8,7 @@ from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PAGE", "machine", "write_section"]
+__all__ = ["PAGE", "commit_of", "machine", "write_section"]
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
@@ -38,12 +38,12 @@ def machine() -> str:
         f"PyNaCl {version('pynacl')} with libsodium {_libsodium()}",
         f"cbor2 {version('cbor2')}",
     )
-    return f"{_cpu()}, {os.cpu_count()} cores; {', '.join(software)}; commit {_commit()}."
+    return f"{_cpu()}, {os.cpu_count()} cores; {', '.join(software)}; commit {commit_of(PAGE.parents[1])}."
 
 
-def _commit() -> str:
-    """The commit that is measured; with a note if files of the program differ from it."""
-    git = ("git", "-C", str(PAGE.parents[1]))
+def commit_of(directory: Path) -> str:
+    """Return the commit of a checkout; with a note if files of the program differ from it."""
+    git = ("git", "-C", str(directory))
     commit = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=False)
     if commit.returncode:
         return "unknown"

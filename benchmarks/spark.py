@@ -2,6 +2,7 @@
 
     python -m benchmarks.spark                     at 200 thousand and 5 million entries; writes docs/benchmarks.md
     python -m benchmarks.spark --entries 20000     a first look; only prints, without --write
+    python -m benchmarks.spark --baseline DIR      beside another checkout, which has a virtual environment; only prints
 
 The smallest log is measured on one core and on all of them, the others on all. Logs are really sealed and signed, which
 takes some minutes for millions of entries; they are kept in --cache (by default the directory for temporary files).
@@ -13,14 +14,14 @@ log. Standard error says how long each part took.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import report
+from benchmarks import baseline, report
 from benchmarks.sparklog import Log, built
 from benchmarks.sparkparts import PARTS, measured
 
@@ -40,18 +41,29 @@ BEYOND: Final = 1.0
 Run = dict[str, Any]
 
 
-def _run(entries: int, cores: int, rounds: int, parts: list[str], cache: Path | None) -> Run:
+def _run(
+    entries: int,
+    cores: int,
+    rounds: int,
+    parts: list[str],
+    cache: Path | None,
+    installation: baseline.Installation = baseline.HERE,
+) -> Run:
     """One number of cores needs a process of its own: what it may run on is fixed before the JVM starts."""
-    command = [
-        sys.executable, "-m", "benchmarks.spark", "--entries", str(entries), "--cores", str(cores),
-        "--rounds", str(rounds), "--parts", *parts, "--inside",
-    ]  # fmt: skip
-    command += ["--cache", str(cache)] if cache else []
+    arguments = ["--entries", str(entries), "--cores", str(cores), "--rounds", str(rounds), "--parts", *parts]
+    arguments += ["--inside", *(["--cache", str(cache)] if cache else [])]
     began = time.monotonic()
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    run: Run = baseline.run_module(installation, "benchmarks.spark", *arguments)
     print(f"{entries:,} entries, cores: {cores}: took {time.monotonic() - began:,.0f} s", file=sys.stderr, flush=True)
-    run: Run = json.loads(done.stdout.splitlines()[-1])
     return {"entries": entries, "cores": cores, "found": run}
+
+
+def rates(
+    entries: int, cores: int, parts: list[str], cache: Path | None, installation: baseline.Installation
+) -> dict[str, float]:
+    """Return the rate of each figure in one round."""
+    run = _run(entries, cores, 1, [part for part in parts if part != "touched"], cache, installation)
+    return {name: figure["rate"] for name, figure in _figures(run).items()}
 
 
 def _figures(run: Run) -> dict[str, dict[str, Any]]:
@@ -160,12 +172,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, whatever the sizes")
     parser.add_argument("--cache", type=Path, help="where logs are kept between runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    baseline.add_options(parser)
     chosen = parser.parse_args()
     sizes = sorted(chosen.entries or SIZES)
     cores = sorted(chosen.cores or {1, os.cpu_count() or 1})
     if chosen.inside:
         logs: list[Log] = [built(size, chosen.cache) for size in (sizes[0], SMALL)]
         print(json.dumps(measured(*logs, cores=cores[0], rounds=chosen.rounds, parts=chosen.parts)))
+        return
+    if chosen.baseline is not None:
+        _logs(sizes[:1], chosen.cache)
+        measure = partial(rates, sizes[0], cores[-1], chosen.parts, chosen.cache)
+        print(baseline.comparison(measure, chosen.baseline, chosen.baseline_rounds))
         return
     runs, began = [], time.monotonic()
     for size in sizes:

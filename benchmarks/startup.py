@@ -32,13 +32,6 @@ def seconds_of(checkout: Path, home: Path, *words: str) -> float:
     return time.perf_counter() - began
 
 
-def commit_of(checkout: Path) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(checkout), "log", "-1", "--format=%h"], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--baseline", type=Path, help="a checkout of an earlier commit, with its .venv")
@@ -70,7 +63,7 @@ def measured(baseline: Path | None, rounds: int, homes: Path) -> str:
         report.machine(),
         "",
         f"Wall time of whole programs, started in turns; medians of {rounds} rounds. "
-        + (f"Before: commit {commit_of(baseline)}. " if baseline else "")
+        + (f"Before: commit {report.commit_of(baseline)}. " if baseline else "")
         + "The archive of classes that a first run leaves behind was there.",
         "",
         "| what | before, s | now, s | now / before | target |",

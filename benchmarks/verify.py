@@ -2,6 +2,7 @@
 
     python -m benchmarks.verify                      at 200 thousand entries; writes docs/benchmarks.md
     python -m benchmarks.verify --entries 20000      a first look; only prints
+    python -m benchmarks.verify --baseline DIR       beside another checkout with .venv; only prints
 
 What counts is CPU time for a signature: each run stands between two runs of libsodium's loop in the same process, and
 the ratio is to their mean. Every way to run is a process of its own, as the module is loaded once; they take turns.
@@ -10,16 +11,16 @@ the ratio is to their mean. Every way to run is a process of its own, as the mod
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks import report
+from benchmarks import baseline, report
 from benchmarks.sparkbench import cpu_seconds
 from benchmarks.sparklog import built
 from nacl.bindings import crypto_sign_open
@@ -110,14 +111,24 @@ def table(rounds: dict[bool, list[dict[str, dict[str, float]]]], entries: int, m
     return "\n".join(lines)
 
 
-def _in_process(path: str, native: bool) -> dict[str, dict[str, float]]:
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment |= {} if native else {VARIABLE: "0"}
-    command = [sys.executable, "-m", "benchmarks.verify", "--path", path]
-    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
-    figures: dict[str, dict[str, float]] = json.loads(output)
+def _in_process(
+    path: str, native: bool, installation: baseline.Installation = baseline.HERE
+) -> dict[str, dict[str, float]]:
+    setting = {VARIABLE: "1" if native else "0"}
+    figures: dict[str, dict[str, float]] = baseline.run_module(
+        installation, "benchmarks.verify", "--path", path, **setting
+    )
     print(f"module: {native}", {name: round(figure["ratio"], 2) for name, figure in figures.items()}, file=sys.stderr)
     return figures
+
+
+def rates(path: str, installation: baseline.Installation) -> dict[str, float]:
+    """Return signatures for a second of CPU time, with the native module and without."""
+    return {
+        f"{name} cores, {'with' if native else 'without'} the native module": 1e6 / figure["us"]
+        for native in (True, False)
+        for name, figure in _in_process(path, native, installation).items()
+    }
 
 
 def main() -> None:
@@ -126,6 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()), help="where logs are kept")
     parser.add_argument("--path", help=argparse.SUPPRESS)
+    baseline.add_options(parser)
     options = parser.parse_args()
     if options.path:
         print(json.dumps(measure(options.path)))
@@ -134,6 +146,9 @@ def main() -> None:
         sys.exit(f"benchmarks.verify compares with the native module, which is not in use: {LOADED.what}")
     entries = options.entries or ENTRIES
     path = built(entries, options.cache).path
+    if options.baseline is not None:
+        print(baseline.comparison(partial(rates, path), options.baseline, options.baseline_rounds))
+        return
     rounds: dict[bool, list[dict[str, dict[str, float]]]] = {True: [], False: []}
     for _ in range(options.rounds):
         for native, measured in rounds.items():

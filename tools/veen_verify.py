@@ -576,8 +576,8 @@ def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: 
         blocks = cover(0, seq, peaks[::-1])
         require(root_of(peaks) == receipt[4], f"entry {seq} does not lead to the root of its RECEIPT")
         require(signed_then(receipt, keys, receipt[5], receipt[5] + 1), f"RECEIPT {seq} is not signed by the hub")
-        number, ack, known = authors.get(msg[3], (0, 0, 0))  # entries left out since then may be the author's
-        follows = number < msg[4] <= number + 1 + unseen - known
+        number, ack, earlier = authors.get(msg[3], (0, 0, 0))  # entries left out since then may be the author's
+        follows = number < msg[4] <= number + 1 + unseen - earlier
         require(follows and ack <= msg[5] < seq, f"entry {seq}: the author's numbers do not follow each other")
         authors[msg[3]] = (msg[4], msg[5], unseen)
         result.append((msg, content))

@@ -42,6 +42,7 @@ pub struct Writer {
     pub client_id: Hash,
     pub first_ts: u64,
     pub first_seq: u64,
+    pub first_ack: u64,
     pub last_seq: u64,
     pub last_ack: u64,
     pub places: Vec<u64>,
@@ -276,13 +277,14 @@ pub fn scan(data: &[u8], request: &Request) -> Option<Scanned> {
                 first_ts: entry.hub_ts,
                 first_seq: entry.client_seq,
                 last_seq: entry.client_seq.wrapping_sub(1),
-                last_ack: 0,
+                first_ack: entry.prev_ack,
+                last_ack: entry.prev_ack,
                 places: Vec::new(),
             });
             scanned.writers.len() - 1
         });
         let writer = scanned.writers.get_mut(place)?;
-        if entry.client_seq != writer.last_seq.wrapping_add(1) {
+        if entry.client_seq != writer.last_seq.wrapping_add(1) || entry.prev_ack < writer.last_ack {
             return None;
         }
         (writer.last_seq, writer.last_ack) = (entry.client_seq, entry.prev_ack);

@@ -144,6 +144,7 @@ fn scan_chunk<'py>(
             PyBytes::new(py, &writer.client_id),
             writer.first_ts,
             writer.first_seq,
+            writer.first_ack,
             writer.last_seq,
             writer.last_ack,
             &writer.places,

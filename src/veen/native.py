@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 VARIABLE: Final = "VEEN_NATIVE"
-VERSION: Final = "0.4.0"  # native/Cargo.toml; another one may have other functions
+VERSION: Final = "0.5.0"  # native/Cargo.toml; another one may have other functions
 
 
 class Checked(Protocol):
@@ -84,8 +84,8 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
-# client_id, hub_ts and client_seq of its first entry, client_seq and prev_ack of its last, stream_seq of all
-Writer = tuple[bytes, int, int, int, int, list[int]]
+# client_id, hub_ts, client_seq and prev_ack of its first entry, client_seq and prev_ack of its last, stream_seq of all
+Writer = tuple[bytes, int, int, int, int, int, list[int]]
 TokenUse = tuple[bytes, bytes, int, int]  # auth_ref, client_id, hub_ts, how often
 
 

@@ -47,18 +47,18 @@ def entries(draw):
 
 def rule_of_authors(log, unseen=0):
     """D-189 as a sentence: each entry of an author against the one before, with the unseen entries in between."""
-    faults, seen = [], {}
+    faults, authors = [], {}
     for seq, entry in enumerate(log, start=1):
         if entry is None:
             continue
         author, client_seq, prev_ack = entry
-        before, last, ack = seen.get(author, (0, 0, 0))
+        before, last, ack = authors.get(author, (0, 0, 0))
         between = sum(other is None for other in log[before : seq - 1]) + (0 if before else unseen)
         if not last < client_seq <= last + 1 + between:
             faults.append(Fault(Rule.CLIENT_SEQ, seq, last + 1, client_seq))
         if prev_ack < ack:
             faults.append(Fault(Rule.ACK_BACK, seq, ack, prev_ack))
-        seen[author] = seq, client_seq, prev_ack
+        authors[author] = seq, client_seq, prev_ack
     return faults
 
 
@@ -93,12 +93,12 @@ def test_runs_cut_anywhere_and_joined_are_the_whole_run(log, cuts, unseen):
     check."""
     whole, faults = summarized(log, unseen=unseen)
     bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
-    joined, found = Authors(unseen), []
+    joined, faults_joined = Authors(unseen), []
     for start, end in pairwise(bounds):
         part, inside = summarized(log[start:end], start + 1, is_anchored=False)
-        found += inside + joined.merge(part)
+        faults_joined += inside + joined.merge(part)
     assert value(joined) == value(whole)
-    assert ordered(found) == ordered(faults) == ordered(rule_of_authors(log, unseen))
+    assert ordered(faults_joined) == ordered(faults) == ordered(rule_of_authors(log, unseen))
 
 
 @given(entries(), st.integers(0, 30), st.integers(0, 30))
@@ -267,9 +267,9 @@ def test_the_hash_of_the_ciphertext():
 
 def test_the_leaf_of_the_message():
     """LEAF (I2)."""
-    expected, found = MESSAGES[2].leaf_hash(), MESSAGES[4].leaf_hash()
-    faults = faults_of(changed(3, receipt={"leaf_hash": found}))
-    assert faults[0] == Fault(Rule.LEAF, 3, expected, found)
+    expected, other = MESSAGES[2].leaf_hash(), MESSAGES[4].leaf_hash()
+    faults = faults_of(changed(3, receipt={"leaf_hash": other}))
+    assert faults[0] == Fault(Rule.LEAF, 3, expected, other)
     assert [(fault.rule, fault.seq) for fault in faults[1:]] == [(Rule.ROOT, seq) for seq in (3, 4, 5, 6)]
 
 
@@ -380,17 +380,17 @@ def test_a_receipt_is_signed_by_a_key_that_was_valid_then():
     receipts = [pair.receipt for pair in PAIRS]
     by_next = [Pair(None, signed(receipt, NEXT)) for receipt in receipts]
     faults, signers = signature_faults(by_next, ROTATED)
-    assert faults == [Fault(Rule.HUB_SIG, seq, found=NEXT.public) for seq in (1, 2)]
+    assert faults == [Fault(Rule.HUB_SIG, seq, actual=NEXT.public) for seq in (1, 2)]
     assert signers == [None] * 2 + [NEXT.public] * 4
     faults, signers = signature_faults([Pair(None, receipt) for receipt in receipts], ROTATED)
-    assert faults == [Fault(Rule.HUB_SIG, seq, found=HUB.public) for seq in (5, 6)]
+    assert faults == [Fault(Rule.HUB_SIG, seq, actual=HUB.public) for seq in (5, 6)]
     assert signers == [HUB.public] * 4 + [None] * 2
 
 
 def test_a_receipt_from_before_the_first_key():
     late = HubIdentity.first(HUB.public, valid_from=START + 2)
     faults, signers = signature_faults(PAIRS[:2], late)
-    assert faults == [Fault(Rule.HUB_SIG, 1, found=HUB.public)]
+    assert faults == [Fault(Rule.HUB_SIG, 1, actual=HUB.public)]
     assert signers == [None, HUB.public]
 
 

@@ -433,7 +433,7 @@ def _list_lies() -> None:
     for number in (1, 2, 9):
         _add(f"client_seq: {number} instead of 3", lie(tell(client_seq=number)))
         _add(f"client_seq: {number} in the next chunk", lie(tell(client=1), tell(client_seq=number)))
-    _add("prev_ack: goes back", lie(tell(client=1), tell(prev_ack=0)), directory=ADMISSION)
+    _add("prev_ack: goes back", lie(tell(client=1), tell(prev_ack=0)))
     _add("profile: not known", lie(tell(profile=UNKNOWN_PROFILE)), directory=ADMISSION)
     _add("profiles: of different epochs", lie(tell(profile=PRESETS["ref"])), directory=ADMISSION)
     _add("size: too short", lie(tell(ciphertext=b"short")), directory=ADMISSION)

@@ -123,8 +123,8 @@ def _flip(value: Any) -> Any:
 
 def _swap_pairs(items: list[Item]) -> list[Item]:
     """Two entries change places, and their numbers stay."""
-    one, other = items[AT], items[AT + 1]
-    return [*items[:AT], replace(other, seq=one.seq), replace(one, seq=other.seq), *items[AT + 2 :]]
+    first, second = items[AT], items[AT + 1]
+    return [*items[:AT], replace(second, seq=first.seq), replace(first, seq=second.seq), *items[AT + 2 :]]
 
 
 def _retire(world: Liar) -> None:

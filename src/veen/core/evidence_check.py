@@ -54,7 +54,7 @@ Content = Literal["sealed", "opened", "stated"]
 
 _BATCH: Final = 512  # entries whose signatures are checked by one call
 _PLACES: Final = {  # rules for the place of an entry: rank, code and words; that its profile is listed has rank 2
-    Rule.SEQ: (0, "E.EVIDENCE.GAP", "entry {0.seq} is expected here, found {0.found}"),
+    Rule.SEQ: (0, "E.EVIDENCE.GAP", "entry {0.seq} is expected here, found {0.actual}"),
     Rule.LABEL: (1, "E.EVIDENCE.STREAM", "entry {0.seq} is of another log"),
     Rule.LEAF: (3, "E.EVIDENCE.RECEIPT", "entry {0.seq}: the RECEIPT is for another message"),
 }
@@ -481,9 +481,9 @@ class _Log:
         fault = _first(faults, Rule.CLIENT_SEQ, Rule.ACK_BACK, Rule.ACK_AHEAD)
         if fault is None:
             return
-        words = f"prev_ack {fault.found!r} is not possible here"
+        words = f"prev_ack {fault.actual!r} is not possible here"
         if fault.rule is Rule.CLIENT_SEQ:
-            words = f"the author's number {fault.found!r} follows {_before(fault)}"
+            words = f"the author's number {fault.actual!r} follows {_before(fault)}"
         raise EvidenceFault("E.EVIDENCE.GAP", f"entry {fault.seq}: {words}")
 
     def _signed(self, code: str, where: str, verify: Callable[[HubIdentity], bytes]) -> bytes:

@@ -9,7 +9,7 @@ fault it reports; `Rule.TIME` is a warning for all of them (D-28). Pure: no cloc
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -41,20 +41,20 @@ MAX_WARNINGS: Final = 16  # that a report of a run lists; one hub can cause any 
 
 
 class Fault(NamedTuple):
-    """A broken rule: at which entry, what was expected, what was found.
+    """A broken rule: at which entry, what was expected, what it is.
 
-    Of `HUB_SIG`, `found` is the key of the hub that signed outside of its time, if one did.
+    Of `HUB_SIG`, `actual` is the key of the hub that signed outside of its time, if one did.
     """
 
     rule: Rule
     seq: int
     expected: bytes | int | None = None
-    found: bytes | int | None = None
+    actual: bytes | int | None = None
 
 
 def warning_of(fault: Fault) -> str:
     """Return the words of the one rule that is a warning in every verifier (D-28)."""
-    return f"hub_ts {fault.found!r} is before {fault.expected!r}, that of the entry before it (D-28)"
+    return f"hub_ts {fault.actual!r} is before {fault.expected!r}, that of the entry before it (D-28)"
 
 
 # --- the numbers of authors -------------------------------------------------------------------------------------
@@ -94,10 +94,17 @@ class Authors:
     def __init__(
         self, unseen: int = 0, *, is_anchored: bool = True, limit: int | None = None, lookup: Lookup | None = None
     ) -> None:
-        self._spans: OrderedDict[bytes, AuthorSpan] = OrderedDict()  # by client_id, the latest last
+        self._spans: OrderedDict[bytes, AuthorSpan] = OrderedDict()  # by client_id; with `limit` the latest last
         self._start = self.unseen = unseen
         self._forgotten: int | None = None  # greatest last_seq - last_unseen of those that were forgotten
         self._limit, self._lookup, self.is_anchored = limit, lookup, is_anchored
+
+    @classmethod
+    def of(cls, spans: Mapping[bytes, AuthorSpan], unseen: int = 0, *, is_anchored: bool = False) -> "Authors":
+        """Return the authors of a run from its summary."""
+        authors = cls(unseen, is_anchored=is_anchored)
+        authors._spans.update(spans)
+        return authors
 
     @property
     def spans(self) -> Mapping[bytes, AuthorSpan]:
@@ -114,18 +121,35 @@ class Authors:
 
     def merge(self, other: "Authors") -> list[Fault]:
         """Append a run that begins where this one ends; return the faults at the border."""
-        if other.is_anchored:
-            raise ValueError("only a run that leaves unknown authors open can follow another one")
         faults = []
-        for author, span in sorted(other.spans.items(), key=lambda item: item[1].seq):
-            first, last = self.unseen + span.first_unseen, self.unseen + span.last_unseen
-            faults += self._join(author, span._replace(first_unseen=first, last_unseen=last))
+        for author, span in self._following(other):
+            faults += self._join(author, span)
         self.unseen += other.unseen
         return faults
 
+    def is_followed_by(self, other: "Authors") -> bool:
+        """Return True if `merge` would find no fault. The cost is that of the authors of `other`."""
+        return not any(self._border(self._spans.get(author), author, span) for author, span in self._following(other))
+
+    def _following(self, other: "Authors") -> Iterator[tuple[bytes, AuthorSpan]]:
+        """Yield the authors of a run that follows, counted from the beginning of this one."""
+        if other.is_anchored:
+            raise ValueError("only a run that leaves unknown authors open can follow another one")
+        for author, span in sorted(other.spans.items(), key=lambda item: item[1].seq):
+            first, last = self.unseen + span.first_unseen, self.unseen + span.last_unseen
+            yield author, span._replace(first_unseen=first, last_unseen=last)
+
     def _join(self, author: bytes, span: AuthorSpan) -> list[Fault]:
-        before = self._spans.pop(author, None)
+        before = self._spans.get(author)
+        faults = self._border(before, author, span)
         self._spans[author] = span if before is None else AuthorSpan(*before[:4], *span[4:])
+        if self._limit is not None:
+            self._spans.move_to_end(author)
+            self._forget(self._limit)
+        return faults
+
+    def _border(self, before: AuthorSpan | None, author: bytes, span: AuthorSpan) -> list[Fault]:
+        """Check the first entry of a span against the last one before it."""
         if before is not None:
             last_seq, last_ack, last_unseen = before[4:]
             top = last_seq
@@ -138,11 +162,14 @@ class Authors:
             faults.append(Fault(Rule.CLIENT_SEQ, span.seq, last_seq + 1, span.first_seq))
         if span.first_ack < last_ack:
             faults.append(Fault(Rule.ACK_BACK, span.seq, last_ack, span.first_ack))
-        if self._limit is not None and len(self._spans) > self._limit:
+        return faults
+
+    def _forget(self, limit: int) -> None:
+        """Forget the author that was not met for longest, if there are too many."""
+        if len(self._spans) > limit:
             _, forgotten = self._spans.popitem(last=False)
             reached = forgotten.last_seq - forgotten.last_unseen
             self._forgotten = reached if self._forgotten is None else max(self._forgotten, reached)
-        return faults
 
     def _unmet(self, author: bytes) -> tuple[int, int, int, int]:
         """Numbers of an author that is not remembered: last client_seq, prev_ack, unseen, and the highest last."""
@@ -182,20 +209,26 @@ class RunCheck:
     def check_author(self, client_id: bytes, client_seq: int, prev_ack: int) -> list[Fault]:
         """Check the author's numbers of the next entry."""
         seq = self.tree.size + 1
-        ahead = [Fault(Rule.ACK_AHEAD, seq, seq - 1, prev_ack)] if prev_ack >= seq else []
-        return ahead + self.authors.see(client_id, seq, client_seq, prev_ack)
+        return check_ack(prev_ack, seq) + self.authors.see(client_id, seq, client_seq, prev_ack)
+
+    def check_time(self, hub_ts: int) -> list[Fault]:
+        """Check the time of the next entry."""
+        return [Fault(Rule.TIME, self.tree.size + 1, self.last_ts, hub_ts)] if hub_ts < self.last_ts else []
 
     def add_leaf(self, leaf_hash: bytes, hub_ts: int, root: bytes | None) -> list[Fault]:
         """Add the next leaf; check the time, and the root if the RECEIPT still exists."""
-        faults = []
+        faults = self.check_time(hub_ts)
         seq = self.tree.size + 1
-        if hub_ts < self.last_ts:
-            faults.append(Fault(Rule.TIME, seq, self.last_ts, hub_ts))
         self.last_ts = hub_ts
         self.nodes = self.tree.append(leaf_hash)
         if root is not None and (reached := self.tree.root()) != root:
             faults.append(Fault(Rule.ROOT, seq, reached, root))
         return faults
+
+
+def check_ack(prev_ack: int, seq: int) -> list[Fault]:
+    """Check that prev_ack of entry `seq` names an entry before it."""
+    return [Fault(Rule.ACK_AHEAD, seq, seq - 1, prev_ack)] if prev_ack >= seq else []
 
 
 def check_pair(msg: Msg | None, receipt: Receipt | None, label: bytes, seq: int) -> list[Fault]:
@@ -254,7 +287,7 @@ def check_signatures(
         if signer is None and identity is not None:
             signer, stale = _other_signer(receipt, identity)
             if signer is None:
-                faults.append(Fault(Rule.HUB_SIG, receipt.stream_seq, found=stale))
+                faults.append(Fault(Rule.HUB_SIG, receipt.stream_seq, actual=stale))
         unsigned.append(faults)
         signers.append(signer)
     return unsigned, signers

@@ -1,6 +1,6 @@
-"""Rules for entries that rebuilding holds a log to, as well as every verification (I1, I2, I3, I6, I8, I9).
+"""Codes and words of the rules for entries that rebuild, verify-data and audit hold a log to (I1 to I3, I6, I8, I9).
 
-Each rule is written here once and says what is wrong; whoever asks decides whether the first fault ends the reading
+The rules themselves are in `veen.core.run_check`. Whoever asks decides whether the first fault ends the reading
 (rebuild, `veen hub verify-data`) or all of them are collected (`veen audit run`). Rules that only a verification
 needs are in `veen.verify.entry`.
 """
@@ -8,13 +8,21 @@ needs are in `veen.verify.entry`.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from veen.core.errors import VerifyError
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Fault, Rule, check_pair
 from veen.storage.findings import Severity
 
 OTHER_LABEL: Final = "it belongs to another label"
 ROOT_FAULT: Final = "mmr_root is not the root after this entry (I3)"
+_WORDS: Final = {
+    Rule.CT_HASH: ("ct_hash", "MSG: ct_hash is not the hash of the ciphertext (I1)"),
+    Rule.LEAF: ("leaf_hash", "leaf_hash is not that of the message (I2)"),
+    Rule.ROOT: ("mmr_root", ROOT_FAULT),
+    Rule.ACK_AHEAD: ("prev_ack", "prev_ack {0.actual} names an entry that did not exist yet (I6)"),
+    Rule.ACK_BACK: ("prev_ack", "prev_ack is {0.actual}, the entry before by this writer had {0.expected} (I6)"),
+    Rule.CLIENT_SEQ: ("client_seq", "client_seq is {0.actual}, {0.expected} follows (I8, I9)"),
+}
 
 
 class EntryFault(NamedTuple):
@@ -30,32 +38,20 @@ class EntryFault(NamedTuple):
         return self.short or self.message
 
 
+def entry_fault(fault: Fault) -> EntryFault:
+    """Return the code and the words of a broken rule that is not about the place of an entry."""
+    code, words = _WORDS[fault.rule]
+    return EntryFault(code, words.format(fault))
+
+
 def contradictions(msg: Msg | None, receipt: Receipt | None, label: bytes, stream_seq: int) -> Iterator[EntryFault]:
-    """What MSG and RECEIPT of one entry say against each other and against their position; None: not readable."""
-    if msg is not None:
-        try:
-            msg.check_ct_hash()  # I1
-        except VerifyError as exc:
-            yield EntryFault("ct_hash", str(exc))
-        if msg.label != label:
-            yield EntryFault("place", f"its MSG is for label {msg.label.hex()}", short=OTHER_LABEL)
+    """Yield what MSG and RECEIPT of one entry say against each other and against their place; None: not readable."""
+    faults = check_pair(msg, receipt, label, stream_seq)
+    yield from (entry_fault(fault) for fault in faults if fault.rule is Rule.CT_HASH)
+    if msg is not None and msg.label != label:
+        yield EntryFault("place", f"its MSG is for label {msg.label.hex()}", short=OTHER_LABEL)
     if receipt is not None and (receipt.label, receipt.stream_seq) != (label, stream_seq):
         what = f"its RECEIPT is for entry {receipt.stream_seq} of label {receipt.label.hex()}"
         short = OTHER_LABEL if receipt.label != label else "its RECEIPT is for another position"
         yield EntryFault("place", what, short=short)
-    if msg is not None and receipt is not None and msg.leaf_hash() != receipt.leaf_hash:
-        yield EntryFault("leaf_hash", "leaf_hash is not that of the message (I2)")
-
-
-def prev_ack_fault(prev_ack: int, stream_seq: int) -> EntryFault | None:
-    """I6: a writer acknowledges entries that exist."""
-    if prev_ack < stream_seq:
-        return None
-    return EntryFault("prev_ack", f"prev_ack {prev_ack} names an entry that did not exist yet (I6)")
-
-
-def client_seq_fault(last_seq: int, client_seq: int, slack: int = 0) -> EntryFault | None:
-    """I8 and I9: a writer's entries are counted; `slack` entries since the last one may have been the writer's own."""
-    if last_seq < client_seq <= last_seq + 1 + slack:
-        return None
-    return EntryFault("client_seq", f"client_seq is {client_seq}, {last_seq + 1} follows (I8, I9)")
+    yield from (entry_fault(fault) for fault in faults if fault.rule is Rule.LEAF)

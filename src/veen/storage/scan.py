@@ -16,6 +16,7 @@ from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Authors, AuthorSpan, Fault, Rule, RunCheck, check_ack
 from veen.core.tree.mmr import Mmr, root_of
 from veen.fs.errors import CorruptError
 from veen.fs.local import File, Fs
@@ -24,7 +25,7 @@ from veen.storage import frame, layout
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow, ClientRow, LabelRow
 from veen.storage.label_files import Location, index_entry, split_hashes, summary_bytes
-from veen.storage.rules import OTHER_LABEL, ROOT_FAULT, client_seq_fault, contradictions, prev_ack_fault
+from veen.storage.rules import OTHER_LABEL, contradictions, entry_fault
 
 _WINDOW: Final = 1 << 20
 _ZLIB_FIRST: Final = 0x78
@@ -166,17 +167,27 @@ class LabelFold:
 
     def __init__(self, label: bytes, row: int, epoch: int, stream_id: bytes | None) -> None:
         self.label, self.row, self.epoch, self.stream_id = label, row, epoch, stream_id
-        self.mmr = Mmr()
-        self.last_ts = 0
-        self.clients: dict[bytes, tuple[int, int]] = {}  # client_id -> client_seq, prev_ack
+        self.check = RunCheck(label, Mmr())
         self.active_start, self.active_bytes, self.active_first_ts = 1, 0, 0
         self.entry_hashes = Mmr()
         self.checkpoints, self.checkpoints_bytes = 0, 0
-        self._has_gap = False
+
+    @property
+    def mmr(self) -> Mmr:
+        return self.check.tree
 
     @property
     def size(self) -> int:
-        return self.mmr.size
+        return self.check.tree.size
+
+    @property
+    def last_ts(self) -> int:
+        return self.check.last_ts
+
+    @property
+    def clients(self) -> dict[bytes, tuple[int, int]]:
+        """client_seq and prev_ack of the last entry of each client, as far as entries were read."""
+        return {client: (span.last_seq, span.last_ack) for client, span in self.check.authors.spans.items()}
 
     def add(self, item: ScannedEntry) -> list[bytes]:
         """Append an entry; returns the nodes it made. CorruptError if it does not continue the log."""
@@ -184,52 +195,47 @@ class LabelFold:
             raise item.fault(f"entry {self.size + 1} belongs here")
         if item.offset != self.active_bytes:
             raise item.fault("it does not begin where the entry before it ends")
-        self._advance(item)
-        nodes = self.append_leaf(item)
+        nodes = self._append(item)
         self.active_bytes += item.length
         self.entry_hashes.append(item.entry_hash)
         return nodes
 
     def continues(self, chunk: ScannedChunk) -> bool:
-        """Whether `add` would take the entries of a chunk that begins where this label ends."""
-        if self._has_gap or self.active_bytes or self.active_start != self.size + 1 or chunk.first_ts < self.last_ts:
+        """Return True if `add` would take the entries of a chunk that begins where this label ends."""
+        if self.active_bytes or self.active_start != self.size + 1 or chunk.first_ts < self.last_ts:
             return False
-        return all(first == self.clients.get(client, (0, 0))[0] + 1 for client, _, first, *_ in chunk.writers)
+        return self.check.authors.is_followed_by(chunk_authors(chunk))
 
     def add_chunk(self, chunk: ScannedChunk) -> None:
         """`add` for each entry of a chunk that continues the label."""
-        self.mmr = Mmr(self.size + chunk.entries, split_hashes(chunk.peaks))
+        self.check.authors.merge(chunk_authors(chunk))
+        tree = Mmr(self.size + chunk.entries, split_hashes(chunk.peaks))
+        self.check = RunCheck(self.label, tree, self.check.authors, last_ts=chunk.last_ts)
         self.entry_hashes = Mmr(chunk.entries, split_hashes(chunk.hash_peaks))
-        self.active_bytes, self.active_first_ts, self.last_ts = chunk.end, chunk.first_ts, chunk.last_ts
-        for client_id, _, _, last_seq, last_ack, _ in chunk.writers:
-            self.clients[client_id] = (last_seq, last_ack)
+        self.active_bytes, self.active_first_ts = chunk.end, chunk.first_ts
 
-    def append_leaf(self, item: ScannedEntry) -> list[bytes]:
-        """Only the tree and the time: also for entries that are not in a chunk yet."""
+    def _append(self, item: ScannedEntry) -> list[bytes]:
+        """Add an entry to tree, time and authors; CorruptError at the first rule that it breaks."""
+        self._raise_first(item, check_ack(item.prev_ack, item.stream_seq))
+        authors = self.check.authors
+        self._raise_first(item, authors.see(item.client_id, item.stream_seq, item.client_seq, item.prev_ack))
         if self.size < self.active_start:
             self.active_first_ts = item.hub_ts
-        nodes = self.mmr.append(item.leaf_hash)
-        if item.receipt is not None and self.mmr.root() != item.receipt.mmr_root:
-            raise item.fault(ROOT_FAULT)
-        self.last_ts = item.hub_ts
-        return nodes
+        root = None if item.receipt is None else item.receipt.mmr_root
+        self._raise_first(item, self.check.add_leaf(item.leaf_hash, item.hub_ts, root))
+        return self.check.nodes
 
-    def _advance(self, item: ScannedEntry) -> None:
-        """The cursor of the writer."""
-        cursor = self.clients.get(item.client_id)
-        fault = prev_ack_fault(item.prev_ack, item.stream_seq)
-        if fault is None and (cursor is not None or not self._has_gap):
-            fault = client_seq_fault(cursor[0] if cursor else 0, item.client_seq)
-        if fault is not None:
-            raise item.fault(fault.what)
-        self.clients[item.client_id] = (item.client_seq, item.prev_ack)
+    @staticmethod
+    def _raise_first(item: ScannedEntry, faults: list[Fault]) -> None:
+        for fault in faults:
+            if fault.rule is not Rule.TIME:  # a warning, which the verifier reports
+                raise item.fault(entry_fault(fault).what)
 
     def add_journaled(self, item: ScannedEntry) -> None:
         """An entry that the journal holds: chunk boundaries are not drawn yet."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} of its label belongs here")
-        self._advance(item)
-        self.append_leaf(item)
+        self._append(item)
 
     def seal(self, dropped: int = 0) -> Seal:
         """The chunk ends with the last entry."""
@@ -248,10 +254,10 @@ class LabelFold:
         return seal
 
     def skip(self, end_seq: int, peaks: tuple[bytes, ...]) -> None:
-        """Go on behind a chunk that cannot be read, from the peaks after it. What it said about clients is lost."""
-        start, self.mmr = self.active_start, Mmr(end_seq, peaks)
-        self._has_gap = True
-        self.clients.clear()
+        """Go on behind a chunk that cannot be read, from the peaks after it. Its entries may be of any client."""
+        start, authors = self.active_start, self.check.authors
+        authors.skip(end_seq - start + 1)
+        self.check = RunCheck(self.label, Mmr(end_seq, peaks), authors, last_ts=self.last_ts)
         self._begin_chunk(end_seq + 1, len(index_entry(self.label, start, end_seq, root_of(peaks))))
 
     def _begin_chunk(self, start_seq: int, index_bytes: int) -> None:
@@ -289,6 +295,16 @@ class LabelFold:
             ClientRow(numbers[client_id], self.row, client_id, client_seq, prev_ack)
             for client_id, (client_seq, prev_ack) in self.clients.items()
         ]
+
+
+def chunk_authors(chunk: ScannedChunk) -> Authors:
+    """Return the authors of a chunk without faults, to be joined to those before it."""
+    return Authors.of(
+        {
+            client_id: AuthorSpan(places[0], first_seq, first_ack, 0, last_seq, last_ack, 0)
+            for client_id, _, first_seq, first_ack, last_seq, last_ack, places in chunk.writers
+        }
+    )
 
 
 def inventory(fs: Fs) -> dict[bytes, list[layout.LogFile]]:

@@ -66,7 +66,7 @@ class LabelIndexCheck:
         """Whether all entries of a chunk have the rows that `entry` looks for, as far as it still would."""
         if self._fault is not None or self._rules.index is None:
             return True
-        for client_id, _, first_seq, last_seq, _, places in chunk.writers:
+        for client_id, _, first_seq, _, last_seq, _, places in chunk.writers:
             client = self._clients.get(client_id)
             try:
                 rows = self._rules.index.stream_seqs(client.row, first_seq, last_seq) if client else []

@@ -178,7 +178,7 @@ class LabelCheck:
         location = fold.location(item)
         if item.stream_seq == fold.active_start:
             self._seals.first_entry(item.length, item.hub_ts)
-        self.rules.order(item, fold.last_ts)
+        self.rules.order(item, fold.check)
         nodes = fold.add(item)
         if self.rules.control.anchors:
             self.rules.anchor(self.label, fold)

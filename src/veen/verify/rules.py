@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from veen.core.objects.identity import HubIdentity
+from veen.core.run_check import RunCheck
 from veen.fs.local import Fs
 from veen.native import ScannedChunk
 from veen.storage import layout
@@ -72,8 +73,9 @@ class DirectoryRules(LogScope):
     writers: dict[bytes, int] = field(default_factory=dict)  # retired: when each client was first accepted (D-102)
     _anchored: set[tuple[bytes, int]] = field(default_factory=set)  # anchors that were compared
 
-    def order(self, item: ScannedEntry, last_ts: int) -> None:
-        if item.hub_ts < last_ts:
+    def order(self, item: ScannedEntry, check: RunCheck) -> None:
+        """Report a time that goes back, which is a warning (D-28)."""
+        for _ in check.check_time(item.hub_ts):
             what = f"entry {item.stream_seq}: hub_ts is before that of the entry before it (D-28)"
             self.findings.warning(item.path, item.at, "time", what)
 

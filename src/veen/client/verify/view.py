@@ -59,11 +59,11 @@ def divergence(fault: Fault, label: bytes) -> Divergence:
         kind = Dropped
     if fault.rule in (Rule.ACK_BACK, Rule.ACK_AHEAD):
         return kind(words, label=label, seq=fault.seq)
-    return kind(words, label=label, seq=fault.seq, expected=fault.expected, found=fault.found)
+    return kind(words, label=label, seq=fault.seq, expected=fault.expected, found=fault.actual)
 
 
 def _is_beyond(fault: Fault) -> bool:
-    return isinstance(fault.found, int) and isinstance(fault.expected, int) and fault.found > fault.expected
+    return isinstance(fault.actual, int) and isinstance(fault.expected, int) and fault.actual > fault.expected
 
 
 class LabelView:

@@ -38,14 +38,14 @@ MAX_CARRIED_BYTES: Final = DEFAULT_LIMITS.max_body_bytes - TAG_BYTES - 4_096
 # The code and the words of each broken rule of an event, in the order in which they are reported.
 _RULES: Final = {
     Rule.HUB_SIG: ("AGB.RECEIPT_SIG", "the receipt is by no key of the source hub that was valid then"),
-    Rule.SEQ: ("AGB.LABEL_SEQ", "expected entry {0.expected} of the label, found {0.found}"),
+    Rule.SEQ: ("AGB.LABEL_SEQ", "expected entry {0.expected} of the label, found {0.actual}"),
     Rule.LABEL: ("AGB.LABEL_SEQ", "the entry is of another label"),
     Rule.AUTHOR_SIG: ("AGB.MSG_SIG", "the message is not signed by its client_id"),
     Rule.CT_HASH: ("AGB.CT_HASH", "MSG: ct_hash is not the hash of the ciphertext (I1)"),
     Rule.LEAF: ("AGB.LEAF", "the receipt is for another message"),
-    Rule.CLIENT_SEQ: ("AGB.LABEL_SEQ", "client_seq is {0.found}, {0.expected} follows (I8, I9)"),
-    Rule.ACK_BACK: ("AGB.LABEL_SEQ", "prev_ack is {0.found}, the author's entry before had {0.expected} (I6)"),
-    Rule.ACK_AHEAD: ("AGB.LABEL_SEQ", "prev_ack {0.found} names an entry that did not exist yet (I6)"),
+    Rule.CLIENT_SEQ: ("AGB.LABEL_SEQ", "client_seq is {0.actual}, {0.expected} follows (I8, I9)"),
+    Rule.ACK_BACK: ("AGB.LABEL_SEQ", "prev_ack is {0.actual}, the author's entry before had {0.expected} (I6)"),
+    Rule.ACK_AHEAD: ("AGB.LABEL_SEQ", "prev_ack {0.actual} names an entry that did not exist yet (I6)"),
     Rule.ROOT: ("AGB.ROOT", "the entries before it do not lead to the root of its receipt"),
 }
 _RANKS: Final = {rule: rank for rank, rule in enumerate(_RULES)}

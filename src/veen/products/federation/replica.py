@@ -98,9 +98,9 @@ _WORDS: Final = {
     Rule.LABEL: "it belongs to another label",
     Rule.SEQ: "its RECEIPT is for another position",
     Rule.LEAF: "leaf_hash is not that of the message (I2)",
-    Rule.ACK_AHEAD: "prev_ack {0.found} names an entry that did not exist yet (I6)",
-    Rule.CLIENT_SEQ: "client_seq is {0.found}, {0.expected} follows (I8, I9)",
-    Rule.ACK_BACK: "prev_ack is {0.found}, the entry before by this writer had {0.expected} (I6)",
+    Rule.ACK_AHEAD: "prev_ack {0.actual} names an entry that did not exist yet (I6)",
+    Rule.CLIENT_SEQ: "client_seq is {0.actual}, {0.expected} follows (I8, I9)",
+    Rule.ACK_BACK: "prev_ack is {0.actual}, the entry before by this writer had {0.expected} (I6)",
     Rule.ROOT: "its root does not continue the log that the primary signed before (I3)",
 }
 

@@ -7,14 +7,16 @@ claim is true is decided later, from the chunks before it (`run`).
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from veen.core.errors import VeenError
+from veen.core.run_check import Authors, AuthorSpan, Rule, RunCheck, check_ack
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage.findings import Findings, Level, Severity
 from veen.storage.pinned import ChunkRef, read_chunk
-from veen.storage.rules import ROOT_FAULT, EntryFault, client_seq_fault, prev_ack_fault
+from veen.storage.rules import EntryFault, entry_fault
 from veen.storage.runs import LabelRun
 from veen.storage.scan import LabelFold, ScannedEntry
 from veen.verify.audit.context import AuditContext
@@ -109,14 +111,14 @@ class _Check:
     context: AuditContext
     task: ChunkTask
     findings: list[LogFinding] = field(default_factory=list)
-    writers: dict[bytes, ChunkWriter] = field(default_factory=dict)
+    offsets: dict[bytes, int] = field(default_factory=dict)  # where the first entry of each author lies
     entries: int = 0
-    lost: int = 0
     signatures: int = 0
     first_length: int = 0
     first_ts: int = 0
     last_ts: int = 0  # the latest so far
     epoch_secs: set[int] = field(default_factory=set)
+    authors: Authors = field(default_factory=partial(Authors, is_anchored=False))
     fold: LabelFold = field(init=False)  # tree, bytes and hashes of this chunk
     in_tree: bool = True  # whether the tree can still be followed
     guessed: int = 0  # the entry whose leaf was taken on its own word, until a later root confirms it
@@ -149,12 +151,20 @@ class _Check:
         epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
         self.fold = LabelFold(ref.label, 0, epoch, stream_id)
         self.fold.active_start = ref.start_seq
+        self.fold.check = self._check_from(Mmr(ref.start_seq - 1, peaks) if peaks is not None else Mmr())
         if peaks is None:
             self.in_tree = False
             self._add(ref.start_seq, 0, EntryFault("unverified", "the tree before this chunk is not known", "warning"))
-        else:
-            self.fold.mmr = Mmr(ref.start_seq - 1, peaks)
         return stream_id
+
+    def _check_from(self, tree: Mmr) -> RunCheck:
+        """The check from a tree on; authors of the chunks before are left to `joining`."""
+        return RunCheck(self.task.ref.label, tree, self.authors)
+
+    @property
+    def lost(self) -> int:
+        """Entries of this chunk whose writer is not known."""
+        return self.authors.unseen
 
     def _report(self, stream_id: bytes | None) -> ChunkReport:
         ref = self.task.ref
@@ -169,7 +179,10 @@ class _Check:
                 self._check_seal(stream_id)
         return ChunkReport(
             findings=tuple(collapsed(self.findings)),
-            writers=tuple(self.writers.values()),
+            writers=tuple(
+                ChunkWriter(client_id, span.seq, self.offsets[client_id], *span[1:])
+                for client_id, span in self.authors.spans.items()
+            ),
             entries=self.entries,
             lost=self.lost,
             signatures=self.signatures,
@@ -228,12 +241,13 @@ class _Check:
     def _take_over(self, clean: Clean) -> None:
         """Use the sums of the fast path, which checked every entry."""
         fold = self.fold
-        fold.mmr, fold.entry_hashes, fold.active_bytes, fold.last_ts = (
-            clean.mmr, clean.entry_hashes, clean.size, clean.last_ts,
-        )  # fmt: skip
+        self.authors = authors_of(clean.writers.values())
+        fold.check, fold.check.last_ts = self._check_from(clean.mmr), clean.last_ts
+        fold.entry_hashes, fold.active_bytes = clean.entry_hashes, clean.size
         self.entries, self.signatures = self.task.ref.entries, clean.signatures
         self.first_length, self.first_ts, self.last_ts = clean.first_length, clean.first_ts, clean.last_ts
-        self.epoch_secs, self.writers = clean.epoch_secs, clean.writers
+        self.epoch_secs = clean.epoch_secs
+        self.offsets = {writer.client_id: writer.offset for writer in clean.writers.values()}
 
     def _archived(self) -> Iterator[EntryReading]:
         ref, seq = self.task.ref, self.task.ref.start_seq
@@ -252,7 +266,7 @@ class _Check:
         end = self.task.ref.end_seq
         rest = f"; entries {seq + 1} to {end} behind it cannot be found" if seq < end else ""
         self._add(seq, offset, EntryFault(code, f"{why}{rest}"), path)
-        self.lost += end - seq + 1
+        self.authors.skip(end - seq + 1)
         self.in_tree = False
 
     # --- one entry ---------------------------------------------------------------------------------------
@@ -266,7 +280,7 @@ class _Check:
             self.first_length = entry.length
         fold.active_bytes += entry.length
         if item is None:
-            self.lost += 1
+            self.authors.skip()
             self._guess_leaf(entry)
             return
         for fault in self._entry_faults(entry, item):
@@ -275,7 +289,7 @@ class _Check:
             what = f"hub_ts {item.hub_ts} is before {self.last_ts}, that of an entry before it (D-28)"
             self._add(entry.stream_seq, item.at, EntryFault("time", what, "warning"), item.path)
         self.first_ts = self.first_ts or item.hub_ts
-        self.last_ts, fold.last_ts = max(self.last_ts, item.hub_ts), item.hub_ts
+        self.last_ts, fold.check.last_ts = max(self.last_ts, item.hub_ts), item.hub_ts
         self._writer(item)
         fold.entry_hashes.append(item.entry_hash)
         self._leaf(entry, item)
@@ -283,8 +297,7 @@ class _Check:
     def _entry_faults(self, entry: EntryReading, item: ScannedEntry) -> Iterator[EntryFault]:
         """What is wrong with a whole entry by itself."""
         context, ref, opened = self.context, self.task.ref, self.context.opened(self.task.ref.label)
-        if (fault := prev_ack_fault(item.prev_ack, item.stream_seq)) is not None:
-            yield fault
+        yield from (entry_fault(ahead) for ahead in check_ack(item.prev_ack, item.stream_seq))
         if context.checks_signatures_of(ref.label, item.stream_seq, ref.end_seq):
             self.signatures += signature_count(item, context.identity)
             yield from signature_faults(item, context.identity)
@@ -303,31 +316,26 @@ class _Check:
             yield EntryFault("profile", what, "error" if context.profiles_given else "warning")
             return
         self.epoch_secs.add(epoch_sec)
-        if opened is not None and (fault := epoch_fault(opened.epoch, epoch_sec, item.hub_ts, limits)) is not None:
-            yield fault
+        if opened is not None and (late := epoch_fault(opened.epoch, epoch_sec, item.hub_ts, limits)) is not None:
+            yield late
 
     def _writer(self, item: ScannedEntry) -> None:
-        writer = self.writers.get(item.client_id)
-        here = (item.client_seq, item.prev_ack, self.lost)
-        if writer is None:
-            self.writers[item.client_id] = ChunkWriter(item.client_id, item.stream_seq, item.at, *here, *here)
-            return
-        for fault in continuity(writer.last_seq, writer.last_ack, self.lost - writer.last_lost, *here[:2]):
-            self._add(item.stream_seq, item.at, fault, item.path)
-        self.writers[item.client_id] = writer._replace(last_seq=here[0], last_ack=here[1], last_lost=here[2])
+        self.offsets.setdefault(item.client_id, item.at)
+        for fault in self.authors.see(item.client_id, item.stream_seq, item.client_seq, item.prev_ack):
+            self._add(item.stream_seq, item.at, entry_fault(fault), item.path)
 
     def _leaf(self, entry: EntryReading, item: ScannedEntry) -> None:
         if not self.in_tree:
             return
-        mmr = self.fold.mmr
-        mmr.append(item.leaf_hash)
-        root = mmr.root()
-        if entry.root is not None and root != entry.root:
+        check = self.fold.check
+        faults = [fault for fault in check.add_leaf(item.leaf_hash, item.hub_ts, entry.root) if fault.rule is Rule.ROOT]
+        root = check.tree.root()
+        if faults:
             if self.guessed:
                 self._leave_tree(entry.stream_seq, item.at)
                 return
             self.true_roots = False
-            self._add(entry.stream_seq, item.at, EntryFault("mmr_root", ROOT_FAULT), item.path)
+            self._add(entry.stream_seq, item.at, entry_fault(faults[0]), item.path)
         elif entry.root is not None:
             self.guessed = 0
         for seq, root_before in self.task.marks:
@@ -344,7 +352,7 @@ class _Check:
             tried = mmr.copy()
             tried.append(leaf)
             if tried.root() == entry.root:
-                self.fold.mmr, self.guessed = tried, 0
+                self.fold.check.tree, self.guessed = tried, 0
                 return
         if not entry.leaves:
             self.in_tree = False
@@ -386,9 +394,20 @@ class _Check:
                 self.findings.append(placed(finding, ref.label, ref.end_seq))
 
 
-def continuity(last_seq: int, last_ack: int, slack: int, seq: int, ack: int) -> Iterable[EntryFault]:
-    """What follows an entry of the same writer; `slack` entries in between may have been the writer's own."""
-    if (fault := client_seq_fault(last_seq, seq, slack)) is not None:
-        yield fault
-    if ack < last_ack:
-        yield EntryFault("prev_ack", f"prev_ack is {ack}, the entry before by this writer had {last_ack} (I6)")
+def authors_of(writers: Iterable[ChunkWriter], lost: int = 0) -> Authors:
+    """Return the authors of a chunk, to be joined to those of the chunks before it."""
+    return Authors.of(
+        {
+            writer.client_id: AuthorSpan(
+                writer.stream_seq,
+                writer.first_seq,
+                writer.first_ack,
+                writer.first_lost,
+                writer.last_seq,
+                writer.last_ack,
+                writer.last_lost,
+            )
+            for writer in writers
+        },
+        lost,
+    )

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from veen.core.limits import Limits
+from veen.core.run_check import Authors, AuthorSpan
 from veen.core.tree.mmr import root_of
 from veen.storage import layout
 from veen.storage.pinned import ChunkRef
-from veen.verify.audit.chunk import ChunkReport, ChunkTask, continuity
+from veen.storage.rules import entry_fault
+from veen.verify.audit.chunk import ChunkReport, ChunkTask, authors_of
 from veen.verify.audit.context import AuditContext
 from veen.verify.audit.findings import LogFinding
 from veen.verify.audit.tables import Commitment, Cursor
@@ -43,9 +45,8 @@ class LabelJoin:
     findings: list[LogFinding] = field(default_factory=list)
     commitments: list[Commitment] = field(default_factory=list)
     cursors: tuple[Cursor, ...] = ()
-    writers: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)  # client_seq, prev_ack, lost before
+    authors: Authors = field(default_factory=Authors)
     place: int = 0  # the last entry that was joined
-    lost: int = 0
     last_ts: int = 0
     root: bytes | None = None
     entries: int = 0
@@ -59,12 +60,15 @@ class LabelJoin:
         """Go on behind the last sealed chunk that an earlier audit has seen."""
         self.commitments = list(commitments)
         self.cursors = tuple(cursors)
+        lost, spans = 0, {}
         for cursor in self.cursors:
             if cursor.client_id is None:
-                self.place, self.lost, self.last_ts = cursor.upto, cursor.lost, cursor.last_ts
+                self.place, lost, self.last_ts = cursor.upto, cursor.lost, cursor.last_ts
                 self._sealed_bytes, self._at_seal = cursor.total_bytes, True
             else:
-                self.writers[cursor.client_id] = (cursor.client_seq, cursor.prev_ack, cursor.lost)
+                last = (cursor.client_seq, cursor.prev_ack, cursor.lost)
+                spans[cursor.client_id] = AuthorSpan(cursor.upto, *last, *last)
+        self.authors = Authors.of(spans, lost, is_anchored=True)
         if commitments and commitments[-1].end == self.place:
             self.root = commitments[-1].root
 
@@ -77,7 +81,6 @@ class LabelJoin:
             self._boundary(ref.start_seq, report.first_length)
             self._time(ref, report)
         self._join_writers(ref, report)
-        self.lost += report.lost
         self.last_ts = max(self.last_ts, report.last_ts)
         self.place = ref.end_seq
         self.entries += report.entries
@@ -98,7 +101,7 @@ class LabelJoin:
     def _gap(self, first: int, last: int) -> None:
         what = f"entries {first} to {last} are in no file"
         self._add(first, "log", 0, "gap", what)
-        self.lost += last - first + 1
+        self.authors.skip(last - first + 1)
 
     def _add(self, seq: int, path: str, offset: int, code: str, message: str) -> None:
         warning = code == "time"
@@ -132,19 +135,17 @@ class LabelJoin:
         return self.context.control.limits_between(earlier.last_ts, chunk.first_ts)
 
     def _join_writers(self, ref: ChunkRef, report: ChunkReport) -> None:
-        for writer in report.writers:
-            seq, ack, lost = self.writers.get(writer.client_id, (0, 0, 0))
-            slack = self.lost + writer.first_lost - lost
-            for fault in continuity(seq, ack, slack, writer.first_seq, writer.first_ack):
-                self._add(writer.stream_seq, ref.path, writer.offset, fault.code, fault.message)
-            self.writers[writer.client_id] = (writer.last_seq, writer.last_ack, self.lost + writer.last_lost)
+        offsets = {writer.stream_seq: writer.offset for writer in report.writers}
+        for fault in self.authors.merge(authors_of(report.writers, report.lost)):
+            broken = entry_fault(fault)
+            self._add(fault.seq, ref.path, offsets[fault.seq], broken.code, broken.message)
 
     def _cursors(self) -> tuple[Cursor, ...]:
         """The cursors of the label and of its writers after the last chunk."""
-        own = Cursor(self.label, self.place, None, 0, 0, self.lost, self.last_ts, self._sealed_bytes)
+        own = Cursor(self.label, self.place, None, 0, 0, self.authors.unseen, self.last_ts, self._sealed_bytes)
         writers = (
-            Cursor(self.label, self.place, client_id, seq, ack, lost, 0, 0)
-            for client_id, (seq, ack, lost) in self.writers.items()
+            Cursor(self.label, self.place, client_id, span.last_seq, span.last_ack, span.last_unseen, 0, 0)
+            for client_id, span in self.authors.spans.items()
         )
         return (own, *writers)
 
