@@ -153,7 +153,7 @@ def _rows_of_log(
     state: TableState, path: str, identity: HubIdentity | None, proven: Mapping[str, int], reading: _Reading
 ) -> list[Coverage]:
     """Compare with the log: each label of it gets a row, and each root of the tables is looked for in it."""
-    pinned, fs = pin(path, journal=True), open_fs(path)
+    pinned, fs = pin(path), open_fs(path)
     name = None if identity is None else f"hub {identity.hub_id.hex()}"
     if state.hub is not None and pinned.identity is not None and state.hub != pinned.identity.hub_id.hex():
         reading.add(Because.COVERAGE, f"the tables are of hub {state.hub}, the log of {pinned.identity.hub_id.hex()}")
