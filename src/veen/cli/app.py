@@ -12,7 +12,6 @@ from veen import __version__
 from veen.cli.guesses import GUESSES
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
-from veen.fs.core_files import forbid_core_files
 
 __all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_line"]
 
@@ -160,6 +159,8 @@ def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper in a program
+    from veen.fs.core_files import forbid_core_files
+
     forbid_core_files()  # commands and hubs hold private keys
     if os.getpid() == 1:  # in a container: the kernel ignores SIGTERM for process 1 unless it is handled
         signal.signal(signal.SIGTERM, _end_by_signal)
