@@ -13,7 +13,6 @@ from veen import __version__
 from veen.cli.guesses import GUESSES
 from veen.cli.lazy import LazyGroup, Table
 from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
-from veen.fs.core_files import forbid_core_files
 
 __all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_line"]
 
@@ -159,6 +158,8 @@ def _run_batch(file: str) -> int:
 
 def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
+    from veen.fs.core_files import forbid_core_files  # not for whoever only asks for help
+
     try:
         for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are TextIOWrapper here
