@@ -240,7 +240,7 @@ def test_events_that_an_earlier_version_left_out_are_found_and_copied(tmp_path):
 
 
 def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_the_progress(tmp_path):
-    """UX-WALK A10, A5; REVIEW L2-7: those that wait are not verified before the one before them is there."""
+    """A10, A5; REVIEW L2-7: those that wait are not verified before the one before them is there."""
 
     async def work(world):
         for number in range(4):
