@@ -305,7 +305,7 @@ def texts(report):
 
 
 def test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond(tmp_path):
-    """REVIEW P2-4, UX-WALK A5: nothing has left the journals yet; the signed report says how far it read."""
+    """REVIEW P2-4, A5: nothing has left the journals yet; the signed report says how far it read."""
 
     async def work(world):
         await filled(world)

@@ -63,6 +63,24 @@ def test_every_line_of_the_walk_works(site, tmp_path):
     importing = next(line for line in steps(0) if line.startswith("veen bridge import"))
     rounds = json.loads(site(f"veen bridge run offline --times 1 {importing.partition('import')[2]} --json"))
     assert rounds["rounds"] == [{"round": 1, "bundles": []}], rounds
+    # Beside running hubs, whose journals have all of it (REVIEW P2-4, A5).
+    beside = site.json(steps(1)[0])
+    assert (beside["ok"], beside["verdict"]["value"], beside["report"]["imported_entries"]) == (True, "good", 2)
+    # A stick that comes twice (A10), then one without the bundle before the last.
+    (bundle,) = (tmp_path / "in" / "imported").glob("*.veenb")
+    (tmp_path / "in" / "incoming" / bundle.name).write_bytes(bundle.read_bytes())
+    again = site.json(importing)
+    assert ([each["result"] for each in again["bundles"]], again["ok"]) == (["already imported"], True)
+    exporting = next(line for line in steps(0) if line.startswith("veen bridge export"))
+    site(exporting)
+    site(exporting)
+    heartbeats = sorted((tmp_path / "out" / "outgoing").glob("*.veenb"))[-2:]
+    heartbeats[1].rename(tmp_path / "in" / "incoming" / heartbeats[1].name)
+    waits = json.loads(site(f"{importing} --json", code=6))
+    assert (waits["waiting"], waits["ok"], waits["verdict"]["value"]) == (1, False, "incomplete")
+    site(steps(1)[1], code=6)  # `reconcile` looks into `waiting`
+    heartbeats[0].rename(tmp_path / "in" / "incoming" / heartbeats[0].name)
+    site(importing)
     site.stop()
     for line in steps(1):
         site(line, MSG_ID=row["msg_id"])

@@ -80,6 +80,36 @@ def test_labels_that_rotate_in_both_zones(tmp_path):
     run(work())
 
 
+@pytest.mark.parametrize("ahead", [-20_000, 20_000])
+def test_an_importer_whose_clock_is_epochs_away_imports_each_event_once(tmp_path, ahead):
+    """REVIEW P1-13: the cursors that are kept are those of the hub's epoch; here a crash comes before the audit."""
+
+    async def work():
+        now = 1_700_000_000.0
+        settings = {**GATED, "admission.profiles": "rotating"}
+        async with zones(tmp_path, settings=settings, clock=lambda: now) as world:
+            await authorized(world)
+            await send_numbers(world, 1, 3)
+            await world.exporter(clock=lambda: now, heartbeat=False).export(SOURCE)
+            world.carry()
+
+            def importer():
+                return world.importer(verify=verify_here, clock=lambda: now + ahead)
+
+            cut = importer()
+
+            async def lost(target):
+                raise ConnectionError
+
+            cut._targets = lost  # all events are sent, and nothing is written down of it
+            with pytest.raises(ConnectionError):
+                await cut.run()
+            assert [outcome.result for outcome in await importer().run()] == ["resumed"]
+            assert [row.body.origin_body for row in await crossed(world)] == [b"event %d" % n for n in (1, 2, 3)]
+
+    run(work())
+
+
 def test_derived_export_copies_chosen_events_once(tmp_path):
     """D-132: a selector of its own writes the export stream; a second run and a crash in between copy nothing twice."""
     export = "export/z1/auth"
@@ -210,7 +240,7 @@ def test_events_that_an_earlier_version_left_out_are_found_and_copied(tmp_path):
 
 
 def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_the_progress(tmp_path):
-    """UX-WALK A10, A5; REVIEW L2-7: those that wait are not verified before the one before them is there."""
+    """A10, A5; REVIEW L2-7: those that wait are not verified before the one before them is there."""
 
     async def work(world):
         for number in range(4):

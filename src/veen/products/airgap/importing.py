@@ -306,7 +306,7 @@ class Importer:
     async def _keep_cursors(self, target: str) -> None:
         """Before anything is sent in an epoch, or in the one that may follow at its end: the cursor there."""
         status = await self._client.status()
-        now = status.epoch  # of the hub's clock: the one here may be an epoch away (REVIEW P1-13)
+        now = status.epoch  # of the hub's clock: the one here may be an epoch away
         epochs = [now - 1, now, now + 1] if status.profiles[0].epoch_sec else [0]
         cursors = dict(self._state["current"]["cursors"])
         for epoch in epochs:
