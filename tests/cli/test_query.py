@@ -287,8 +287,8 @@ def test_forged_rows_are_not_printed(cli, places, mode):
     assert "logon" not in failed.output
     assert "login" not in failed.output
     if mode == ("--json",):
-        told = json.loads(failed.stdout)
-        assert (told["ok"], told["verdict"]["value"], told["rows"]) == (False, "bad", [])
+        report = json.loads(failed.stdout)
+        assert (report["ok"], report["verdict"]["value"], report["rows"]) == (False, "bad", [])
 
 
 def test_forged_rows_are_not_verified(cli, places):
@@ -298,8 +298,8 @@ def test_forged_rows_are_not_verified(cli, places):
     assert (checked["ok"], checked["verdict"]["value"]) == (True, "good")
     assert all(row["read"] == row["head"] > 0 for row in checked["verdict"]["compared"])
     forged(cli, result_id)
-    told = json.loads(cli.run("query", "verify", result_id, *places, "--json", code=Exit.BAD_EVIDENCE).stdout)
-    assert (told["ok"], told["verdict"]["value"]) == (False, "bad")
+    report = json.loads(cli.run("query", "verify", result_id, *places, "--json", code=Exit.BAD_EVIDENCE).stdout)
+    assert (report["ok"], report["verdict"]["value"]) == (False, "bad")
 
 
 def test_a_result_is_not_verified_by_a_directory_that_lacks_entries(cli, places, tmp_path):
@@ -310,6 +310,38 @@ def test_a_result_is_not_verified_by_a_directory_that_lacks_entries(cli, places,
     failed = cli.run(
         "query", "verify", result_id, "--data-dir", short, "--key-file", tmp_path / "keys", "--json", code=6
     )
-    told = json.loads(failed.stdout)
-    assert (told["ok"], told["verdict"]["value"]) == (False, "incomplete")
-    assert any(row["behind"] for row in told["verdict"]["compared"])
+    report = json.loads(failed.stdout)
+    assert (report["ok"], report["verdict"]["value"]) == (False, "incomplete")
+    assert any(row["behind"] for row in report["verdict"]["compared"])
+
+
+# --- fields that no event has (UX-WALK A6) ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["payload.message*=root", "payload.a~=b", "payload.a!=b", "payload.a%=b", "payload.a|=b"]
+)
+def test_operators_of_other_languages_are_refused(cli, places, text):
+    """UX-WALK A6: the character before = became a part of the name, and fitted nothing."""
+    cli.run("query", "run", *places, "--scope", STREAMS[0], "--where", text, code=Exit.USAGE)
+
+
+@pytest.mark.parametrize("more", [(), ("--evidence", "full"), ("--metric", "count")])
+def test_a_misspelt_field_is_reported_and_proves_no_absence(cli, places, more):
+    """UX-WALK A6: 0 rows with a coverage hash looked like a proof."""
+    question = ("--scope", STREAMS[0], "--where", "payload.ampunt=3", *more)
+    result = asked(cli, places, *question)
+    assert result["unknown_fields"] == ["payload.ampunt"]
+    assert "no event in scope has a field payload.ampunt" in cli.run("query", "run", *places, *question).stderr
+    result_id = result["result_digest"]["result_id"]
+    report = json.loads(cli.run("query", "verify", result_id, *places, "--json", code=6).stdout)
+    assert report["verdict"]["value"] == "incomplete"
+    assert "payload.ampunt" in report["verdict"]["reasons"][0]["text"]
+
+
+@pytest.mark.parametrize("where", ["payload.amount=-77", "payload.tags=x", "payload.tags.1.k=9"])
+def test_a_field_that_some_event_has_is_not_reported(cli, places, where):
+    """Lists and objects count: they are there, although nothing can equal them."""
+    result = asked(cli, places, "--scope", "record/*", "--where", where)
+    assert (result["rows"], result["unknown_fields"]) == ([], [])
+    cli.run("query", "verify", result["result_digest"]["result_id"], *places)

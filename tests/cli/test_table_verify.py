@@ -32,11 +32,11 @@ def test_the_command_ends_with_the_verdict(to, log, tmp_path):
     good = cli.json("table", "verify", to, "--data-dir", log)
     assert (good["ok"], good["verdict"]["value"]) == (True, "good")
     foreign_commit(to)
-    told = json.loads(cli.run("table", "verify", to, "--json", code=6).stdout)
-    assert (told["ok"], told["verdict"]["value"]) == (False, "incomplete")
+    report = json.loads(cli.run("table", "verify", to, "--json", code=6).stdout)
+    assert (report["ok"], report["verdict"]["value"]) == (False, "incomplete")
     assert "somebody else" in cli.run("table", "publish", to, "--delta", "--table", "bronze").stderr
     assert cli.json("table", "publish", to, "--delta", "--table", "bronze")["published"][0]["foreign"] == 0
     assert "verdict: good" in cli.run("table", "verify", to).stdout
     other = made(tmp_path / "other", 80, 5).done()
-    told = json.loads(cli.run("table", "verify", to, "--data-dir", other, "--json", code=1).stdout)
-    assert told["verdict"]["value"] == "bad"
+    report = json.loads(cli.run("table", "verify", to, "--data-dir", other, "--json", code=1).stdout)
+    assert report["verdict"]["value"] == "bad"

@@ -699,9 +699,9 @@ def test_of_many_writers_of_a_version_exactly_one_makes_it(tmp_path):
                 return None
 
         with ThreadPoolExecutor(8) as pool:
-            made = [after for after in pool.map(write, range(8)) if after is not None]
-        assert len(made) == 1
-        assert TableLog(store).state() == made[0]
+            winners = [after for after in pool.map(write, range(8)) if after is not None]
+        assert len(winners) == 1
+        assert TableLog(store).state() == winners[0]
 
 
 def test_a_writer_that_another_one_overtakes_has_changed_nothing():

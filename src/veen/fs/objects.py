@@ -70,10 +70,10 @@ class ObjectPlace:
     def put_over(self, path: str, before: bytes, data: bytes) -> bool:
         """Replace an object whose bytes are `before`; return False if it is another one by now."""
         try:
-            found, mark = self._get(path, len(before))
+            content, mark = self._get(path, len(before))
         except (FileNotFoundError, FileRefused):  # gone, or larger
             return False
-        return found == before and self._put(path, data, mark)
+        return content == before and self._put(path, data, mark)
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         import obstore

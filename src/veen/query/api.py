@@ -75,6 +75,7 @@ class Result:
     skipped: Mapping[str, int]  # entries in range that could be no row, by reason
     ignored_filters: tuple[str, ...]
     plan: PlanReport  # how it was answered: no part of the digest
+    unknown_fields: tuple[str, ...]  # paths of conditions that no event in scope has: `unknown_fields`
     _rows: Callable[[], Iterator[bytes]]
 
     def rows(self) -> Iterator[dict[str, Json]]:
@@ -161,8 +162,56 @@ def run(
         skipped=outcome.coverage.skipped,
         ignored_filters=ignored,
         plan=reports[-1],
+        unknown_fields=unknown_fields(
+            data_dir,
+            descriptor,
+            outcome.digest,
+            outcome.coverage.value,
+            keys=keys,
+            engine=engine,
+            identity=identity,
+            spark=spark,
+        ),
         _rows=rows,
     )
+
+
+def unknown_fields(
+    data_dir: str,
+    descriptor: QueryDescriptor,
+    digest: ResultDigest,
+    coverage: Json,
+    *,
+    keys: Keys,
+    engine: Engine = "python",
+    identity: HubIdentity | None = None,
+    spark: "SparkSession | None" = None,
+) -> tuple[str, ...]:
+    """Return the paths of conditions that no event in scope has, if nothing fitted the conditions.
+
+    A misspelt path fits no event, and its answer of no rows looks like a proof of absence. The events of the scope and
+    time of the query are read once more for it, up to the same heads.
+    """
+    paths = sorted({condition.field.name for condition in descriptor.filter.where if condition.field.path})
+    is_total = descriptor.aggregate is not None and not descriptor.aggregate.group_by  # a row, also over no event
+    if not paths or (digest.row_count and not is_total):
+        return ()
+    probe, _ = normalise(
+        {
+            "scope": list(descriptor.scope),
+            "filter": {"time": descriptor.filter.to_json()["time"]},
+            "projection": ["event_type"],
+            "aggregate": {"group_by": [], "metrics": ["count", *(f"min({path})" for path in paths)]},
+            "evidence": {"mode": "none"},
+        }
+    )
+    memory, control = _Memory(), ExecutionControl()
+    prefix = plan_query(data_dir, probe, heads=heads_of(coverage), identity=identity)
+    outcome = _executed(prefix, probe, new_result_id(), keys, engine, spark, memory, lambda: int(time.time()), control)
+    row, ignored = canonical.parse(memory.rows[0]), outcome.coverage.value["values_ignored"]
+    if not row["count"]:
+        return ()  # no event at all: the coverage says so
+    return tuple(path for path in paths if row[f"min({path})"] is None and not ignored.get(f"min({path})"))
 
 
 def answer_into(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from veen.core.errors import VerifyError
 from veen.core.objects.identity import HubIdentity
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
-from veen.query.api import Comparison, Engine, Keys, Recorded, verify
+from veen.query.api import Comparison, Engine, Keys, Recorded, unknown_fields, verify
 from veen.query.canonical import Json
 from veen.query.coverage import heads_of
 from veen.query.digest import ResultDigest
@@ -66,6 +66,19 @@ def check_result(
     before, after = comparison.before.to_json(), comparison.after.to_json()
     for member in comparison.differences:
         reasons.append(Reason(Because.EVIDENCE, f"{member} was {before[member]} and is {after[member]}"))
+    unknown = unknown_fields(
+        data_dir,
+        recorded.descriptor,
+        recorded.digest,
+        recorded.coverage,
+        keys=keys,
+        engine=engine,
+        identity=identity,
+        spark=spark,
+    )
+    for path in unknown:
+        what = f"no event in scope has a field {path}: the result is no proof that nothing fits"
+        reasons.append(Reason(Because.COVERAGE, what))
     return ResultCheck(verdict=Verdict.of(rows, [*reasons, *_unread(recorded.coverage)]), comparison=comparison)
 
 

@@ -69,8 +69,8 @@ def verify(to: str | TableStore, *, path: str | None = None, identity: HubIdenti
     for table in state.files:
         for file in state.of(table):
             _read(log.store, state, table, file, reading)
-    known = _check_roots(state, reading)
-    rows = _rows_of_log(state, path, identity, known, reading) if path is not None else _own_rows(state, known)
+    proven = _check_roots(state, reading)
+    rows = _rows_of_log(state, path, identity, proven, reading) if path is not None else _own_rows(state, proven)
     lakes = tuple(_check_lakes(log, state, reading))
     return TableCheck(
         verdict=Verdict.of(rows, reading.reasons),

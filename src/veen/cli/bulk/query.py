@@ -197,6 +197,8 @@ def run(
     _tell_plan(output, answer.plan)
     _tell_skipped(output, answer.skipped)
     _tell_empty(output, answer)
+    for path in answer.unknown_fields:
+        output.note(f"no event in scope has a field {path}: check its name; that nothing fits is no proof of absence")
     output.next(f"veen query verify {answer.digest.result_id} --data-dir {directory}")
 
 
@@ -268,6 +270,7 @@ def _show(output: Output, answer: "Result", order: Sequence[str]) -> None:
         "coverage": answer.coverage,
         "skipped": dict(answer.skipped),
         "plan": answer.plan.to_json(),
+        "unknown_fields": list(answer.unknown_fields),
     }
     show_rows(output, answer.rows(), beside, order)
     facts = [*_facts(digest, answer.coverage), ("answered from", _plan_words(answer.plan))]

@@ -9,6 +9,7 @@ import click
 from veen.client.moments import parse_moment
 
 _EXPRESSION: Final = re.compile(r"\s*([^\s=<>^!~]+)(?:\s*(<=|>=|\^=|=|<|>)|\s+(in)\s)\s*(.*?)\s*", re.DOTALL)
+_FIELD: Final = re.compile(r"[^*?!~|&%$+,;()\[\]{}<>=\"'`\\]+")  # other characters are operators of other languages
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _TEXT_FIELDS: Final = ("subject_id", "principal_id", "event_type", "origin", "stream", "receipt_id")
 _ORDER: Final = re.compile(r"\s*(\S+)(?:\s+(asc|desc))?\s*")
@@ -21,6 +22,10 @@ def condition_of(text: str) -> dict[str, Any]:
     if match is None or match[4].startswith("=") or (match[3] and not match[4]):
         raise click.UsageError(f"--where {text!r} is no condition such as {_EXAMPLES}; operators: = in < <= > >= ^=")
     field, op, value = match[1], match[2] or match[3], match[4]
+    if _FIELD.fullmatch(field) is None:
+        raise click.UsageError(
+            f"--where {text!r}: no field is called {field!r}; operators: = in < <= > >= ^= (prefix), as in {_EXAMPLES}"
+        )
     if op != "in":
         return {"field": field, "op": op, "value": _value(field, op, value)}
     if value.startswith("["):
