@@ -97,7 +97,10 @@ async def fill(hub: Hub) -> None:
         if label == BIG:
             compress_chunk(hub.fs, label, chunk)
         else:
-            drop = prepare(hub.fs, Erasure(label, chunk, "payloads"))
+            erasure = Erasure(label, chunk, "payloads")
+            prepare(hub.fs, erasure)
+            drop = erasure.record(store.dropped(label, chunk.start_seq))
+            assert drop is not None
             await hub.sequencer.control(lambda _, drop=drop: drop)  # type: ignore[misc]
     files = store.files(SMALL)
     assert files is not None

@@ -113,7 +113,7 @@ def test_a_root_is_stated_in_the_log_of_another_hub_and_verifies_offline(start, 
         folded = alice.json("fold", "run", "anchors", "--overlay", "anchor", "--context", "partner")
         assert [(moment["events"], moment["issues"]) for moment in folded["moments"]] == [(1, 0)]
         alice.say("orders", "two", "three")
-        for keep_position in (True, False):  # UX-WALK A4: the log grew, and the statement is still about position 1
+        for keep_position in (True, False):  # walk A4: the log grew, and the statement is still about position 1
             checked = alice.json("anchor", "verify", "orders", "--ref", evidence, "--from", "partner")
             assert checked["verified"]
             assert checked["verdict"]["compared"][0]["read"] == 1
@@ -168,7 +168,7 @@ def test_a_timestamp_authority_anchors_for_the_hub_and_for_a_client(start, tmp_p
             root = alice.json(*command, "--out", out, "--no-record")["root"]
             (row,) = alice.json("anchor", "verify", "orders", "--certificates", authority.bundle)["anchors"]
             assert row["verified"]
-            alice.say("orders", "three")  # UX-WALK A4: the log grows, and the token is about position 2
+            alice.say("orders", "three")  # walk A4: the log grows, and the token is about position 2
             by_token = ("anchor", "verify", "orders", "--ref", out, "--certificates", authority.bundle)
             assert alice.json(*by_token)["verdict"]["compared"][0]["read"] == 2
             (tmp_path / "orders.tsr.position.json").unlink()

@@ -3,6 +3,7 @@
 import re
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,13 @@ def test_audits_of_a_growing_log_never_accuse_it(tmp_path, cli):
                 sent[0] += 1
                 hub.submit(seq=sent[0])
 
+        def has_sent(number):
+            return sent[0] > number
+
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            earlier = ()
+            earlier: tuple[str | Path, ...] = ()
             for number in range(4):
                 before = sent[0] - 1
                 out = tmp_path / f"audit-{number}"
@@ -84,7 +88,7 @@ def test_audits_of_a_growing_log_never_accuse_it(tmp_path, cli):
                 assert result.exit_code == Exit.OK, result.output
                 assert pin(str(hub.data_dir)).heads[LABEL] >= before
                 earlier = ("--since", out)
-                until(lambda before=before: sent[0] > before + 4)
+                until(partial(has_sent, before + 4))
         finally:
             ended.set()
             writer.join()
@@ -100,6 +104,9 @@ def test_a_policy_beside_a_running_hub_accuses_nobody(tmp_path, cli):
             done = cli.invoke("witness", "show", *pinned, "--json")
             return 0 if done.exit_code else cli.json("witness", "show", *pinned)["size"]
 
+        def has_listed(number):
+            return listed() > number
+
         hub.submit(seq=1)
         until(lambda: listed() >= 3)
         (tmp_path / "none.policy").write_text(
@@ -109,7 +116,7 @@ def test_a_policy_beside_a_running_hub_accuses_nobody(tmp_path, cli):
         for seq in range(2, 8):
             before = listed()
             hub.submit(seq=seq)
-            until(lambda before=before: listed() > before)
+            until(partial(has_listed, before))
             report = audit(cli, hub, "--policy", tmp_path / "none.policy")
             assert report["verdict"]["value"] == "good"
             assert report["witnesses"]["entries_covered"] == seq
@@ -125,7 +132,9 @@ def test_the_copy_of_a_hub_is_checked_and_repaired(tmp_path, cli):
         none = cli.invoke("audit", "copy", *where)
         assert none.exit_code not in (Exit.OK, Exit.BAD_EVIDENCE)
         assert "there is no copy of this hub" in none.stderr
-        session_home = Path(re.search(r"in (\S+/copies)", none.stderr)[1])
+        said = re.search(r"in (\S+/copies)", none.stderr)
+        assert said is not None
+        session_home = Path(said[1])
         copy = Path(fetch(HubAddress(url=hub.url, pin=hub.about["hub_pk"]), session_home))
         good = cli.json("audit", "copy", *where[:-1])
         assert (good["verdict"]["value"], good["holes"], good["damaged"]) == ("good", [], [])

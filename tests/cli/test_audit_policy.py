@@ -69,7 +69,7 @@ def test_a_log_that_is_in_the_cosigned_list_passes_and_coverage_is_told(audited)
 
 @pytest.mark.parametrize("policy", ["one.policy", "other.policy"])
 def test_a_note_without_the_quorum_does_not_meet_the_policy_and_is_no_bad_evidence(audited, policy):
-    """UX-WALK A15, for an audit."""
+    """walk A15, for an audit."""
     output = audit(audited, audited[0] / "hub", policy, code=Exit.POLICY)
     assert "does not satisfy the witness policy" in output
     assert "verdict: incomplete" in output

@@ -170,7 +170,7 @@ def test_other_files_and_wrong_words_are_told_apart(talk, stranger, stream, tmp_
 
 
 def test_a_file_of_another_hub_than_that_of_the_context_is_not_accused(talk, stream, stranger, tmp_path):
-    """UX-WALK A7: the pin of a context that nobody named is for another hub; the verdict is incomplete and says so."""
+    """walk A7: the pin of a context that nobody named is for another hub; the verdict is incomplete and says so."""
     file = tmp_path / "e.veen-evidence"
     talk.run("evidence", "export", stream, "--out", file)
     stranger.run("context", "add", "acme", "--hub", "http://acme.example", "--pin", f"ed25519:{'bb' * 32}", "--use")
@@ -186,7 +186,7 @@ def test_a_file_of_another_hub_than_that_of_the_context_is_not_accused(talk, str
 
 
 def test_evidence_without_the_quorum_of_a_policy_is_exit_6(talk, stream, tmp_path):
-    """UX-WALK A15: nothing in the file is bad, so exit 1 would accuse somebody."""
+    """walk A15: nothing in the file is bad, so exit 1 would accuse somebody."""
     file, policy = tmp_path / "e.veen-evidence", tmp_path / "witnesses.policy"
     policy.write_text("quorum none\n")
     talk.run("evidence", "export", stream, "--out", file)

@@ -206,7 +206,7 @@ def test_published_directories_are_verified_against_the_log(people, tmp_path):
     assert (listed["content_root"], listed["files"]) == (verified["content_root"], 2)
     weights = tmp_path / "model" / "sub" / "weights"
     part = ("op", "publication", "verify", "models", "llama", weights)
-    alone = bob.json(*part, code=Exit.POLICY)  # UX-WALK A9: a genuine file of a published directory is not accused
+    alone = bob.json(*part, code=Exit.POLICY)  # walk A9: a genuine file of a published directory is not accused
     assert (alone["verdict"]["value"], alone["verdict"]["reasons"][0]["because"]) == ("incomplete", "coverage")
     assert bob.json(*part, "--manifest", manifest)["verified"]
     (tmp_path / "model" / "config").write_text("{} ")

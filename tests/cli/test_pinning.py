@@ -88,7 +88,7 @@ def test_another_hubs_log_is_bad_evidence_with_a_code_of_its_own(cli, hub):
 
 
 def test_the_pin_of_the_context_counts_by_default(cli, hub):
-    """A log of another hub than that of the current context is not accused; one that was asked for is (UX-WALK A7)."""
+    """A log of another hub than that of the current context is not accused; one that was asked for is (walk A7)."""
     cli.run("context", "add", "acme", "--hub", "http://acme.example", "--pin", OTHER)
     cli.run("context", "add", "own", "--hub", "http://own.example", "--pin", OWN)
     for words in (AUDIT, ("hub", "verify-data"), ("verify",)):

@@ -265,7 +265,7 @@ def test_sql_over_tables_is_answered_kept_and_compared(cli, log, tmp_path):
     cli.run("query", "sql", "--again", "../x", *place, code=Exit.USAGE)
 
 
-# --- results that somebody has changed (REVIEW X-4, UX-WALK A2, D-190) ------------------------------------------------
+# --- results that somebody has changed (REVIEW X-4, walk A2, D-190) ------------------------------------------------
 
 
 def forged(cli, result_id, old=b'"login"', new=b'"logon"'):
@@ -278,7 +278,7 @@ def forged(cli, result_id, old=b'"login"', new=b'"logon"'):
 
 @pytest.mark.parametrize("mode", [(), ("--json",), ("--ndjson",), ("-o", "human")])
 def test_forged_rows_are_not_printed(cli, places, mode):
-    """REVIEW X-4, UX-WALK A2: what is printed is checked before it is printed."""
+    """REVIEW X-4, walk A2: what is printed is checked before it is printed."""
     result_id = asked(cli, places, "--scope", STREAMS[0], "--type", "login")["result_digest"]["result_id"]
     page = cli.json("query", "result", result_id)
     assert (page["ok"], page["verdict"]["value"]) == (True, "good")
@@ -315,20 +315,20 @@ def test_a_result_is_not_verified_by_a_directory_that_lacks_entries(cli, places,
     assert any(row["behind"] for row in report["verdict"]["compared"])
 
 
-# --- fields that no event has (UX-WALK A6) ----------------------------------------------------------------------------
+# --- fields that no event has (walk A6) ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "text", ["payload.message*=root", "payload.a~=b", "payload.a!=b", "payload.a%=b", "payload.a|=b"]
 )
 def test_operators_of_other_languages_are_refused(cli, places, text):
-    """UX-WALK A6: the character before = became a part of the name, and fitted nothing."""
+    """walk A6: the character before = became a part of the name, and fitted nothing."""
     cli.run("query", "run", *places, "--scope", STREAMS[0], "--where", text, code=Exit.USAGE)
 
 
 @pytest.mark.parametrize("more", [(), ("--evidence", "full"), ("--metric", "count")])
 def test_a_misspelt_field_is_reported_and_proves_no_absence(cli, places, more):
-    """UX-WALK A6: 0 rows with a coverage hash looked like a proof."""
+    """walk A6: 0 rows with a coverage hash looked like a proof."""
     question = ("--scope", STREAMS[0], "--where", "payload.ampunt=3", *more)
     result = asked(cli, places, *question)
     assert result["unknown_fields"] == ["payload.ampunt"]

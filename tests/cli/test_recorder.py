@@ -96,7 +96,7 @@ def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
         assert report_data["verdict"]["value"] == "good"
         (web,) = (row for row in report_data["verdict"]["compared"] if row["log"] == "record/app/web")
         assert (web["read"], web["head"], web["stated_by"]) == (6, 6, "the running hub")
-        assert report_data["signatures"] >= 2 * 6  # UX-WALK A16
+        assert report_data["signatures"] >= 2 * 6  # walk A16
         mapped = admin(cli, hub, "map", "tick", "record/security/gate", "--reason", "moved")
         assert {"event_type": "tick", "stream": "record/security/gate"} in mapped["mapping"]
         admin(cli, hub, "map", "tick", "record/app/web", "--rename", "record/security/gate")

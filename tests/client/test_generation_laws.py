@@ -6,12 +6,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import NOW, identity, seeded
-from tests.client.test_generations import event, seal_back
+from tests.client.test_generations import event
 
 from veen.client.generations import fold as fold_module
 from veen.client.generations import records
 from veen.client.generations.fold import KeyFold, KeyState, learn, record_of
-from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred
+from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred, seal_back
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519

@@ -1,6 +1,7 @@
 """Copies that state their origin: D-85, D-187, D-193."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_a_stored_header_that_is_none_is_refused(tree):
 def test_the_first_origin_is_kept_if_a_bridge_states_it_and_the_way_is_kept_in_every_case():
     """D-187: a stranger states an origin in vain; the way that it states keeps back its own message alone."""
     first = Origin(hub_id=A, msg_id=MSG, hub_ts=7, ts=8)
-    place = {"hub_id": B, "msg_id": SCHEMA, "hub_ts": 20, "ts": 20}
+    place: dict[str, Any] = {"hub_id": B, "msg_id": SCHEMA, "hub_ts": 20, "ts": 20}
     believed = origin_passed_on(first, **place, is_bridge=True)
     assert (believed.hub_id, believed.msg_id, believed.hub_ts, believed.ts) == (A, MSG, 7, 8)
     stranger = origin_passed_on(first, **place, is_bridge=False)

@@ -75,7 +75,7 @@ def test_without_a_policy_nothing_is_claimed():
     ],
 )
 def test_a_missing_quorum_is_told_from_a_proof_that_is_wrong(name, outside, policy, code):
-    """UX-WALK A15: what is missing is a matter of policy (exit 6), what is wrong is bad evidence (exit 1)."""
+    """walk A15: what is missing is a matter of policy (exit 6), what is wrong is bad evidence (exit 1)."""
     file = file_with(*outside) if outside else FILE
     with pytest.raises(EvidenceFault) as caught:
         check_evidence(file, pinned(), policy)

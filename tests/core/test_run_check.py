@@ -32,7 +32,8 @@ def entries(draw):
     About half of them are as a hub admits them; the rest has numbers that are repeated, left out or too far ahead.
     """
     faulty = draw(st.booleans())
-    log, last = [], {}
+    log: list[tuple[bytes, int, int] | None] = []
+    last: dict[bytes, tuple[int, int]] = {}
     for seq in range(1, draw(st.integers(0, 30)) + 1):
         author = bytes([draw(st.integers(0, 3))])
         client_seq, prev_ack = last.get(author, (0, 0))
@@ -47,7 +48,8 @@ def entries(draw):
 
 def rule_of_authors(log, unseen=0):
     """D-189 as a sentence: each entry of an author against the one before, with the unseen entries in between."""
-    faults, authors = [], {}
+    faults = []
+    authors: dict[bytes, tuple[int, int, int]] = {}
     for seq, entry in enumerate(log, start=1):
         if entry is None:
             continue

@@ -12,6 +12,7 @@ from veen.core.objects.receipt import Receipt
 from veen.fs.errors import CorruptError
 from veen.hub.process import housekeeping
 from veen.storage.control_state import control_records
+from veen.storage.maintenance.compress import pack_chunk
 
 YEAR = 365 * 86_400
 FLAGS = {"limits__max_checkpoint_interval": "2", "retention__payloads": "30d", "engine__max_clock_step": "0"}
@@ -87,7 +88,7 @@ def test_a_chunk_that_retention_erases_while_it_is_compressed_does_not_come_back
             await submit(hub, 5)
             await retire(hub)
             now[0] += YEAR
-            loop, pack = asyncio.get_running_loop(), housekeeping.pack_chunk
+            loop, pack = asyncio.get_running_loop(), pack_chunk
 
             def slow_pack(*args):
                 packed = pack(*args)

@@ -561,6 +561,7 @@ def test_a_retry_that_comes_while_the_first_request_is_under_way_gets_its_record
             await asyncio.sleep(0)
             slow.gate.set()
             record = await again
+            assert isinstance(record.body, KeyRotate)
             assert record.body.hub_pk == machine.sealing.current_pk
         return machine
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from functools import partial
 
 import pytest
 from tests.hub import builders as w
@@ -11,11 +12,12 @@ from tests.waiting import eventually
 
 from veen.core.tlog.leaf import CHECKPOINT_LEAF, OuterLeaf
 from veen.hub.process import housekeeping
+from veen.hub.process.logs import EventLog
 from veen.hub.process.supervisor import Supervisor
 from veen.storage.index import Index
 
 
-class Log:
+class Log(EventLog):
     """The log of a hub, as a list."""
 
     def __init__(self):
@@ -29,7 +31,8 @@ def test_a_task_that_fails_is_logged_counted_and_started_again_with_a_growing_pa
     """REVIEW P1-6."""
 
     async def scenario():
-        log, begun = Log(), []
+        log = Log()
+        begun: list[int] = []
         beside = Supervisor(log, first_pause=0.001, longest_pause=0.004)
 
         async def work():
@@ -72,7 +75,7 @@ def test_a_supervisor_that_stops_waits_for_its_tasks():
                 ended.append(name)
 
         for name in ("first", "second"):
-            beside.start(name, lambda name=name: work(name))
+            beside.start(name, partial(work, name))
         await asyncio.sleep(0)
         await beside.stop()
         assert ended == ["second", "first"]
@@ -139,7 +142,8 @@ def test_a_scrubber_whose_index_cannot_be_read_is_started_again_where_it_was(tmp
     async def scenario():
         async with running(tmp_path, **flags) as hub:
             await submit(hub, 5)
-            chunk_after, failures = Index.chunk_after, []
+            chunk_after = Index.chunk_after
+            failures: list[tuple[object, ...]] = []
 
             def fail(index, *place):
                 if len(failures) < 2:
@@ -182,6 +186,7 @@ def test_a_full_disk_does_not_end_the_outer_log_and_no_label_is_forgotten(tmp_pa
             assert hub.background.states["outer log"].restarts == 0
             files = hub.outer.files
             listed = [OuterLeaf.from_bytes(files.leaf(pos)) for pos in range(files.signed_size)]
-            assert [leaf.checkpoint().upto_seq for leaf in listed if leaf.kind == CHECKPOINT_LEAF] == [1, 2]
+            checkpoints = [leaf.checkpoint() for leaf in listed if leaf.kind == CHECKPOINT_LEAF]
+            assert [checkpoint and checkpoint.upto_seq for checkpoint in checkpoints] == [1, 2]
 
     run(scenario())

@@ -83,8 +83,8 @@ def test_a_copy_of_a_hub_with_nothing_in_it_is_not_the_same_log(tmp_path):
     (empty / "log").mkdir(parents=True)
     shutil.copy(full / "hub-identity.json", empty)
     shutil.copy(full / "hub-identity.sig", empty)
-    for pair in ((full, empty), (empty, full), (empty, empty)):
-        comparison = compare(*map(str, pair))
+    for left, right in ((full, empty), (empty, full), (empty, empty)):
+        comparison = compare(str(left), str(right))
         assert comparison.verdict.value is Outcome.INCOMPLETE
         assert sum(comparison.common.values()) == 0
     assert {row.read for row in compare(str(full), str(empty)).compared} == {0}

@@ -65,7 +65,7 @@ def test_a_resumed_fold_equals_one_from_the_start_whatever_keys_came_or_went(
     """REVIEW P2-9: resumed equals from the start, with keys gained and lost in between."""
     path, half = grown
     earlier = folds.run(path, fold, keys=ring(before), engine="python", upto=half)
-    since = earlier
+    since: folds.FoldResult | str = earlier
     if written:
         since = str(tmp_path_factory.mktemp("state"))
         earlier.write(since)

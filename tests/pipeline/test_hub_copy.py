@@ -87,7 +87,7 @@ def test_one_bad_answer_is_asked_for_again(tmp_path):
 
     def work(url, key, wire):
         address = place_of(url, hubKey=key)[1].hub
-        lies = []
+        lies: list[bytes] = []
 
         def once(operation, body, answer):
             if operation != "v1/stream" or lies:

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -178,7 +179,7 @@ def test_whatever_a_hub_does_between_two_steps_of_a_reader_views_advance_and_hav
         reading[0] = False
 
     monkeypatch.setattr(pinned, "open_place", lambda uri: Interrupted(Path(uri), step, step))
-    heads = {}
+    heads: dict[bytes, int] = {}
     for _ in range(12):
         begun = len(world.frames)
         view = pin(str(tmp_path), reach=heads)
@@ -310,7 +311,7 @@ def test_a_stream_starts_behind_a_pruned_beginning_and_stops_at_a_hole(world):
     label = world.frames[0].label
     sorted((world.path / "log").glob("chunk-*.log"))[0].unlink()
     stream = EntryStream(Options.of({"path": str(world.path)}), ENTRIES)
-    start = {"heads": {}}
+    start: dict[str, dict[str, int]] = {"heads": {}}
     end = stream.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLoss):
         stream.partitions(start, end)
@@ -424,8 +425,14 @@ def test_twice_the_labels_or_files_are_at_most_about_twice_the_operations_of_a_p
             counted[0] += 1 + len(names)
 
         fs = Interrupted(path, on_open=count)
-        plain = fs.list
-        fs.list = lambda directory, plain=plain, count=count: [count([name]) or name for name in plain(directory)]
+
+        def counted_list(directory, plain=fs.list, count=count):
+            names = list(plain(directory))
+            for name in names:
+                count([name])
+            return names
+
+        monkeypatch.setattr(fs, "list", counted_list)
         monkeypatch.setattr(pinned, "open_place", lambda _, fs=fs: fs)
         assert sum(pin(str(path)).heads.values()) == number
         counts.append(counted[0])
@@ -463,7 +470,7 @@ def test_twice_the_labels_or_files_are_at_most_about_twice_the_operations_of_an_
 
 # --- resumed equals from the start (class 5) -----------------------------------------------------------------
 
-OPTIONS = (
+OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"level": "structure"},
     {"level": "sampled"},

@@ -169,9 +169,12 @@ def test_a_page_reads_few_nodes_however_large_the_result_is():
 
     def cost(total):
         reads = []
-        PageProof.of(
-            lambda height, index: reads.append((height, index)) or bytes(32), total // 2 - 5, total // 2, total
-        )
+
+        def node(height, index):
+            reads.append((height, index))
+            return bytes(32)
+
+        PageProof.of(node, total // 2 - 5, total // 2, total)
         return len(reads)
 
     assert cost(200_000) < 2.5 * cost(100_000)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -147,7 +148,7 @@ def corrupt(operation, body, answer):
     return Answer(503, refusal.to_bytes())
 
 
-LIES = {
+LIES: dict[str, tuple[Callable[..., Answer], set[int], str]] = {
     "reorders": (hostile.Reorders(), {1, 2}, "is where entry"),
     "misplaces": (hostile.Misplaces(), {1, 2}, ""),
     "drops": (hostile.Drops(3), {3}, "does not give"),

@@ -190,7 +190,7 @@ def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
 
 @pytest.mark.parametrize("kind", ["veen", "veen.receipts", "veen.checkpoints"])
 def test_a_hub_without_entries_and_a_choice_of_none_have_no_rows(spark, log, tmp_path, kind):
-    """REVIEW P2-16, UX-WALK A11: PySpark makes a partition of nothing, which was a TypeError."""
+    """REVIEW P2-16, walk A11: PySpark makes a partition of nothing, which was a TypeError."""
     empty = Recorder(tmp_path / "hub").done()
     assert spark.read.format(kind).load(empty).count() == 0
     if kind != "veen.checkpoints":
@@ -198,13 +198,13 @@ def test_a_hub_without_entries_and_a_choice_of_none_have_no_rows(spark, log, tmp
 
 
 def test_a_directory_that_is_no_hub_is_named(spark, tmp_path):
-    """UX-WALK A11."""
+    """walk A11."""
     with pytest.raises(Exception, match="is not the data directory of a hub"):
         spark.read.format("veen").load(str(tmp_path)).count()
 
 
 def test_the_setting_that_filters_need_is_named_in_the_table_of_options():
-    """UX-WALK A12: a plain session refuses `pushFilters`, and Spark says why."""
+    """walk A12: a plain session refuses `pushFilters`, and Spark says why."""
     page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| `pushFilters`"))
     assert "spark.sql.python.filterPushdown.enabled=true" in row

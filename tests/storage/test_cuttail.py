@@ -198,6 +198,7 @@ def test_a_torn_group_is_cut_on_somebodys_word_only():
     """REVIEW X-17, D-191: from the directory it cannot be told from an acknowledged group that was damaged later."""
     fs = torn_tail()[0]
     tail, before = find_tail(fs), fs.files()
+    assert tail is not None
     with pytest.raises(TailUnconfirmedError, match="cannot be told"):
         cut_tail(fs, tail, NOW)
     assert fs.files() == before
@@ -216,6 +217,7 @@ def test_the_word_of_a_replica_or_client_decides(tmp_path, newer):
     """REVIEW X-17: acknowledged entries whose blocks were zeroed are not cut if somebody else has seen them."""
     fs, _, _, acknowledged = torn_tail()
     tail = find_tail(fs)
+    assert tail is not None
     last = acknowledged[-1]
     seq = tail.sizes[last.label] + newer
     receipt = replace(Receipt.from_bytes(last.receipt), stream_seq=seq)
@@ -233,8 +235,8 @@ def test_the_word_of_a_replica_or_client_decides(tmp_path, newer):
         else:
             assert tail.contradiction(statement) is None
     if not newer:
-        path = cut_tail(fs, tail, NOW, statements=[statement])
-        record = json.loads(fs.files()[path])
+        record_path = cut_tail(fs, tail, NOW, statements=[read_statement(tmp_path / "replica")])
+        record = json.loads(fs.files()[record_path])
         assert record["word"]["compared"] == [str(tmp_path / "replica")]
 
 

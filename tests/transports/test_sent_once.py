@@ -10,6 +10,7 @@ from veen.client.errors import Unreachable
 from veen.client.transport.base import Answer
 from veen.client.transport.calls import NO_RETRY, Calls
 from veen.client.transport.http import HttpTransport
+from veen.client.transport.http1 import Http1
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.tooling import OkResponse, RotateKeyRequest, VersionRequest
 
@@ -47,7 +48,7 @@ def test_a_kept_connection_that_breaks_resends_only_what_may_be_repeated(again):
     """REVIEW P1-2: one call of rotate_key was two requests."""
 
     async def scenario():
-        requests = []
+        requests: list[tuple[str, bytes]] = []
         async with server(requests, lost={2}) as url:
             transport = HttpTransport(url)
             calls = Calls(transport, NO_RETRY)
@@ -67,12 +68,13 @@ def test_a_request_that_is_sent_once_uses_no_kept_connection():
     """It may be broken already, and then the request would fail although nothing is wrong."""
 
     async def scenario():
-        requests = []
+        requests: list[tuple[str, bytes]] = []
         async with server(requests, lost=()) as url:
             transport = HttpTransport(url)
             calls = Calls(transport, NO_RETRY)
             for _ in range(3):
                 await calls.ask("tooling/once", VersionRequest(), OkResponse, again=False)
+            assert isinstance(transport._carrier, Http1)
             idle = len(transport._carrier._idle)
             await transport.aclose()
         return idle
@@ -93,6 +95,9 @@ class OldHub:
             return Answer(400, refused.to_bytes())
         return Answer(200, OK)
 
+    async def aclose(self):
+        pass
+
 
 def test_a_hub_that_knows_no_request_ids_is_asked_without_one_and_once():
     async def scenario():
@@ -107,7 +112,7 @@ def test_a_hub_that_knows_no_request_ids_is_asked_without_one_and_once():
 
 def test_a_request_keeps_its_id_when_it_is_sent_again():
     async def scenario():
-        requests = []
+        requests: list[tuple[str, bytes]] = []
         async with server(requests, lost={2}) as url:
             transport = HttpTransport(url)
             calls = Calls(transport, NO_RETRY)

@@ -256,8 +256,9 @@ class ChangedPages:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the interface
         headers: Mapping[str, str] | None = None,
+        again: bool = True,
     ) -> Answer:
-        answer = await self._inner.call(operation, body, timeout=timeout, headers=headers or {})
+        answer = await self._inner.call(operation, body, timeout=timeout, headers=headers or {}, again=again)
         if operation != "v1/stream" or not answer.ok or StreamRequest.from_bytes(body).label != LABEL:
             return answer
         page = StreamResponse.from_bytes(answer.body)

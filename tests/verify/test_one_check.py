@@ -88,7 +88,7 @@ def test_the_verdict_of_each_caller_is_the_frozen_one(name, tmp_path):
 
 def test_the_rows_that_changed_did_so_on_purpose():
     """D-189: one rule for authors, prev_ack as I6, and hub_ts going back as a warning, in every verifier."""
-    changed = {}
+    changed: dict[str, dict[str, list[str]]] = {}
     for name, row in frozen().items():
         for caller, cell in row.items():
             if not isinstance(cell, str):

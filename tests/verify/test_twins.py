@@ -31,7 +31,8 @@ steps = st.lists(
 
 def told(log):
     """A hub that signs these entries: by which author, and how far off client_seq and prev_ack are."""
-    world, last = Liar(), {}
+    world = Liar()
+    last: dict[int, int] = {}
     world.control(LimitsSet(limits=LIMITS.to_json()))
     for size, (client, seq_off, ack_off) in enumerate(log):
         number = max(1, last.get(client, 0) + 1 + seq_off)

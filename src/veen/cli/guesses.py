@@ -219,6 +219,6 @@ def hint_for(error: click.UsageError, command_path: str) -> str:
             return f"use {meant}; {command_path} --help"
     if "'STREAM'" in error.format_message():
         return f"{command_path} --help; the streams that you have keys of: veen keys list"
-    if command_path == "veen docs":
+    if command_path == "veen docs" and not isinstance(error, click.NoSuchOption):
         return "veen docs --help; to look through all pages: veen docs --search WORDS"
     return f"{command_path} --help"

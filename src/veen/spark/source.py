@@ -33,6 +33,7 @@ from veen.log.options import Options, WriteOptions
 from veen.log.slices import Slice, budget, pack
 from veen.log.sources import DirectorySource, LogSource
 from veen.spark.filters import narrowed
+from veen.storage import layout
 from veen.storage.pinned import LogView
 
 _HEADS: Final = "heads"
@@ -51,7 +52,7 @@ class NotAHub(PipelineError):
     hint = "Give the data directory of a hub, which has a directory `log`, or a copy of it."
 
 
-_OF_A_HUB: Final = ("log", "journal", "hub-identity.json")  # a hub that has taken no message yet may lack the first
+_OF_A_HUB: Final = (layout.LOG, layout.JOURNAL, layout.IDENTITY)  # a hub without a message may lack the first
 
 
 def _source(options: Options) -> LogSource:

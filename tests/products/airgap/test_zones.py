@@ -268,8 +268,8 @@ def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_
         changed = bytearray(copies[names[0]])
         changed[-1] ^= 1
         (incoming / f"other-{names[0]}").write_bytes(changed)
-        results = {outcome.name: outcome.result for outcome in await world.importer(verify=verify).run()}
-        assert results == {f"again-{names[0]}": "already imported", f"other-{names[0]}": "rejected"}
+        by_name = {outcome.name: outcome.result for outcome in await world.importer(verify=verify).run()}
+        assert by_name == {f"again-{names[0]}": "already imported", f"other-{names[0]}": "rejected"}
         (incoming / names[1]).write_bytes(copies[names[1]])
         importer = world.importer(verify=verify)
         assert [outcome.result for outcome in await importer.run()] == ["imported"] * 3

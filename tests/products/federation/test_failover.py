@@ -77,7 +77,9 @@ def test_a_promotion_is_refused_beside_a_primary_whose_certificate_is_not_truste
             fs = OsFs(tmp_path / "r")
             with pytest.raises(PrimaryAlive, match="something answers there"):
                 await asyncio.to_thread(promote, fs, tmp_path / "a", now(), accept_loss=True)
-            write_mark(fs, replace(read_mark(fs), ca_file=str(cert)))  # as `veen replica run --ca-file` keeps it
+            mark = read_mark(fs)
+            assert mark is not None
+            write_mark(fs, replace(mark, ca_file=str(cert)))  # as `veen replica run --ca-file` keeps it
             with pytest.raises(PrimaryAlive, match="3 entries, 2 are here"):
                 await asyncio.to_thread(promote, fs, tmp_path / "a", now(), accept_loss=True)
         await asyncio.to_thread(promote, fs, tmp_path / "a", now(), accept_loss=True)  # now it is gone
@@ -139,7 +141,7 @@ def test_the_watch_of_an_old_primary_follows_its_rotations(tmp_path):
     "value", ['["http://replica.example:8080"]', "replica.example", "ftp://replica.example", "http://", "http://a:b"]
 )
 def test_a_value_of_replicas_that_is_not_an_address_is_refused(tmp_path, value):
-    """UX-WALK A3."""
+    """walk A3."""
     with pytest.raises(ConfigError, match="the address of a hub"):
         load(None, {}, {"data_dir": str(tmp_path), "replicas": value})
     good = load(None, {}, {"data_dir": str(tmp_path), "replicas": "http://a:8080, https://[::1]:8443/hub"})

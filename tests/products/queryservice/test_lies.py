@@ -259,7 +259,7 @@ def fetched(verifier, tmp_path, url, result_id, code, *more):
 
 
 def test_forged_rows_of_the_store_of_a_service_are_not_printed(tmp_path, log, verifier):
-    """UX-WALK A2, REVIEW X-4: somebody changes a row in the store of an honest service."""
+    """walk A2, REVIEW X-4: somebody changes a row in the store of an honest service."""
     with served(tmp_path, log) as url:
         with query.connect(url, token=TOKENS["alice"]) as connection:
             result_id = connection.submit(ASKED)["result_id"]

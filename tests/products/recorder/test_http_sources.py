@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import http.client
 import json
+from typing import Any
 
 import pytest
 from tests.client.hubs import run
@@ -177,7 +178,7 @@ def test_cloud_events_in_all_three_forms_are_recorded_once():
     run(story())
 
 
-AUDIT = {
+AUDIT: dict[str, Any] = {
     "kind": "EventList", "apiVersion": "audit.k8s.io/v1",
     "items": [
         {"auditID": "a", "stage": "ResponseComplete", "verb": "create", "user": {"username": "kube:admin"},

@@ -55,7 +55,7 @@ def test_a_stream_that_the_hub_does_not_have_is_good_only_if_a_checkpoint_says_t
 
 
 def test_a_whole_log_is_good_up_to_the_head_of_the_running_hub_and_says_what_was_checked(tmp_path):
-    """UX-WALK A16: `signatures: 0` stood beside `ok: true`. The log grows behind the checkpoint."""
+    """walk A16: `signatures: 0` stood beside `ok: true`. The log grows behind the checkpoint."""
 
     async def story():
         async with recorder_at(tmp_path, streams=ONE) as world:

@@ -107,7 +107,8 @@ class Counted(FileAgent):
     def open(self, path):
         file = super().open(path)
         if isinstance(file, gzip.GzipFile):
-            packed, agent = file._buffer.raw._fp, self  # what GzipFile reads the file through, also when it seeks back
+            buffer = vars(file)["_buffer"]  # no part of what GzipFile promises
+            packed, agent = buffer.raw._fp, self  # what GzipFile reads the file through, also when it seeks back
             inner = packed.read
 
             def read(size):
@@ -174,7 +175,7 @@ def test_the_configuration_of_a_moment_is_found_without_reading_all_moments():
     """Class 7: verify asked all changes for each event."""
     from veen.overlays.recorder.config import Configuration, History
 
-    class Moments(tuple):
+    class Moments(tuple[tuple[int, Configuration], ...]):
         looked = 0
 
         def __getitem__(self, at):
@@ -207,9 +208,12 @@ def test_an_entry_of_the_journal_above_the_bound_is_recorded_by_its_beginning_an
     program = journalctl(tmp_path, [json.dumps(entry).encode() for entry in entries])
     intake, transactions = Taken(), []
     append = intake.spool.append
-    monkeypatch.setattr(
-        intake.spool, "append", lambda records, **more: transactions.append(1) or append(records, **more)
-    )
+
+    def counted(records, **more):
+        transactions.append(1)
+        return append(records, **more)
+
+    monkeypatch.setattr(intake.spool, "append", counted)
     for _ in range(2):
         adapter = JournaldSource("journal", follow=False, program=program)
         run(adapter.run(intake.sink(adapter)))

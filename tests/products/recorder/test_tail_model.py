@@ -422,7 +422,10 @@ def test_a_table_of_an_earlier_release_is_continued(tmp_path):
     agent.turn()
     agent.end()
     place = Place.parse(agent.position)
+    assert place is not None
     assert place.generation
+    assert agent.position is not None
+    assert agent.table is not None
     agent.position = agent.position.rpartition(":")[0]
     table = json.loads(agent.table)
     table["files"] = [[text.rpartition(":")[0], name, size] for text, name, size, _ in table["files"]]
