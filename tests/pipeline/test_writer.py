@@ -17,15 +17,20 @@ from tests.pipeline.hub_builders import ORDERS, RING, identity_at, register, res
 
 from veen.client.client import Client
 from veen.client.home import Home
+from veen.client.identity.keyring import StreamKeys
+from veen.client.send.sealing import Draft
 from veen.client.verify.pin import HubPin
 from veen.core.hashing import H
+from veen.core.limits import DEFAULT_LIMITS
+from veen.core.objects.msg import Msg
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.log.columns import SENT
 from veen.log.errors import OptionError
 from veen.log.options import HUB, WRITING, WriteOptions
 from veen.spark.sent import complete
 from veen.spark.writer import INPUT, BatchWriter, check_columns, write_rows
-from veen.spark.writing import RowRefused, RowsChanged, WritePlan
+from veen.spark.writing import RowRefused, RowsChanged, WritePlan, _Lane
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -162,6 +167,34 @@ def test_other_partitions_and_other_writes_are_other_messages(world, tmp_path):
         write_rows(plan_of(hub, identity, f"other-{write_id}"), partition, rows_of([b"other"]))
     entries = [entry for entry in log_of(hub, tmp_path) if entry.body == b"other"]
     assert len({entry.msg.client_id for entry in entries}) == len({entry.msg.ciphertext for entry in entries}) == 3
+
+
+def _ciphertext(raw):
+    return Msg.from_bytes(raw).ciphertext
+
+
+def test_a_row_has_another_key_stream_for_everything_that_it_is_bound_to():
+    """With and without a token, and for two readers, the seals of a row have nothing in common."""
+
+    class Session:
+        hub_id, limits = b"h" * 32, DEFAULT_LIMITS
+
+        def label(self, stream_id, epoch):
+            return H(stream_id)
+
+        def profile(self):
+            return next(iter(PRESETS.values()))
+
+    readers = [StreamKeys.create("orders", random=lambda size, n=n: bytes([n]) * size) for n in (1, 2)]
+    readers[1] = replace(readers[0], reader_pk=readers[1].reader_pk, reader_sk=None)
+    sealed = [
+        _ciphertext(_Lane(b"s" * 32, keys, Session(), 0, auth_ref).seal(Draft(body=b"row"), 1).raw)
+        for keys in readers
+        for auth_ref in (None, b"a" * 32, b"b" * 32)
+    ]
+    assert len({ciphertext[:32] for ciphertext in sealed}) == len(sealed)  # the HPKE enc: one key each
+    again = _ciphertext(_Lane(b"s" * 32, readers[0], Session(), 0, None).seal(Draft(body=b"row"), 1).raw)
+    assert again == sealed[0]
 
 
 def test_rows_that_changed_between_two_attempts_are_named(world, tmp_path):

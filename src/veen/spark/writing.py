@@ -41,7 +41,7 @@ from veen.core import cbor
 from veen.core.crypto import hkdf
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 from veen.core.errors import Refusal, VeenError
-from veen.core.hashing import H, u64be
+from veen.core.hashing import H
 from veen.core.objects.captoken import CapToken
 from veen.core.schema_id import schema_id
 from veen.log.errors import OptionError, PipelineError
@@ -143,7 +143,7 @@ class _Lane:
         self._seed, self._auth_ref = seed, auth_ref
         self.key, self.epoch, self.used = SigningKey(seed), epoch, 0
         self.label = session.label(keys.stream_id, epoch)
-        self._ikm = b""
+        self._ikm, self._reader_pk, self._profile_id = b"", keys.reader_pk, session.profile().profile_id()
         self._sealer = Sealer(
             self.key, self.label, keys.reader_pk, session.profile(), limits=session.limits, random=lambda _: self._ikm
         )
@@ -160,8 +160,22 @@ class _Lane:
         return Writer(session, store, None, state, epoch=self.epoch)
 
     def seal(self, draft: Draft, client_seq: int) -> Prepared:
+        """Seal a row with a key that follows from everything it is bound to, so that a retry gives the same message.
+
+        Messages that differ in anything have no key stream in common: a token or another reader changes it.
+        """
         content = cbor.encode([draft.body, draft.schema, draft.parent, draft.expires_at])
-        self._ikm = hkdf.hkdf(self._seed, b"", b"veen/spark-row" + self.label + u64be(client_seq) + H(content), 32)
+        bound = [
+            self._profile_id,
+            self.label,
+            self.key.public,
+            client_seq,
+            0,
+            self._auth_ref,
+            self._reader_pk,
+            H(content),
+        ]
+        self._ikm = hkdf.hkdf(self._seed, b"", b"veen/spark-row.2" + H(cbor.encode(bound)), 32)
         return self._sealer.seal(draft, client_seq=client_seq, prev_ack=0, auth_ref=self._auth_ref)
 
 
