@@ -387,7 +387,7 @@ def result(
     """Fetch rows of a stored result. Order and digest are those of the whole result, whatever the page.
 
     Rows are checked against the digest before they are printed: exit code 1 and no row if they are others. The verdict
-    is about the rows of the page; `veen query verify` checks the digest itself by the log.
+    is about the rows of the page; query verify checks the digest itself by the log.
 
     \b
     veen query result r-… --offset 1000

@@ -225,7 +225,7 @@ def verify(output: Output, to: str, data_dir: str | None, hub_identity: str | No
     """Read every file of TABLES and compare it with its manifest, its rows with the roots of their labels.
 
     Delta and Iceberg tables beside them are compared as well: a file that somebody else has added to one, or removed
-    from it, is named, and `veen table publish` repairs it. With --data-dir the log must have the same roots, and the
+    from it, is named, and table publish repairs it. With --data-dir the log must have the same roots, and the
     verdict says how far behind it the tables are. Exit code 6: tables are damaged or behind; the log has everything.
     Exit code 1: the log has another root than the tables were made under.
 

@@ -315,8 +315,8 @@ def repair(
     """Find written states that other keys than yours may have read, and fold them again.
 
     Earlier releases went on from a state whatever keys it was read with, so entries that were sealed to the first
-    reader stayed left out. STATE is a directory that --out of `veen fold run` has written. States in gold tables are
-    made anew by the next `veen table load --fold NAME`.
+    reader stayed left out. STATE is a directory that --out of fold run has written. States in gold tables are
+    made anew by the next table load --fold NAME.
 
     \b
     veen fold repair ./state --data-dir ./hub
