@@ -77,7 +77,7 @@ GROUPS: Final[Mapping[str, Group]] = {
     "verify": Group(
         ("storage/rules", "verify/entry", "verify/rules", "verify/label", "verify/seals"),
         ("storage/test_fsck.py", "storage/test_retention.py", "storage/test_anchors.py"),
-        without=("crashed_directories", "meanwhile", "at_every_moment", "any_crash"),
+        without=("meanwhile", "at_every_moment", "any_crash"),
     ),
 }
 

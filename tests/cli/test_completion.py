@@ -30,7 +30,7 @@ def complete(cli, line):
 
 def test_commands_options_and_values_complete(cli):
     assert complete(cli, "veen con") == ["config", "connect", "console", "contacts", "context"]
-    assert complete(cli, "veen hub key r") == ["rotate"]
+    assert complete(cli, "veen hub key r") == ["repair", "rotate"]
     assert "--data-dir" in complete(cli, "veen hub start --d")
     assert complete(cli, "veen version -o nd") == ["ndjson"]
     assert complete(cli, "veen explain E.LOCAL.KEYST") == ["E.LOCAL.KEYSTORE"]

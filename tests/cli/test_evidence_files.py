@@ -9,6 +9,10 @@ from tests.cli.test_receipt import flip
 from tests.evidence_builders import OLD, STRANGER, World, resealed
 
 from veen.cli.shared.output import Exit
+from veen.query import canonical
+from veen.query.descriptor import normalise
+from veen.query.digest import EvidenceHash, RowsHash
+from veen.query.store import ResultStore
 
 SECRET = "the valve is open"
 
@@ -98,16 +102,23 @@ def test_times_choose_entries(talk, stream, tmp_path):
 def test_the_entries_behind_a_query_result_are_chosen(talk, stream, tmp_path):
     """The store of results keeps which entries were verified; those of other streams stay out."""
     label = talk.entries(stream)[0]["label"]
-    result = tmp_path / "queries" / "results" / "r1"
-    result.mkdir(parents=True)
-    (result / "query").write_text("q1")
-    digest = {
-        "query_id": "q1", "result_id": "r1", "version": 1, "row_count": 2, "evidence_policy": {"mode": "full"},
-        "rows_hash": "", "evidence_hash": "", "coverage_hash": "", "executed_at": "", "hub_id": "",
-    }  # fmt: skip
-    (result / "final.json").write_text(json.dumps({"digest": digest, "state": "completed"}, separators=(",", ":")))
     rows = [{"label": label, "stream_seq": 1}, {"label": label, "stream_seq": 4}, {"label": "ab" * 32, "stream_seq": 9}]
-    (result / "evidence.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = normalise(
+        {"scope": [stream], "projection": ["*"], "query_id": "q1", "evidence": {"mode": "full"}}
+    ).descriptor
+    store, evidence = ResultStore(tmp_path / "queries"), EvidenceHash(asked, "r1")
+    store.submit(asked, "r1")
+    with store.start("r1") as writer:
+        for row in map(canonical.encode, rows):
+            writer.verified(row)
+            evidence.add(row)
+    digest = {
+        "query_id": "q1", "result_id": "r1", "version": 1, "row_count": 0, "evidence_policy": {"mode": "full"},
+        "rows_hash": RowsHash().hexdigest(), "evidence_hash": evidence.hexdigest(), "coverage_hash": "",
+        "executed_at": "", "hub_id": "",
+    }  # fmt: skip
+    final = {"digest": digest, "state": "completed"}
+    (tmp_path / "queries" / "results" / "r1" / "final.json").write_bytes(canonical.encode(final))
     options = ("--query", "r1", "--store", tmp_path / "queries")
     exported = talk.json("evidence", "export", stream, *options, "--out", tmp_path / "e")
     assert exported["logs"][0]["ranges"] == ["1..1", "4..4"]

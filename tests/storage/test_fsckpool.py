@@ -108,7 +108,7 @@ def test_the_report_is_the_same_for_any_number_of_processes(steps, closed):
     alone, many = verify_data(world.fs), verify_data(world.fs, jobs=3)
     assert many == alone
     assert alone.ok == (not any(step in (forge, misuse) for step in steps.values()))
-    assert alone.counts["signatures"] > 60
+    assert alone.counts["signatures"] > 40
 
 
 def test_the_first_bad_byte_is_the_same_too():
