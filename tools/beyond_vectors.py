@@ -31,6 +31,7 @@ from veen.client.portable.set_files import Listed, Manifest
 from veen.client.send.captokens import Grant, HeldToken
 from veen.client.verify.label_state import LabelState, Pending
 from veen.core import cbor
+from veen.core.copies import CopiedEvent
 from veen.core.crypto import ed25519, x25519
 from veen.core.evidence_file import EntryEvidence, EvidenceFile, LogEvidence, OutsideProof, Plaintext, RunEvidence
 from veen.core.hashing import H, Ht, u64be
@@ -553,6 +554,12 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("key_enrolment", Enrolment.issue(invite, old.stream_id, alice)),
         ("key_shredding", KeyShred.issue(owner, old.stream_id, 0, reason="asked for")),
         ("author_card", AuthorCard(card=alice)),
+        (
+            "copied_event",
+            CopiedEvent(
+                origin_hub_id=H(b"hub"), origin_hub_ts=NOW, schema=H(b"example.v1"), body=b"body", via=(H(b"other"),)
+            ),
+        ),
         ("announced_generation", announced),
         ("open_invitation", opened),
         ("shredded_generation", shredded),
