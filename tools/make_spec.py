@@ -212,11 +212,11 @@ MEANINGS: Final = {
         'Ht("veen/keys-shred", CBOR of the map without `sig`).'
     ),
     "veen.mirror.copy.v1": (
-        "Body of a copy that a bridge made of an event of another hub (D-187, D-193). `parent_id` of the message is the "
-        "msg_id of the original, `schema` and `body` are its own, `origin_hub_id` and `origin_hub_ts` are the hub that "
-        "ordered it and the time there, `via` are further hubs that it passed. `origin_ts` is the greatest hub_ts of its "
-        "label there, where that is greater. Readers get the event of the original; folds believe the times of a "
-        "registered bridge."
+        "Body of a copy that a bridge made of an event of another hub (D-187, D-193). `parent_id` of the message is "
+        "the msg_id of the original, `schema` and `body` are its own, `origin_hub_id` and `origin_hub_ts` are the hub "
+        "that ordered it and the time there, `via` are further hubs that it passed. `origin_ts` is the greatest hub_ts "
+        "of its label there, where that is greater. Readers get the event of the original; folds believe the times "
+        "of a registered bridge."
     ),
     "author card": "Body of veen.card.v1: the author of the message is the identity on the card.",
     "announced generation": "A generation and where it was announced. Part of a key state.",
