@@ -67,7 +67,6 @@ LINES = {
     "inbox": "",
     "invite": "orders --for bob --out {dir}/bob.veen-invite",
     "audit copy": "",
-    "keys bind": "orders",
     "keys check": "orders",
     "keys list": "orders",
     "keys rotate": "orders",
@@ -201,6 +200,7 @@ LINES = {
 # They take the options of a hub for its pin and its files, and ask nobody.
 OFFLINE = {
     *("checkpoint verify", "config show", "equivocation show", "label derive", "proof verify", "receipt verify"),
+    "keys bind",  # asks no hub: it writes down the pinned one
     "context add",  # asks for a key on a terminal only: below
     *("pending send", "pending drop"),  # ask nothing while no message waits: tests/cli/test_pending.py
     "recorder agent",  # waits for its hub, whatever that answers: tests/products/recorder/test_agent.py
