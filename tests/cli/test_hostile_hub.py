@@ -66,7 +66,6 @@ LINES = {
     "contacts announce": "orders",
     "inbox": "",
     "invite": "orders --for bob --out {dir}/bob.veen-invite",
-    "audit copy": "",
     "keys check": "orders",
     "keys list": "orders",
     "keys rotate": "orders",
@@ -200,6 +199,7 @@ LINES = {
 # They take the options of a hub for its pin and its files, and ask nobody.
 OFFLINE = {
     *("checkpoint verify", "config show", "equivocation show", "label derive", "proof verify", "receipt verify"),
+    "audit copy",  # asks only for a copy that is there: tests/cli/test_audit_beside_hub.py
     "keys bind",  # asks no hub: it writes down the pinned one
     "context add",  # asks for a key on a terminal only: below
     *("pending send", "pending drop"),  # ask nothing while no message waits: tests/cli/test_pending.py
