@@ -6,12 +6,14 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 from tests.cli.hubprocess import running
+from tests.client.builders import seeded
 from tests.client.hubs import QUICK, person
 from tests.pipeline.hub_builders import ORDERS, RING, identity_at, register, restarted, settings
 
@@ -185,15 +187,16 @@ def test_a_row_has_another_key_stream_for_everything_that_it_is_bound_to():
         def profile(self):
             return next(iter(PRESETS.values()))
 
-    readers = [StreamKeys.create("orders", random=lambda size, n=n: bytes([n]) * size) for n in (1, 2)]
+    readers = [StreamKeys.create("orders", random=seeded(name)) for name in ("one", "other")]
+    session: Any = Session()
     readers[1] = replace(readers[0], reader_pk=readers[1].reader_pk, reader_sk=None)
     sealed = [
-        _ciphertext(_Lane(b"s" * 32, keys, Session(), 0, auth_ref).seal(Draft(body=b"row"), 1).raw)
+        _ciphertext(_Lane(b"s" * 32, keys, session, 0, auth_ref).seal(Draft(body=b"row"), 1).raw)
         for keys in readers
         for auth_ref in (None, b"a" * 32, b"b" * 32)
     ]
     assert len({ciphertext[:32] for ciphertext in sealed}) == len(sealed)  # the HPKE enc: one key each
-    again = _ciphertext(_Lane(b"s" * 32, readers[0], Session(), 0, None).seal(Draft(body=b"row"), 1).raw)
+    again = _ciphertext(_Lane(b"s" * 32, readers[0], session, 0, None).seal(Draft(body=b"row"), 1).raw)
     assert again == sealed[0]
 
 
