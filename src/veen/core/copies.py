@@ -21,7 +21,7 @@ MAX_VIA: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where an event that was copied comes from. The sender of the copy states it; only a bridge is believed."""
+    """The origin of a copied event. The sender of the copy states it; only a registered bridge is believed."""
 
     hub_id: bytes
     msg_id: bytes

@@ -41,7 +41,7 @@ class Because(StrEnum):
 
 
 class StatedBy(StrEnum):
-    """Who states the head of a log, from the weakest to the strongest."""
+    """The source of a stated head, from the weakest to the strongest."""
 
     NOBODY = "nobody"
     OWN_FILES = "its own files"  # journal, checkpoints and receipts of the directory; nobody outside confirmed it

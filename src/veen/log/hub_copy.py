@@ -209,7 +209,7 @@ class _ChunkWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCheck:
-    """What a copy of a hub has, and what it lacks."""
+    """The entries that a copy of a hub has, and those that it lacks."""
 
     directory: str
     holes: dict[bytes, tuple[Span, ...]]  # entries that are in no file, and that the hub did not erase

@@ -110,8 +110,9 @@ def _unread(coverage: Json) -> Iterator[Reason]:
 def page_verdict(digest: ResultDigest, offset: int, limit: int, rows: int) -> Verdict:
     """Return the verdict over a page whose rows were checked against the digest.
 
-    It covers the rows that were asked for, and not whether the digest is true: the log shows that (`check_result`).
+    It covers the rows that were asked for, and not whether the digest is true: the log shows that (`check_result`). No
+    signature was checked, so the store or the service itself states how many rows there are.
     """
     expected = max(0, min(limit, digest.row_count - offset))
     log = f"rows {offset} to {offset + expected} of result {digest.result_id}"
-    return Verdict.of([Coverage(log=log, read=rows, head=expected, stated_by=StatedBy.FILE, identity=None)])
+    return Verdict.of([Coverage(log=log, read=rows, head=expected, stated_by=StatedBy.OWN_FILES, identity=None)])

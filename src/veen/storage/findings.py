@@ -45,7 +45,7 @@ class LogFinding:
 
     @property
     def is_evidence(self) -> bool:
-        """Whether the log itself is bad, and not only a file that follows from it, or a policy that asks for more."""
+        """True if the log itself is bad, and not only a derived file, or a policy that asks for more."""
         return self.severity == "error" and self.code not in ("rebuildable", "policy")
 
     def __str__(self) -> str:

@@ -362,7 +362,7 @@ class _Listing:
 
     @property
     def sealed_ends(self) -> dict[bytes, int]:
-        """Where the files of each label end that grow no more: what the journal has before that is in them."""
+        """Return where the finished files of each label end: they hold what the journal has before that."""
         ends = {label: max((file.end_seq for file in files), default=0) for label, files in self.files.items()}
         return {label: max(ends.get(label, 0), self.left_out.get(label, 0)) for label in ends | self.left_out}
 

@@ -34,7 +34,7 @@ _SHOWN: Final = 3  # paths that a reason names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheck:
-    """What was read, and the verdict over it."""
+    """The entries that were read, and the verdict over them."""
 
     verdict: Verdict
     version: int = 0
@@ -45,7 +45,7 @@ class TableCheck:
 
 @dataclass(slots=True)
 class _Reading:
-    """What was found so far. Owned by `verify`."""
+    """The findings so far. Owned by `verify`."""
 
     reasons: list[Reason] = field(default_factory=list)
     files: int = 0

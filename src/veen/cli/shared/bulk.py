@@ -123,7 +123,7 @@ def fetched_copy(session: CliSession, output: "Output", streams: Collection[byte
 
 
 def copies_of(session: CliSession) -> Path:
-    """Where copies of hubs are kept."""
+    """Return the directory that copies of hubs are in."""
     return session.user_home.data / "copies"
 
 

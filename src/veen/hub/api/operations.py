@@ -68,7 +68,7 @@ class Api:
         self._closing.append(closing)
 
     def on_finish(self, finishing: Callable[[], Awaitable[None]]) -> None:
-        """What goes on without its caller and must end before the sequencer closes."""
+        """Tasks that go on without their caller and must end before the sequencer closes."""
         self._finishing.append(finishing)
 
     async def finish(self) -> None:

@@ -29,13 +29,13 @@ def is_bundle_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderBounds:
-    """How much a folder may hold that others fill."""
+    """Bounds of a folder that others fill."""
 
     files: int
     size: int  # bytes
 
     def has_room(self, folder: Path, size: int) -> bool:
-        """Whether another bundle of `size` bytes fits into a folder."""
+        """Return True if another bundle of `size` bytes fits into a folder."""
         sizes = [path.lstat().st_size for path in folder.iterdir() if is_bundle_name(path.name)]
         return len(sizes) < self.files and sum(sizes) + size <= self.size
 
@@ -100,7 +100,7 @@ def copy_bundle(source: Path, folder: Path, bounds: FolderBounds | None = None) 
 
 
 def _exists(path: Path) -> bool:
-    """Whether a name is taken, also by a link that leads nowhere."""
+    """Return True if a name is taken, also by a link that leads nowhere."""
     return os.path.lexists(path)
 
 
@@ -113,7 +113,7 @@ def _digest_of(file: IO[bytes]) -> bytes:
 
 
 def _has_bytes_of(one: Path, other: Path) -> bool:
-    """Whether two files are regular ones with the same bytes; links are not followed."""
+    """Return True if two files are regular files with the same bytes; links are not followed."""
     try:
         with (
             os.fdopen(os.open(one, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as left,

@@ -53,7 +53,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOutcome:
-    """What became of one file: imported, already imported, resumed, waiting or rejected."""
+    """The outcome for one file: imported, already imported, resumed, waiting or rejected."""
 
     name: str
     result: str
@@ -103,7 +103,7 @@ class Importer:
         return outcomes
 
     def progress(self) -> "list[ChainProgress]":
-        """How far each chain is imported, and how far the bundles that wait reach."""
+        """Return the last imported bundle of each chain, and the last one that waits."""
         reached = {key: head.seq for key, head in self._chains().items()}
         stated, waiting = dict(reached), Counter[tuple[bytes, bytes]]()
         for name in self._files.bundles(WAITING):
@@ -124,7 +124,7 @@ class Importer:
         ]
 
     def _is_next(self, name: str) -> bool:
-        """Whether a bundle that waits may be the next one of its chain: only its header is read, and once."""
+        """Return True if a waiting bundle may be the next one of its chain; only its header is read, and once."""
         header = self._header(name)
         if header is None:
             return True  # it says itself why not, when it is verified
@@ -217,7 +217,7 @@ class Importer:
         )
 
     def _is_imported(self, path: Path) -> bool:
-        """Whether the very bytes of a file were imported before."""
+        """Return True if a file with the same bytes was imported before."""
         size, digest = path.stat().st_size, b""
         for name in self._files.bundles(IMPORTED):
             other = self._files.path(IMPORTED, name)

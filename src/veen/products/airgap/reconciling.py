@@ -480,7 +480,7 @@ class BridgeReport:
 
     @property
     def verdict(self) -> Verdict:
-        """What the report comes to; `clean` means that it is good."""
+        """The verdict of the report; `clean` means that it is good."""
         return Verdict.from_json(self.data["verdict"])
 
     @property

@@ -29,7 +29,7 @@ _FORM: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What one run copied; `left_out` of them had been left out by an earlier version."""
+    """The events that one run copied; `left_out` of them had been left out by an earlier version."""
 
     copied: int
     left_out: int = 0

@@ -167,7 +167,7 @@ def root_at(uri: str, view: LogView, label: bytes, seq: int, identity: HubIdenti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zones:
-    """Where both zones are."""
+    """The places of both zones."""
 
     offline: str
     online: str | None
@@ -253,7 +253,7 @@ def _read_logs(
     identity: str | None,
     heads: Mapping[bytes, tuple[int, bytes]] | None = None,
 ) -> Iterator[SideLabel]:
-    """What was read of the labels of a prefix; the head is the one that the directory itself states."""
+    """Return the coverage of the labels of a prefix; the directory itself states the heads."""
     for label_range in prefix.labels:
         receipt = label_range.head_receipt
         root = receipt.mmr_root if receipt is not None else b""

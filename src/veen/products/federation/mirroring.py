@@ -458,7 +458,7 @@ class _GapRun:
 
 @dataclass(slots=True)
 class _Copied:
-    """What is in the target behind the progress of an earlier run."""
+    """Read the copies in the target that came after the progress of an earlier run."""
 
     originals: set[bytes] = field(
         default_factory=set

@@ -166,7 +166,7 @@ class _Side:
             self.first_lost = seq
 
     def _of_chunk(self, ref: ChunkRef) -> Iterator[Receipt]:
-        """What cannot be read is left out: the audit of its directory says why."""
+        """Leave out what cannot be read: the audit of its directory says why."""
         seq = ref.start_seq
         try:
             if ref.kind in ("receipts", "heads"):

@@ -216,7 +216,7 @@ class _Audit:
     def _compared(
         self, labels: Mapping[bytes, LabelPin], stated: Mapping[StatedBy, Mapping[bytes, int]]
     ) -> tuple[Coverage, ...]:
-        """How far each label was read, and how far it goes by its own files or by others."""
+        """Return for each label the position that was read and the head, by its own files or by others."""
         options = self._options
         key = options.pin.to_text() if options.pin else None
         if key is None and options.identity is not None:

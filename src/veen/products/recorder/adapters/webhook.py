@@ -40,7 +40,7 @@ _MAX_BATCH: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What all events of a request share."""
+    """The values that all events of a request share."""
 
     now: int
     digest: Callable[[bytes], str]
