@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from tests import scheduling
 from tests.examples import QUICK
 
@@ -67,6 +67,10 @@ settings.register_profile("default", deadline=None, derandomize=True, max_exampl
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=QUICK)  # make check
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=100, print_blob=True)
 settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=2000)
+# tests/mutants: a failure is all that is asked for, not the smallest example of it.
+settings.register_profile(
+    "unshrunk", deadline=None, derandomize=True, max_examples=50, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 # mutmut runs the tests several times in one process, on new instances of the test classes, and needs stable verdicts.
 settings.register_profile(
     "mutation", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.differing_executors]
