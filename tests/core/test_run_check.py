@@ -22,6 +22,7 @@ from veen.core.run_check import (
     RunSummary,
     check_pair,
     check_signatures,
+    signature_jobs,
     warning_of,
 )
 from veen.core.tree.mmr import Mmr
@@ -159,6 +160,35 @@ def test_forgetting_an_author_opens_the_range_no_wider_than_its_numbers():
     assert authors.see(b"d", 6, 4, 0) == [Fault(Rule.CLIENT_SEQ, 6, 1, 4)]
 
 
+def test_a_forgotten_author_widens_the_range_by_what_was_unseen_since():
+    """Nobody showed the first entry, which may have been anybody's; the numbers of the author before it are known."""
+    authors, _ = summarized([None, (b"a", 1, 0), (b"b", 1, 0), (b"c", 1, 0)], limit=2)
+    assert authors.see(b"d", 5, 2, 0) == []
+    assert authors.see(b"e", 6, 3, 0) == [Fault(Rule.CLIENT_SEQ, 6, 1, 3)]
+
+
+def test_the_greatest_number_that_was_forgotten_counts():
+    authors, _ = summarized([*((b"a", number, 0) for number in (1, 2, 3)), (b"b", 1, 0), (b"c", 1, 0)], limit=1)
+    assert authors.see(b"d", 6, 4, 0) == []
+    assert authors.see(b"e", 7, 6, 0) == [Fault(Rule.CLIENT_SEQ, 7, 1, 6)]
+
+
+def test_a_run_that_follows_is_compared_with_the_authors_that_are_looked_up():
+    cursors = {b"a": (4, 2)}
+    for client_seq, follows in ((5, True), (4, False), (6, False)):
+        part, _ = summarized([(b"a", client_seq, 2)], 9, is_anchored=False)
+        assert Authors(lookup=cursors.get).is_followed_by(part) == follows
+        assert (Authors(lookup=cursors.get).merge(part) == []) == follows
+
+
+def test_authors_of_a_summary_are_those_that_it_has():
+    authors, _ = summarized([None, (b"a", 1, 0)], is_anchored=False)
+    for is_anchored in (True, False):
+        again = Authors.of(authors.spans, authors.unseen, is_anchored=is_anchored)
+        assert value(again) == (authors.spans, 1, is_anchored)
+    assert value(RunSummary(2, authors.spans, 1).span()) == value(authors)
+
+
 def test_an_author_that_was_met_again_is_not_the_one_to_forget():
     authors, _ = summarized([(b"a", 1, 0), (b"b", 1, 0), (b"a", 2, 0), (b"c", 1, 0)], limit=2)
     assert set(authors.spans) == {b"a", b"c"}
@@ -177,7 +207,7 @@ def test_authors_from_before_the_run_are_looked_up_once():
 
 
 def test_a_run_that_knows_its_beginning_cannot_follow_another():
-    with pytest.raises(ValueError, match="unknown authors open"):
+    with pytest.raises(ValueError, match=r"^only a run that leaves unknown authors open can follow another one$"):
         Authors().merge(Authors())
 
 
@@ -326,6 +356,12 @@ def test_an_author_from_before_the_run_has_numbered_no_more_than_was_there(clien
     messages = (*MESSAGES[:3], message(CAROL, client_seq, 3))
     pair = Pair(messages[3], list(receipts_of(messages))[3])
     assert faults_of([pair], 4) == ([] if good else [Fault(Rule.CLIENT_SEQ, 4, 1, client_seq)])
+
+
+def test_the_clock_may_begin_with_zero():
+    check = RunCheck(LABEL, Mmr())
+    assert (check.last_ts, check.unread) == (0, 0)
+    assert check.check_time(0) == []
 
 
 def test_an_erased_entry_has_no_root_to_compare():
@@ -546,6 +582,15 @@ def test_the_first_of_several_unread_entries_is_named():
     assert check.finish() == []
 
 
+def test_the_time_is_compared_where_the_roots_end():
+    check = RunCheck(LABEL, Mmr(), last_ts=START)
+    check.append_unread((sha256(b"false").digest(),), None)
+    assert step(check, Read(b"a", 1, 0, leaf_of(2), START - 1, ROOTS[2])) == [
+        Fault(Rule.TIME, 2, START, START - 1),
+        Fault(Rule.UNREAD, 2, actual=1),
+    ]
+
+
 def test_nothing_is_lost_by_skipping_nothing():
     check = RunCheck(LABEL, Mmr())
     check.skip(0)
@@ -562,6 +607,7 @@ def test_of_a_tree_only_the_size_may_be_known():
         Fault(Rule.CLIENT_SEQ, 4, 1, 5),
     ]
     assert (check.size, check.is_followed, check.authors.unseen) == (4, False, 3)
+    assert check.tree.size == 0
 
 
 # --- signatures ----------------------------------------------------------------------------------------------------
@@ -584,6 +630,21 @@ def test_good_signatures_have_no_fault_and_name_the_key(identity):
     signers = [HUB.public if identity else None] * 6
     assert signature_faults(pairs, identity) == ([], signers)
     assert signature_faults([], identity) == ([], [])
+
+
+def test_good_signatures_are_verified_by_one_call(monkeypatch):
+    monkeypatch.delattr("veen.core.run_check.ed25519.verify")
+    assert signature_faults(PAIRS, FIRST) == ([], [HUB.public] * 6)
+
+
+def test_the_jobs_of_an_entry_are_both_signatures_by_the_newest_key():
+    msg, receipt = MESSAGES[2], PAIRS[2].receipt
+    author = msg.sig + msg.signing_digest() + ALICE.public
+    hub = receipt.hub_sig + receipt.signing_digest()
+    assert signature_jobs(msg, receipt, None) == (author, None)
+    assert signature_jobs(msg, receipt, FIRST) == (author + hub + HUB.public, HUB.public)
+    assert signature_jobs(None, receipt, ROTATED) == (hub + NEXT.public, NEXT.public)
+    assert signature_jobs(None, receipt, HubIdentity.first(HUB.public, valid_from=receipt.hub_ts + 1)) == (b"", None)
 
 
 def test_a_message_that_its_author_did_not_sign():

@@ -103,7 +103,7 @@ class Authors:
         self._limit, self._lookup, self.is_anchored = limit, lookup, is_anchored
 
     @classmethod
-    def of(cls, spans: Mapping[bytes, AuthorSpan], unseen: int = 0, *, is_anchored: bool = False) -> "Authors":
+    def of(cls, spans: Mapping[bytes, AuthorSpan], unseen: int, *, is_anchored: bool = False) -> "Authors":
         """Return the authors of a run from its summary."""
         authors = cls(unseen, is_anchored=is_anchored)
         authors._spans.update(spans)
@@ -138,7 +138,7 @@ class Authors:
         """Yield the authors of a run that follows, counted from the beginning of this one."""
         if other.is_anchored:
             raise ValueError("only a run that leaves unknown authors open can follow another one")
-        for author, span in sorted(other.spans.items(), key=lambda item: item[1].seq):
+        for author, span in other.spans.items():
             first, last = self.unseen + span.first_unseen, self.unseen + span.last_unseen
             yield author, span._replace(first_unseen=first, last_unseen=last)
 
@@ -366,11 +366,11 @@ def check_signatures(
 
     The pairs may be of many labels and in any order. Without an identity only authors are checked.
     """
-    jobs = [signature_jobs(*pair, identity) for pair in pairs]
-    verdicts = iter(ed25519.verify_many(b"".join(work for work, _ in jobs)))
+    jobs = [(*pair, *signature_jobs(*pair, identity)) for pair in pairs]
+    verdicts = iter(ed25519.verify_many(b"".join(work for _, _, work, _ in jobs)))
     unsigned: list[list[Fault]] = []
     signers: list[bytes | None] = []
-    for (msg, receipt), (_, hub_pk) in zip(pairs, jobs, strict=True):
+    for msg, receipt, _, hub_pk in jobs:
         faults = []
         if msg is not None and not next(verdicts):
             faults.append(Fault(Rule.AUTHOR_SIG, receipt.stream_seq))
