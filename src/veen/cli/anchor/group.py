@@ -105,6 +105,10 @@ def publish(
     _tell(output, _recorded(session, checkpoint, backend, anchor_ref), out)
 
 
+# 001 products §3.5 and §4.9 call it `veen hub anchor`.
+hub_anchor = click.Command("anchor", callback=publish.callback, params=list(publish.params), help=publish.help)
+
+
 def _published(backend: "AnchorBackend", checkpoint: "Checkpoint") -> bytes:
     from veen.storage.anchors import NONCE_BYTES, AnchorError
 
