@@ -197,9 +197,9 @@ def federated(
 ) -> None:
     """Check two running hubs: whose identity is whose, attest and copy in both directions, folds over copies.
 
-    Writes small messages under keys of its own; both hubs must admit clients without capabilities. Without --hub two
-    hubs are started for it, as processes, and removed again; then a replica is tried as well, which would copy the
-    whole of a hub of yours.
+    Writes small messages under keys of its own; both hubs must admit clients without capabilities. Without a hub on
+    the command line two hubs are started for it, as processes, and removed again; then a replica is tried as well,
+    which would copy the whole of a hub of yours.
 
     \b
     veen selftest federated
@@ -208,7 +208,9 @@ def federated(
     from veen.client.verify.pin import HubPin
     from veen.selftest.world import HubAt
 
-    hub = _chosen_hub(session)
+    # A default context, which nobody named here, is the first of two hubs only if there is a second one.
+    is_alone = peer_hub is None and peer_pin is None and session.settings.is_implied("hub")
+    hub = None if is_alone else _chosen_hub(session)
     if (hub is None) != (peer_hub is None) or (peer_hub is None) != (peer_pin is None):
         raise click.UsageError("give both hubs, --hub and --peer-hub with --peer-pin, or none")
     peer = None
