@@ -105,8 +105,8 @@ def publish(
     _tell(output, _recorded(session, checkpoint, backend, anchor_ref), out)
 
 
-# 001 products §3.5 and §4.9 call it `veen hub anchor`.
-hub_anchor = click.Command("anchor", callback=publish.callback, params=list(publish.params), help=publish.help)
+# The spelling of 001 products §3.5.
+hub_anchor = click.Command("anchor", params=list(publish.params), callback=publish.callback, help=publish.help)
 
 
 def _published(backend: "AnchorBackend", checkpoint: "Checkpoint") -> bytes:

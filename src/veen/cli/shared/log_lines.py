@@ -122,6 +122,6 @@ class LogLines(io.TextIOBase):
             return {name: value.get(name, fields[name]) for name in _ALWAYS} | value
         if {"code", "message", "exit"} <= value.keys():  # how a command ended
             return fields | {"level": "error"} | value
-        if value.keys() <= {"notice", "summary", "of"}:
+        if "notice" in value or value.keys() == {"summary", "of"}:
             return fields | value
         return fields | {"record": value}
