@@ -81,6 +81,7 @@ class ServiceSettings:
     keys: Keys
     engine: Engine = "python"
     identity: HubIdentity | None = None  # the hub's, where it is pinned
+    subject_id: str = "service:query"  # who answers for executions: the subject of query.result (QRY-17)
     authors: frozenset[bytes] = frozenset()  # earlier client keys of the service: records by others count for nothing
     spark: "SparkSession | None" = None
     workers: int = 4  # executions at a time; of one principal, one fewer
@@ -377,7 +378,7 @@ class QueryService:
             if digest is None:
                 digest = await self._answered(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
-            await self._record_digest(request, digest)
+            await self._record_digest(digest)
             self._store.complete_prepared(result_id)
             self._ended_with(result_id, "completed")
             line(_log, "execute", "completed", result_id=result_id, rows=digest.row_count)
@@ -440,14 +441,14 @@ class QueryService:
         self._store.prepare(result_id, outcome.digest, outcome.coverage)
         return outcome.digest
 
-    async def _record_digest(self, request: RecordedRequest, digest: ResultDigest) -> None:
+    async def _record_digest(self, digest: ResultDigest) -> None:
         if (recorded := self._history.digests.get(digest.result_id)) is not None:  # before a crash
             if recorded != digest:
                 raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
         draft = result_event(
             digest,
-            subject_id=request.subject_id,
+            subject_id=self._settings.subject_id,
             principal_id=self._client.client_id,
             answered_at=self._settings.now(),
             origin=_ORIGIN,
