@@ -151,7 +151,13 @@ class RealmFold(Compact[RealmRecords, RealmState]):
             emitters = sorted(self._emitters)
         return [self._realm_id, emitters, list(self._streams)]
 
-    def _may_emit(self, stream_id: bytes, client_id: bytes) -> bool:
+    @property
+    def admin_streams(self) -> AdminStreams:
+        """The streams on which the realm is administered."""
+        return self._streams
+
+    def may_emit(self, stream_id: bytes, client_id: bytes) -> bool:
+        """Return True if the records of this client key count on the stream."""
         if self._emitters is None:
             return True
         named = self._emitters.get(stream_id, ()) if isinstance(self._emitters, Mapping) else self._emitters
@@ -162,7 +168,7 @@ class RealmFold(Compact[RealmRecords, RealmState]):
 
     def add(self, into: RealmRecords, event: Typed[Any]) -> None:
         e, body = event
-        if not self._may_emit(e.stream_id, e.client_id):
+        if not self.may_emit(e.stream_id, e.client_id):
             raise Violation("REALM.EMITTER", "this client may not speak for the realm")
         on = self._streams.fed_admin if isinstance(body, AuthorityRecord) else self._streams.revocation
         if e.stream_id != on:

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused
+from veen.client.read.kept import ErasedRange, is_pruned, kept_entries
 from veen.client.read.reading import Entry
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
@@ -145,7 +146,7 @@ async def _entries(
                 seq = entry.seq + 1
             return
         except HubRefused as exc:
-            if not _is_pruned(exc):
+            if not is_pruned(exc):
                 if is_not_found(exc):
                     return  # the label has no entries, or none from here on
                 raise
@@ -154,14 +155,10 @@ async def _entries(
             proven = await source.proof(stream, seq, epoch=epoch)
             yield _SourceEntry(proven.receipt, None)
         except HubRefused as exc:
-            if not _is_pruned(exc):
+            if not is_pruned(exc):
                 raise
             yield _Erased(seq)
         seq += 1
-
-
-def _is_pruned(error: HubRefused) -> bool:
-    return is_not_found(error) and error.detail.get("reason") == "pruned"
 
 
 def without_keys(source: Client, name: str) -> str:
@@ -290,8 +287,8 @@ async def _attested(
 
 async def _stream_entries(client: Client, stream: str | bytes) -> AsyncIterator[Entry]:
     """Every entry of a stream that can still be read, label by label."""
-    for epoch, _ in await _labels(client, stream):
-        async for item in _readable(client, stream, epoch, 1):
+    for epoch, label in await _labels(client, stream):
+        async for item in _readable(client, stream, epoch, label, 1):
             if isinstance(item, _SourceEntry) and item.entry is not None:
                 yield item.entry
 
@@ -378,7 +375,7 @@ async def copy_stream(
         gap = _GapRun(source.hub_id, label, outbox, report, now)
         first = reached.get(label, 0) + 1
         if copied.is_cut and first == 1:
-            first = await _first_copied(source, source_stream, epoch, copied)
+            first = await _first_copied(source, source_stream, epoch, label, copied)
             report.existed += first - 1
         async for item in _entries(source, source_stream, epoch, first, opened=True):
             seq = item.seq if isinstance(item, _Erased) else item.receipt.stream_seq
@@ -480,7 +477,7 @@ async def _copied(
     for epoch, label in await _labels(target, stream):
         first = 1 if progress is None else progress.target.get(label, 0) + 1
         copied.upto[label] = first - 1
-        async for item in _readable(target, stream, epoch, first):
+        async for item in _readable(target, stream, epoch, label, first):
             if isinstance(item, _Erased):
                 copied.is_cut = copied.is_cut or progress is None
                 continue
@@ -503,62 +500,23 @@ async def _copied(
     return copied
 
 
-async def _first_copied(source: Client, stream: str | bytes, epoch: int, copied: _Copied) -> int:
+async def _first_copied(source: Client, stream: str | bytes, epoch: int, label: bytes, copied: _Copied) -> int:
     """Return the position of the first entry whose copy is still in the target; 1 if none of this label is.
 
     Copies are made in the order of the source, so all before it were copied and have been erased since.
     """
-    async for item in _readable(source, stream, epoch, 1):
+    async for item in _readable(source, stream, epoch, label, 1):
         if not isinstance(item, _Erased) and item.receipt.leaf_hash in copied.originals:
             return item.receipt.stream_seq
     return 1
 
 
 async def _readable(
-    client: Client, stream: str | bytes, epoch: int, first: int
+    client: Client, stream: str | bytes, epoch: int, label: bytes, first: int
 ) -> AsyncIterator[_SourceEntry | _Erased]:
     """The entries of one label from `first` on that can still be read; a run that was erased is one `_Erased`."""
-    seq = first
-    while True:
-        try:
-            async for entry in client.read(stream, epoch=epoch, from_seq=seq):
-                yield _SourceEntry(entry.receipt, entry)
-                seq = entry.seq + 1
-            return
-        except HubRefused as exc:
-            if not _is_pruned(exc):
-                if is_not_found(exc):
-                    return
-                raise
-        yield _Erased(seq)
-        seq = await _behind_erased(client, stream, epoch, seq)
-
-
-async def _behind_erased(client: Client, stream: str | bytes, epoch: int, erased: int) -> int:
-    """Return the first position behind an erased one that can be read, in O(log n) questions: runs are erased."""
-    size = (await client.checkpoint(stream, epoch=epoch)).upto_seq
-    step, low = 1, erased  # `low` is erased
-    while low + step <= size and await _is_erased(client, stream, epoch, low + step):
-        low, step = low + step, step * 2
-    high = min(low + step, size + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if middle <= size and await _is_erased(client, stream, epoch, middle):
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-async def _is_erased(client: Client, stream: str | bytes, epoch: int, seq: int) -> bool:
-    try:
-        async for _ in client.read(stream, epoch=epoch, from_seq=seq, to_seq=seq, open=False):
-            return False
-    except HubRefused as exc:
-        if not _is_pruned(exc):
-            raise
-        return True
-    return False
+    async for item in kept_entries(client, stream, epoch, label, first):
+        yield _Erased(item.first) if isinstance(item, ErasedRange) else _SourceEntry(item.receipt, item)
 
 
 # --- check -------------------------------------------------------------------------------------------------------
@@ -611,7 +569,7 @@ async def check_mirror(
             try:
                 receipt = await source.receipt(source_stream, seq, epoch=epoch)
             except HubRefused as exc:
-                if not _is_pruned(exc):
+                if not is_pruned(exc):
                     raise
                 erased += 1
                 continue
