@@ -33,11 +33,15 @@ def test_going_on_equals_starting_anew_in_whatever_order_labels_come(fold, write
 @pytest.mark.parametrize("size", [64, 256])
 def test_an_ordered_fold_that_is_asked_after_every_event_steps_each_once_and_keeps_few_marks(size, monkeypatch):
     fold, log = crud.CrudFold(), FakeLog()
-    running, steps = RunningFold(fold), []
+    running, steps = RunningFold(fold), 0
     step = crud.CrudFold.step
-    monkeypatch.setattr(
-        crud.CrudFold, "step", lambda self, state, event: (steps.append(1), step(self, state, event))[1]
-    )
+
+    def counted(self, state, event):
+        nonlocal steps
+        steps += 1
+        step(self, state, event)
+
+    monkeypatch.setattr(crud.CrudFold, "step", counted)
     for number in range(size):
         running.add(log.append(crud.create("user", str(number), {}), ts=log.now + 1))
         running.summary()
