@@ -216,6 +216,11 @@ class Client:
         return await check_cosigned(self._session, policy)
 
     @property
+    def id_sign_pk(self) -> bytes:
+        """The key of the identity that this client writes as."""
+        return self._identity.id_sign_pk
+
+    @property
     def client_id(self) -> bytes:
         return self._identity.client_id
 

@@ -55,14 +55,15 @@ def realm_fold(session: CliSession, realm: AdminRealm) -> "RealmFold":
     from veen.overlays.federation.realm import RealmFold, admin_streams
 
     if realm.has_one_rule:
-        return RealmFold(realm.realm_id, emitters=realm.emitters(session, realm.revocation_stream()))
+        emitters = realm.emitters(session, realm.revocation_stream())
+        return RealmFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
     ids = admin_streams(realm.realm_id)
     rules = {
         ids.revocation: realm.emitters(session, realm.revocation_stream()),
         ids.fed_admin: realm.emitters(session, realm.authority_stream()),
     }
     named = {stream_id: rule for stream_id, rule in rules.items() if rule is not None}
-    return RealmFold(realm.realm_id, emitters=named or None)
+    return RealmFold(realm.realm_id, emitters=named)
 
 
 @dataclass(frozen=True, slots=True)
