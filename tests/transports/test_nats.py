@@ -91,6 +91,7 @@ def test_defects_in_the_loops_of_nats_are_logged_and_counted_and_the_loops_go_on
 
         monkeypatch.setattr(listener, "_connect", failing)
         first = listener._link
+        assert first is not None
         await first.close()
         await eventually(lambda: listener._link not in (None, first))
         assert hub.background.states["nats"].restarts == 2
