@@ -405,8 +405,8 @@ class Dying(QueryService):
             raise Killed
         return digest
 
-    async def _record_digest(self, request, digest):
-        await super()._record_digest(request, digest)
+    async def _record_digest(self, digest):
+        await super()._record_digest(digest)
         if self.step == "digest":
             raise Killed
 
