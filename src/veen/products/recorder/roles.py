@@ -92,6 +92,7 @@ def equip(
     wanted = [*ADMIN_STREAMS, OWN_STREAM, CLASSES_STREAM]
     wanted += [stream for _, streams in producers.values() for stream in streams]
     new = _make_keys(admin, wanted)
+    _own(admin, (*ADMIN_STREAMS, CLASSES_STREAM))
     if disclosure is not None:
         new += _make_keys(disclosure, [OPENINGS_STREAM])
         keys = disclosure.keystore.secrets.keyring.for_stream(OPENINGS_STREAM).for_writers()
@@ -130,6 +131,15 @@ def _make_keys(role: RecorderRole, streams: Iterable[str]) -> list[str]:
             new.append(stream)
     _save(role, ring)
     return new
+
+
+def _own(role: RecorderRole, streams: Iterable[str]) -> None:
+    """Make the role the owner of streams whose owner is not known: its word counts there, also for other readers."""
+    ring = role.keystore.secrets.keyring
+    for stream in streams:
+        if ring.owner_of(stream) is None:
+            ring = ring.with_owner(stream, role.keystore.identity.id_sign_pk)
+    _save(role, ring)
 
 
 def _add_keys(role: RecorderRole, keys: Iterable[StreamKeys]) -> None:
