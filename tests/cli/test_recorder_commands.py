@@ -76,6 +76,24 @@ def test_every_command_of_a_minimal_recorder_works_on_one_recorder(tmp_path, tok
     assert cli.invoke("send", STREAM, "x", *web, "--wait", "0").exit_code != Exit.OK  # no hub, no receipt
 
 
+@pytest.mark.req("SDR-03")
+def test_a_hub_refuses_what_is_larger_than_the_bound_that_its_operator_set(tmp_path, token, cli):
+    """001 products §3.2.2, D-127: whatever the sender enforces itself."""
+    with running(tmp_path / "hub", *DEV, "--set", f"auth.admin_token_files={token}") as hub:
+        init(cli, hub)
+        at = ("--hub", hub.url, "--pin", hub.about["hub_pk"])
+        web, owner = ("--identity", "web", *at), ("--identity", "recorder-admin", *at, "--token-file", token)
+        label = cli.json("send", STREAM, "x" * 4_000, *web)["label"]
+        (row,) = cli.json("policy", "bound", f"label:{label}", "3KiB", *owner)["bounds"]
+        assert (row["kind"], row["max_msg_bytes"], row["new"]) == ("label", 3_072, True)
+        assert not cli.json("policy", "bound", f"label:{label}", "3KiB", *owner)["bounds"][0]["new"]
+        refused = cli.json("send", STREAM, "y" * 4_000, *web, code=4)
+        assert refused["code"] == "E.SIZE"
+        cli.json("policy", "bound", "record/app/*", "0", *owner)
+        assert cli.json("policy", "bound", f"label:{label}", "0", *owner)["bounds"][0]["new"]
+        assert cli.json("send", STREAM, "z" * 4_000, *web)["seq"] == 2
+
+
 def event_of(client_id):
     """Return the body of an event of the client."""
     from veen.overlays.recorder import events as sdr

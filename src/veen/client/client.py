@@ -31,6 +31,7 @@ from veen.client.read.reading import Entry, LabelReader
 from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
 from veen.client.send.grants import Grants
+from veen.client.send.rules import SendRule
 from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
@@ -49,7 +50,7 @@ from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.policies import Revocation
+from veen.core.objects.policies import Revocation, SizeBound
 from veen.core.objects.profile import Profile
 from veen.core.objects.tooling import (
     MAX_BATCH_ITEMS,
@@ -92,6 +93,7 @@ class Client:
         clock: Callable[[], float] = time.time,
         random: Random = os.urandom,
         keys_learned: Callable[[Keyring], None] | None = None,
+        rules: Sequence[SendRule] = (),
     ) -> None:
         """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream."""
         self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
@@ -99,6 +101,7 @@ class Client:
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
+        self._rules = tuple(rules)  # what they refuse is not sealed
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity.client_id)
@@ -130,6 +133,7 @@ class Client:
         call_seconds: float = CALL_SECONDS,
         bounds: RotationBounds | None = _BOUNDS,
         keys_learned: Callable[[Keyring], None] | None = None,
+        rules: Sequence[SendRule] = (),
     ) -> Self:
         """By the transport that `url` names, with the state of `identity` in `home`.
 
@@ -162,6 +166,7 @@ class Client:
                 retry=retry,
                 bounds=bounds,
                 keys_learned=keys_learned,
+                rules=rules,
             )
             await client.open()
             undo.pop_all()
@@ -278,7 +283,13 @@ class Client:
 
     async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
         """Have the hub refuse these keys and tokens (administrators); the signed records of what is new to it."""
-        request = PolicyRequest(revocations=tuple(revocations))
+        return await self._set_policy(PolicyRequest(revocations=tuple(revocations)))
+
+    async def bound(self, bounds: Sequence[SizeBound]) -> tuple[ControlRecord, ...]:
+        """Have the hub refuse larger messages of these labels (administrators); the signed records of what is new."""
+        return await self._set_policy(PolicyRequest(bounds=tuple(bounds)))
+
+    async def _set_policy(self, request: PolicyRequest) -> tuple[ControlRecord, ...]:
         records = (await self._session.calls.ask("tooling/policy", request, PolicyResponse)).records
         for record in records:
             self._session.pin.check_control(record)
@@ -366,11 +377,13 @@ class Client:
         auth_ref: bytes | None = None,
     ) -> list[Prepared]:
         """Seal without sending. Submit them all, in this order, before anything else to this stream."""
+        drafts = _drafts(bodies, schema)
+        if (refusal := next(filter(None, await self._refusals(stream, drafts)), None)) is not None:
+            raise refusal
         authority = await self._authority(stream, capability, auth_ref)
         await self._follower.before_sealing(stream, self._session.epoch_now())
         target = await self._labels.find(stream)
         writer = await self._labels.writer(target)
-        drafts = _drafts(bodies, schema)
         async with writer.lock:
             self._check_bounds(writer, len(drafts))
             return await asyncio.to_thread(writer.prepare, drafts, authority, target.seal_to)
@@ -456,8 +469,8 @@ class Client:
         self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None, *, once: bool = False
     ) -> list[Outcome]:
         """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
-        outcomes: list[Outcome | None] = [None] * len(drafts)
-        left = list(range(len(drafts)))
+        outcomes: list[Outcome | None] = [*await self._refusals(stream, drafts)]
+        left = [number for number, refusal in enumerate(outcomes) if refusal is None]
         rounds, epoch_refused = 0, None
         while left:
             turn = left[: _fitting([drafts[number] for number in left], batch)]
@@ -483,6 +496,18 @@ class Client:
                     left.pop(0)
                     rounds = 0
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _refusals(self, stream: Stream, drafts: Sequence[Draft]) -> list[LocalError | None]:
+        """Return what the rules refuse: for each draft the first refusal, or None."""
+        refusals: list[LocalError | None] = [None] * len(drafts)
+        if not self._rules:
+            return refusals
+        keys = (await self._labels.find(stream)).keys[0]
+        for rule in self._rules:
+            answers = await rule.check(self, keys, drafts)
+            if answers is not None:
+                refusals = [first or second for first, second in zip(refusals, answers, strict=True)]
+        return refusals
 
     def _check_bounds(self, writer: Writer, count: int) -> None:
         """KEX1+: a client key signs for a day, and so many messages a label; then it must rotate (D-102a)."""

@@ -2,6 +2,7 @@
 
     admin       reads all streams of record/* but the openings; writes configuration and checkpoints; signs the tokens
     producer    one identity per emitting service; may seal for its own streams and the recorder's own, and read nothing
+                but the configuration, which it enforces
     disclosure  the only reader of redacted values (record/security/openings)
 
 `equip` gives the identities what their roles need and takes nothing away, so it may run again: for a further producer,
@@ -103,6 +104,7 @@ def equip(
     own = [OWN_STREAM, *([OPENINGS_STREAM] if disclosure is not None else [])]
     for name, (role, streams) in producers.items():
         _add_keys(role, [ring.for_stream(stream).for_writers() for stream in (*streams, *own)])
+        _add_keys(role, [ring.for_stream(CHANGES_STREAM)])  # it reads there what to refuse; it gets no token to write
         if (token := _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now)) is not None:
             tokens[name] = token
         issued = [
