@@ -80,7 +80,7 @@ class Connector:
             retry=Retry(seconds=settings.wait.value),
             call_seconds=settings.timeout.value,
             keys_learned=None if self.worker else self._keep_keys,
-            rules=rules_of(self.keystore.secrets.keyring),
+            **rules_of(self.keystore.secrets.keyring),
         )
         try:
             await self._check_witnesses(client)

@@ -31,7 +31,7 @@ from veen.client.read.reading import Entry, LabelReader
 from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
 from veen.client.send.grants import Grants
-from veen.client.send.rules import SendRule
+from veen.client.send.rules import LabelAdvice, SendAdvisor, SendRule
 from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
@@ -94,6 +94,7 @@ class Client:
         random: Random = os.urandom,
         keys_learned: Callable[[Keyring], None] | None = None,
         rules: Sequence[SendRule] = (),
+        advisor: SendAdvisor | None = None,
     ) -> None:
         """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream."""
         self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
@@ -102,6 +103,8 @@ class Client:
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
         self._rules = tuple(rules)  # what they refuse is not sealed
+        self._advisor = advisor
+        self._may_send_at: dict[bytes, float] = {}  # label -> when its advised rate allows the next message
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity.client_id)
@@ -134,6 +137,7 @@ class Client:
         bounds: RotationBounds | None = _BOUNDS,
         keys_learned: Callable[[Keyring], None] | None = None,
         rules: Sequence[SendRule] = (),
+        advisor: SendAdvisor | None = None,
     ) -> Self:
         """By the transport that `url` names, with the state of `identity` in `home`.
 
@@ -167,6 +171,7 @@ class Client:
                 bounds=bounds,
                 keys_learned=keys_learned,
                 rules=rules,
+                advisor=advisor,
             )
             await client.open()
             undo.pop_all()
@@ -245,6 +250,14 @@ class Client:
     async def key_state(self, stream: Stream) -> KeyState | None:
         """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
         return await self._follower.sync(stream)
+
+    async def owner_client_ids(self, stream: Stream) -> frozenset[bytes]:
+        """Return the client keys that the owner of a stream proved in it, and ours if we own it; none without an owner."""
+        owner_pk = self.keyring.owner_of(stream)
+        state = await self.key_state(stream)
+        authors = () if state is None else state.authors
+        ids = {row.client_id for row in authors if row.id_sign_pk == owner_pk}
+        return frozenset(ids | self.client_ids if owner_pk == self._identity.id_sign_pk else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""
@@ -381,6 +394,7 @@ class Client:
         if (refusal := next(filter(None, await self._refusals(stream, drafts)), None)) is not None:
             raise refusal
         authority = await self._authority(stream, capability, auth_ref)
+        await self._advise(await self._labels.find(stream))  # first: whoever reads the label makes its writer
         await self._follower.before_sealing(stream, self._session.epoch_now())
         target = await self._labels.find(stream)
         writer = await self._labels.writer(target)
@@ -477,8 +491,10 @@ class Client:
             epoch = self._session.epoch_now()
             if epoch == epoch_refused:
                 epoch += 1  # our second and the hub's differ at the boundary (CLNT-07)
+            await self._advise(self._labels.at(stream, epoch))
             await self._follower.before_sealing(stream, epoch)
             target = self._labels.at(stream, epoch)
+            turn = await self._paced(target, turn)
             writer = await self._labels.writer(target)
             async with writer.lock:
                 self._check_bounds(writer, len(turn))
@@ -508,6 +524,27 @@ class Client:
             if answers is not None:
                 refusals = [first or second for first, second in zip(refusals, answers, strict=True)]
         return refusals
+
+    async def _advise(self, target: Target) -> LabelAdvice | None:
+        """Ask for the advice about a label, once, before anything is sealed for it."""
+        advice = self._labels.advice
+        if self._advisor is None or not target.keys:
+            return None
+        if target.label not in advice:
+            advice[target.label] = await self._advisor.advice(self, target.keys[0], target.label)
+        return advice[target.label]
+
+    async def _paced(self, target: Target, turn: list[int]) -> list[int]:
+        """Return as much of a turn as the advised rate allows in a second, when it allows it."""
+        advice = await self._advise(target)
+        if advice is None or not advice.per_sec:
+            return turn
+        loop = asyncio.get_running_loop()
+        begins = max(loop.time(), self._may_send_at.get(target.label, 0.0))
+        turn = turn[: advice.per_sec]
+        self._may_send_at[target.label] = begins + len(turn) / advice.per_sec
+        await asyncio.sleep(begins - loop.time())
+        return turn
 
     def _check_bounds(self, writer: Writer, count: int) -> None:
         """KEX1+: a client key signs for a day, and so many messages a label; then it must rotate (D-102a)."""

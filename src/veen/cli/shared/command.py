@@ -379,7 +379,7 @@ class CliSession:
                     retry=Retry(seconds=self.settings.wait.value),
                     call_seconds=self.settings.timeout.value,
                     keys_learned=self._keep_keys,
-                    rules=rules_of(keystore.secrets.keyring),
+                    **rules_of(keystore.secrets.keyring),
                 )
             )
 

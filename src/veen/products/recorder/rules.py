@@ -148,11 +148,10 @@ async def read_configuration(client: Client) -> Configuration | None:
         return None
     try:
         events = [entry.event async for entry in client.read(CHANGES_STREAM) if entry.event is not None]
-        state = await client.key_state(CHANGES_STREAM)
+        admins = await client.owner_client_ids(CHANGES_STREAM)
     except HubRefused as exc:
         if is_not_found(exc):
             return None
         raise
-    admins = set() if state is None else {row.client_id for row in state.authors if row.id_sign_pk == owner_pk}
     history = history_of(events, admins)
     return history.now if history.moments else None
