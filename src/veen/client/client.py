@@ -252,7 +252,7 @@ class Client:
         return await self._follower.sync(stream)
 
     async def owner_client_ids(self, stream: Stream) -> frozenset[bytes]:
-        """Return the client keys that the owner of a stream proved in it, and ours if we own it; none without an owner."""
+        """Return the client keys that the owner of a stream proved in it, and ours if we own it."""
         owner_pk = self.keyring.owner_of(stream)
         state = await self.key_state(stream)
         authors = () if state is None else state.authors

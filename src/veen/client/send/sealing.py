@@ -100,7 +100,14 @@ class Sealer:
     __slots__ = ("_expiry", "_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
 
     def __init__(
-        self, key: SigningKey, label: bytes, reader_pk: bytes, profile: Profile, *, limits: Limits, random: Random,
+        self,
+        key: SigningKey,
+        label: bytes,
+        reader_pk: bytes,
+        profile: Profile,
+        *,
+        limits: Limits,
+        random: Random,
         expiry: Callable[[], int] | None = None,
     ) -> None:
         """`expiry` gives `expires_at` to messages that have none; a draft stays the same draft without it."""

@@ -45,9 +45,7 @@ class LabelClassAdvisor:
             return None
         advised = self._classes.advice(label, siblings)
         per_sec = client.limits.max_cap_rate_per_sec // TIGHTER if advised.rate == "tighter" else None
-        return LabelAdvice(
-            pad_blocks=advised.pad_blocks, retention_sec=advised.retention_sec, per_sec=per_sec
-        )
+        return LabelAdvice(pad_blocks=advised.pad_blocks, retention_sec=advised.retention_sec, per_sec=per_sec)
 
     def _siblings(self, client: Client, stream_id: bytes, label: bytes) -> list[bytes]:
         """Return earlier labels of the stream that have a class, where labels rotate."""
