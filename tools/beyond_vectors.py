@@ -39,12 +39,20 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, RequestDone, root_of_heads
+from veen.core.objects.control import (
+    ControlRecord,
+    HubFence,
+    HubPromote,
+    OuterKey,
+    PolicyBounds,
+    RequestDone,
+    root_of_heads,
+)
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.core.objects.policies import Authority, Revocation, SizeBound, realm_id_of
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.tooling import (
@@ -373,6 +381,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ts=3000,
         ttl=600,
     )
+    bound = SizeBound(kind="stream", target=stream_id_of("test"), max_msg_bytes=65_536)
     key = HubKey(key_id=key_id_of(hub.public), hub_pk=hub.public, valid_from=0, valid_until=100)
     info = LabelInfo(label=label, epoch=0, last_stream_seq=7, last_mmr_root=tree.root(), last_hub_ts=2000)
     item = LegacyItem(receipt=receipt, msg=msg, mmr_proof=prove_inclusion(tree.node_at, 1))
@@ -399,6 +408,16 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         *_cutover(hub, label, tree.root()),
         ("revocation", revocation),
         ("authority", authority),
+        ("size_bound", bound),
+        ("record_policy.bounds", PolicyBounds(bounds=(bound,))),
+        (
+            "control_record_policy.bounds",
+            ControlRecord.issue(hub, None, PolicyBounds(bounds=(bound,)), hub_ts=1_700_000_000),
+        ),
+        (
+            "policy_request_bounds",
+            PolicyRequest(bounds=(bound, SizeBound(kind="label", target=label, max_msg_bytes=0))),
+        ),
         ("consistency_proof", prove_consistency(tree.node_at, 3, 7)),
         ("range_proof", prove_range(tree.node_at, 2, 5, 7)),
         ("equivocation", _two_receipts(receipt)),

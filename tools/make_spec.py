@@ -75,6 +75,14 @@ MEANINGS: Final = {
     ),
     "policy.revocation": "1 to 256 revocations, in force from the second after the record on.",
     "policy.authority": "1 to 256 authorities, in force from the second after the record on.",
+    "policy.bounds": (
+        "1 to 256 bounds, in force from the second after the record on until a later record names the same target. A "
+        "larger MSG is refused as FIELD_SIZE with the field msg, after CAP_SCOPE."
+    ),
+    "size bound": (
+        "`kind` is label or stream; the MSG as a whole may have at most `max_msg_bytes`, and 0 lifts the bound. Of the "
+        "bounds of a label and its stream the smaller one counts."
+    ),
     "revocation": (
         "`kind` is client-id, auth-ref or cap-token; `target` is the key, the auth_ref, or H of the "
         "token. Without `ttl` it never ends."
@@ -284,7 +292,7 @@ WIRE_OBJECTS: Final = (
     "profile", "MSG", "RECEIPT", "CHECKPOINT", "payload_hdr", "mmr_proof", "path step", "cap_token", "allow", "rate",
     "control record", "error", "equivocation *", "consistency_proof *", "range_proof *",
 )  # fmt: skip
-CONTROL_BODIES: Final = (*BODIES, "revocation", "authority")
+CONTROL_BODIES: Final = (*BODIES, "revocation", "authority", "size bound")
 
 
 def wire_format_page(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from veen.api.rules import rules_of
 from veen.client.client import Client
 from veen.client.config.projects import read_both
 from veen.client.config.settings import ClientSettings, resolve_with_files
@@ -79,6 +80,7 @@ class Connector:
             retry=Retry(seconds=settings.wait.value),
             call_seconds=settings.timeout.value,
             keys_learned=None if self.worker else self._keep_keys,
+            **rules_of(self.keystore.secrets.keyring),
         )
         try:
             await self._check_witnesses(client)

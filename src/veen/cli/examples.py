@@ -42,6 +42,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "doctor": ("veen doctor", "veen doctor --offline"),
     "equivocation show": ("veen equivocation show evidence.cbor",),
     "fold list": ("veen fold list",),
+    "hub anchor": ("veen hub anchor orders --file /mnt/worm/anchors",),
     "hub admission": ("veen hub admission", "veen hub admission --data-dir ./hub"),
     "hub anchor": ("veen hub anchor orders",),
     "hub clone": ("veen hub clone ./hub ./copy", "veen hub clone ./hub ./moved --with-keys"),

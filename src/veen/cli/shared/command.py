@@ -370,6 +370,7 @@ class CliSession:
     def _client(self) -> "SyncClient":
         url, pin = self.hub_url, self.pin  # before the passphrase: a person should not type it in vain
         keystore = self.keystore
+        from veen.api.rules import rules_of
         from veen.client.client import Client
         from veen.client.errors import IdentityInUse
         from veen.client.sync import SyncClient
@@ -390,6 +391,7 @@ class CliSession:
                     retry=Retry(seconds=self.settings.wait.value),
                     call_seconds=self.settings.timeout.value,
                     keys_learned=self._keep_keys,
+                    **rules_of(keystore.secrets.keyring),
                 )
             )
 
