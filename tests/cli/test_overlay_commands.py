@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli import shapecheck
 from tests.cli.overlay_people import world
 
+import veen
 from veen.cli.shared.output import Exit
 from veen.overlays.crdt import OrSetFold
 from veen.overlays.framework.snapshot import Snapshot
@@ -143,7 +145,8 @@ def test_a_call_is_answered_by_a_program_and_silence_has_a_code(people, tmp_path
     program.write_text("import json, sys\nprint(sum(json.load(sys.stdin)))\n")
     command = [sys.executable, "-m", "veen", "rpc", "serve", "rpc", "--echo", "--for", "60s", "--ndjson"]
     command += ["--exec", f"add={sys.executable} {program}", "--exec", "fail=false", "--exec", "none=/nonexistent"]
-    with subprocess.Popen(command, env={**bob.env, "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE) as server:
+    env = {**bob.env, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(veen.__file__).parents[1])}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as server:
         try:
             result = alice.json(
                 "rpc", "call", "rpc", "add", "[1,2,3]", "--idem", 7, "--retry", "--server", bob.client_id

@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
 SEED: Final = 28
 SAMPLE: Final = 100
-DETECTED_AT_FIRST: Final = 0  # docs/contributing.md names this number
+DETECTED_AT_FIRST: Final = 76  # docs/contributing.md names this number
 # The part of the tree that a test may read. Links take no space, and compiled modules come along.
 TREE: Final = ("src", "tests", "tools", "docs", "benchmarks", "examples", "deploy", "native",
                "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "constraints.txt", "mkdocs.yml",
