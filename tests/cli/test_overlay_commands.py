@@ -1,15 +1,14 @@
 """The commands of the everyday overlays, against a real hub."""
 
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.cli import shapecheck
 from tests.cli.overlay_people import world
 
-import veen
 from veen.cli.shared.output import Exit
 from veen.overlays.crdt import OrSetFold
 from veen.overlays.framework.snapshot import Snapshot
@@ -145,7 +144,7 @@ def test_a_call_is_answered_by_a_program_and_silence_has_a_code(people, tmp_path
     program.write_text("import json, sys\nprint(sum(json.load(sys.stdin)))\n")
     command = [sys.executable, "-m", "veen", "rpc", "serve", "rpc", "--echo", "--for", "60s", "--ndjson"]
     command += ["--exec", f"add={sys.executable} {program}", "--exec", "fail=false", "--exec", "none=/nonexistent"]
-    env = {**bob.env, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(veen.__file__).parents[1])}
+    env = {**os.environ, **bob.env, "PATH": "/usr/bin:/bin"}  # PYTHONPATH included: the program under test
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as server:
         try:
             result = alice.json(

@@ -115,7 +115,7 @@ def run_tests(tree: Path, tests: Sequence[str], env: Mapping[str, str]) -> subpr
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-x", "-p", "no:randomly", "-p", "no:cacheprovider",
                "-n", "0", "--benchmark-disable", "--hypothesis-profile=unshrunk",
                "--override-ini=addopts=--import-mode=importlib", *tests]  # fmt: skip
-    # A compiled module is found by time and size of its source: two mutants of one second could be taken for each other.
+    # Bytecode is found by time and size of its source: two mutants of one second could be taken for each other.
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", **env}
     env.pop("PYTEST_ADDOPTS", None)
     timeout = TIMEOUT_SEC * max(1, len(tests) // 10)
