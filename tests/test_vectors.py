@@ -387,6 +387,8 @@ def test_inclusion_proofs_are_made_and_verified(tree, row):
     assert proof == prove_inclusion(tree.node_at, seq, size)
     assert tree.root(size) == root
     proof.verify(leaf_hash=tree.node_at(0, seq - 1), stream_seq=seq, expected_root=root, tree_size=size)
+    with pytest.raises(ProofError):
+        proof.verify(leaf_hash=tree.node_at(0, seq - 1), stream_seq=seq, expected_root=H(root), tree_size=size)
 
 
 @pytest.mark.req("PROOF-02", "PROOF-07", "PROOF-08", "PROOF-09")

@@ -102,7 +102,6 @@ def test_a_call_gets_its_own_answer_among_many():
     run(scenario)
 
 
-@pytest.mark.req("RPC-04")
 @pytest.mark.parametrize(
     ("method", "code"),
     [
