@@ -36,8 +36,8 @@ from veen.core.hashing import H
 from veen.core.objects.speaking import SPEAKS_END_SCHEMA, SPEAKS_SCHEMA
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.dedup import Mirrors, copy_draft
-from veen.overlays.framework.stream import fold_events
 from veen.overlays.framework.speaking import MAX_OLDER
+from veen.overlays.framework.stream import fold_events
 from veen.overlays.operations.agreement import AgreementFold, confirm, define
 from veen.overlays.operations.common import Speakers, Speaks
 from veen.testing.laws import outcome
@@ -70,7 +70,6 @@ def reasons(log, **settings):
 # --- rotation ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("KEX1-03")
 def test_a_new_key_of_a_principal_withdraws_what_the_old_one_accepted():
     log = agreed(P)
     log.send(bind(0, 0), KEYS[0])
@@ -283,6 +282,16 @@ def test_a_binding_holds_from_its_first_to_its_last_second(ts, speaks):
     decide(log, K1, KEYS[0], ts=ts)
     assert decisions(log) == ({P: "accept", K1: "accept"} if speaks else {})
     assert reasons(log) == ([] if speaks else ["SPEAKS.TIME"] * 2)
+
+
+def test_ts_star_decides_and_not_the_time_of_the_hub():
+    """D-27: the clock of the hub went back, and ts* does not."""
+    log = agreed(P)
+    log.send(bind(0, 0, not_before=1_000, not_after=1_050), KEYS[0], ts=1_001)
+    log.send(confirm(ID, 1, P, "accept"), KEYS[4], ts=1_100)
+    late = decide(log, P, KEYS[0], ts=1_010)
+    assert (late.hub_ts, late.ts) == (1_010, 1_100)
+    assert (decisions(log), reasons(log)) == ({}, ["AGREE.SPEAKER", "SPEAKS.TIME"])
 
 
 def test_accounts_of_the_principal_are_its_names_in_the_realms_of_the_reader():
@@ -531,7 +540,7 @@ def test_a_second_fold_from_the_text_agrees_on_random_histories():
         fold = AgreementFold(realms=realms)
         for seed in range(200):
             codes_seen |= _check_second(seed, fold, realms=realms)
-    wanted = "STREAM SIG LIFETIME BOUND CARD OWNER ENDED TIME".split()
+    wanted = ["STREAM", "SIG", "LIFETIME", "BOUND", "CARD", "OWNER", "ENDED", "TIME"]
     assert {f"SPEAKS.{code}" for code in wanted} <= codes_seen  # the histories reach every clause
 
 
