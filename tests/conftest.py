@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from tests import scheduling
-from tests.examples import QUICK
 
 import traceability
+from tests import scheduling
+from tests.examples import QUICK
 
 SLOW_TIMEOUT_SEC = 4 * 3600
 MAX_ID_CHARS = 100

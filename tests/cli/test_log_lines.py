@@ -119,7 +119,7 @@ def test_any_text_becomes_lines_and_lines_of_a_log_stay():
     assert rows[2]["record"] == {"a": 1}
     assert (rows[3]["ts"], rows[3]["component"], rows[3]["role"]) == ("then", "query", "cli")
     with pytest.raises(TypeError):
-        stream.write(b"bytes")
+        stream.write(b"bytes")  # type: ignore[arg-type]  # what a program may do by mistake
 
 
 @pytest.mark.parametrize(

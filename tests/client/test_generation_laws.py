@@ -16,6 +16,7 @@ from veen.client.identity.card import IdentityCard
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.card import CARD_SCHEMA
 
 OWNER, BOB, CAROL, MALLORY = (identity(name) for name in ("owner", "bob", "carol", "mallory"))
 PEOPLE = (BOB, CAROL)
@@ -88,9 +89,7 @@ _shreds = st.builds(
     _gens,
     _numbers,
 )
-_cards = st.builds(
-    lambda who: (AuthorCard(card=who.card()), records.CARD_SCHEMA, who), st.sampled_from((*PEOPLE, MALLORY))
-)
+_cards = st.builds(lambda who: (AuthorCard(card=who.card()), CARD_SCHEMA, who), st.sampled_from((*PEOPLE, MALLORY)))
 _streams = st.lists(st.one_of(_generations, _hand_overs, _enrolments, _shreds, _cards), min_size=1, max_size=8)
 
 
@@ -142,7 +141,7 @@ def card_event(number):
     """An author card of a client key of its own; the fold has checked nothing of it that costs time here."""
     client_id = number.to_bytes(32, "big")
     card = IdentityCard(id_sign_pk=client_id, dh_pk=client_id, client_id=client_id, name="n", sig=bytes(64))
-    return replace(event(AuthorCard(card=card), records.CARD_SCHEMA), client_id=client_id), AuthorCard(card=card)
+    return replace(event(AuthorCard(card=card), CARD_SCHEMA), client_id=client_id), AuthorCard(card=card)
 
 
 def test_author_cards_beyond_the_bound_are_left_out_and_the_state_can_be_kept():

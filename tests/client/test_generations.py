@@ -30,6 +30,7 @@ from veen.core.crypto import hpke
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import OpenError, SignatureError
 from veen.core.event import Event
+from veen.core.objects.card import CARD_SCHEMA
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.sealing.ciphertext import open_with_one
 
@@ -286,12 +287,12 @@ def test_an_invitation_makes_a_reader_once_in_time_and_by_the_key_on_the_card():
 
 
 def test_an_author_is_whom_both_keys_say():
-    stolen = event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=MALLORY)
+    stolen = event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=MALLORY)
     assert folded(START, stolen).author(MALLORY.client_id) is None
-    state = folded(START, event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB))
+    state = folded(START, event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB))
     assert state.author(BOB.client_id) == BOB.id_sign_pk
     rotated = BOB.rotated(NOW, random=seeded("rotated"))
-    state = folded(state, event(AuthorCard(card=rotated.card()), records.CARD_SCHEMA, author=rotated, seq=2))
+    state = folded(state, event(AuthorCard(card=rotated.card()), CARD_SCHEMA, author=rotated, seq=2))
     assert {state.author(BOB.client_id), state.author(rotated.client_id)} == {BOB.id_sign_pk}
 
 

@@ -6,8 +6,8 @@ import stat
 
 import pytest
 import yaml
-from tests.cli.hubprocess import report, veen
 
+from tests.cli.hubprocess import report, veen
 from veen.cli.shared.output import Exit
 from veen.kube.cluster import json_in
 from veen.kube.rules import check_manifests
