@@ -36,7 +36,7 @@ SAMPLE: Final = 100
 DETECTED_AT_FIRST: Final = 76  # docs/contributing.md names this number
 # The part of the tree that a test may read. Links take no space, and compiled modules come along.
 TREE: Final = ("src", "tests", "tools", "docs", "benchmarks", "examples", "deploy", "native",
-               "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "constraints.txt", "mkdocs.yml",
+               "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "constraints.txt", "constraints.lock", "mkdocs.yml",
                "Containerfile", "LICENSE")  # fmt: skip
 TESTS_FAILED: Final = 1  # the exit status of pytest
 TIMEOUT_SEC: Final = 600
