@@ -159,7 +159,7 @@ def _tables(schemas: Iterable[AnySchema]) -> tuple[TypedTable, ...]:
     return tuple(map(TypedTable.of, schemas))
 
 
-# The folds that follow their texts to the letter, to compare implementations (D-180). No table of a lake is made of them.
+# Folds that follow their texts to the letter, to compare implementations (D-180). No table of a lake is made of them.
 BY_LETTER: Final[Mapping[str, Callable[..., AnyFold]]] = {
     identity_letter.LetterIdFold.name: identity_letter.LetterIdFold,
     wallet_letter.LetterLedgerFold.name: wallet_letter.LetterLedgerFold,
