@@ -230,6 +230,7 @@ generated: $(STAMP) $(VENV)/.stamp-spark ## write everything that is made from t
 	@$(BIN)/python -m veen.hub.api.openapi > docs/openapi.json
 	@$(BIN)/python -m veen.products.queryservice.openapi > docs/query-openapi.json
 	@$(BIN)/python tools/conformance.py
+	@$(BIN)/python tools/compliance.py
 
 mutation: $(STAMP) ## change the code in one place at a time and see whether a test notices (ARGS="--sample 200 view")
 	@$(BIN)/python tools/mutation.py $(ARGS)

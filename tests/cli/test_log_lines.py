@@ -80,11 +80,11 @@ def test_a_self_test_writes_a_line_for_each_check(tmp_path):
 
 @pytest.mark.req("K8S-21")
 def test_commands_and_their_errors_are_lines(tmp_path):
-    made = run(tmp_path, "veen-cli", "keygen", "--name", "a", "--insecure-plain-keystore", VEEN_ROLE="cli")
-    (line,) = lines_of(made.stdout, "cli", "cli")
+    keygen = run(tmp_path, "veen-cli", "keygen", "--name", "a", "--insecure-plain-keystore", VEEN_ROLE="cli")
+    (line,) = lines_of(keygen.stdout, "cli", "cli")
     assert line["operation"] == "keygen"
     assert line["record"]["name"] == "a"
-    lines_of(made.stderr, "cli", "cli")
+    lines_of(keygen.stderr, "cli", "cli")
     refused = run(tmp_path, "veen-cli", "stream", "a-secret-name", VEEN_ROLE="cli")
     assert {line["operation"] for line in lines_of(refused.stderr, "cli", "cli")} == {"stream"}
     for program, component, arguments in (
