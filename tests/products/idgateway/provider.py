@@ -8,6 +8,7 @@ prints its issuer, then serves until it is ended. The people of DIRECTORY are al
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -31,6 +32,8 @@ class ProviderProcess:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self.log.close()
 
     def log_in(self, url: str, name: str) -> str:
@@ -45,13 +48,10 @@ class ProviderProcess:
                     answer = browser.get(target)
                     continue
                 assert answer.status_code == 200, answer.text
-                form = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', answer.text))
+                fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', answer.text))
+                form = {key: unescape(value) for key, value in fields.items()}
                 form |= {"username": name, "password": PASSWORD}
                 answer = browser.post(str(answer.url), data=form)
-
-    def revoke(self, access_token: str) -> None:
-        form = {"token": access_token, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
-        assert httpx2.post(f"{self.issuer}/revoke_token/", data=form).status_code == 200
 
     def end_all_sessions(self) -> None:
         """Delete every access token, as an administrator does."""
@@ -71,7 +71,7 @@ def serve(directory: Path, redirect_uri: str) -> None:
     settings.configure(
         SECRET_KEY="x" * 50,
         ALLOWED_HOSTS=["127.0.0.1"],
-        ROOT_URLCONF=__name__ if __name__ != "__main__" else "tests.products.idgateway.provider_urls",
+        ROOT_URLCONF="tests.products.idgateway.provider_urls",
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(directory / "provider.sqlite3")}},
         INSTALLED_APPS=[
             "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions", "oauth2_provider",
@@ -98,6 +98,7 @@ def serve(directory: Path, redirect_uri: str) -> None:
         ],
         LOGIN_URL="/login/",
         USE_TZ=True,
+        LOGGING={"version": 1, "handlers": {"err": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["err"]}},
         OAUTH2_PROVIDER={
             "OIDC_ENABLED": True,
             "OIDC_RSA_PRIVATE_KEY": pem.decode(),

@@ -35,6 +35,7 @@ gateway = LazyGroup("gateway", help="External logins: accounts of an OpenID prov
 @click.option("--mirror", multiple=True, help="A claim that is copied into links. Repeatable.")
 @click.option("--display-name", help="The claim that names a new account.")
 @click.option("--scope", default="openid", help="What the provider is asked for. Default: openid.")
+@click.option("--introspection-url", metavar="URL", help="Where to ask about tokens. Default: as the metadata say.")
 @click.option("--gateway-id", "gateways", type=HEX32, multiple=True, help="Another gateway by client_id. Repeatable.")
 @click.option("--read", "also", type=STREAM, multiple=True, help="A stream with revocations. Repeatable.")
 @click.option("--trusted-org", "orgs", type=HEX32, multiple=True, help="May disable accounts of the realm. Repeatable.")
@@ -60,6 +61,7 @@ def serve(
     mirror: tuple[str, ...],
     display_name: str | None,
     scope: str,
+    introspection_url: str | None,
     gateways: tuple[bytes, ...],
     also: tuple[str, ...],
     orgs: tuple[bytes, ...],
@@ -73,10 +75,10 @@ def serve(
 ) -> None:
     """Serve /login, /callback, /session and /logout over HTTP until stopped.
 
-    A login is answered when its link stands in STREAM with a verified receipt. The gateway needs the keys of STREAM and
-    a token for it, and nothing else: give it an identity of its own. Readers merge STREAM (`veen id … --stream`) and name
-    the client_id of the gateway. Register URL/callback at the provider. A session ends at /logout, when the provider's
-    introspection says so, and when the account is revoked.
+    A login is answered when its link stands in STREAM with a verified receipt. The gateway needs the keys of STREAM
+    and a token for it, and nothing else: give it an identity of its own. Readers merge STREAM (--stream of `veen id`)
+    and name the client_id of the gateway. Register URL/callback at the provider. A session ends at /logout, when the
+    provider's introspection says so, and when the account is revoked.
 
     \b
     veen id gateway serve id/external --issuer https://idp.example.com --provider corp --oidc-client veen \\
@@ -108,6 +110,7 @@ def serve(
         scope=scope,
         mirror=mirror,
         display_name=display_name,
+        introspection_url=introspection_url,
     )
     base = check_url(url, "--url").rstrip("/")
     at = ListenAddress(host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)

@@ -38,6 +38,7 @@ class ProviderSettings:
     scope: str = SCOPE
     mirror: tuple[str, ...] = ()
     display_name: str | None = None
+    introspection_url: str | None = None  # for providers whose metadata do not name it
 
     def __post_init__(self) -> None:
         check_url(self.issuer, "issuer")
@@ -95,9 +96,10 @@ class ProviderClient:
             raise ProviderFailed(f"{settings.name}: its metadata is of another issuer than {settings.issuer}")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             check_url(str(metadata.get(name)), name)
-        if metadata.get("introspection_endpoint") is not None:
-            check_url(str(metadata["introspection_endpoint"]), "introspection_endpoint")
-        self._metadata = metadata
+        introspection = settings.introspection_url or metadata.get("introspection_endpoint")
+        if introspection is not None:
+            check_url(str(introspection), "introspection_endpoint")
+        self._metadata = {**metadata, "introspection_endpoint": introspection}
         await self.read_keys()
 
     async def read_keys(self) -> bool:
