@@ -25,6 +25,7 @@ id_ = LazyGroup(
         "delegate": ("veen.cli.id.authority:delegate", "Let a device act for you, by a token that you sign."),
         "device": ("veen.cli.id.nouns:device", "Keys that act for a principal."),
         "external": ("veen.cli.id.nouns:external", "Links to accounts elsewhere."),
+        "gateway": ("veen.cli.id.gateway:gateway", "External logins: accounts of an OpenID provider."),
         "graph": ("veen.cli.id.graph:graph", "Who belongs to whom: principals, devices, accounts, groups, roles."),
         "group": ("veen.cli.id.nouns:group", "Groups of accounts within an organization."),
         "handle": ("veen.cli.id.nouns:handle", "Names of a realm for accounts and organizations."),
@@ -40,7 +41,10 @@ id_ = LazyGroup(
             "Keys on this machine",
             ("new", "list", "show", "card", "rotate", "passphrase", "export", "import", "keyring"),
         ),
-        ("Identities in the log", ("principal", "device", "context", "org", "group", "role", "handle", "external")),
+        (
+            "Identities in the log",
+            ("principal", "device", "context", "org", "group", "role", "handle", "external", "gateway"),
+        ),
         ("Questions", ("delegate", "resolve", "graph")),
     ),
 )
