@@ -310,8 +310,8 @@ def test_a_binding_proves_who_an_author_is_whoever_sent_it():
     assert folded(START, bound(BOB, key, sender=MALLORY)).author(BOB.client_id) == BOB.id_sign_pk
     carded = folded(START, event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB))
     assert folded(carded, bound(MALLORY, key)).author(BOB.client_id) == BOB.id_sign_pk
-    taken = folded(START, bound(BOB, key), event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB, seq=2))
-    assert [row.client_id for row in taken.authors] == [BOB.client_id]
+    proved = folded(START, bound(BOB, key), event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB, seq=2))
+    assert [row.client_id for row in proved.authors] == [BOB.client_id]
 
 
 @pytest.mark.parametrize(

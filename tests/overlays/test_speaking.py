@@ -524,15 +524,15 @@ def _check_second(seed, fold, *, realms):
     events = history(seed, write_agreement, statements=0.5, count=count, names=names).all()
     summary = fold_events(fold, events)
     shown = fold.view(summary)
-    definitions, decided, found = second_fold.fold_agreements(map(_plain, events), realms)
+    definitions, decided, theirs = second_fold.fold_agreements(map(_plain, events), realms)
     ours = [(issue.label, issue.stream_seq, issue.code) for issue in fold.issues(summary)]
     ours = [(label, seq, "OVL" if code.startswith("OVL.") else code) for label, seq, code in ours]
-    assert sorted(ours) == found, seed
+    assert sorted(ours) == theirs, seed
     assert {key: set(row.definers) for key, row in shown.definitions.items()} == {
         key: {row["definer"]} for key, row in definitions.items()
     }, seed
     assert {key: row.decision for key, row in shown.decisions.items()} == decided, seed
-    return {code for _, _, code in found}
+    return {code for _, _, code in theirs}
 
 
 def test_a_second_fold_from_the_text_agrees_on_random_histories():

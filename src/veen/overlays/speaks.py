@@ -62,12 +62,12 @@ class SpeaksFold(Speaking[SpeakingKey, SpeakingRecord, Bindings]):
         for (_, place), record in sorted(state.items(), key=lambda item: item[0]):
             stream_id, identity = place[:_ID_BYTES], place[_ID_BYTES:]
             if isinstance(record, Bound):
-                known = principal_of(state, stream_id, record.principal)
+                record_of_principal = principal_of(state, stream_id, record.principal)
                 keys[stream_id, identity] = BoundKey(
                     principal_pk=record.principal,
                     not_before=record.not_before,
                     not_after=record.not_after,
-                    is_ended=record.is_ended or record.number <= known.ended,
+                    is_ended=record.is_ended or record.number <= record_of_principal.ended,
                 )
             elif isinstance(record, Principal) and record.successor is not None:
                 successors[stream_id, identity] = Succession(successor_pk=record.successor)
