@@ -17,7 +17,15 @@ from typing import Any, Final, NamedTuple
 from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
 from veen.client.generations.fold import Announced, AuthorKey, KeyState, LabelCursor, OpenInvite, ShreddedGeneration
-from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred, seal_back
+from veen.client.generations.records import (
+    AuthorCard,
+    Enrolment,
+    HandOver,
+    KeyGeneration,
+    KeyShred,
+    OwnerChange,
+    seal_back,
+)
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.contacts import Contact, ContactBook
@@ -593,6 +601,8 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("invitation_with_rights", replace(limited, sig=owner.sign(limited.signing_digest()))),
         ("key_enrolment", Enrolment.issue(invite, old.stream_id, alice)),
         ("key_shredding", KeyShred.issue(owner, old.stream_id, 0, reason="asked for")),
+        ("key_owner", OwnerChange.issue(owner, KEYS["stranger"], old.stream_id, number=6)),
+        ("key_state_with_another_owner", replace(state, number=6, new_owner_pk=KEYS["stranger"].public)),
         ("author_card", AuthorCard(card=alice)),
         (
             "copied_event",

@@ -219,6 +219,12 @@ MEANINGS: Final = {
         "Body of veen.keys.shred.v1: all readers forget the secret key of a generation. `sig` is by `owner_pk` over "
         'Ht("veen/keys-shred", CBOR of the map without `sig`).'
     ),
+    "key owner": (
+        "Body of veen.keys.owner.v1: records of the owner count from here on if `new_owner_pk` signed them, and those "
+        "of `owner_pk` no more. `number` as in a key generation; the control key stays that of the first owner. `sig` "
+        'is by `owner_pk` and `sig_new` by `new_owner_pk`, both over Ht("veen/keys-owner", CBOR of the map without '
+        "the two)."
+    ),
     "veen.mirror.copy.v1": (
         "Body of a copy that a bridge made of an event of another hub (D-187, D-193). `parent_id` of the message is "
         "the msg_id of the original, `schema` and `body` are its own, `origin_hub_id` and `origin_hub_ts` are the hub "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import anchoring, crdt, crud, kv, queue
+from veen.overlays import anchoring, crdt, crud, kv, queue, speaks
 from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
@@ -278,8 +278,9 @@ BUILTIN: Final = Registry(
             name="speaks",
             about="client keys that speak for principals (D-179)",
             schemas=tuple(SPEAKING.values()),
-            folds={},
+            folds={"speaks": speaks.SpeaksFold},
             tables=_tables(tuple(STATEMENTS.values())),
+            states=speaks.STATES,
         ),
         Overlay(
             name="discovery",
