@@ -338,7 +338,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
             opened.check(max(now, hub.hub_now()))  # the hub's clock counts as well
             grant = None
             if opened.token is not None:
-                grant = await Grants(hub, identity.client_id).authorize(opened.token)
+                grant = await Grants(hub, identity).authorize(opened.token)
             return hub.hub_id, grant
         finally:
             await transport.aclose()

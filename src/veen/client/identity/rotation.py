@@ -8,8 +8,8 @@ before messages are sealed; 300 s and 64 messages before a bound it goes on with
     3. the label gets a new writer, which begins at client_seq 1
     4. the first message of the new key in a stream is a `veen.speaks.v1`: the members learn whose key it is
 
-Each step is found done or not done by a client that starts again. What waits under an earlier key is sent again byte for
-byte; if the hub takes that key no more and the log does not have the message, the new key seals what it says, once.
+Each step is found done or not done by a client that starts again. What waits under an earlier key is sent again byte
+for byte; if the hub takes that key no more and the log does not have the message, the new key seals what it says, once.
 
 A token that names the client key itself binds the identity to this key (D-49): then the bound is an error.
 """
@@ -184,8 +184,9 @@ class KeyRotation:
         """Prepare to seal `count` messages for a label: with the present client key, or with the next one if it is due.
 
         RotationDue if the key may not sign them and cannot be replaced. A key that can be replaced may have room for
-        fewer, unless they go together (`whole`). `control` is the key of the stream's messages about keys. What an earlier client key left open here is settled
-        first; of the drafts `once`, those that were among it are not sent again.
+        fewer, unless they go together (`whole`). `control` is the key of the stream's messages about keys. What an
+        earlier client key left open here is settled first; of the drafts `once`, those that were among it are not sent
+        again.
         """
         writer = await self._labels.writer(target)
         may_rotate = False
@@ -213,7 +214,7 @@ class KeyRotation:
         return None if self._own_bounds is None else self._own_bounds.at_hub(self._session)
 
     def _due(self, writer: Writer, count: int) -> RotationReason | None:
-        """Return why the key is to be replaced before it signs `count` more messages on a label; None if it need not."""
+        """Return why the key is to be replaced before it signs `count` more messages on a label, or None."""
         bounds = self._bounds()
         if bounds is None:
             return None
@@ -247,7 +248,7 @@ class KeyRotation:
         async with self._turning:
             if self.identity.client_id != client_id or self._holder is None:
                 return
-            identity = await asyncio.to_thread(self._holder.next_key, int(self._clock()))
+            identity = self._holder.next_key(int(self._clock()))  # here: the loop's thread alone writes the keystore
             why = "the hub took it no more" if reason is None else f"it was about to reach {reason.value}"
             LOG.info("the client key of %s was replaced: %s", identity.name, why)
             self.identity, self._bound = identity, None

@@ -122,7 +122,7 @@ class Sealer:
         return mac.digest()
 
     def keep(self, draft: Draft, raw: bytes) -> bytes:
-        """Seal a draft for ourselves, to be sealed anew if the hub takes the message `raw` no more; b"" if too large."""
+        """Seal a draft for ourselves, for the case that the hub takes its message `raw` no more; b"" if too large."""
         if sum(len(attachment.data) for attachment in draft.attachments) > MAX_KEPT_BYTES:
             return b""
         attached: list[cbor.Item] = [[item.data, item.name, item.media_type] for item in draft.attachments]
