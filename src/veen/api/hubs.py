@@ -140,7 +140,7 @@ class AsyncHubConnection:
         if not (await client.status()).capability_gating:
             return None
         keyring = self._connector.keystore.secrets.keyring
-        return await client.grants.token(keyring.for_stream(stream).stream_id)
+        return await client.token(keyring.for_stream(stream).stream_id)
 
 
 class AsyncStream:

@@ -465,6 +465,14 @@ class Client:
         target = await self._labels.find(stream, epoch)
         return await self._session.client_cursor(self._rotation.identity.client_key.key, target.label, client_seq)
 
+    async def token(self, stream_id: bytes) -> CapToken:
+        """Return a token to write with, which the hub knows: held, derived from that of the principal, or issued.
+
+        TokenMissing or TokenExpired if there is none. Only for hubs that ask for one.
+        """
+        await self._rotation.in_time(stream_id)
+        return await self.grants.token(stream_id)
+
     async def _authority(self, stream: Stream, capability: CapToken | None, auth_ref: bytes | None) -> bytes | None:
         if auth_ref is not None:
             return auth_ref
@@ -548,7 +556,7 @@ class Client:
             stream_id, draft = due
             gated, authority = self._session.status.capability_gating, None
             if gated:
-                authority = (await self.grants.token(stream_id)).auth_ref()
+                authority = (await self.token(stream_id)).auth_ref()
             outcomes = await self._send_drafts(stream_id, [draft], 1, authority)
             if isinstance(outcomes[0], Sent):
                 await self._rotation.announced()

@@ -64,7 +64,7 @@ def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: 
     else:
         stream_id = session.keystore.secrets.keyring.for_stream(stream).stream_id
         if contact:
-            return client.run(lambda inner: inner.grants.token(stream_id))
+            return client.run(lambda inner: inner.token(stream_id))
         stored = token_store(session).usable(client.hub_id, client.client_id, stream_id, int(time.time()))
         token = stored.token
     if stored is not None:

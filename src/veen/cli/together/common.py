@@ -28,7 +28,7 @@ def allow_writing(session: "CliSession", stream_id: bytes) -> None:
     """Show the hub a token for a stream that is given by its id, if it asks for one; TokenMissing if there is none."""
     client = session.client()
     if client.status().capability_gating:
-        client.run(lambda inner: inner.grants.token(stream_id))
+        client.run(lambda inner: inner.token(stream_id))
 
 
 def announce_card(session: "CliSession", stream: str) -> "Sent":

@@ -202,7 +202,7 @@ class KeyRotation:
         late = await self._settle_retired(target, heir, once)
         if introduces and not heir.first:
             await self.introduced(target)
-        room = self._room(writer)
+        room = self._room(writer, early=may_rotate and not whole)
         if room < len(heir.first) + (1 if may_rotate and not whole else count):
             most = RotationReason.MESSAGES.value
             raise RotationDue(f"the client key {self.identity.client_id.hex()[:16]}… has reached {most}")
@@ -221,13 +221,15 @@ class KeyRotation:
         counts = {writer.label: writer.next_seq - 1 + count - 1}
         return needs_rotation(self.identity, counts, int(self._clock()), bounds.early())
 
-    def _room(self, writer: Writer) -> int:
-        """Return how many messages the client key may sign on a label now; RotationDue if none."""
+    def _room(self, writer: Writer, *, early: bool) -> int:
+        """Return how many messages the client key may sign on a label, or signs before it is replaced."""
         bounds = self._bounds()
         if bounds is None:
             return MAX_MSGS_PER_LABEL
         signed = writer.next_seq - 1
         check_bounds(self.identity, {writer.label: signed}, int(self._clock()), bounds)
+        if early:
+            bounds = bounds.early()
         return bounds.max_msgs_per_client_id_per_label - signed
 
     async def _may_rotate(self, target: Target) -> bool:
@@ -235,6 +237,15 @@ class KeyRotation:
         if self._holder is None:
             return False
         return target.stream_id is None or await self._grants.may_follow(target.stream_id)
+
+    async def in_time(self, stream_id: bytes) -> None:
+        """Replace a client key that is too old before a token is found for it."""
+        bounds = self._bounds()
+        if bounds is None or self._holder is None:
+            return
+        reason = needs_rotation(self.identity, {}, int(self._clock()), bounds.early())
+        if reason is not None and await self._grants.may_follow(stream_id):
+            await self.rotate(self.identity.client_id, reason)
 
     async def replace_refused(self, target: Target, client_id: bytes) -> bool:
         """Go on with a new key, because the hub takes `client_id` no more; False if that cannot be."""
