@@ -276,7 +276,8 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path, monkeypatch, st
                     await say(client, b"during", once=True)
             clock.now += 60
             async with alice_at(hub, home, clock) as client:
-                await say(client, b"during", once=True)
+                if not step.startswith("before the binding"):  # that send had ended: all of it was acknowledged
+                    await say(client, b"during", once=True)
                 await say(client, b"after")
                 bodies, bindings = await said(client)
             assert bodies == [b"before", b"during", b"after"]

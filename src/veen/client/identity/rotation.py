@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, Protocol, Self
 
 from veen.client.errors import RotationDue, TokenExpired, TokenMissing
-from veen.client.identity.identity import Identity
+from veen.client.identity.identity import Identity, principal_stream
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
 from veen.client.send.grants import Grants
@@ -319,9 +319,12 @@ class KeyRotation:
     # --- who it is -------------------------------------------------------------------------------------
 
     async def _introduction(self, target: Target, control: StreamKeys | None) -> tuple[Draft, ...]:
-        """Return the binding of the client key, if it followed another one and the stream does not have it yet."""
+        """Return the binding of the client key, if it followed another one and the stream does not have it yet.
+
+        Without a holder the caller rotates the keys, and says itself whose they are.
+        """
         stream_id = target.stream_id
-        if stream_id is None or not target.keys or self.identity.client_key.generation == 1:
+        if stream_id is None or not target.keys or self._holder is None or self.identity.client_key.generation == 1:
             return ()
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)
@@ -365,7 +368,7 @@ class KeyRotation:
 
     @property
     def _principal_stream(self) -> bytes:
-        return Ht("id/stream/principal", self.identity.id_sign_pk)
+        return principal_stream(self.identity.id_sign_pk)
 
     async def device(self) -> tuple[bytes, Draft] | None:
         """Return the stream of the principal and the record of its new key that is missing there (D-96).
@@ -373,7 +376,7 @@ class KeyRotation:
         None if there are no keys of that stream, or the key did not follow another one.
         """
         key, principal_pk, stream_id = self.identity.client_key, self.identity.id_sign_pk, self._principal_stream
-        if key.generation == 1 or not self._labels.keyring.has(stream_id):
+        if key.generation == 1 or self._holder is None or not self._labels.keyring.has(stream_id):
             return None
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)

@@ -37,6 +37,7 @@ async def emit(
 ) -> list[Outcome]:
     """Send records to one stream: one outcome each, in order, a Sent with its receipt or what concerns that record."""
     capability = await authority.capability(keys.stream_id)
+    await authority.client.speak(keys, capability=capability)  # events name the client key, so it is replaced before
     drafts = []
     for record in records:
         within = shaped(record, adapter=adapter, source=source, max_payload=max_payload)

@@ -34,8 +34,10 @@ from veen.client.errors import Divergence, HubRefused
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
-from veen.core.errors import VeenError, VerifyError
+from veen.core.errors import FormatError, VeenError, VerifyError
+from veen.core.event import Event
 from veen.core.labels import stream_id_of
+from veen.core.objects.speaking import SPEAKS_SCHEMA, SpeaksBinding
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
@@ -137,8 +139,19 @@ class Agents:
 
     last: dict[bytes, tuple[str, int, Json]] = field(default_factory=dict)  # (type, hub_ts, payload)
     successors: dict[bytes, bytes] = field(default_factory=dict)  # next -> previous, as the previous key says
+    principals: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)  # by stream and client key
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)  # (source, reason)
     findings: list[Finding] = field(default_factory=list)
+
+    def bind(self, event: Event) -> None:
+        """Take the first statement in a stream that both keys signed: whose key it is (D-179)."""
+        try:
+            binding = SpeaksBinding.from_bytes(event.body)
+            binding.verify()
+        except (FormatError, VerifyError):
+            return
+        if binding.stream_id == event.stream_id and binding.has_legal_lifetime:
+            self.principals.setdefault((event.stream_id, binding.client_id), binding.principal_pk)
 
     def note(self, event: sdr.RecorderEvent, seq: int, hub_ts: int) -> None:
         payload = payload_json(event)
@@ -488,6 +501,8 @@ class _Judge:
             return report("SDR.UNREADABLE", entry.error or "it cannot be opened")
         if stream in _ALWAYS and event.hdr.schema == CONFIG.id:
             return None  # judged by the history
+        if event.hdr.schema == SPEAKS_SCHEMA:
+            return self.agents.bind(event)
         if event.hdr.schema != sdr.EVENT.id:
             return report("SDR.FOREIGN_SCHEMA", "not an event of a recorder")
         typed = sdr.read(event)
@@ -516,11 +531,17 @@ class _Judge:
         return None
 
     def _may(self, client_id: bytes, stream_id: bytes, ts: int) -> bool:
-        """Return True if a client, or one it succeeds by the word of that one, is a producer of the stream.
+        """Return True if a client, the principal it was bound to, or a client it succeeds is a producer of the stream.
 
         A client that was withdrawn is none, whomever it succeeds, and neither are its successors.
         """
         configuration = self._history.at(ts)
+        principal = self.agents.principals.get((stream_id, client_id))
+        if principal is not None:
+            if any(stream_id in configuration.withdrawn.get(key, ()) for key in (client_id, principal)):
+                return False
+            if stream_id in configuration.producers.get(principal, ()):
+                return True
         for _ in range(len(self.agents.successors) + 1):
             if stream_id in configuration.withdrawn.get(client_id, ()):
                 return False
