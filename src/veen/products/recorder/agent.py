@@ -419,8 +419,8 @@ class Agent:
         """Replace the client key if it is past its bounds (KEX1+) and nothing is in flight; whether it was replaced.
 
         At a hub that asks for tokens the next key needs one: derived from that of the identity, or, at an earlier hub,
-        issued in advance by the admin (decision 191). Without it the agent keeps the old key and says so in every heartbeat: evidence is worth
-        more than a fresh key (decision 121).
+        issued in advance by the admin (decision 191). Without it the agent keeps the old key and says so in every
+        heartbeat: evidence is worth more than a fresh key (decision 121).
         """
         identity = self._keystore.identity
         bounds = self._pace.bounds.at_hub(authority.client.session).early()

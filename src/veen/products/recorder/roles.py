@@ -104,18 +104,13 @@ def equip(
     own = [OWN_STREAM, *([OPENINGS_STREAM] if disclosure is not None else [])]
     for name, (role, streams) in producers.items():
         _add_keys(role, [ring.for_stream(stream).for_writers() for stream in (*streams, *own)])
-        if (
-            token := _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, derived=derived)
-        ) is not None:
+        token = _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, derived=derived)
+        if token is not None:
             tokens[name] = token
-        issued = (
-            []
-            if derived
-            else [
-                _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, client_id=client_id)
-                for client_id in successors(role.keystore.identity, keys_ahead)
-            ]
-        )
+        issued = [
+            _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, client_id=client_id)
+            for client_id in successors(role.keystore.identity, 0 if derived else keys_ahead)
+        ]
         ahead[name] = tuple(token for token in issued if token is not None)
     mine = (*ADMIN_STREAMS, CLASSES_STREAM)
     if (token := _token(admin, admin, mine, ttl=ttl, hub_id=hub_id, now=now, derived=derived)) is not None:
