@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from veen.api.connecting import Connector, connector
 from veen.api.entries import Body, Moment, StreamEntry, draft_of, moment_of
@@ -26,14 +26,13 @@ from veen.client.send.sealing import Attach, Draft
 from veen.client.send.writing import Outcome, Sent
 from veen.core.errors import ApiCode
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.speaking import SPEAKING_SCHEMAS
 from veen.core.objects.tooling import StatusResponse
 from veen.overlays.framework.body import Draft as OverlayDraft
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvEntry, KvFold, delete, put
 
-T = TypeVar("T")
-
-_WORKER_TOKEN_SECONDS: Final = 86_400
+_STATEMENTS: Final = 8  # of the newest entries, as many may be about client keys
 
 
 class AsyncHubConnection:
@@ -210,7 +209,7 @@ class AsyncStream:
         if not await self._is_readable():
             return
         if last is not None and (since, until, from_seq, to_seq, author) == (None,) * 5:
-            from_seq = await self._before_end(last)
+            from_seq = await self._before_end(last + _STATEMENTS)
         entries = self._hub.client.read(
             self.name, since=moment_of(since), until=moment_of(until), from_seq=from_seq, to_seq=to_seq
         )
@@ -250,6 +249,8 @@ class AsyncStream:
         wanted = author.hex() if isinstance(author, bytes) else author
         async with contextlib.aclosing(entries):
             async for entry in entries:
+                if entry.event is not None and entry.event.hdr.schema in SPEAKING_SCHEMAS:
+                    continue  # whose client key it is, says the client by itself: nobody sent this
                 shown = StreamEntry(entry, partial(self._hub.author_name, self.name))
                 if wanted is None or wanted in (shown.author, shown.client_id.hex()):
                     yield shown

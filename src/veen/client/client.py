@@ -110,7 +110,7 @@ class Client:
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
-        self.grants = Grants(self._session, identity, tokens)
+        self.grants = Grants(self._session, identity, tokens, issues=holder is not None and holder.issues_tokens)
         self._rotation = KeyRotation(self._session, self._labels, state, self.grants, identity, holder, bounds, clock)
         evidence = Evidence(self._session, self._labels)
         # One verb each, with the signatures and words of the module that does the work.

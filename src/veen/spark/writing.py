@@ -34,7 +34,7 @@ from veen.client.send.captokens import TokenStore
 from veen.client.send.grants import Grants
 from veen.client.send.sealing import Draft, Prepared, Sealer
 from veen.client.send.submitting import batches
-from veen.client.send.writing import Sent, Writer
+from veen.client.send.writing import KEY_ENDED, Sent, Writer
 from veen.client.session import HubSession
 from veen.client.state import RK_BYTES, LabelState, StateStore
 from veen.client.transport.calls import refusal_of
@@ -240,6 +240,10 @@ class RowSender:
         session = self._session
         if reason is Refusal.CAP_SCOPE and lane.epoch < session.epoch_now() - session.window - 1:
             self._epoch, self._lane = lane.epoch + 1, None  # nobody ever wrote to that label, nor will (D-24)
+            return
+        if reason in KEY_ENDED and lane.used:
+            # What the key sent is recognised in its place also now, so every attempt goes on from the same row.
+            self._number, self._lane = self._number + 1, None
             return
         if reason is Refusal.DUPLICATE:
             if self._doubts < _MAX_DOUBTS:  # another attempt's copy may be on its way to the disk: ask again

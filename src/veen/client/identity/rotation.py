@@ -121,6 +121,11 @@ def check_bounds(
 class KeyHolder(Protocol):
     """Whoever keeps the client keys of a connected client, and has the lock of its identity."""
 
+    @property
+    def issues_tokens(self) -> bool:
+        """True if the identity issues tokens for its client keys itself where it holds none."""
+        ...
+
     def next_key(self, now: int) -> Identity:
         """Return the identity with a new client key, which is on disk."""
         ...
@@ -132,6 +137,7 @@ class KeystoreKeys:
 
     keystore: Keystore
     changed: Callable[[Identity], None] = lambda identity: None
+    issues_tokens: bool = False
 
     def next_key(self, now: int) -> Identity:
         identity = self.keystore.rotate(now)

@@ -138,6 +138,7 @@ class SlotKeys:
 
     slot: WorkerSlot
     random: Random = os.urandom
+    issues_tokens: bool = True  # nobody issues tokens for a key that is made when a worker starts
 
     def next_key(self, now: int) -> Identity:
         fs = PrivateFs(self.slot.home.state)
