@@ -5,8 +5,8 @@ import time
 
 import pytest
 from tests.client.hubs import QUICK, Clock, pin_of
-from tests.products.recorder.agents import FAST, lines_source, recorded, run_agent
-from tests.products.recorder.recorders import ADMIN, recorder_at
+from tests.products.recorder.agents import FAST, lines_source, run_agent
+from tests.products.recorder.recorders import ADMIN, DISCLOSURE, recorder_at
 
 from veen.client.client import Client
 from veen.client.identity.keyring import StreamKeys
@@ -19,6 +19,8 @@ from veen.client.transport.inprocess import InProcess
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.speaking import SPEAKS_SCHEMA
 from veen.log.options import HubAddress, WriteOptions
+from veen.overlays.recorder import events as sdr
+from veen.products.recorder.events import payload_json
 from veen.products.recorder.roles import equip
 from veen.spark.writing import RowSender, WritePlan
 
@@ -104,7 +106,15 @@ async def lived(tmp_path, days):
     async with recorder_at(tmp_path, settings=SETTINGS, clock=clock) as world:
         producers = {"web": (world.role("web"), ["record/app/web"])}
         hub_id = world.hub.identity.hub_id
-        equip(world.role(ADMIN), producers, None, ttl=40 * 86_400, hub_id=hub_id, now=int(clock()), derived=True)
+        equip(
+            world.role(ADMIN),
+            producers,
+            world.role(DISCLOSURE),
+            ttl=40 * 86_400,
+            hub_id=hub_id,
+            now=int(clock()),
+            derived=True,
+        )
         for token in world.role("web").tokens.all():
             if token.token.subject_pk == world.role("web").keystore.identity.client_id:
                 world.role("web").tokens.remove(token.auth_ref)
@@ -122,7 +132,10 @@ async def lived(tmp_path, days):
                         await life.write(worker, "worker", 25)
                         clock.now += 4 * 3_600
                     await life.spark(day)
-                    lines = b"".join(json.dumps({"n": records + n}).encode() + b"\n" for n in range(1, 6))
+                    lines = b"".join(
+                        json.dumps({"n": records + n, "user": "u", "event": "tick"}).encode() + b"\n"
+                        for n in range(1, 6)
+                    )
                     records += 5
                     agent = await run_agent(
                         world,
@@ -139,10 +152,18 @@ async def lived(tmp_path, days):
                 entries = [entry async for entry in worker.read(SHARED)]
         bodies = [entry.body for entry in entries if entry.event.hdr.schema != SPEAKS_SCHEMA]
         assert sorted(bodies) == sorted(life.sent)  # none lost, none doubled
-        assert [payload["n"] for _, payload in await recorded(world)] == list(range(1, records + 1))
+        assert await numbers(world) == list(range(1, records + 1))
         refused = [body for operation, body in wire.seen if "submit" in operation]
         assert refused == []
         return {entry.msg.client_id for entry in entries}
+
+
+async def numbers(world):
+    """The numbers of the records of the recorder, in the order of the log."""
+    async with world.client(ADMIN) as client:
+        events = [entry.event async for entry in client.read("record/app/web")]
+    bodies = [sdr.read(event).body for event in events if event.hdr.schema != SPEAKS_SCHEMA]
+    return [payload_json(body)["n"] for body in bodies]
 
 
 @pytest.mark.req("KEX1-02")

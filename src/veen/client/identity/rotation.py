@@ -118,6 +118,18 @@ def check_bounds(
         raise RotationDue(f"the client key {identity.client_id.hex()[:16]}… has reached {reason.value}")
 
 
+def binding_of(identity: Identity, stream_id: bytes, created_at: int) -> SpeaksBinding:
+    """Bind the client key to the identity in a stream, for as long as it may sign and ten minutes more."""
+    not_before = max(created_at - _EARLY_SEC, 0)
+    return SpeaksBinding.issue(
+        identity.id_sign,
+        identity.client_key.key,
+        stream_id=stream_id,
+        not_before=not_before,
+        not_after=not_before + MAX_SPEAKS_SEC,
+    )
+
+
 class KeyHolder(Protocol):
     """Whoever keeps the client keys of a connected client, and has the lock of its identity."""
 
@@ -336,14 +348,7 @@ class KeyRotation:
             self._bound = await asyncio.to_thread(self._read_bound)
         if stream_id in self._bound:
             return ()
-        created = self._created_at_hub()
-        binding = SpeaksBinding.issue(
-            self.identity.id_sign,
-            self.identity.client_key.key,
-            stream_id=stream_id,
-            not_before=max(created - _EARLY_SEC, 0),
-            not_after=max(created - _EARLY_SEC, 0) + MAX_SPEAKS_SEC,
-        )
+        binding = binding_of(self.identity, stream_id, self._created_at_hub())
         reader_pk = None if control is None else control.reader_pk
         return (Draft(body=binding.to_bytes(), schema=SPEAKS_SCHEMA, reader_pk=reader_pk),)
 
