@@ -48,6 +48,7 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import (
+    CapDerive,
     ControlRecord,
     HubFence,
     HubPromote,
@@ -81,6 +82,7 @@ from veen.core.objects.tooling import (
     ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
+    DeriveRequest,
     FeedRequest,
     FeedResponse,
     HealthResponse,
@@ -386,6 +388,16 @@ def _worded(prefix: str, values: list[int], constant: int) -> str:
     return f"{prefix}1{''.join(bech32._ALPHABET[value] for value in letters)}"
 
 
+def _derived_token() -> CapToken:
+    """Of a principal, for one of its client keys."""
+    return CapToken.issue(KEYS["client"], KEYS["stranger"].public, [stream_id_of("room")], ttl=600)
+
+
+def _derived(hub: ed25519.SigningKey) -> ControlRecord:
+    body = CapDerive.derived(_derived_token(), object_token().auth_ref())
+    return ControlRecord.issue(hub, None, body, hub_ts=1_700_000_000)
+
+
 # --- objects --------------------------------------------------------------------------------------------------
 
 
@@ -656,6 +668,9 @@ def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[s
         ("hub.fence", fence),
         ("hub.promote", promote),
         ("control_record_hub.fence", fenced),
+        ("cap.derive", _derived(hub).body),
+        ("control_record_cap.derive", _derived(hub)),
+        ("derive_request", DeriveRequest(token=_derived_token(), parent_ref=object_token().auth_ref())),
         ("control_record_hub.promote", ControlRecord.issue(hub, fenced, promote, hub_ts=1_700_000_060)),
         ("attached_entry", attached),
         ("stored_attachment", stored),
@@ -1049,6 +1064,15 @@ METHODS: Final = (
         _OK,
         (403, "CAP_INVALID", "the issuer is not trusted, or a link of the chain is not signed by it"),
         (413, "FIELD_SIZE", "too many links or streams, or a key of another size"),
+    )),
+    Method("POST", "/tooling/derive", "derive", "anybody", "derive request", "authorize response", (
+        _OK,
+        (400, "CAP_TTL", "the token of the principal has ended"),
+        (403, "CAP_MISSING", "the hub has not authorised `parent_ref`"),
+        (403, "CAP_INVALID", "`parent_ref` is derived itself or not trusted, or its subject did not issue the token"),
+        (403, "CAP_SCOPE", "the token is for streams that `parent_ref` does not allow"),
+        (409, "E.CONFLICT", "the hub takes no derived tokens"),
+        (429, "CAP_RATE", "1,024 new tokens were derived from `parent_ref` within a day"),
     )),
     Method("POST", "/tooling/cap_status", "cap_status", "reader", "cap_status request", "cap_status response", (
         _OK,

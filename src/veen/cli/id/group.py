@@ -234,7 +234,11 @@ def card(output: Output, session: CliSession, name: str | None, text: str | None
 @click.argument("name", type=IDENTITY, required=False)
 @identity_options
 def rotate(output: Output, session: CliSession, name: str | None) -> None:
-    """Go on with a new client key. Old messages stay verifiable; capability tokens must be issued anew."""
+    """Go on with a new client key. Old messages stay verifiable, and those that wait are sent by the next command.
+
+    A client key is replaced by itself before it reaches its bounds. A token for the identity goes on with the new key;
+    one for the old client key does not fit it.
+    """
     home, name = _place(session, name)
     with home.lock(name):
         keystore = session.opened(home, name)
@@ -247,7 +251,7 @@ def rotate(output: Output, session: CliSession, name: str | None) -> None:
         "retired_client_id": before.hex(),
     }
     output.result(data)
-    output.note("tokens for the old client key do not fit the new one")
+    output.note("tokens for the old client key do not fit the new one; those for the identity do")
 
 
 @id_.verb("passphrase", "Change the passphrase of a keystore.")
