@@ -3,9 +3,9 @@
     python tools/release_check.py            or: make release-check
 
 1. Wheel and sdist are built twice and must have the same bytes; they go to dist/.
-2. The wheel is installed, with the versions and hashes of constraints.lock, into an empty environment of every Python on this
-   machine that requires-python allows. There `veen demo` must end well, and the data directories of earlier releases
-   (tests/data) must verify with it.
+2. The wheel is installed, with the versions and hashes of constraints.lock, into an empty environment of every Python
+   on this machine that requires-python allows. There `veen demo` must end well, and the data directories of earlier
+   releases (tests/data) must verify with it.
 3. What was installed is written down as an SBOM, CycloneDX in JSON: dist/veen-VERSION.cdx.json (extra `release`).
 
 Pythons are found as python3.N in PATH and, where there is one, among the versions of pyenv. Which were used is printed.

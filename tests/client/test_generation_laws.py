@@ -98,9 +98,7 @@ _shreds = st.builds(
     _gens,
     _numbers,
 )
-_cards = st.builds(
-    lambda who: (AuthorCard(card=who.card()), CARD_SCHEMA, who), st.sampled_from((*PEOPLE, MALLORY))
-)
+_cards = st.builds(lambda who: (AuthorCard(card=who.card()), CARD_SCHEMA, who), st.sampled_from((*PEOPLE, MALLORY)))
 _changes = st.builds(
     lambda old, new, number: (
         OwnerChange.issue(old.id_sign, new.id_sign, FIRST.stream_id, number=number),

@@ -244,7 +244,7 @@ class Client:
     @property
     def id_sign_pk(self) -> bytes:
         """The key of the identity that this client writes as."""
-        return self._identity.id_sign_pk
+        return self._rotation.identity.id_sign_pk
 
     @property
     def client_id(self) -> bytes:
@@ -279,7 +279,7 @@ class Client:
         state = await self.key_state(stream)
         authors = () if state is None else state.authors
         ids = {row.client_id for row in authors if row.id_sign_pk == owner_pk}
-        return frozenset(ids | self.client_ids if owner_pk == self._identity.id_sign_pk else ids)
+        return frozenset(ids | self.client_ids if owner_pk == self._rotation.identity.id_sign_pk else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""

@@ -185,7 +185,8 @@ class Labels:
         return self._writer_for(key, target, state)
 
     def _writer_for(self, key: SigningKey, target: Target, state: LabelState) -> Writer:
-        session, profile = self._session, self._profile or self._session.profile()
+        session, advice = self._session, self.advice.get(target.label)
+        profile = self._profile or self._advised_profile(advice) or session.profile()
         sealer = None
         if target.keys:
             reader_pk = target.keys[0].reader_pk
