@@ -5,7 +5,6 @@ a form that the command line names (`--json`). Whatever a command writes passes 
 """
 
 import io
-import json
 import os
 import sys
 import time
@@ -103,9 +102,13 @@ class LogLines(io.TextIOBase):
 
     def _write_line(self, line: str) -> None:
         if line.strip():
+            import json  # no command but one that is asked for lines needs it: help must stay fast
+
             self._stream.write(json.dumps(self._fields(line), ensure_ascii=False) + "\n")
 
     def _fields(self, line: str) -> dict[str, Any]:
+        import json
+
         now = time.time()
         fields: dict[str, Any] = {
             "ts": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z",
