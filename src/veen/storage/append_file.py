@@ -111,17 +111,17 @@ class FileCache:
         dirty = [entry for entry in self._open.values() if entry.is_dirty]
         if self._has_whole_disk and len(dirty) + len(self._held) > self._most_held:
             self._is_whole = True
-        taken, whole = self._held, self._is_whole
+        entries, whole = self._held, self._is_whole
         self._held, self._is_whole = [], False
         for entry in dirty:
             entry.is_dirty = False
             entry.users += 1
-            taken.append(entry)
+            entries.append(entry)
         if whole:
-            for entry in taken:
+            for entry in entries:
                 entry.release()
-            taken = []
-        return taken, whole
+            entries = []
+        return entries, whole
 
     def forget(self, path: str) -> None:
         """Let go of a file whose name is about to change or to go."""

@@ -248,7 +248,9 @@ def test_a_state_of_other_rules_or_another_log_is_not_gone_on_from(change):
             source = FakeHub()
             await say(source, revoke(7))
         else:
-            shelf.snapshots = {name: replace(kept, state_hash=bytes(32)) for name, kept in (shelf.load() or {}).items()}
+            shelf.snapshots = {
+                name: replace(snapshot, state_hash=bytes(32)) for name, snapshot in (shelf.load() or {}).items()
+            }
         worker = reader_of(folds, shelf)
         expected = await reader_of(folds).read(source.link("agent"))
         assert await worker.read(source.link("agent")) == expected

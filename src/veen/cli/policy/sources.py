@@ -157,8 +157,8 @@ def agent_of(
 
     streams, folds = sources.streams(session), sources.folds(session)
     opened = {hub.name: partial(policy_link, hub) for hub in hubs}
-    kept = CachedStates(session, folds.present, streams)
-    return PolicyAgent(folds, streams, opened, report=report, kept=kept)
+    states = CachedStates(session, folds.present, streams)
+    return PolicyAgent(folds, streams, opened, report=report, kept=states)
 
 
 class CachedStates:

@@ -85,11 +85,11 @@ class RunningFold(Generic[T, V]):
 
     def _thin(self) -> None:
         """Keep O(log n) marks: the distance between neighbours grows with the distance from the end."""
-        end, kept = self._marks[-1].count, self._marks[:1]
+        end, marks = self._marks[-1].count, self._marks[:1]
         for mark, following in zip(self._marks[1:], self._marks[2:], strict=False):
-            if following.count - kept[-1].count > (end - following.count) // 2:
-                kept.append(mark)
-        self._marks = [*kept, self._marks[-1]]
+            if following.count - marks[-1].count > (end - following.count) // 2:
+                marks.append(mark)
+        self._marks = [*marks, self._marks[-1]]
 
 
 def _order(event: Event) -> Order:
