@@ -153,10 +153,8 @@ def test_a_session_ends_with_its_token_its_account_its_time_and_at_logout(tmp_pa
                 async with client_at(
                     InProcess(hub.api), pin_of(hub), person("org"), tmp_path / "org", ring=Keyring.of([REVOCATIONS])
                 ) as org:
-                    told = drafts.revoke_by_org(
-                        ORG_ID, ctx_id=bob.ctx_id, realm_id=REALM, ts=int(time.time())
-                    )
-                    await org.send(REVOCATIONS, told.draft.body, schema=told.draft.schema)
+                    revocation = drafts.revoke_by_org(ORG_ID, ctx_id=bob.ctx_id, realm_id=REALM, ts=int(time.time()))
+                    await org.send(REVOCATIONS, revocation.draft.body, schema=revocation.draft.schema)
                 clock.ahead += 31
                 with pytest.raises(SessionEnded):
                     await gateway.session(bob.session)

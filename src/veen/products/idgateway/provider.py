@@ -1,4 +1,4 @@
-"""A provider of OpenID Connect as its client sees it: discovery, keys, code exchange, introspection (OIDC Core, RFC 7662).
+"""A provider of OpenID Connect as its client sees it: metadata, keys, codes, introspection (OIDC Core, RFC 7662).
 
 Every answer is bounded in size and time, and nothing is redirected. Keys are read again when a token names one that is
 not known, at most once a minute, so a stranger's token makes no traffic.
@@ -89,7 +89,7 @@ class ProviderClient:
         return self._provider
 
     async def open(self) -> None:
-        """Read metadata and keys. The metadata must name the issuer that the deployment trusts (OIDC Discovery §4.3)."""
+        """Read metadata and keys. The metadata must name the trusted issuer (OIDC Discovery §4.3)."""
         settings = self.settings
         metadata = await self._json("GET", f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
         if metadata.get("issuer") != settings.issuer:
