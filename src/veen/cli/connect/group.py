@@ -181,7 +181,7 @@ def apply(
     """Check the identity of the planned hub, pin its key, write the context NAME, and authorise a token there.
 
     The token is --cap, or one that you hold and that lasts, or it is asked of the issuer that the service names
-    (`veen cap serve`).
+    (`cap serve`).
 
     A hub whose identity has not the advertised key and hub_id is CONNECT.IDENTITY. Its key must be confirmed: by
     --confirm, by a context that pins it already, or by a person. The outcome is kept with the identity's state.
