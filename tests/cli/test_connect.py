@@ -124,9 +124,9 @@ def test_a_token_is_asked_of_the_issuer_once_and_its_expiry_is_remembered(fabric
         bound = caller.json(*wanted, "--timeout", "90s")
         assert bound["auth_ref"]
         assert abs(bound["expires_at"] - time.time() - 3600) < 120
-        kept = json.loads((caller.root / "state" / "connect" / "calc.json").read_text())
-        assert (kept["auth_ref"], kept["expires_at"]) == (bound["auth_ref"], bound["expires_at"])
-        assert (kept["url"], kept["requests"]) == (service.url, bound["requests"])
+        memory = json.loads((caller.root / "state" / "connect" / "calc.json").read_text())
+        assert (memory["auth_ref"], memory["expires_at"]) == (bound["auth_ref"], bound["expires_at"])
+        assert (memory["url"], memory["requests"]) == (service.url, bound["requests"])
         assert caller.json("send", bound["requests"], "x", "--context", "calc")["seq"] == 1  # the hub admits it
         asked = len(caller.json("rpc", "trace", "admin/tokens")["calls"])
         again = caller.json(*wanted)

@@ -58,6 +58,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "hub rebuild-index": ("veen hub rebuild-index ./hub",),
     "hub retention apply": ("veen hub retention apply --data-dir ./hub --payloads 90d",),
     "hub retention plan": ("veen hub retention plan --data-dir ./hub --payloads 90d",),
+    "id gateway serve": (
+        "veen id gateway serve id/external --issuer https://idp.example.com --provider corp --oidc-client veen"
+        " --oidc-secret-file oidc.secret --custody-file custody.secret --url https://login.example.com --realm shop",
+    ),
     "hub retention show": ("veen hub retention show --data-dir ./hub",),
     "hub status": ("veen hub status", "veen hub status --data-dir ./hub"),
     "hub stop": ("veen hub stop --data-dir ./hub",),

@@ -23,7 +23,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.policies import realm_id_of
 from veen.fs.local import OsFs
 from veen.overlays.id import drafts
-from veen.overlays.id.ids import org_id_of
+from veen.overlays.id.ids import org_id_of, org_stream
 from veen.products.idgateway.gateway import IdGateway, LoginRefused, SessionEnded, StateUnknown, TokenRefused
 from veen.products.idgateway.http import make_app
 from veen.products.idgateway.provider import ProviderClient, ProviderFailed, ProviderSettings
@@ -33,7 +33,8 @@ REALM = realm_id_of("shop")
 CALLBACK = "http://127.0.0.1:9/callback"
 LINKS = StreamKeys.create("id/external", random=seeded("id/external"))
 ORG = SigningKey(b"\x31" * 32)
-REVOCATIONS = StreamKeys.create("id/org", random=seeded("id/org"))
+ORG_ID = org_id_of(ORG.public)
+REVOCATIONS = StreamKeys.create(f"hex:{org_stream(ORG_ID).hex()}", random=seeded("id/org"))  # that of the organization
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_a_session_ends_with_its_token_its_account_its_time_and_at_logout(tmp_pa
     async def story():
         clock = Clock()
         async with hub_at(tmp_path / "hub") as hub:
-            options = {"also": [REVOCATIONS.stream_id], "trusted_orgs": [org_id_of(ORG.public)], "clock": clock}
+            options = {"also": [REVOCATIONS.stream_id], "trusted_orgs": [ORG_ID], "clock": clock}
             async with gateway_at(tmp_path, hub, idp, **options) as gateway:
                 done = await entered(gateway, idp)
                 clock.ahead += 31
@@ -152,10 +153,8 @@ def test_a_session_ends_with_its_token_its_account_its_time_and_at_logout(tmp_pa
                 async with client_at(
                     InProcess(hub.api), pin_of(hub), person("org"), tmp_path / "org", ring=Keyring.of([REVOCATIONS])
                 ) as org:
-                    told = drafts.revoke_by_org(
-                        org_id_of(ORG.public), ctx_id=bob.ctx_id, realm_id=REALM, ts=int(time.time())
-                    )
-                    await org.send(REVOCATIONS, told.draft.body, schema=told.draft.schema)
+                    revocation = drafts.revoke_by_org(ORG_ID, ctx_id=bob.ctx_id, realm_id=REALM, ts=int(time.time()))
+                    await org.send(REVOCATIONS, revocation.draft.body, schema=revocation.draft.schema)
                 clock.ahead += 31
                 with pytest.raises(SessionEnded):
                     await gateway.session(bob.session)

@@ -37,8 +37,8 @@ def issuer(text=POLICY, **options):
 
 
 def ask(service, caller=ALICE, **args):
-    given = {"subject_pk": caller, "streams": [CALLS], **args}
-    return CapToken.from_bytes(asyncio.run(service.handle(given, Call(caller)))["token"])
+    arguments = {"subject_pk": caller, "streams": [CALLS], **args}
+    return CapToken.from_bytes(asyncio.run(service.handle(arguments, Call(caller)))["token"])
 
 
 def refusal(service, caller=ALICE, **args):

@@ -58,7 +58,7 @@ def test_the_emitting_call_refuses_what_the_configuration_forbids(tmp_path):
 
 @pytest.mark.req("SDR-02", "SDR-03")
 def test_any_client_with_the_rule_refuses_before_anything_is_sealed(tmp_path):
-    """Clients of `veen` and of the Python API have it: `send` and `send_many` refuse as the recorder's call does."""
+    """Clients of `veen` and the Python API have it: `send` and `send_many` refuse as the recorder does."""
 
     async def story():
         async with (

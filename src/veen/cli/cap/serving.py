@@ -39,7 +39,7 @@ def serve(
     """Answer requests for capability tokens in STREAM, signed by the identity in use, as the policy says.
 
     A caller gets a token for its own key alone. Requests and answers stay in the log; what was answered is not
-    answered again. `veen connect apply` asks by itself, where the service was advertised with --issuer STREAM.
+    answered again. `connect apply` asks by itself, where the service was advertised with --issuer STREAM.
 
     \b
     veen cap serve admin/tokens --policy tokens.toml --identity operator

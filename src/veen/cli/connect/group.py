@@ -181,7 +181,7 @@ def apply(
     """Check the identity of the planned hub, pin its key, write the context NAME, and authorise a token there.
 
     The token is --cap, or one that you hold and that lasts, or it is asked of the issuer that the service names
-    (`veen cap serve`).
+    (`cap serve`).
 
     A hub whose identity has not the advertised key and hub_id is CONNECT.IDENTITY. Its key must be confirmed: by
     --confirm, by a context that pins it already, or by a person. The outcome is kept with the identity's state.
@@ -236,11 +236,11 @@ def _held_token(session: CliSession, result: "ConnectPlan") -> "CapToken | None"
     if service is None or hub is None or not result.needs_token:
         return None
     subject_pk, now = session.keystore.identity.client_id, int(time.time())
-    for held in token_store(session).all():
-        fits = all(held.allows(subject_pk, stream_id) for stream_id in service.stream_ids)
-        is_known = held.issued_at(hub.hub_id) is not None
-        if fits and is_known and held.is_live(hub.hub_id, now) and not held.is_due(hub.hub_id, now):
-            return held.token
+    for stored in token_store(session).all():
+        fits = all(stored.allows(subject_pk, stream_id) for stream_id in service.stream_ids)
+        is_known = stored.issued_at(hub.hub_id) is not None
+        if fits and is_known and stored.is_live(hub.hub_id, now) and not stored.is_due(hub.hub_id, now):
+            return stored.token
     return None
 
 

@@ -172,7 +172,7 @@ def _overlay(
         "--auth", "mode", type=click.Choice(("cap_token", "mtls", "none", "other")), help="How callers are admitted."
     ),
     option("--org", help="Who runs it."),
-    option("--issuer", type=STREAM, help="Where `veen cap serve` issues its tokens. Requires --auth cap_token."),
+    option("--issuer", type=STREAM, help="Where `cap serve` issues its tokens. Requires --auth cap_token."),
     option("--issuer-id", "issuer_ids", type=HEX32, multiple=True, help="Whose answers count there. Repeatable."),
     _TAGS,
     _TTL,

@@ -79,10 +79,6 @@ def serve(
     and a token for it, and nothing else: give it an identity of its own. Readers merge STREAM (--stream of `veen id`)
     and name the client_id of the gateway. Register URL/callback at the provider. A session ends at /logout, when the
     provider's introspection says so, and when the account is revoked.
-
-    \b
-    veen id gateway serve id/external --issuer https://idp.example.com --provider corp --oidc-client veen \\
-        --oidc-secret-file oidc.secret --custody-file custody.secret --url https://login.example.com --realm shop
     """
     import asyncio
 

@@ -233,8 +233,8 @@ class IdGateway:
                     if entry.event is not None:
                         events.append(entry.event)
             schemas = frozenset(self._fold.schemas)
-            known = (event for events in self._events.values() for event in events if event.hdr.schema in schemas)
-            return self._fold.view(self._fold.summarize(known), int(self._clock()))
+            id_events = (event for events in self._events.values() for event in events if event.hdr.schema in schemas)
+            return self._fold.view(self._fold.summarize(id_events), int(self._clock()))
 
 
 def _hash(key: str) -> bytes:

@@ -101,13 +101,13 @@ def make_app(gateway: IdGateway, *, is_tls: bool, clock: Callable[[], float] = t
 
     async def session(request: Request) -> Response:
         try:
-            found = await gateway.session(_session_key(request))
+            current = await gateway.session(_session_key(request))
         except SessionEnded as exc:
             return _refused(401, exc.code, str(exc))
         except VeenError as exc:
             _log.warning("a session could not be checked: %s", exc)
             return _refused(503, "ID.CHECK", "the session could not be checked: try again")
-        body = {"ctx_id": found.ctx_id.hex(), "provider": found.provider, "expires_at": int(found.until)}
+        body = {"ctx_id": current.ctx_id.hex(), "provider": current.provider, "expires_at": int(current.until)}
         return JSONResponse(body, headers=_HEADERS)
 
     async def logout(request: Request) -> Response:

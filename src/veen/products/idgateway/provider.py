@@ -89,7 +89,7 @@ class ProviderClient:
         return self._provider
 
     async def open(self) -> None:
-        """Read metadata and keys. The metadata must name the issuer that the deployment trusts (Discovery §4.3)."""
+        """Read metadata and keys. The metadata must name the trusted issuer (OIDC Discovery §4.3)."""
         settings = self.settings
         metadata = await self._json("GET", f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
         if metadata.get("issuer") != settings.issuer:
