@@ -47,6 +47,7 @@ from veen.core.objects.tooling import (
     CapStatusRequest,
     ClientCursorRequest,
     ConsistencyRequest,
+    DeriveRequest,
     FeedRequest,
     IdentityResponse,
     InspectRequest,
@@ -429,6 +430,13 @@ ADMIN_HEADER = {"Authorization": f"Bearer {ADMIN.decode()}"}
 READ_HEADER = {"Authorization": f"Bearer {READER.decode()}"}
 SLOW = CapToken.issue(w.ISSUER, w.ALICE.public, [w.STREAM], ttl=100, rate=Rate(per_sec=1, burst=1))
 FOREIGN = CapToken.issue(w.STRANGER, w.ALICE.public, [w.STREAM], ttl=100)
+
+
+def derive(parent=SLOW, *, issuer=w.ALICE, stream_id=w.STREAM):
+    token = CapToken.issue(issuer, w.BOB.public, [stream_id], ttl=10)
+    return DeriveRequest(token=token, parent_ref=parent.auth_ref())
+
+
 DATA = b"an attachment"
 PUT = f"/tooling/attachment/{H(DATA).hex()}"
 
@@ -524,6 +532,16 @@ RECIPES = {
     ("POST", "submit_batch", 413, "E.LIMIT"): [post("submit_batch", batch(1001))],
     ("POST", "authorize", 200, "ok"): [post("authorize", SLOW)],
     ("POST", "authorize", 403, "CAP_INVALID"): [post("authorize", FOREIGN), post("authorize", w.forged(SLOW))],
+    ("POST", "derive", 200, "ok"): [after(post("authorize", SLOW), post("derive", derive()))],
+    ("POST", "derive", 400, "CAP_TTL"): [
+        after(post("authorize", SLOW), after(lambda hub: setattr(hub, "now", w.NOW + 101), post("derive", derive())))
+    ],
+    ("POST", "derive", 403, "CAP_MISSING"): [post("derive", derive(FOREIGN))],
+    ("POST", "derive", 403, "CAP_INVALID"): [after(post("authorize", SLOW), post("derive", derive(issuer=w.STRANGER)))],
+    ("POST", "derive", 403, "CAP_SCOPE"): [after(post("authorize", SLOW), post("derive", derive(stream_id=bytes(32))))],
+    ("POST", "derive", 409, "E.CONFLICT"): [
+        after(set_service("policy", w.policy(principal_grants=False)), post("derive", derive()))
+    ],
     ("POST", "authorize", 413, "FIELD_SIZE"): [post("authorize", SHORT_STREAM)],
     ("POST", "cap_status", 200, "ok"): [post("cap_status", CapStatusRequest(auth_ref=w.FREE_TOKEN.auth_ref()))],
     ("POST", "cap_status", 404, "E.NOT_FOUND"): [post("cap_status", CapStatusRequest(auth_ref=NOWHERE))],
@@ -669,7 +687,12 @@ RECIPES = {
 }  # fmt: skip
 # An event stream does not end, and a rotation and a promotion need a whole runtime: tests/hub/test_tooling.py,
 # test_rotation.py, tests/products/federation/test_cutover.py.
-ELSEWHERE = {("GET", "events", 200, "ok"), ("POST", "rotate_key", 200, "ok"), ("POST", "promotion", 200, "ok")}
+ELSEWHERE = {
+    ("POST", "derive", 429, "CAP_RATE"),
+    ("GET", "events", 200, "ok"),
+    ("POST", "rotate_key", 200, "ok"),
+    ("POST", "promotion", 200, "ok"),
+}
 
 
 class Hub(LiveHub):

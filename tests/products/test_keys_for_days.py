@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from tests.client.hubs import QUICK, Clock, pin_of
+from tests.client.hubs import QUICK, Clock, pin_of, run
 from tests.products.recorder.agents import FAST, lines_source, run_agent
 from tests.products.recorder.recorders import ADMIN, DISCLOSURE, recorder_at
 
@@ -79,7 +79,7 @@ class Days:
                 await client.open()
                 await self.write(client, "command")
 
-    async def spark(self, day):
+    async def spark(self, day, *, pause=100, attempts=2):
         identity = self.world.role("gate").keystore.identity
         options = WriteOptions(
             hub=HubAddress(url="http://unused"),
@@ -90,15 +90,15 @@ class Days:
         with StateStore.open(self.world.home, "spark") as state:
             client = self.client(identity, state, None)
             await client.open()
-            for attempt in range(2):  # Spark runs tasks again
+            for attempt in range(attempts):  # Spark runs tasks again
                 sender = RowSender(client.session, plan, identity, self.keys, 0, state)
-                for part in range(2):  # a task that runs for more than a day
+                for part in range(2):
                     bodies = [f"spark {day} {part} {row}".encode() for row in range(3)]
                     rows = [(3 * part + row, Draft(body=body)) for row, body in enumerate(bodies)]
                     assert len(await sender.send(rows)) == 3
                     if not attempt:
                         self.sent += bodies
-                        self.clock.now += 100
+                        self.clock.now += pause
 
 
 async def lived(tmp_path, days):
@@ -168,14 +168,31 @@ async def numbers(world):
 
 @pytest.mark.req("KEX1-02")
 def test_three_days_of_commands_a_worker_a_recorder_and_a_spark_writer(tmp_path):
-    from tests.client.hubs import run
-
     assert len(run(lived(tmp_path, 3))) >= 3 + 3 + 3
 
 
 @pytest.mark.slow
 @pytest.mark.req("KEX1-02")
 def test_twenty_days_of_commands_a_worker_a_recorder_and_a_spark_writer(tmp_path):
-    from tests.client.hubs import run
-
     assert len(run(lived(tmp_path, 20))) >= 20 + 20 + 20
+
+
+@pytest.mark.req("KEX1-02")
+def test_a_spark_task_that_runs_for_more_than_a_day_goes_on_with_another_key(tmp_path):
+    """The refusal decides, not the clock of an attempt: so every attempt goes on from the same row."""
+
+    async def check():
+        clock = Clock(int(time.time()))
+        async with recorder_at(tmp_path, settings=SETTINGS, clock=clock) as world:
+            wire = Refusals(world.hub.api)
+            life = Days(world, clock, wire)
+            await life.spark(0, pause=86_500, attempts=3)
+            keystore = world.role("gate").keystore
+            with StateStore.open(world.home, "gate") as state:
+                async with life.client(keystore.identity, state, None) as client:
+                    await client.open()
+                    entries = [entry async for entry in client.read(SHARED)]
+            assert [entry.body for entry in entries] == life.sent
+            assert len({entry.msg.client_id for entry in entries}) == 2
+
+    run(check())
