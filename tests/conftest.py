@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from tests import scheduling
-from tests.examples import QUICK
 
 import traceability
-from veen.client.identity.keystore import Kdf
+from tests import scheduling
+from tests.examples import QUICK
+from veen.client.identity.passphrases import Kdf
 
 SLOW_TIMEOUT_SEC = 4 * 3600
 MAX_ID_CHARS = 100

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.cases import every
-from tests.cli.test_explain import texts
 
 import veen
+from tests.cases import every
+from tests.cli.test_explain import texts
 from veen.cli.shared.failures import failure_of
 from veen.cli.shared.output import Exit
 from veen.core.catalogue import BLAMES, ErrorRow, catalogue, details_of, row_of
@@ -25,7 +25,7 @@ FILE = SOURCE / "core" / "errors.toml"
 ROWS = list(catalogue().values())
 FAMILIES = (
     "E|AGB|VESN|OVL|STATE|KV|CRUD|QUEUE|CRDT|RPC|ID|WAL|AGREE|DELEG|GRANT|LCLASS|META|MIRR|PAID|PUB|QAUD|RECOV"
-    "|REVOKE|SDR|SNAP|REALM|POLICY|ANCHOR|DISC|CONNECT"
+    "|REVOKE|SDR|SNAP|SPEAKS|REALM|POLICY|ANCHOR|DISC|CONNECT"
 )
 CODE = re.compile(rf"\b(?:{FAMILIES})\.[A-Z][A-Z_]*(?:\.[A-Z][A-Z_]*)*\b")
 

@@ -17,7 +17,15 @@ from typing import Any, Final, NamedTuple
 from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
 from veen.client.generations.fold import Announced, AuthorKey, KeyState, LabelCursor, OpenInvite, ShreddedGeneration
-from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred, seal_back
+from veen.client.generations.records import (
+    AuthorCard,
+    Enrolment,
+    HandOver,
+    KeyGeneration,
+    KeyShred,
+    OwnerChange,
+    seal_back,
+)
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.contacts import Contact, ContactBook
@@ -39,14 +47,24 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, RequestDone, root_of_heads
+from veen.core.objects.control import (
+    CapDerive,
+    ControlRecord,
+    HubFence,
+    HubPromote,
+    OuterKey,
+    PolicyBounds,
+    RequestDone,
+    root_of_heads,
+)
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.core.objects.policies import Authority, Revocation, SizeBound, realm_id_of
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
+from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.objects.tooling import (
     AnchoredCheckpoint,
     AnchorRequest,
@@ -64,6 +82,7 @@ from veen.core.objects.tooling import (
     ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
+    DeriveRequest,
     FeedRequest,
     FeedResponse,
     HealthResponse,
@@ -156,12 +175,32 @@ def _signature(obj: Wire) -> dict[str, Any]:
         data = cbor.encode(obj.to_tree()[:-1])
         tag = "veen/control"
         return {"tag": tag, "data": data, "digest": Ht(tag, data), "public": KEYS["hub"].public, "sig": obj.hub_sig}
+    if isinstance(obj, SpeaksBinding | SpeaksEnd | PrincipalNext):
+        data, digest = cbor.encode(obj._signed()), obj.signing_digest()
+        if isinstance(obj, PrincipalNext):
+            public, sig = obj.new, obj.sig_new
+        else:
+            public, sig = obj.principal_pk, obj.sig_principal
+        return {"tag": obj.TAG, "data": data, "digest": digest, "public": public, "sig": sig}
+    return {}
+
+
+def _countersignature(obj: Wire) -> dict[str, Any]:
+    """The second key that signs the same bytes, for statements that need two."""
+    if isinstance(obj, SpeaksBinding):
+        return _signature(obj) | {"public": obj.client_id, "sig": obj.sig_client}
+    if isinstance(obj, PrincipalNext):
+        return _signature(obj) | {"public": obj.old, "sig": obj.sig_old}
     return {}
 
 
 def _row(name: str, obj: Wire) -> dict[str, Any]:
     row = {"name": name, "kind": obj.KIND, "form": obj.FORM, "cbor": obj, "json": obj.to_json()}
-    return row | ({"signed": signed} if (signed := _signature(obj)) else {})
+    if signed := _signature(obj):
+        row["signed"] = signed
+    if signed := _countersignature(obj):
+        row["countersigned"] = signed
+    return row
 
 
 def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
@@ -349,6 +388,16 @@ def _worded(prefix: str, values: list[int], constant: int) -> str:
     return f"{prefix}1{''.join(bech32._ALPHABET[value] for value in letters)}"
 
 
+def _derived_token() -> CapToken:
+    """Of a principal, for one of its client keys."""
+    return CapToken.issue(KEYS["client"], KEYS["stranger"].public, [stream_id_of("room")], ttl=600)
+
+
+def _derived(hub: ed25519.SigningKey) -> ControlRecord:
+    body = CapDerive.derived(_derived_token(), object_token().auth_ref())
+    return ControlRecord.issue(hub, None, body, hub_ts=1_700_000_000)
+
+
 # --- objects --------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +422,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ts=3000,
         ttl=600,
     )
+    bound = SizeBound(kind="stream", target=stream_id_of("test"), max_msg_bytes=65_536)
     key = HubKey(key_id=key_id_of(hub.public), hub_pk=hub.public, valid_from=0, valid_until=100)
     info = LabelInfo(label=label, epoch=0, last_stream_seq=7, last_mmr_root=tree.root(), last_hub_ts=2000)
     item = LegacyItem(receipt=receipt, msg=msg, mmr_proof=prove_inclusion(tree.node_at, 1))
@@ -399,6 +449,16 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         *_cutover(hub, label, tree.root()),
         ("revocation", revocation),
         ("authority", authority),
+        ("size_bound", bound),
+        ("record_policy.bounds", PolicyBounds(bounds=(bound,))),
+        (
+            "control_record_policy.bounds",
+            ControlRecord.issue(hub, None, PolicyBounds(bounds=(bound,)), hub_ts=1_700_000_000),
+        ),
+        (
+            "policy_request_bounds",
+            PolicyRequest(bounds=(bound, SizeBound(kind="label", target=label, max_msg_bytes=0))),
+        ),
         ("consistency_proof", prove_consistency(tree.node_at, 3, 7)),
         ("range_proof", prove_range(tree.node_at, 2, 5, 7)),
         ("equivocation", _two_receipts(receipt)),
@@ -553,6 +613,8 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("invitation_with_rights", replace(limited, sig=owner.sign(limited.signing_digest()))),
         ("key_enrolment", Enrolment.issue(invite, old.stream_id, alice)),
         ("key_shredding", KeyShred.issue(owner, old.stream_id, 0, reason="asked for")),
+        ("key_owner", OwnerChange.issue(owner, KEYS["stranger"], old.stream_id, number=6)),
+        ("key_state_with_another_owner", replace(state, number=6, new_owner_pk=KEYS["stranger"].public)),
         ("author_card", AuthorCard(card=alice)),
         (
             "copied_event",
@@ -566,6 +628,7 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("author_key", author),
         ("label_cursor", cursor),
         ("key_state", state),
+        *_speaking(),
         ("contact", contact),
         ("contact_book", ContactBook(contacts=(contact,))),
         ("invitation", invitation),
@@ -574,6 +637,21 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
             "sealed_invitation_by_code",
             SealedInvite.for_code(invitation, "0123-4567-89AB-CDEF", kdf=Kdf(memory_kib=8, passes=1), random=draws),
         ),
+    ]
+
+
+def _speaking() -> list[tuple[str, Wire]]:
+    """A client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
+    stream_id, client, following = stream_id_of("orders"), KEYS["client"], KEYS["stranger"]
+    end = SpeaksEnd.issue(ID_SIGN, stream_id=stream_id, client_id=client.public, reason="lost", ended_at=NOW + 60)
+    return [
+        (
+            "speaks",
+            SpeaksBinding.issue(ID_SIGN, client, stream_id=stream_id, not_before=NOW - 600, not_after=NOW + 86_400),
+        ),
+        ("speaks_end", end),
+        ("speaks_end_of_all", SpeaksEnd.issue(ID_SIGN, stream_id=stream_id)),
+        ("principal_next", PrincipalNext.issue(ID_SIGN, following, stream_id=stream_id)),
     ]
 
 
@@ -590,6 +668,9 @@ def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[s
         ("hub.fence", fence),
         ("hub.promote", promote),
         ("control_record_hub.fence", fenced),
+        ("cap.derive", _derived(hub).body),
+        ("control_record_cap.derive", _derived(hub)),
+        ("derive_request", DeriveRequest(token=_derived_token(), parent_ref=object_token().auth_ref())),
         ("control_record_hub.promote", ControlRecord.issue(hub, fenced, promote, hub_ts=1_700_000_060)),
         ("attached_entry", attached),
         ("stored_attachment", stored),
@@ -984,6 +1065,15 @@ METHODS: Final = (
         (403, "CAP_INVALID", "the issuer is not trusted, or a link of the chain is not signed by it"),
         (413, "FIELD_SIZE", "too many links or streams, or a key of another size"),
     )),
+    Method("POST", "/tooling/derive", "derive", "anybody", "derive request", "authorize response", (
+        _OK,
+        (400, "CAP_TTL", "the token of the principal has ended"),
+        (403, "CAP_MISSING", "the hub has not authorised `parent_ref`"),
+        (403, "CAP_INVALID", "`parent_ref` is derived itself or not trusted, or its subject did not issue the token"),
+        (403, "CAP_SCOPE", "the token is for streams that `parent_ref` does not allow"),
+        (409, "E.CONFLICT", "the hub takes no derived tokens"),
+        (429, "CAP_RATE", "1,024 new tokens were derived from `parent_ref` within a day"),
+    )),
     Method("POST", "/tooling/cap_status", "cap_status", "reader", "cap_status request", "cap_status response", (
         _OK,
         (404, "E.NOT_FOUND", "no such token was authorised"),
@@ -1110,6 +1200,16 @@ METHODS: Final = (
     Method("GET", "/tooling/version", "version", "anybody", "-", "version response", (_OK,)),
     Method("GET", "/tooling/metrics", "metrics", "metrics", "-", "text/plain", (_OK,)),
     Method("GET", "/tooling/openapi.json", "openapi", "anybody", "-", "application/json", (_OK,)),
+    Method("GET", "/tooling/checkpoint_latest", "checkpoint_latest_get", "reader", "?label", "CHECKPOINT", (
+        _OK,
+        (400, "E.BAD_REQUEST", "`label` is missing or no label"),
+        _NO_LABEL,
+    )),
+    Method("GET", "/tooling/checkpoint_range", "checkpoint_range_get", "reader",
+           "?epoch_min&epoch_max&label&after", "seq: CHECKPOINT", (
+        _OK,
+        (400, "E.BAD_REQUEST", "a parameter is no number or no label"),
+    )),
 )  # fmt: skip
 
 # who, status, code, when; for every method, or for those with this caller.

@@ -20,6 +20,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     KeyRotate,
     LabelOpen,
@@ -50,6 +51,7 @@ from veen.core.objects.policies import Authority, Revocation
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
+from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.core.tree.mmr import MmrTree
@@ -175,6 +177,7 @@ _INCLUSION: Final = (
 def _journal() -> tuple[ControlRecord, ...]:
     bodies: tuple[Wire, ...] = (
         CapAuthorize.of(_TOKEN),
+        CapDerive.derived(_TOKEN, bytes(32)),
         StreamRegister(stream_id=STREAM),
         LabelOpen(label=LABEL, epoch=0),
         LabelOpen(label=LABEL, epoch=2**40, stream_id=STREAM),
@@ -259,6 +262,10 @@ _ALL: Final[tuple[Wire, ...]] = (
     ErrorEnvelope.refusal(Refusal.CAP_RATE, "slow down", detail=_DETAIL, retry_after=1, request_id="r-1"),
     ErrorEnvelope.api(ApiCode.NOT_FOUND, "no such label: ⊕"),
     Prekey.issue(CLIENT, bytes(range(32)), expires_at=2**32),
+    SpeaksBinding.issue(CLIENT, CLIENT, stream_id=bytes(32), not_before=0, not_after=87_000),
+    SpeaksEnd.issue(CLIENT, stream_id=bytes(32)),
+    SpeaksEnd.issue(CLIENT, stream_id=bytes(32), client_id=CLIENT.public, reason="⊕", ended_at=2**63),
+    PrincipalNext.issue(CLIENT, CLIENT, stream_id=bytes(32)),
     *_ATTACHMENTS,
     Attached(body=b"", attachments=()),
     Attached(body=b"hello", attachments=_ATTACHMENTS),

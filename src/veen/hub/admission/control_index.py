@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     KeyRotate,
     OuterKey,
-    PolicyAuthority,
-    PolicyRevocation,
     RequestDone,
     StreamRegister,
 )
+from veen.core.objects.policies import POLICY_BODIES
 from veen.storage.index import RecordRow
 from veen.storage.store import Store
 
@@ -25,7 +25,8 @@ class ControlIndex:
 
     def cap(self, auth_ref: bytes) -> ControlRecord | None:
         """The record that fixed the issued_at of a capability."""
-        return self._first(CapAuthorize.KIND, auth_ref)
+        records = [self._first(kind, auth_ref) for kind in (CapAuthorize.KIND, CapDerive.KIND)]
+        return min((record for record in records if record is not None), key=lambda record: record.seq, default=None)
 
     def stream(self, stream_id: bytes) -> ControlRecord | None:
         return self._first(StreamRegister.KIND, stream_id)
@@ -50,7 +51,7 @@ class ControlIndex:
         """The policy records behind one of the control journal, in order; at most `limit`."""
         rows = [
             row
-            for kind in (PolicyRevocation.KIND, PolicyAuthority.KIND)
+            for kind in (body.KIND for body in POLICY_BODIES)
             for row in self._store.control_rows(kind, b"", after_seq=after_seq, limit=limit)
         ]
         return map(self._record, sorted(rows, key=lambda row: row.seq)[:limit])
