@@ -23,9 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--costs") and not config.getoption(
-        "numprocesses", None
-    ):  # not where processes of xdist report
+    if config.getoption("--costs") and not config.getoption("numprocesses", None):  # the controller of xdist runs none
         config.pluginmanager.register(Recorder(Path(config.getoption("--costs"))))
 
 

@@ -552,9 +552,10 @@ def honest():
 
 @pytest.mark.parametrize("lot", [*range(8), *(pytest.param(lot, marks=pytest.mark.slow) for lot in range(8, 20))])
 def test_findings_are_the_same_bytes_however_the_work_is_cut(honest, tmp_path, lot):
-    """DESIGN §9.3, §9.5: eight logs, twelve more in `make test-slow`, each with nine kinds of damage: found alike.
+    """DESIGN §9.3, §9.5: of each log, itself and nine kinds of damage: found, and told the same way.
 
-    The seeds are fixed. At level `structure` a change to nothing but a signature is not seen, and none is among these.
+    Eight logs, and twelve more in `make test-slow`. The seeds are fixed. At level `structure` a change to nothing but a
+    signature is not seen, and none is among these.
     """
     for number in range(10):
         rng = random.Random(lot * 100 + number)
