@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from veen.cli.shared.as_of import View
 from veen.cli.shared.authority import authority
 from veen.cli.shared.command import CliSession
+from veen.cli.shared.identities import show_table
 from veen.cli.shared.output import Exit, Fail, Mode, Output
 from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import short
@@ -194,7 +195,7 @@ def show_rows(
 ) -> None:
     """As `show_folded`: rows as the list `name` of the JSON object, and some of their columns as a table."""
     cells = [[row[column] for column in columns] for row in rows]
-    show_folded(session, folded, {name: rows}, lambda: session.output.table(headings or columns, cells))
+    show_folded(session, folded, {name: rows}, lambda: show_table(session, headings or columns, cells))
 
 
 def tell_basis(output: Output, folded: "Folded") -> None:
