@@ -47,6 +47,7 @@ from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation, realm_id_of
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
+from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.objects.tooling import (
     AnchoredCheckpoint,
     AnchorRequest,
@@ -156,12 +157,32 @@ def _signature(obj: Wire) -> dict[str, Any]:
         data = cbor.encode(obj.to_tree()[:-1])
         tag = "veen/control"
         return {"tag": tag, "data": data, "digest": Ht(tag, data), "public": KEYS["hub"].public, "sig": obj.hub_sig}
+    if isinstance(obj, SpeaksBinding | SpeaksEnd | PrincipalNext):
+        data, digest = cbor.encode(obj._signed()), obj.signing_digest()
+        if isinstance(obj, PrincipalNext):
+            public, sig = obj.new, obj.sig_new
+        else:
+            public, sig = obj.principal_pk, obj.sig_principal
+        return {"tag": obj.TAG, "data": data, "digest": digest, "public": public, "sig": sig}
+    return {}
+
+
+def _countersignature(obj: Wire) -> dict[str, Any]:
+    """The second key that signs the same bytes, for statements that need two."""
+    if isinstance(obj, SpeaksBinding):
+        return _signature(obj) | {"public": obj.client_id, "sig": obj.sig_client}
+    if isinstance(obj, PrincipalNext):
+        return _signature(obj) | {"public": obj.old, "sig": obj.sig_old}
     return {}
 
 
 def _row(name: str, obj: Wire) -> dict[str, Any]:
     row = {"name": name, "kind": obj.KIND, "form": obj.FORM, "cbor": obj, "json": obj.to_json()}
-    return row | ({"signed": signed} if (signed := _signature(obj)) else {})
+    if signed := _signature(obj):
+        row["signed"] = signed
+    if signed := _countersignature(obj):
+        row["countersigned"] = signed
+    return row
 
 
 def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
@@ -566,6 +587,7 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("author_key", author),
         ("label_cursor", cursor),
         ("key_state", state),
+        *_speaking(),
         ("contact", contact),
         ("contact_book", ContactBook(contacts=(contact,))),
         ("invitation", invitation),
@@ -574,6 +596,21 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
             "sealed_invitation_by_code",
             SealedInvite.for_code(invitation, "0123-4567-89AB-CDEF", kdf=Kdf(memory_kib=8, passes=1), random=draws),
         ),
+    ]
+
+
+def _speaking() -> list[tuple[str, Wire]]:
+    """A client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
+    stream_id, client, following = stream_id_of("orders"), KEYS["client"], KEYS["stranger"]
+    end = SpeaksEnd.issue(ID_SIGN, stream_id=stream_id, client_id=client.public, reason="lost", ended_at=NOW + 60)
+    return [
+        (
+            "speaks",
+            SpeaksBinding.issue(ID_SIGN, client, stream_id=stream_id, not_before=NOW - 600, not_after=NOW + 86_400),
+        ),
+        ("speaks_end", end),
+        ("speaks_end_of_all", SpeaksEnd.issue(ID_SIGN, stream_id=stream_id)),
+        ("principal_next", PrincipalNext.issue(ID_SIGN, following, stream_id=stream_id)),
     ]
 
 

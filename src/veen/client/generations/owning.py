@@ -19,6 +19,7 @@ from veen.client.identity.keyring import Stream, StreamKeys
 from veen.client.send.writing import Sent
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError
+from veen.core.objects.card import CARD_SCHEMA
 
 _TRIES: Final = 3  # of a record whose number another device of the owner took
 
@@ -168,8 +169,8 @@ async def announce_card(client: Client, identity: Identity, stream: Stream) -> S
     card = IdentityCard.issue(identity.id_sign, dh_pk=identity.dh_pk, client_id=client.client_id, name=identity.name)
     body = records.AuthorCard(card=card).to_bytes()
     if keys.owner_pk is None:
-        return await client.send(stream, body, schema=records.CARD_SCHEMA)
-    return await _publish(client, keys, keys.owner_pk, body, records.CARD_SCHEMA)
+        return await client.send(stream, body, schema=CARD_SCHEMA)
+    return await _publish(client, keys, keys.owner_pk, body, CARD_SCHEMA)
 
 
 async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: bytes, schema: bytes) -> Sent:

@@ -20,6 +20,7 @@ from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
 from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
+from veen.overlays.framework.speaking import SPEAKING, STATEMENTS
 from veen.overlays.framework.typed_table import StateTable, TypedTable
 from veen.overlays.id import bodies as identity
 from veen.overlays.id import fold as identity_fold
@@ -249,7 +250,7 @@ BUILTIN: Final = Registry(
                 "operation.agreement": agreement.AgreementFold,
                 "operation.publication": publication.PublicationFold,
                 "operation.recovery": recovery.RecoveryFold,
-                "operation.queryaudit": queryaudit.QueryAuditFold,
+                "operation.queryaudit": queryaudit.make_fold,
                 "operation.mirror": mirror.MirrorFold,
             },
             tables=_tables(tuple(operations.ALL.values())),
@@ -263,6 +264,13 @@ BUILTIN: Final = Registry(
                 *queryaudit.STATES,
                 *mirror.STATES,
             ),
+        ),
+        Overlay(
+            name="speaks",
+            about="client keys that speak for principals (D-179)",
+            schemas=tuple(SPEAKING.values()),
+            folds={},
+            tables=_tables(tuple(STATEMENTS.values())),
         ),
         Overlay(
             name="discovery",
