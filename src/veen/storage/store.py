@@ -25,6 +25,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import (
     BODIES,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     HubFence,
     HubPromote,
@@ -325,7 +326,11 @@ class Store:
         elif isinstance(record.body, CapAuthorize):
             token = CapToken.from_bytes(record.body.token)
             if record.body.auth_ref not in self.state.caps:  # authorising again never extends the first record (D-47)
-                self.state.caps[record.body.auth_ref] = Cap.begin(token, self.state.limits, record.hub_ts)
+                parent_ref = record.body.parent_ref if isinstance(record.body, CapDerive) else None
+                if parent_ref is not None and parent_ref not in self.state.caps:
+                    raise StorageError(f"control record {record.seq}: no record authorises the parent of its token")
+                cap = Cap.begin(token, self.state.limits, record.hub_ts, parent_ref)
+                self.state.caps[record.body.auth_ref] = cap
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
         elif isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
@@ -408,7 +413,7 @@ class Store:
         self._pending.chunks.append(replace(chunk, dropped=chunk.dropped + 1))
 
     def _apply_entry(self, admitted: Admitted, data: bytes, entry_hash: bytes) -> None:
-        label, pending, client_row, cap = admitted.label.label, self._pending, admitted.client_row, admitted.cap
+        label, pending, client_row = admitted.label.label, self._pending, admitted.client_row
         files = self._files.unsaved.get(label)
         if files is None:
             files = self._files[label]
@@ -418,8 +423,8 @@ class Store:
         pending.touch(label)
         pending.clients[client_row] = admitted
         pending.entries[client_row, admitted.client_seq] = admitted.stream_seq
-        if cap is not None:
-            pending.caps[cap[0]] = cap
+        for spent in admitted.spent:
+            pending.caps[spent[0]] = spent
         self._ts = admitted.hub_ts
         self.entry_count += 1
         if (newest_at := (admitted.hub_ts, files.row)) >= self._newest_at:
@@ -610,8 +615,20 @@ class Store:
         row = self._index.cap(auth_ref)
         if row is None:
             return None
-        token = CapToken.from_bytes(row.token)
-        return Cap(auth_ref, token, row.token, row.issued_at, row.tokens, row.bucket_ts, applied=True)
+        token, parent_ref = CapToken.from_bytes(row.token), self._parent_of(auth_ref)
+        return Cap(auth_ref, token, row.token, row.issued_at, row.tokens, row.bucket_ts, parent_ref, applied=True)
+
+    def _parent_of(self, auth_ref: bytes) -> bytes | None:
+        """Return the auth_ref that a token was derived from, by its first record; None if it was authorised itself."""
+        derived = self.control_rows(CapDerive.KIND, auth_ref, limit=1)
+        if not derived:
+            return None
+        authorised = self.control_rows(CapAuthorize.KIND, auth_ref, limit=1)
+        if authorised and authorised[0].seq < derived[0].seq:
+            return None
+        body = ControlRecord.from_bytes(self.read_control(derived[0].offset, derived[0].length)).body
+        assert isinstance(body, CapDerive)  # noqa: S101 - the kind of its row
+        return body.parent_ref
 
     def _created(self, key: Hashable) -> None:
         """A label or a client that was not there before."""
