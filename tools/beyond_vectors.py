@@ -1147,6 +1147,16 @@ METHODS: Final = (
     Method("GET", "/tooling/version", "version", "anybody", "-", "version response", (_OK,)),
     Method("GET", "/tooling/metrics", "metrics", "metrics", "-", "text/plain", (_OK,)),
     Method("GET", "/tooling/openapi.json", "openapi", "anybody", "-", "application/json", (_OK,)),
+    Method("GET", "/tooling/checkpoint_latest", "checkpoint_latest_get", "reader", "?label", "CHECKPOINT", (
+        _OK,
+        (400, "E.BAD_REQUEST", "`label` is missing or no label"),
+        _NO_LABEL,
+    )),
+    Method("GET", "/tooling/checkpoint_range", "checkpoint_range_get", "reader",
+           "?epoch_min&epoch_max&label&after", "seq: CHECKPOINT", (
+        _OK,
+        (400, "E.BAD_REQUEST", "a parameter is no number or no label"),
+    )),
 )  # fmt: skip
 
 # who, status, code, when; for every method, or for those with this caller.

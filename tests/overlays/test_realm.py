@@ -47,7 +47,7 @@ class Log(FakeLog):
 
 
 def folded(log, **options):
-    fold = RealmFold(**options)
+    fold = RealmFold(any_emitter="emitters" not in options, **options)
     summary = fold.summarize(log.all())
     return fold.view(summary), [issue.code for issue in fold.issues(summary)]
 

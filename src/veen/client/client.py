@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,6 +27,7 @@ from veen.client.identity.keyring import Keyring, Stream, StreamKeys
 from veen.client.identity.rotation import RotationBounds, check_bounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
+from veen.client.read.kept import ErasedRange, read_kept
 from veen.client.read.reading import Entry, LabelReader
 from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
@@ -213,6 +214,11 @@ class Client:
         from veen.client.verify.witnesses import check_cosigned  # for those whose context asks for it
 
         return await check_cosigned(self._session, policy)
+
+    @property
+    def id_sign_pk(self) -> bytes:
+        """The key of the identity that this client writes as."""
+        return self._identity.id_sign_pk
 
     @property
     def client_id(self) -> bytes:
@@ -534,6 +540,17 @@ class Client:
         async with contextlib.aclosing(source):
             async for entry in source:
                 yield entry
+
+    async def read_kept(
+        self, stream: Stream, *, after: Mapping[bytes, int] | None = None
+    ) -> AsyncGenerator[Entry | ErasedRange, None]:
+        """Yield every entry that the hub still has, label by label, and the ranges that it has erased.
+
+        `after` has positions by label; entries up to and including them are left out.
+        """
+        async with contextlib.aclosing(read_kept(self, stream, after=after)) as items:
+            async for item in items:
+                yield item
 
     async def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
         """A range as an Arrow table: the options of `read`."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from veen.overlays.federation.policy import RealmPolicy
     from veen.products.policy.agent import HubReport, PolicyAgent
 
+_NAMED_GAPS: Final = 5
 _KINDS: Final = ("client-id", "auth-ref", "cap-token")
 
 policy: Final = Noun(
@@ -188,10 +189,10 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
     import asyncio
 
     hubs = hubs_of(session, sources.targets)
-    with output.records("pushes", ("hub", "revocations", "authorities", "trouble")) as records:
+    with output.records("pushes", ("hub", "revocations", "authorities", "trouble", "gaps")) as records:
 
         def show_push(report: "HubReport") -> None:
-            records.add(_pushed(report), tuple(_pushed(report).values())[:4])
+            records.add(_pushed(report), tuple(_pushed(report).values())[:5])
 
         agent = agent_of(session, sources, hubs, show_push)
 
@@ -213,7 +214,8 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
 def push(output: Output, session: CliSession, sources: PolicySources) -> None:
     """Fold the streams of a realm and tell each hub; what a hub knows it does not write down again.
 
-    Exit code 6 and POLICY.HUB if a hub did not take all of it; the others have it.
+    Exit code 6 and POLICY.HUB if a hub did not take all of it; the others have it. Exit code 6 and POLICY.INCOMPLETE
+    if entries could not be opened or were erased, so that revocations may be missing; hubs have the rest.
 
     \b
     veen policy push
@@ -238,6 +240,7 @@ def push(output: Output, session: CliSession, sources: PolicySources) -> None:
             "; ".join(f"{report.hub}: {report.trouble}" for report in failed),
             "veen policy show",
         )
+    _check_complete(agent)
 
 
 @policy.verb("show", "The policy of a realm, and what hubs have of it.")
@@ -245,6 +248,8 @@ def push(output: Output, session: CliSession, sources: PolicySources) -> None:
 @client_options
 def show(output: Output, session: CliSession, sources: PolicySources) -> None:
     """Fold the streams of a realm, ask each hub for its records, and compare: `missing` is what a hub was not told.
+
+    Exit code 6 and POLICY.INCOMPLETE if entries of the streams could not be opened or were erased.
 
     \b
     veen policy show
@@ -277,6 +282,7 @@ def show(output: Output, session: CliSession, sources: PolicySources) -> None:
             output.note(f"{issue['code']} at {issue['stream_seq']}: {issue['what']}")
 
     output.result(data, human)
+    _check_complete(agent)
 
 
 @policy.verb("drop", "Drop keys and tokens of yours that the realm has revoked.")
@@ -314,6 +320,7 @@ def _pushed(report: "HubReport") -> dict[str, Any]:
         "revocations": report.pushed.revocations,
         "authorities": report.pushed.authorities,
         "trouble": report.trouble,
+        "gaps": report.gaps,
         "seconds": None if report.seconds is None else round(report.seconds, 4),
     }
 
@@ -325,7 +332,21 @@ def _policy(agent: "PolicyAgent") -> dict[str, Any]:
         "authorities": [_shown(item) for item in wanted.authorities],
         "unresolved": [plain(item) for item in wanted.unresolved],
         "issues": [plain(issue) for issue in agent.issues()],
+        "gaps": [plain(gap) for gap in agent.gaps()],
     }
+
+
+def _check_complete(agent: "PolicyAgent") -> None:
+    """Fail if the policy was made without some entries that may count."""
+    if gaps := agent.gaps():
+        named = [f"{gap.stream} {gap.first}..{gap.last}: {gap.why}" for gap in gaps[:_NAMED_GAPS]]
+        more = [f"{len(gaps) - _NAMED_GAPS} more"] if len(gaps) > _NAMED_GAPS else []
+        raise Fail(
+            "POLICY.INCOMPLETE",
+            f"the policy is made without {agent.missing_count} entries",
+            "; ".join([*named, *more]),
+            "veen keys check",
+        )
 
 
 def _shown(item: Any) -> dict[str, Any]:

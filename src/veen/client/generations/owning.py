@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from veen.client.client import Client
-from veen.client.errors import GenerationRefused, NotOwner, NotReader
+from veen.client.errors import GenerationRefused, NotOwner, NotReader, UnknownStream
 from veen.client.generations import records
 from veen.client.generations.fold import KeyState
 from veen.client.identity.card import IdentityCard
@@ -175,3 +175,16 @@ async def announce_card(client: Client, identity: Identity, stream: Stream) -> S
 
 async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: bytes, schema: bytes) -> Sent:
     return await client.send(records.control_keys(keys.stream_id, owner_pk), body, schema=schema)
+
+
+async def owner_client_ids(client: Client, stream: Stream) -> frozenset[bytes]:
+    """Return the client keys that the owner of a stream announced in it, and our own if we are the owner (D-186)."""
+    try:
+        owner_pk = client.keyring.owner_of(stream)
+    except UnknownStream:
+        return frozenset()
+    if owner_pk is None:
+        return frozenset()
+    state = await client.key_state(stream)
+    announced = {row.client_id for row in state.authors if row.id_sign_pk == owner_pk} if state is not None else set()
+    return frozenset(announced | set(client.client_ids if client.id_sign_pk == owner_pk else ()))

@@ -6,6 +6,7 @@ from typing import Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
+from veen.client.generations.owning import owner_client_ids
 from veen.client.identity.keyring import Keyring
 from veen.core.event import Event
 from veen.core.labels import stream_id_of
@@ -117,7 +118,8 @@ async def _classes(authority: TokenAuthority, ring: Keyring, retention_sec: int)
         events = await events_of(authority.client, stream_id)
     except (UnknownStream, HubRefused):
         return []
-    fold = LabelClassFold()
+    own = frozenset(authority.client.client_ids) | await owner_client_ids(authority.client, stream_id)
+    fold = LabelClassFold(emitters=own)
     classes = fold.view(fold.summarize(event for event in events if event.hdr.schema == LABEL_CLASS.id))
     lines = []
     for keys in record_streams(ring):
