@@ -511,7 +511,7 @@ def bank(*sent, policy=BANK):
 
 
 def test_wallets_on_a_shared_stream_are_not_folded_where_no_key_could_act_for_them():
-    """D-179: without owners, keys act by their bindings; where those are not read either, every wallet would be dead."""
+    """D-179: without owners keys act by their bindings; where those are not read either, no wallet could change."""
     assert WalletPolicy(own_streams=False).reads_bindings
     with pytest.raises(ValueError, match="owners"):
         WalletPolicy(own_streams=False, speaks="off")
