@@ -106,6 +106,7 @@ def _outgoing(
         fold=lambda: reading.fold(session, noun.fold, streams),
         streams=streams,
         after=lambda state: {} if no_token else _minted(session, body, token_out),
+        by_name=True,
     )
 
 

@@ -48,13 +48,20 @@ def drafted(make: "Callable[[], T]") -> T:
         ) from exc
 
 
-def send_draft(session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None) -> "Sent":
-    """Send what an overlay has drafted, with the capability that the hub asks for."""
+def send_draft(
+    session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None, *, by_name: bool = False
+) -> "Sent":
+    """Send what an overlay has drafted, with the capability that the hub asks for.
+
+    `by_name` is true for a message that names the identity in use: its client key is bound to it in the stream first.
+    """
     client = session.client()
     if isinstance(stream, str):
         session.make_stream_keys(stream)
     token = authority(session, stream, cap)
     with session.output.progress("sending"):
+        if by_name:
+            client.run(lambda client: client.speak(stream, capability=token, by_name=True))
         sent = client.send(
             stream,
             draft.body,

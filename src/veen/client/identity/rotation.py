@@ -170,6 +170,9 @@ class KeyRotation:
         self._holder, self._own_bounds, self._clock = holder, bounds, clock
         self._turning = asyncio.Lock()
         self._bound: set[bytes] | None = None  # streams in which the client key was bound; None: not looked up yet
+        self.named: set[bytes] = (
+            set()
+        )  # streams in which messages name the identity, so that its first key is bound too
 
     async def ready(
         self,
@@ -309,7 +312,9 @@ class KeyRotation:
     async def _introduction(self, target: Target, control: StreamKeys | None) -> tuple[Draft, ...]:
         """Return the binding of the client key, if it followed another one and the stream does not have it yet."""
         stream_id = target.stream_id
-        if stream_id is None or not target.keys or self.identity.client_key.generation == 1:
+        if stream_id is None or not target.keys:
+            return ()
+        if self.identity.client_key.generation == 1 and stream_id not in self.named:
             return ()
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)

@@ -27,7 +27,17 @@ from veen.overlays.id import fold as identity_fold
 from veen.overlays.id import tables as identity_tables
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
-from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
+from veen.overlays.operations import (
+    access,
+    agreement,
+    bindings,
+    delegation,
+    mirror,
+    paid,
+    publication,
+    queryaudit,
+    recovery,
+)
 from veen.overlays.operations import schemas as operations
 from veen.overlays.operations import state_checkpoint as statecheckpoint
 from veen.overlays.recorder import checkpoint as recorder_checkpoint
@@ -269,8 +279,9 @@ BUILTIN: Final = Registry(
             name="speaks",
             about="client keys that speak for principals (D-179)",
             schemas=tuple(SPEAKING.values()),
-            folds={},
+            folds={"speaks": bindings.BindingsFold},
             tables=_tables(tuple(STATEMENTS.values())),
+            states=bindings.STATES,
         ),
         Overlay(
             name="discovery",
