@@ -159,7 +159,11 @@ AUTHORITY = st.builds(
     ts=UINT,
     ttl=UINT,
 )
+SIZE_BOUND = st.builds(
+    policies.SizeBound, kind=st.sampled_from(policies.BOUND_KINDS), target=BSTR32, max_msg_bytes=UINT
+)
 BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
+    control.CapDerive: st.builds(control.CapDerive, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB, parent_ref=BSTR32),
     control.CapAuthorize: st.builds(control.CapAuthorize, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB),
     control.StreamRegister: st.builds(control.StreamRegister, stream_id=BSTR32),
     control.LabelOpen: st.builds(control.LabelOpen, label=BSTR32, epoch=UINT, stream_id=maybe(BSTR32)),
@@ -179,6 +183,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     ),
     control.PolicyRevocation: st.builds(control.PolicyRevocation, revocations=tuples(REVOCATION, 3, min_size=1)),
     control.PolicyAuthority: st.builds(control.PolicyAuthority, authorities=tuples(AUTHORITY, 3, min_size=1)),
+    control.PolicyBounds: st.builds(control.PolicyBounds, bounds=tuples(SIZE_BOUND, 3, min_size=1)),
 }
 CONTROL_RECORD = st.builds(
     control.ControlRecord,
@@ -254,6 +259,7 @@ VALID: dict[type[Wire], st.SearchStrategy[Any]] = {
     Attached: ATTACHED,
     policies.Revocation: REVOCATION,
     policies.Authority: AUTHORITY,
+    policies.SizeBound: SIZE_BOUND,
     **BODIES,
     control.ControlRecord: CONTROL_RECORD,
     envelopes.StreamItem: STREAM_ITEM,

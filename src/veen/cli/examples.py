@@ -43,7 +43,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "equivocation show": ("veen equivocation show evidence.cbor",),
     "fold list": ("veen fold list",),
     "hub admission": ("veen hub admission", "veen hub admission --data-dir ./hub"),
-    "hub anchor": ("veen hub anchor orders",),
+    "hub anchor": ("veen hub anchor orders", "veen hub anchor orders --file /mnt/worm/anchors"),
     "hub clone": ("veen hub clone ./hub ./copy", "veen hub clone ./hub ./moved --with-keys"),
     "hub config": ("veen hub config --config hub.toml",),
     "hub cut-tail": ("veen hub cut-tail ./hub", "veen hub cut-tail ./hub --yes --no-receipt-left"),

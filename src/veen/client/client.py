@@ -34,6 +34,7 @@ from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
 from veen.client.send.captokens import TokenStore
 from veen.client.send.grants import Grants
+from veen.client.send.rules import LabelAdvice, SendAdvisor, SendRule
 from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
@@ -52,7 +53,7 @@ from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.policies import Revocation
+from veen.core.objects.policies import Revocation, SizeBound
 from veen.core.objects.profile import Profile
 from veen.core.objects.tooling import (
     MAX_BATCH_ITEMS,
@@ -96,6 +97,8 @@ class Client:
         clock: Callable[[], float] = time.time,
         random: Random = os.urandom,
         keys_learned: Callable[[Keyring], None] | None = None,
+        rules: Sequence[SendRule] = (),
+        advisor: SendAdvisor | None = None,
         holder: KeyHolder | None = None,
         tokens: TokenStore | None = None,
     ) -> None:
@@ -109,9 +112,12 @@ class Client:
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
         self._announcing = False  # the record of a new client key is on its way
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
+        self._rules = tuple(rules)  # what they refuse is not sealed
+        self._advisor = advisor
+        self._may_send_at: dict[bytes, float] = {}  # label -> when its advised rate allows the next message
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
-        self.grants = Grants(self._session, identity, tokens)
+        self.grants = Grants(self._session, identity, tokens, issues=holder is not None and holder.issues_tokens)
         self._rotation = KeyRotation(self._session, self._labels, state, self.grants, identity, holder, bounds, clock)
         evidence = Evidence(self._session, self._labels)
         # One verb each, with the signatures and words of the module that does the work.
@@ -141,6 +147,8 @@ class Client:
         call_seconds: float = CALL_SECONDS,
         bounds: RotationBounds | None = _BOUNDS,
         keys_learned: Callable[[Keyring], None] | None = None,
+        rules: Sequence[SendRule] = (),
+        advisor: SendAdvisor | None = None,
         holder: KeyHolder | None = None,
         tokens: TokenStore | None = None,
         clock: Callable[[], float] = time.time,
@@ -177,6 +185,8 @@ class Client:
                 bounds=bounds,
                 clock=clock,
                 keys_learned=keys_learned,
+                rules=rules,
+                advisor=advisor,
                 holder=holder,
                 tokens=tokens,
             )
@@ -234,7 +244,7 @@ class Client:
     @property
     def id_sign_pk(self) -> bytes:
         """The key of the identity that this client writes as."""
-        return self._identity.id_sign_pk
+        return self._rotation.identity.id_sign_pk
 
     @property
     def client_id(self) -> bytes:
@@ -262,6 +272,14 @@ class Client:
     async def key_state(self, stream: Stream) -> KeyState | None:
         """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
         return await self._follower.sync(stream)
+
+    async def owner_client_ids(self, stream: Stream) -> frozenset[bytes]:
+        """Return the client keys that the owner of a stream proved in it, and ours if we own it."""
+        owner_pk = self.keyring.owner_of(stream)
+        state = await self.key_state(stream)
+        authors = () if state is None else state.authors
+        ids = {row.client_id for row in authors if row.id_sign_pk == owner_pk}
+        return frozenset(ids | self.client_ids if owner_pk == self._rotation.identity.id_sign_pk else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""
@@ -300,7 +318,13 @@ class Client:
 
     async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
         """Have the hub refuse these keys and tokens (administrators); the signed records of what is new to it."""
-        request = PolicyRequest(revocations=tuple(revocations))
+        return await self._set_policy(PolicyRequest(revocations=tuple(revocations)))
+
+    async def bound(self, bounds: Sequence[SizeBound]) -> tuple[ControlRecord, ...]:
+        """Have the hub refuse larger messages of these labels (administrators); the signed records of what is new."""
+        return await self._set_policy(PolicyRequest(bounds=tuple(bounds)))
+
+    async def _set_policy(self, request: PolicyRequest) -> tuple[ControlRecord, ...]:
         records = (await self._session.calls.ask("tooling/policy", request, PolicyResponse)).records
         for record in records:
             self._session.pin.check_control(record)
@@ -388,10 +412,13 @@ class Client:
         auth_ref: bytes | None = None,
     ) -> list[Prepared]:
         """Seal without sending. Submit them all, in this order, before anything else to this stream."""
+        drafts = _drafts(bodies, schema)
+        if (refusal := next(filter(None, await self._refusals(stream, drafts)), None)) is not None:
+            raise refusal
         authority = await self._authority(stream, capability, auth_ref)
+        await self._advise(await self._labels.find(stream))  # first: whoever reads the label makes its writer
         await self._follower.before_sealing(stream, self._session.epoch_now())
         target = await self._labels.find(stream)
-        drafts = _drafts(bodies, schema)
         ready = await self._ready(stream, target, authority, len(drafts), whole=True)
         async with ready.writer.lock:
             return await asyncio.to_thread(ready.writer.prepare, drafts, ready.auth_ref, target.seal_to)
@@ -476,6 +503,14 @@ class Client:
         target = await self._labels.find(stream, epoch)
         return await self._session.client_cursor(self._rotation.identity.client_key.key, target.label, client_seq)
 
+    async def token(self, stream_id: bytes) -> CapToken:
+        """Return a token to write with, which the hub knows: held, derived from that of the principal, or issued.
+
+        TokenMissing or TokenExpired if there is none. Only for hubs that ask for one.
+        """
+        await self._rotation.in_time(stream_id)
+        return await self.grants.token(stream_id)
+
     async def _authority(self, stream: Stream, capability: CapToken | None, auth_ref: bytes | None) -> bytes | None:
         if auth_ref is not None:
             return auth_ref
@@ -485,13 +520,14 @@ class Client:
         self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None, *, once: bool = False
     ) -> list[Outcome]:
         """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
-        outcomes: list[Outcome | None] = [None] * len(drafts)
-        left = list(range(len(drafts)))
+        outcomes: list[Outcome | None] = [*await self._refusals(stream, drafts)]
+        left = [number for number, refusal in enumerate(outcomes) if refusal is None]
         rounds, epoch_refused, introduces = 0, None, not drafts
         while left or introduces:
             epoch = self._session.epoch_now()
             if epoch == epoch_refused:
                 epoch += 1  # our second and the hub's differ at the boundary (CLNT-07)
+            await self._advise(self._labels.at(stream, epoch))
             await self._follower.before_sealing(stream, epoch)
             target = self._labels.at(stream, epoch)
             same = [drafts[number] for number in left] if once else ()
@@ -504,6 +540,7 @@ class Client:
             turn = left[: _fitting([drafts[number] for number in left], room)]
             if not turn and not first:
                 continue
+            turn = await self._paced(target, turn)
             signed_by = self.client_id
             async with writer.lock:
                 messages = [*first, *(drafts[number] for number in turn)]
@@ -532,6 +569,39 @@ class Client:
         await self._announce_device()
         return [outcome for outcome in outcomes if outcome is not None]
 
+    async def _refusals(self, stream: Stream, drafts: Sequence[Draft]) -> list[LocalError | None]:
+        """Return what the rules refuse: for each draft the first refusal, or None."""
+        refusals: list[LocalError | None] = [None] * len(drafts)
+        if not self._rules:
+            return refusals
+        keys = (await self._labels.find(stream)).keys[0]
+        for rule in self._rules:
+            answers = await rule.check(self, keys, drafts)
+            if answers is not None:
+                refusals = [first or second for first, second in zip(refusals, answers, strict=True)]
+        return refusals
+
+    async def _advise(self, target: Target) -> LabelAdvice | None:
+        """Ask for the advice about a label, once, before anything is sealed for it."""
+        advice = self._labels.advice
+        if self._advisor is None or not target.keys:
+            return None
+        if target.label not in advice:
+            advice[target.label] = await self._advisor.advice(self, target.keys[0], target.label)
+        return advice[target.label]
+
+    async def _paced(self, target: Target, turn: list[int]) -> list[int]:
+        """Return as much of a turn as the advised rate allows in a second, when it allows it."""
+        advice = await self._advise(target)
+        if advice is None or not advice.per_sec:
+            return turn
+        loop = asyncio.get_running_loop()
+        begins = max(loop.time(), self._may_send_at.get(target.label, 0.0))
+        turn = turn[: advice.per_sec]
+        self._may_send_at[target.label] = begins + len(turn) / advice.per_sec
+        await asyncio.sleep(begins - loop.time())
+        return turn
+
     async def _ready(
         self,
         stream: Stream,
@@ -559,7 +629,7 @@ class Client:
             stream_id, draft = due
             gated, authority = self._session.status.capability_gating, None
             if gated:
-                authority = (await self.grants.token(stream_id)).auth_ref()
+                authority = (await self.token(stream_id)).auth_ref()
             outcomes = await self._send_drafts(stream_id, [draft], 1, authority)
             if isinstance(outcomes[0], Sent):
                 await self._rotation.announced()

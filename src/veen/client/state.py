@@ -73,7 +73,9 @@ class StateStore(LocalDatabase):
     WHAT: ClassVar[str] = "the state of the client"
     DAMAGED: ClassVar[type[LocalError]] = StateDamaged
     VERSION: ClassVar[int] = 1
-    SCHEMA: ClassVar[str] = _SCHEMA + _NOTES + ";" + _DRAFTS
+    SCHEMA: ClassVar[str] = _SCHEMA + _NOTES
+
+    _has_drafts = False  # the table is made with the first draft
 
     def __init__(self, fs: Fs, lock: contextlib.ExitStack | None = None) -> None:
         """On a directory that nobody else uses: `open` makes sure of that. `lock` is released after the file."""
@@ -121,6 +123,8 @@ class StateStore(LocalDatabase):
         for state in states:
             state.check()
         with self._transaction() as db:
+            if notes and not self._has_drafts:
+                db.execute(_DRAFTS)
             for state in states:
                 key = (state.hub_id, state.label, state.client_id)
                 body = state.to_bytes()
@@ -138,6 +142,7 @@ class StateStore(LocalDatabase):
                     "INSERT OR REPLACE INTO pending_draft VALUES (?, ?, ?, ?, ?)",
                     [(*key, client_seq, note.draft) for client_seq, note in notes.items() if note.draft],
                 )
+        self._has_drafts = self._has_drafts or bool(notes)
 
     def notes(self, state: LabelState) -> dict[int, PendingNote]:
         """client_seq -> note, of the pending messages of a state; those of earlier releases have none."""
@@ -151,6 +156,8 @@ class StateStore(LocalDatabase):
 
     def drafts(self, state: LabelState) -> dict[int, bytes]:
         """client_seq -> what is kept of a draft, of the pending messages of a state."""
+        if not self._has_drafts:
+            return {}
         with self._named_errors():
             rows = self._db.execute(
                 "SELECT client_seq, sealed FROM pending_draft WHERE hub_id = ? AND label = ? AND client_id = ?",
@@ -182,7 +189,7 @@ class StateStore(LocalDatabase):
     def forget(self, hub_id: bytes, label: bytes) -> None:
         """Drop all that is known of a label, damaged or not: a resync begins so."""
         with self._transaction() as db:
-            for table in ("label_state", "pending", "pending_note", "pending_draft"):
+            for table in ("label_state", *self._pending_tables()):
                 db.execute(f"DELETE FROM {table} WHERE hub_id = ? AND label = ?", (hub_id, label))  # noqa: S608 - fixed
 
     # --- hubs ------------------------------------------------------------------------------------------
@@ -250,10 +257,10 @@ class StateStore(LocalDatabase):
         super()._prepare()
         with self._named_errors():
             tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master").fetchall()}
-        if not tables.issuperset(("pending_note", "pending_draft")):
+        self._has_drafts = "pending_draft" in tables
+        if "pending_note" not in tables:
             with self._transaction() as db:
                 db.execute(_NOTES)
-                db.execute(_DRAFTS)
 
     def _state(self, key: _Key, body: bytes, checksum: bytes) -> LabelState:
         where = f"label {key[1].hex()[:16]}…"
@@ -278,8 +285,10 @@ class StateStore(LocalDatabase):
                 raise StateDamaged(f"{where}: the pending message {client_seq}")
             yield Pending(client_seq, msg)
 
-    @staticmethod
-    def _save_pending(db: sqlite3.Connection, key: _Key, wanted: Iterable[Pending]) -> None:
+    def _pending_tables(self) -> tuple[str, ...]:
+        return ("pending", "pending_note", "pending_draft") if self._has_drafts else ("pending", "pending_note")
+
+    def _save_pending(self, db: sqlite3.Connection, key: _Key, wanted: Iterable[Pending]) -> None:
         """Write the difference only: a batch may be large and is acknowledged piece by piece."""
         stored = dict(
             db.execute(
@@ -290,7 +299,7 @@ class StateStore(LocalDatabase):
             checksum = _pending_sum(key, pending)
             if stored.pop(pending.client_seq, None) != checksum:
                 db.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (*key, *pending, checksum))
-        for table in ("pending", "pending_note", "pending_draft"):
+        for table in self._pending_tables():
             db.executemany(
                 f"DELETE FROM {table} WHERE hub_id = ? AND label = ? AND client_id = ? AND client_seq = ?",  # noqa: S608 - fixed
                 [(*key, client_seq) for client_seq in stored],

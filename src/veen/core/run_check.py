@@ -145,7 +145,7 @@ class Authors:
     def _join(self, author: bytes, span: AuthorSpan) -> list[Fault]:
         before = self._spans.get(author)
         faults = self._border(before, author, span)
-        self._spans[author] = span if before is None else AuthorSpan(*before[:4], *span[4:])
+        self._spans[author] = span if before is None else AuthorSpan._make(before[:4] + span[4:])
         if self._limit is not None:
             self._spans.move_to_end(author)
             self._forget(self._limit)
@@ -228,7 +228,8 @@ class RunCheck:
             self.authors.skip()
         else:
             faults += self.check_author(msg.client_id, msg.client_seq, msg.prev_ack)
-        return faults + self.add_leaf(receipt.leaf_hash, receipt.hub_ts, receipt.mmr_root)
+        faults += self.add_leaf(receipt.leaf_hash, receipt.hub_ts, receipt.mmr_root)
+        return faults
 
     def append_unread(self, leaves: Sequence[bytes], root: bytes | None) -> None:
         """Go on behind an entry that cannot be read, with one of the leaves that its bytes name.

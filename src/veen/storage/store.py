@@ -31,11 +31,10 @@ from veen.core.objects.control import (
     HubPromote,
     LabelOpen,
     LimitsSet,
-    PolicyAuthority,
-    PolicyRevocation,
     RetentionDrop,
 )
 from veen.core.objects.msg import Msg
+from veen.core.objects.policies import POLICY_BODIES, PolicyBody
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
 from veen.fs.descriptors import patiently
@@ -43,7 +42,7 @@ from veen.fs.errors import CorruptError, StorageError, UnsyncedError, is_disk_fu
 from veen.fs.local import File, Fs, WholeDisk
 from veen.storage import journal as wal
 from veen.storage import layout
-from veen.storage.append_file import AppendFile, FileCache
+from veen.storage.append_file import AppendFile, FileCache, OpenFile
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
 from veen.storage.frame import Frame, pack
@@ -113,6 +112,8 @@ class Retirement:
 
     snapshot: IndexSnapshot
     paths: Sequence[str]
+    dirty: Sequence[OpenFile] = ()  # descriptors through which files were written; they are synced through these
+    is_whole: bool = False  # some were closed since: the whole disk must be synced
     erased: Sequence[str] = ()  # files that the retention policy lets go; their records are in the journal until then
 
 
@@ -158,8 +159,9 @@ class Store:
     ) -> None:
         capacity = capacity or Capacity()
         self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
-        self._cache = FileCache(fs)
         self._disk = fs.whole(("", layout.LOG, layout.NODES, layout.OFFSETS))
+        self._cache = FileCache(fs, has_whole_disk=self._disk is not None)
+        self._dirty: Sequence[OpenFile] = ()  # what the retirement on its way syncs
         self._index = Index(fs)
         self._presence, self._keys_before = Presence(0), (0, 0)  # labels, clients
         self.state = LogState(
@@ -333,7 +335,7 @@ class Store:
                 self.state.caps[record.body.auth_ref] = cap
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
-        elif isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
+        elif isinstance(record.body, POLICY_BODIES):
             self.state.policies.add(record.body, record.hub_ts)
         elif isinstance(record.body, (HubFence, HubPromote)):
             self.state.fenced = isinstance(record.body, HubFence)
@@ -391,7 +393,7 @@ class Store:
             self._limits = Limits.from_json(body.limits)
         elif isinstance(body, RetentionDrop):
             self._drop(body)
-        elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
+        elif isinstance(body, POLICY_BODIES):
             self._pending.policies.append(policy_row(record, body))
         elif isinstance(body, CapAuthorize) and not (cap := self.state.caps[body.auth_ref]).applied:
             cap.applied = True
@@ -498,7 +500,8 @@ class Store:
             policies=pending.policies,
             records=[row for rows in pending.records.values() for row in rows],
         )
-        return Retirement(snapshot, sorted(pending.paths), pending.erased)
+        self._dirty, is_whole = self._cache.take_dirty()
+        return Retirement(snapshot, sorted(pending.paths), self._dirty, is_whole, pending.erased)
 
     def _cap_row(self, auth_ref: bytes, tokens: int, bucket_ts: int) -> CapRow:
         cap = self.state.caps[auth_ref]  # token and issued_at never change
@@ -510,11 +513,15 @@ class Store:
         When the disk is full it may be done again with the same retirement, but not after an UnsyncedError: then the
         files must be filled again from the journal, by opening the store anew.
         """
-        if self._disk is not None and len(retirement.paths) > _SYNCED_ONE_BY_ONE:
+        if self._disk is not None and (retirement.is_whole or len(retirement.paths) > _SYNCED_ONE_BY_ONE):
             self._synced("the data directory", self._disk)
         else:
+            for entry in retirement.dirty:
+                self._synced(entry.path, entry.file)
+            done = {entry.path for entry in retirement.dirty}
             for path in retirement.paths:
-                patiently(partial(self._sync, path))
+                if path not in done:  # nothing was written to it since it was opened, or its name has changed
+                    patiently(partial(self._sync, path))
         for path in retirement.erased:  # before the index knows: a crash in between leaves the record in the journal
             self._fs.remove(path)
         for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
@@ -551,6 +558,7 @@ class Store:
 
         A cursor that moved on since, staged or applied, is not the one that was saved and stays.
         """
+        self._release_dirty()
         saved, self._retiring = self._retiring, _Pending()
         state, pending = self.state, self._pending
         for label in saved.labels - pending.labels:
@@ -569,6 +577,11 @@ class Store:
         for client_id in saved.writers.keys() - pending.writers.keys():
             state.writers.pop(client_id, None)  # the index has it, since now or since an earlier retirement
 
+    def _release_dirty(self) -> None:
+        for entry in self._dirty:
+            entry.release()
+        self._dirty = ()
+
     def retire(self) -> None:
         """Roll, capture and persist in one go: for shutdown, tests and tools."""
         self.journal.roll()
@@ -586,6 +599,7 @@ class Store:
         """Close the files and leave the rest to recovery."""
         if hasattr(self, "journal"):
             self.journal.close()
+        self._release_dirty()
         self._cache.close()
         self._index.close()
         if self._disk is not None:
@@ -770,10 +784,10 @@ class Store:
         return self._index.chunk_at(files.row, stream_seq)
 
 
-def _policy_body(row: PolicyRow) -> PolicyRevocation | PolicyAuthority:
+def _policy_body(row: PolicyRow) -> PolicyBody:
     try:
         body = BODIES[row.kind].from_bytes(row.body)
     except (KeyError, FormatError) as exc:
         raise CorruptError(layout.INDEX, 0, f"policy record {row.seq} cannot be read: {exc}") from exc
-    assert isinstance(body, (PolicyRevocation, PolicyAuthority))  # noqa: S101 - only these are saved, under a check value
+    assert isinstance(body, POLICY_BODIES)  # noqa: S101 - only these are saved, under a check value
     return body

@@ -105,6 +105,10 @@ def test_what_the_log_says_is_told_once_and_again_changes_nothing(live):
         reported = await report_of(target)
         assert (reported.kex1_plus, reported.auth1, reported.records) == (True, True, 2)
         assert reported.missing(policy, w.NOW) == RealmPolicy((), ())
+        at, stream_id = ELSEWHERE.until - 1, ELSEWHERE.stream_id
+        assert reported.view.authority(ELSEWHERE.realm_id, stream_id, at) == ELSEWHERE
+        assert reported.view.authority(H(b"another realm"), stream_id, at) is None  # unspecified
+        assert reported.view.authority(ELSEWHERE.realm_id, H(b"another stream"), at) is None
 
     asyncio.run(scenario())
 

@@ -405,8 +405,8 @@ class Dying(QueryService):
             raise Killed
         return digest
 
-    async def _record_digest(self, request, digest):
-        await super()._record_digest(request, digest)
+    async def _record_digest(self, digest):
+        await super()._record_digest(digest)
         if self.step == "digest":
             raise Killed
 
@@ -432,6 +432,9 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
             assert submission.digest == expected.digest
             assert list(submission.rows) == list(expected.rows())
             assert len(await world.events(REQUESTS)) == len(await world.events(RESULTS)) == 1
+            with pytest.raises(NotReady):
+                world.store.fail(result_id, "execution_failed", "after it was completed")
+            assert again.status(ALICE, result_id).state == "completed"
             await again.aclose()
 
     run(scenario())

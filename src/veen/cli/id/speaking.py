@@ -17,7 +17,7 @@ from veen.core.errors import VeenError
 if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.client.identity.identity import Identity
-    from veen.overlays.operations.bindings import Bindings
+    from veen.overlays.speaks import Bindings
 
 
 @click.command("bind")
@@ -68,9 +68,9 @@ def bindings(output: Output, session: CliSession, stream: str, view: View) -> No
     \b
     veen id bindings deals
     """
-    from veen.overlays.operations.bindings import BindingsFold
+    from veen.overlays.speaks import SpeaksFold
 
-    folded = state_of(session, BindingsFold(), [stream], view)
+    folded = state_of(session, SpeaksFold(), [stream], view)
     rows = [
         {
             "client_id": client_id.hex(),
@@ -82,8 +82,8 @@ def bindings(output: Output, session: CliSession, stream: str, view: View) -> No
         for (_, client_id), binding in folded.state.keys.items()
     ]
     successions = [
-        {"principal_pk": principal.hex(), "successor": succession.successor.hex()}
-        for (_, principal), succession in folded.state.successions.items()
+        {"principal_pk": principal.hex(), "successor": succession.successor_pk.hex()}
+        for (_, principal), succession in folded.state.successors.items()
     ]
     data = {"bindings": rows, "successions": successions}
 
@@ -110,9 +110,9 @@ def _state_of(binding: Any, as_of: int) -> str:
 
 def _bindings(session: CliSession, stream: str) -> "Bindings":
     from veen.cli.shared.folding import fold_streams
-    from veen.overlays.operations.bindings import BindingsFold
+    from veen.overlays.speaks import SpeaksFold
 
-    state: Bindings = fold_streams(session, BindingsFold(), [stream]).state
+    state: Bindings = fold_streams(session, SpeaksFold(), [stream]).state
     return state
 
 

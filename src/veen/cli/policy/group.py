@@ -16,7 +16,7 @@ from veen.cli.shared.nouns import Noun, Outgoing
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_values import HEX32, plain
 from veen.cli.shared.pinned_hubs import hubs_of
-from veen.cli.shared.values import SPAN
+from veen.cli.shared.values import SIZE, SPAN
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -283,6 +283,60 @@ def show(output: Output, session: CliSession, sources: PolicySources) -> None:
 
     output.result(data, human)
     _check_complete(agent)
+
+
+@policy.verb("bound", "Have the hub refuse messages above a size.")
+@click.argument("target")
+@click.argument("size", type=SIZE)
+@client_options
+def bound(output: Output, session: CliSession, target: str, size: int) -> None:
+    """Have the hub refuse messages to TARGET that have more than SIZE bytes as they are sent, sealed and padded.
+
+    TARGET is a stream, a pattern over names of the keyring ('record/*'), or label:HEX. SIZE 0 lifts the bound. The hub
+    writes it into its control journal and enforces it from the next second on (E.SIZE). Needs the hub's administrator
+    token. For a recorder add 16 KiB to the bound of payloads.
+
+    \b
+    veen policy bound record/app/web 272KiB --token-file hub-admin.token
+    veen policy bound 'record/*' 272KiB --token-file hub-admin.token
+    """
+    from veen.core.objects.control import PolicyBounds
+    from veen.core.objects.policies import SizeBound
+
+    targets = _bound_targets(session, target)
+    bounds = [SizeBound(kind=kind, target=each, max_msg_bytes=size) for each, (kind, _) in targets.items()]
+    with output.progress("telling the hub"):
+        records = session.client().run(lambda client: client.bound(bounds))
+    new = {row.target for record in records if isinstance(record.body, PolicyBounds) for row in record.body.bounds}
+    rows = [
+        {"target": name, "kind": kind, "id": each.hex(), "max_msg_bytes": size, "new": each in new}
+        for each, (kind, name) in targets.items()
+    ]
+    records_of = [record.seq for record in records]
+    output.result(
+        {"bounds": rows, "control_seq": records_of[0] if records_of else None},
+        lambda: output.table(tuple(rows[0]), [tuple(row.values()) for row in rows]),
+    )
+
+
+def _bound_targets(session: CliSession, text: str) -> dict[bytes, tuple[str, str]]:
+    """Return label or stream_id -> (kind, name)."""
+    from fnmatch import fnmatchcase
+
+    from veen.cli.shared.overlay_commands import absent
+    from veen.client.identity.keyring import StreamRef
+
+    if any(mark in text for mark in "*?["):
+        entries = session.keystore.secrets.keyring.entries
+        named = {keys.stream_id: keys.name for keys in entries if keys.name and fnmatchcase(keys.name, text)}
+        if not named:
+            raise absent(f"stream like {text!r} in the keyring", "veen id keyring list")
+        return {stream_id: ("stream", name) for stream_id, name in sorted(named.items(), key=lambda row: row[1])}
+    ref = StreamRef.parse(text)
+    if ref.label is not None:
+        return {ref.label: ("label", text)}
+    assert ref.stream_id is not None  # noqa: S101 - a reference is a label or a stream
+    return {ref.stream_id: ("stream", text)}
 
 
 @policy.verb("drop", "Drop keys and tokens of yours that the realm has revoked.")

@@ -8,8 +8,8 @@ before messages are sealed; 300 s and 64 messages before a bound it goes on with
     3. the label gets a new writer, which begins at client_seq 1
     4. the first message of the new key in a stream is a `veen.speaks.v1`: the members learn whose key it is
 
-Each step is found done or not done by a client that starts again. What waits under an earlier key is sent again byte for
-byte; if the hub takes that key no more and the log does not have the message, the new key seals what it says, once.
+Each step is found done or not done by a client that starts again. What waits under an earlier key is sent again byte
+for byte; if the hub takes that key no more and the log does not have the message, the new key seals what it says, once.
 
 A token that names the client key itself binds the identity to this key (D-49): then the bound is an error.
 """
@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, Protocol, Self
 
 from veen.client.errors import RotationDue, TokenExpired, TokenMissing
-from veen.client.identity.identity import Identity
+from veen.client.identity.identity import Identity, principal_stream
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
 from veen.client.send.grants import Grants
@@ -118,8 +118,25 @@ def check_bounds(
         raise RotationDue(f"the client key {identity.client_id.hex()[:16]}… has reached {reason.value}")
 
 
+def binding_of(identity: Identity, stream_id: bytes, created_at: int) -> SpeaksBinding:
+    """Bind the client key to the identity in a stream, for as long as it may sign and ten minutes more."""
+    not_before = max(created_at - _EARLY_SEC, 0)
+    return SpeaksBinding.issue(
+        identity.id_sign,
+        identity.client_key.key,
+        stream_id=stream_id,
+        not_before=not_before,
+        not_after=not_before + MAX_SPEAKS_SEC,
+    )
+
+
 class KeyHolder(Protocol):
     """Whoever keeps the client keys of a connected client, and has the lock of its identity."""
+
+    @property
+    def issues_tokens(self) -> bool:
+        """True if the identity issues tokens for its client keys itself where it holds none."""
+        ...
 
     def next_key(self, now: int) -> Identity:
         """Return the identity with a new client key, which is on disk."""
@@ -132,6 +149,7 @@ class KeystoreKeys:
 
     keystore: Keystore
     changed: Callable[[Identity], None] = lambda identity: None
+    issues_tokens: bool = False
 
     def next_key(self, now: int) -> Identity:
         identity = self.keystore.rotate(now)
@@ -187,8 +205,9 @@ class KeyRotation:
         """Prepare to seal `count` messages for a label: with the present client key, or with the next one if it is due.
 
         RotationDue if the key may not sign them and cannot be replaced. A key that can be replaced may have room for
-        fewer, unless they go together (`whole`). `control` is the key of the stream's messages about keys. What an earlier client key left open here is settled
-        first; of the drafts `once`, those that were among it are not sent again.
+        fewer, unless they go together (`whole`). `control` is the key of the stream's messages about keys. What an
+        earlier client key left open here is settled first; of the drafts `once`, those that were among it are not sent
+        again.
         """
         writer = await self._labels.writer(target)
         may_rotate = False
@@ -204,7 +223,7 @@ class KeyRotation:
         late = await self._settle_retired(target, heir, once)
         if introduces and not heir.first:
             await self.introduced(target)
-        room = self._room(writer)
+        room = self._room(writer, early=may_rotate and not whole)
         if room < len(heir.first) + (1 if may_rotate and not whole else count):
             most = RotationReason.MESSAGES.value
             raise RotationDue(f"the client key {self.identity.client_id.hex()[:16]}… has reached {most}")
@@ -216,20 +235,22 @@ class KeyRotation:
         return None if self._own_bounds is None else self._own_bounds.at_hub(self._session)
 
     def _due(self, writer: Writer, count: int) -> RotationReason | None:
-        """Return why the key is to be replaced before it signs `count` more messages on a label; None if it need not."""
+        """Return why the key is to be replaced before it signs `count` more messages on a label, or None."""
         bounds = self._bounds()
         if bounds is None:
             return None
         counts = {writer.label: writer.next_seq - 1 + count - 1}
         return needs_rotation(self.identity, counts, int(self._clock()), bounds.early())
 
-    def _room(self, writer: Writer) -> int:
-        """Return how many messages the client key may sign on a label now; RotationDue if none."""
+    def _room(self, writer: Writer, *, early: bool) -> int:
+        """Return how many messages the client key may sign on a label, or signs before it is replaced."""
         bounds = self._bounds()
         if bounds is None:
             return MAX_MSGS_PER_LABEL
         signed = writer.next_seq - 1
         check_bounds(self.identity, {writer.label: signed}, int(self._clock()), bounds)
+        if early:
+            bounds = bounds.early()
         return bounds.max_msgs_per_client_id_per_label - signed
 
     async def _may_rotate(self, target: Target) -> bool:
@@ -237,6 +258,15 @@ class KeyRotation:
         if self._holder is None:
             return False
         return target.stream_id is None or await self._grants.may_follow(target.stream_id)
+
+    async def in_time(self, stream_id: bytes) -> None:
+        """Replace a client key that is too old before a token is found for it."""
+        bounds = self._bounds()
+        if bounds is None or self._holder is None:
+            return
+        reason = needs_rotation(self.identity, {}, int(self._clock()), bounds.early())
+        if reason is not None and await self._grants.may_follow(stream_id):
+            await self.rotate(self.identity.client_id, reason)
 
     async def replace_refused(self, target: Target, client_id: bytes) -> bool:
         """Go on with a new key, because the hub takes `client_id` no more; False if that cannot be."""
@@ -250,7 +280,7 @@ class KeyRotation:
         async with self._turning:
             if self.identity.client_id != client_id or self._holder is None:
                 return
-            identity = await asyncio.to_thread(self._holder.next_key, int(self._clock()))
+            identity = self._holder.next_key(int(self._clock()))  # here: the loop's thread alone writes the keystore
             why = "the hub took it no more" if reason is None else f"it was about to reach {reason.value}"
             LOG.info("the client key of %s was replaced: %s", identity.name, why)
             self.identity, self._bound = identity, None
@@ -310,24 +340,20 @@ class KeyRotation:
     # --- who it is -------------------------------------------------------------------------------------
 
     async def _introduction(self, target: Target, control: StreamKeys | None) -> tuple[Draft, ...]:
-        """Return the binding of the client key, if it followed another one and the stream does not have it yet."""
+        """Return the binding of the client key, if it followed another one and the stream does not have it yet.
+
+        Without a holder the caller rotates the keys, and says itself whose they are.
+        """
         stream_id = target.stream_id
         if stream_id is None or not target.keys:
             return ()
-        if self.identity.client_key.generation == 1 and stream_id not in self.named:
+        if stream_id not in self.named and (self._holder is None or self.identity.client_key.generation == 1):
             return ()
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)
         if stream_id in self._bound:
             return ()
-        created = self._created_at_hub()
-        binding = SpeaksBinding.issue(
-            self.identity.id_sign,
-            self.identity.client_key.key,
-            stream_id=stream_id,
-            not_before=max(created - _EARLY_SEC, 0),
-            not_after=max(created - _EARLY_SEC, 0) + MAX_SPEAKS_SEC,
-        )
+        binding = binding_of(self.identity, stream_id, self._created_at_hub())
         reader_pk = None if control is None else control.reader_pk
         return (Draft(body=binding.to_bytes(), schema=SPEAKS_SCHEMA, reader_pk=reader_pk),)
 
@@ -358,7 +384,7 @@ class KeyRotation:
 
     @property
     def _principal_stream(self) -> bytes:
-        return Ht("id/stream/principal", self.identity.id_sign_pk)
+        return principal_stream(self.identity.id_sign_pk)
 
     async def device(self) -> tuple[bytes, Draft] | None:
         """Return the stream of the principal and the record of its new key that is missing there (D-96).
@@ -366,7 +392,7 @@ class KeyRotation:
         None if there are no keys of that stream, or the key did not follow another one.
         """
         key, principal_pk, stream_id = self.identity.client_key, self.identity.id_sign_pk, self._principal_stream
-        if key.generation == 1 or not self._labels.keyring.has(stream_id):
+        if key.generation == 1 or self._holder is None or not self._labels.keyring.has(stream_id):
             return None
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)

@@ -35,11 +35,19 @@ class TokenGrant:
 class Grants:
     """The capabilities of an identity at one hub, for the client key in use. Belongs to the event loop's thread."""
 
-    def __init__(self, session: HubSession, identity: Identity, tokens: TokenStore | None = None) -> None:
-        """`tokens` are those that the identity holds; without them only tokens that callers bring are used."""
+    def __init__(
+        self, session: HubSession, identity: Identity, tokens: TokenStore | None = None, *, issues: bool = False
+    ) -> None:
+        """`tokens` are those that the identity holds; without them only tokens that callers bring are used.
+
+        With `issues` the identity issues one itself where it has none. Otherwise only for a client key that follows
+        one with such a token.
+        """
         self._session, self._identity, self._tokens = session, identity, tokens
         self._by_stream: dict[bytes, TokenGrant] = {}  # of the client key in use
         self._by_ref: dict[bytes, TokenGrant] = {}
+        self._issues = issues
+        self._self_issued: set[bytes] = set()  # streams with a token that the identity issued for its client key
         self._refused: set[bytes] = set()  # streams for which the hub refuses tokens that the identity issues
         self._finding = asyncio.Lock()  # one search at a time: two would derive two tokens
 
@@ -99,6 +107,8 @@ class Grants:
         if token.subject_pk == self._identity.client_id:
             for stream_id in token.allow.stream_ids:
                 self._by_stream[stream_id] = grant
+                if token.issuer_pk == self._identity.id_sign_pk:
+                    self._self_issued.add(stream_id)
         return grant
 
     async def auth_ref(self, stream_id: bytes, capability: CapToken | None = None) -> bytes | None:
@@ -176,13 +186,15 @@ class Grants:
         parent = await self._parent(stream_id)
         if parent is None or self._tokens is None:
             return None
-        await self._known(parent)
         principal, client_id = self._identity.id_sign, self._identity.client_id
-        token = CapToken.issue(principal, client_id, parent.token.allow.stream_ids, ttl=DERIVED_TTL_SEC)
-        await asyncio.to_thread(
-            self._tokens.drop_ended, self._session.hub_id, principal.public, self._session.hub_now()
-        )
-        return await self._kept(await self.derive(token, parent.auth_ref))
+        known, now = await self._known(parent), self._session.hub_now()
+        ttl = min(DERIVED_TTL_SEC, max(known.expires_at - now, 0))  # it ends with its parent
+        token = CapToken.issue(principal, client_id, parent.token.allow.stream_ids, ttl=ttl)
+        await asyncio.to_thread(self._tokens.drop_ended, self._session.hub_id, principal.public, now)
+        grant = await self.derive(token, parent.auth_ref)
+        if grant.expires_at < now:  # equal bytes are an equal token: the hub had this one before
+            grant = await self.derive(token.renew(principal), parent.auth_ref)
+        return await self._kept(grant)
 
     async def _parent(self, stream_id: bytes) -> HeldToken | None:
         if self._tokens is None or not self._session.takes_derived:
@@ -192,7 +204,8 @@ class Grants:
 
     async def _issued(self, stream_id: bytes) -> TokenGrant | None:
         """Issue a token: the hub takes it if it trusts this identity as an issuer. None if it does not."""
-        if self._tokens is None or stream_id in self._refused:
+        may_issue = self._issues or stream_id in self._self_issued
+        if self._tokens is None or stream_id in self._refused or not may_issue:
             return None
         token = CapToken.issue(self._identity.id_sign, self._identity.client_id, [stream_id], ttl=DERIVED_TTL_SEC)
         try:
@@ -207,5 +220,4 @@ class Grants:
         """Return True if the next client key could write to a stream: what would be asked for is here."""
         if not self._session.status.capability_gating or await self._parent(stream_id) is not None:
             return True
-        present = self._by_stream.get(stream_id)
-        return present is not None and present.token.issuer_pk == self._identity.id_sign_pk
+        return stream_id in self._self_issued

@@ -7,7 +7,7 @@ that were sealed once are only ever sent again as they are.
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from veen.client.identity.identity import Random
@@ -101,11 +101,21 @@ class Prepared:
 class Sealer:
     """Makes the messages of one writer for one label."""
 
-    __slots__ = ("_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
+    __slots__ = ("_expiry", "_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
 
     def __init__(
-        self, key: SigningKey, label: bytes, reader_pk: bytes, profile: Profile, *, limits: Limits, random: Random
+        self,
+        key: SigningKey,
+        label: bytes,
+        reader_pk: bytes,
+        profile: Profile,
+        *,
+        limits: Limits,
+        random: Random,
+        expiry: Callable[[], int] | None = None,
     ) -> None:
+        """`expiry` gives `expires_at` to messages that have none; a draft stays the same draft without it."""
+        self._expiry = expiry
         self.label = label
         self._key, self._reader_pk, self._limits, self._random = key, reader_pk, limits, random
         self._profile, self._profile_id = profile, profile.profile_id()
@@ -122,7 +132,7 @@ class Sealer:
         return mac.digest()
 
     def keep(self, draft: Draft, raw: bytes) -> bytes:
-        """Seal a draft for ourselves, to be sealed anew if the hub takes the message `raw` no more; b"" if too large."""
+        """Seal a draft for ourselves, for the case that the hub takes its message `raw` no more; b"" if too large."""
         if sum(len(attachment.data) for attachment in draft.attachments) > MAX_KEPT_BYTES:
             return b""
         attached: list[cbor.Item] = [[item.data, item.name, item.media_type] for item in draft.attachments]
@@ -161,6 +171,8 @@ class Sealer:
             prev_ack=prev_ack,
             auth_ref=auth_ref,
         )
+        if draft.expires_at is None and self._expiry is not None:
+            draft = replace(draft, expires_at=self._expiry())
         sealed = seal(
             draft.reader_pk or reader_pk or self._reader_pk,
             binding,

@@ -32,7 +32,7 @@ _MAX_RECOVERED: Final = 65_536
 _MAX_ASKED: Final = 16  # messages that are looked for one by one; more are found faster by reading the log
 _SAVE_SECONDS: Final = 0.25  # between two notes about a long run of prepared messages
 # Refusals after which the same message may be sealed anew: our idea of the order, or of the time, was not the hub's.
-# Refusals of a client key: what waits under it may be sealed anew by the next one, once the log is known not to have it.
+# Refusals of a client key: what waits under it is sealed anew by the next one, if the log does not have it.
 KEY_ENDED: Final = frozenset((Refusal.CLIENT_LIFETIME, Refusal.CLIENT_QUOTA))
 _RETIRED: Final = KEY_ENDED | {Refusal.CAP_TTL}
 _RESEAL: Final = frozenset((Refusal.DUPLICATE, Refusal.CLIENT_SEQ, Refusal.PREV_ACK, Refusal.EPOCH))

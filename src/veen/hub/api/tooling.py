@@ -61,10 +61,10 @@ from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
 from veen.storage.state import Cap
 
-_DAY: Final = 86_400
-_MAX_PARENTS: Final = 10_000  # whose derived tokens are counted; each was authorised
 GET_LATEST: Final = "checkpoint_latest_get"  # the forms of 001 spec-1 §16
 GET_RANGE: Final = "checkpoint_range_get"
+_DAY: Final = 86_400
+_MAX_PARENTS: Final = 10_000  # whose derived tokens are counted; each was authorised
 _TURN: Final = 8  # signatures or proofs made before the event loop may do something else
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import anchoring, crdt, crud, kv, queue
+from veen.overlays import anchoring, crdt, crud, kv, queue, speaks
 from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
@@ -24,20 +24,11 @@ from veen.overlays.framework.speaking import SPEAKING, STATEMENTS
 from veen.overlays.framework.typed_table import StateTable, TypedTable
 from veen.overlays.id import bodies as identity
 from veen.overlays.id import fold as identity_fold
+from veen.overlays.id import letter as identity_letter
 from veen.overlays.id import tables as identity_tables
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
-from veen.overlays.operations import (
-    access,
-    agreement,
-    bindings,
-    delegation,
-    mirror,
-    paid,
-    publication,
-    queryaudit,
-    recovery,
-)
+from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
 from veen.overlays.operations import schemas as operations
 from veen.overlays.operations import state_checkpoint as statecheckpoint
 from veen.overlays.recorder import checkpoint as recorder_checkpoint
@@ -46,6 +37,7 @@ from veen.overlays.recorder import events as recorder_events
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet import ledger
+from veen.overlays.wallet import letter as wallet_letter
 
 GROUP: Final = "veen.overlays"
 
@@ -129,7 +121,8 @@ class Registry(Mapping[str, Overlay]):
         if (overlay := self.get(name)) is not None:
             folds = [make() for make in overlay.folds.values()]
             return (folds[0] if len(folds) == 1 else Joined(folds)) if folds else None
-        return self.folds[name]() if name in self.folds else None
+        make = self.folds.get(name) or BY_LETTER.get(name)
+        return None if make is None else make()
 
     def why_not(self, name: str) -> str | None:
         """Why the overlay of this name cannot be folded, if it is installed at all."""
@@ -166,6 +159,12 @@ def discover(points: Iterable[EntryPoint] | None = None) -> tuple[list[Overlay],
 def _tables(schemas: Iterable[AnySchema]) -> tuple[TypedTable, ...]:
     return tuple(map(TypedTable.of, schemas))
 
+
+# Folds that follow their texts to the letter, to compare implementations (D-180). Lakes have no tables of them.
+BY_LETTER: Final[Mapping[str, Callable[..., AnyFold]]] = {
+    identity_letter.LetterIdFold.name: identity_letter.LetterIdFold,
+    wallet_letter.LetterLedgerFold.name: wallet_letter.LetterLedgerFold,
+}
 
 BUILTIN: Final = Registry(
     [
@@ -279,9 +278,9 @@ BUILTIN: Final = Registry(
             name="speaks",
             about="client keys that speak for principals (D-179)",
             schemas=tuple(SPEAKING.values()),
-            folds={"speaks": bindings.BindingsFold},
+            folds={"speaks": speaks.SpeaksFold},
             tables=_tables(tuple(STATEMENTS.values())),
-            states=bindings.STATES,
+            states=speaks.STATES,
         ),
         Overlay(
             name="discovery",
