@@ -115,11 +115,11 @@ class _Policy:
     def _identities(self, session: CliSession, name: str) -> list[bytes] | None:
         if name not in self.policy:
             return None
-        return [principal_of(session, text) for text in self._texts(name)]
+        return [_named(session, text) for text in self._texts(name)]
 
     def _owners(self, session: CliSession) -> dict[bytes, bytes]:
         owners = self._objects("owners", dict)
-        return {account_of(session, account): principal_of(session, str(owner)) for account, owner in owners.items()}
+        return {account_of(session, account): _named(session, str(owner)) for account, owner in owners.items()}
 
     def _speakers(self, session: CliSession) -> "Speakers":
         from veen.overlays.operations.common import Speakers, Speaks
@@ -131,8 +131,8 @@ class _Policy:
             until = speaker.get("until")
             records.append(
                 Speaks(
-                    principal_of(session, str(speaker["client"])),
-                    principal_of(session, str(speaker["identity"])),
+                    _named(session, str(speaker["client"])),
+                    _named(session, str(speaker["identity"])),
                     self._uint("since", speaker.get("since", 0)),
                     None if until is None else self._uint("until", until),
                 )
@@ -154,7 +154,7 @@ class _Policy:
             if not isinstance(rule, dict) or rule.keys() != {"guardians", "threshold"}:
                 raise _bad_policy("guardians_of is an object of {guardians, threshold} by identity")
             guardians = _Policy(rule)._identities(session, "guardians") or []
-            by_target[principal_of(session, target)] = (guardians, self._uint("threshold", rule["threshold"]))
+            by_target[_named(session, target)] = (guardians, self._uint("threshold", rule["threshold"]))
         try:
             return Guards.of(
                 self._identities(session, "guardians") or (),
@@ -175,6 +175,16 @@ _MEMBERS: Final = frozenset(
         *("guardians", "threshold", "guardians_of", "executors"),
     ]
 )
+
+
+def _named(session: CliSession, text: str) -> bytes:
+    """Return an identity that a policy names; what names nobody is a fault of the policy."""
+    from veen.client.errors import ContactUnknown
+
+    try:
+        return principal_of(session, text)
+    except ContactUnknown as exc:
+        raise _bad_policy(f"{text!r} is neither 64 hex digits, a card nor a contact") from exc
 
 
 def _bad_policy(cause: str) -> Fail:
