@@ -184,9 +184,17 @@ def _keys_of_mine(session: CliSession, key: bytes) -> "Sequence[Meaning]":
 
 
 def _proven(session: CliSession, stream: str | None, key: bytes) -> "Sequence[Meaning]":
-    """Return whose client key this is by what its owner proved in a stream."""
-    from veen.cli.shared.identities import Meaning
+    """Return whose client key this is by what its owner proved in a stream: a binding, or a card."""
+    from veen.cli.shared.folding import fold_streams
+    from veen.cli.shared.identities import KnownKeys, Meaning
     from veen.cli.shared.people import Authors
+    from veen.overlays.speaks import SpeaksFold
 
-    author = None if stream is None else Authors(session, stream)(key)
-    return [] if author is None or author.name is None else [Meaning(author.name, "client key, proven in the stream")]
+    if stream is None:
+        return []
+    bindings = fold_streams(session, SpeaksFold(), [stream]).state.keys
+    principals = [row.principal_pk for (_, client_id), row in bindings.items() if client_id == key]
+    name = KnownKeys(session).name(principals[0]) if principals else Authors(session, stream)(key).name
+    if name is None:
+        return [Meaning(principal.hex(), "client key of this identity") for principal in principals]
+    return [Meaning(name, "client key, proven in the stream")]
