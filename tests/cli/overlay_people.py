@@ -12,6 +12,7 @@ class Person(Talk):
     def __init__(self, root, hub, name):
         super().__init__(root, hub, name)
         self.name, self.client_id, self.card = name, self.me["client_id"], self.me["card"]
+        self.principal = self.me["id_sign_pk"]
 
     def join(self, other, stream):
         """Take the read key of a stream from another person."""

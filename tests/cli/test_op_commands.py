@@ -22,7 +22,7 @@ class Issuer(Person):
     def __init__(self, root):
         Cli.__init__(self, root)
         self.me = self.keygen("alice")
-        self.client_id, self.card = self.me["client_id"], self.me["card"]
+        self.principal, self.card = self.me["id_sign_pk"], self.me["card"]
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ def policy(tmp_path):
 
 
 def account(person):
-    return account_id_of(bytes.fromhex(person.client_id)).hex()
+    return account_id_of(bytes.fromhex(person.principal)).hex()
 
 
 @pytest.mark.req("PAID-02", "PAID-04", "OPC-05")
 def test_payments_count_or_say_by_which_code_they_do_not(people, policy):
     alice, bob = people
-    path = policy(issuing=[alice.client_id], default_currency="EUR")
+    path = policy(issuing=[alice.principal], default_currency="EUR")
     paid = alice.json("op", "paid", "pay", "market", "issue", bob.card, 100, "--policy", path, "--ttl-seconds", "10m")
     assert paid["counted"]
     bob.json(
@@ -82,7 +82,7 @@ def test_payments_count_or_say_by_which_code_they_do_not(people, policy):
 def test_a_payment_that_the_hub_refuses_is_not_executed(people, policy, tmp_path):
     """Receipt means committed, any error means not executed."""
     alice, bob = people
-    path = policy(issuing=[alice.client_id], default_currency="EUR")
+    path = policy(issuing=[alice.principal], default_currency="EUR")
     before = bob.json("op", "paid", "list", "shop", "--policy", path)
     other = alice.json(
         "cap", "issue", "--subject", "ab" * 32, "--stream", "shop", "--ttl", "1h", "--out", tmp_path / "t"
@@ -100,7 +100,7 @@ def test_a_payment_that_the_hub_refuses_is_not_executed(people, policy, tmp_path
 @pytest.mark.req("PAID-08")
 def test_an_owner_lets_another_debit_up_to_an_amount(people, policy):
     alice, bob = people
-    path = policy(issuing=[alice.client_id], default_currency="EUR")
+    path = policy(issuing=[alice.principal], default_currency="EUR")
     debit = ("op", "paid", "pay", "shop", "x", bob.card, 5, "--payer-account", alice.card, "--policy", path)
     alice.json(
         *("op", "paid", "allow", "shop", bob.card, "--allowed-stream-ids", "shop", "--expiry-time", "+1h"),
@@ -115,7 +115,7 @@ def test_an_owner_lets_another_debit_up_to_an_amount(people, policy):
 @pytest.mark.req("GRANT-03", "GRANT-05")
 def test_a_grant_that_counts_comes_with_a_token_that_the_hub_knows(people, policy, tmp_path):
     alice, bob = people
-    path = policy(granters=[alice.client_id])
+    path = policy(granters=[alice.principal])
     grant = ("--allowed-stream-ids", "shop", "--expiry-time", "+1h", "--policy", path)
     refused = bob.json("op", "access", "grant", "access", bob.card, *grant, code=Exit.POLICY)
     assert refused["code"] == "GRANT.AUTHORITY"
@@ -123,7 +123,7 @@ def test_a_grant_that_counts_comes_with_a_token_that_the_hub_knows(people, polic
     token = CapToken.from_bytes((tmp_path / "token").read_bytes())
     token.verify()
     assert token.auth_ref().hex() == granted["auth_ref"]
-    assert token.subject_pk.hex() == bob.client_id
+    assert token.subject_pk.hex() == bob.principal
     assert alice.json("cap", "status", granted["auth_ref"])["live"]
     listed = bob.json("op", "access", "list", "access", "--policy", path)
     assert [row["live"] for row in listed["grants"]] == [True]
@@ -232,7 +232,7 @@ def test_published_directories_are_verified_against_the_log(people, tmp_path):
 def test_guardians_recover_an_identity(people, policy):
     alice, bob = people
     lost, new = "aa" * 32, "bb" * 32
-    path = policy(guardians=[alice.client_id, bob.client_id], threshold=2)
+    path = policy(guardians=[alice.principal, bob.principal], threshold=2)
     policy_ = ("--policy", path)
     early = alice.json("op", "recovery", "approve", "recovery", lost, new, "approve", *policy_, code=Exit.POLICY)
     assert early["code"] == "RECOV.NO_REQUEST"
@@ -254,19 +254,19 @@ def test_guardians_recover_an_identity(people, policy):
 @pytest.mark.req("QAUD-02", "QAUD-04")
 def test_accesses_are_audited_and_missing_ones_found(people, policy, tmp_path):
     alice, bob = people
-    path = policy(services=[alice.client_id])
+    path = policy(services=[alice.principal])
     record = ("op", "audit", "record", "audit", bob.card, "patient:1", "personal-data", "--policy", path)
     alice.json(*record, "--purpose-code", "billing")
     assert bob.json(*record, code=Exit.POLICY)["code"] == "QAUD.SERVICE"
     listed = bob.json("op", "audit", "list", "audit", "--policy", path)["accesses"]
     assert [row["resource"] for row in listed.values()] == ["patient:1"]
     accesses = tmp_path / "accesses"
-    accesses.write_text(json.dumps({"requester": bob.client_id, "resource": "patient:1"}) + "\n")
+    accesses.write_text(json.dumps({"requester": bob.principal, "resource": "patient:1"}) + "\n")
     alice.json("op", "audit", "missing", "audit", accesses, "--policy", path)
-    accesses.write_text((json.dumps({"requester": bob.client_id, "resource": "patient:1"}) + "\n") * 2)
+    accesses.write_text((json.dumps({"requester": bob.principal, "resource": "patient:1"}) + "\n") * 2)
     twice = alice.invoke("op", "audit", "missing", "audit", accesses, "--policy", path, "--json")
     assert len(json.loads(twice.stdout)["missing"]) == 1  # a message for each access
-    accesses.write_text(json.dumps({"requester": bob.client_id, "resource": "patient:2"}) + "\n")
+    accesses.write_text(json.dumps({"requester": bob.principal, "resource": "patient:2"}) + "\n")
     result = alice.invoke("op", "audit", "missing", "audit", accesses, "--policy", path, "--json")
     assert result.exit_code == Exit.POLICY
     assert json.loads(result.stdout)["missing"][0]["resource"] == "patient:2"

@@ -423,10 +423,15 @@ class Client:
         async with ready.writer.lock:
             return await asyncio.to_thread(ready.writer.prepare, drafts, ready.auth_ref, target.seal_to)
 
-    async def speak(self, stream: Stream, *, capability: CapToken | None = None) -> None:
-        """Replace the client key if that is due, and have it introduced in a stream, before messages are prepared."""
+    async def speak(self, stream: Stream, *, capability: CapToken | None = None, by_name: bool = False) -> None:
+        """Replace the client key if that is due, and have it introduced in a stream, before messages are prepared.
+
+        A key that followed no other one is introduced only if the messages name the identity: `by_name`.
+        """
         authority = await self._authority(stream, capability, None)
         target = await self._labels.find(stream)
+        if by_name and target.stream_id is not None:
+            self._rotation.named.add(target.stream_id)
         ready = await self._ready(stream, target, authority)
         if ready.first:
             await self._send_drafts(stream, [], 1, authority)

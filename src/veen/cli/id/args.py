@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from veen.cli.shared.command import CliSession
+from veen.cli.shared.identities import bytes_of, principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.overlay_commands import derived_streams
 
@@ -65,37 +66,18 @@ def now() -> int:
     return int(time.time())
 
 
-def principal_of(session: CliSession, text: str | None) -> bytes:
-    """A principal_pk: your own, or that of a card (veen1…) or of 64 hex digits."""
-    if text is None or text == "me":
-        return session.keystore.identity.id_sign_pk
-    if text.startswith("veen1"):
-        from veen.client.identity.card import IdentityCard
-
-        return IdentityCard.from_text(text).id_sign_pk
-    from veen.cli.shared.files import hex32
-
-    return hex32(text)
-
-
 def ctx_of(session: CliSession, realm: Realm, text: str | None) -> bytes:
-    """A ctx_id: of a principal given as `me` or as a card, or the id itself."""
-    from veen.cli.shared.files import hex32
+    """Return a ctx_id: of a principal given as `me`, a card or a contact, or the id itself."""
     from veen.overlays.id.ids import ctx_id_of
 
-    if text is None or text == "me" or text.startswith("veen1"):
-        return ctx_id_of(principal_of(session, text), realm.id)
-    return hex32(text)
+    return bytes_of(text) or ctx_id_of(principal_of(session, text), realm.id)
 
 
 def org_of(session: CliSession, text: str | None) -> bytes:
-    """An org_id: that of your own key, of a card, or the id itself."""
-    from veen.cli.shared.files import hex32
+    """Return an org_id: that of your own key, of a card or of a contact, or the id itself."""
     from veen.overlays.id.ids import org_id_of
 
-    if text is None or text == "me" or text.startswith("veen1"):
-        return org_id_of(principal_of(session, text))
-    return hex32(text)
+    return bytes_of(text) or org_id_of(principal_of(session, text))
 
 
 def folded_ids(session: CliSession, realm: Realm, view: "View") -> "Folded":

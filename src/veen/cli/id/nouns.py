@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click import argument, option
 
-from veen.cli.id.args import Realm, ctx_of, folded_ids, id_options, now, org_of, principal_of
+from veen.cli.id.args import Realm, ctx_of, folded_ids, id_options, now, org_of
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import CliSession
+from veen.cli.shared.identities import principal_of
 from veen.cli.shared.nouns import Noun, Outgoing, Parameter
 from veen.cli.shared.overlay_commands import absent, drafted, show_folded, show_rows
 from veen.cli.shared.overlay_values import HEX32, json_value, plain

@@ -27,7 +27,7 @@ class OwnerKeys(Collection[bytes]):
     """
 
     def __init__(self, session: "CliSession", stream: str, owner_pk: bytes) -> None:
-        from veen.cli.together.people import contact_store
+        from veen.cli.shared.people import contact_store
         from veen.client.identity.workers import worker_client_ids
 
         self._client, self._stream, self._owner_pk = session.client(), stream, owner_pk

@@ -191,7 +191,7 @@ def _show(
     live: bool = False,
     newest: int | None = None,  # so many of those that are asked for, from the end
 ) -> None:
-    from veen.cli.together.people import Authors, filtered
+    from veen.cli.shared.people import Authors, filtered
 
     session.remember_stream(stream)
     parts = None if reading.layout is None else parse_format(reading.layout)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from veen.cli.shared.command import FILE, CliSession
+from veen.cli.shared.identities import principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail
 
@@ -24,19 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MAX_POLICY: Final = 16 << 20
 
 
-def identity_of(session: CliSession, text: str) -> bytes:
-    """A client_id: yours (`me`), that of a card (veen1…), or any identity of 64 hex digits."""
-    if text == "me":
-        return session.keystore.identity.client_id
-    if text.startswith("veen1"):
-        from veen.client.identity.card import IdentityCard
-
-        return IdentityCard.from_text(text).client_id
-    from veen.cli.shared.files import hex32
-
-    return hex32(text)
-
-
 def account_of(session: CliSession, text: str) -> bytes:
     """The account of an identity, or the account_id itself as account:HEX."""
     from veen.cli.shared.files import hex32
@@ -44,7 +32,7 @@ def account_of(session: CliSession, text: str) -> bytes:
 
     if text.startswith("account:"):
         return hex32(text.removeprefix("account:"))
-    return account_id_of(identity_of(session, text))
+    return account_id_of(principal_of(session, text))
 
 
 def stream_id_of(text: str) -> bytes:
@@ -127,11 +115,11 @@ class _Policy:
     def _identities(self, session: CliSession, name: str) -> list[bytes] | None:
         if name not in self.policy:
             return None
-        return [identity_of(session, text) for text in self._texts(name)]
+        return [_named(session, text) for text in self._texts(name)]
 
     def _owners(self, session: CliSession) -> dict[bytes, bytes]:
         owners = self._objects("owners", dict)
-        return {account_of(session, account): identity_of(session, str(owner)) for account, owner in owners.items()}
+        return {account_of(session, account): _named(session, str(owner)) for account, owner in owners.items()}
 
     def _speakers(self, session: CliSession) -> "Speakers":
         from veen.overlays.operations.common import Speakers, Speaks
@@ -143,8 +131,8 @@ class _Policy:
             until = speaker.get("until")
             records.append(
                 Speaks(
-                    identity_of(session, str(speaker["client"])),
-                    identity_of(session, str(speaker["identity"])),
+                    _named(session, str(speaker["client"])),
+                    _named(session, str(speaker["identity"])),
                     self._uint("since", speaker.get("since", 0)),
                     None if until is None else self._uint("until", until),
                 )
@@ -166,7 +154,7 @@ class _Policy:
             if not isinstance(rule, dict) or rule.keys() != {"guardians", "threshold"}:
                 raise _bad_policy("guardians_of is an object of {guardians, threshold} by identity")
             guardians = _Policy(rule)._identities(session, "guardians") or []
-            by_target[identity_of(session, target)] = (guardians, self._uint("threshold", rule["threshold"]))
+            by_target[_named(session, target)] = (guardians, self._uint("threshold", rule["threshold"]))
         try:
             return Guards.of(
                 self._identities(session, "guardians") or (),
@@ -187,6 +175,16 @@ _MEMBERS: Final = frozenset(
         *("guardians", "threshold", "guardians_of", "executors"),
     ]
 )
+
+
+def _named(session: CliSession, text: str) -> bytes:
+    """Return an identity that a policy names; what names nobody is a fault of the policy."""
+    from veen.client.errors import ContactUnknown
+
+    try:
+        return principal_of(session, text)
+    except ContactUnknown as exc:
+        raise _bad_policy(f"{text!r} is neither 64 hex digits, a card nor a contact") from exc
 
 
 def _bad_policy(cause: str) -> Fail:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.op.args import Reading, identity_of, op_options
+from veen.cli.op.args import Reading, op_options
 from veen.cli.op.verbs import NOUNS, OpNoun
 from veen.cli.op.write import add_verb, content_files, content_root_of, id_of
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import FILE, CliSession
+from veen.cli.shared.identities import principal_of, show_table
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import Noun
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
 from veen.cli.shared.overlay_values import plain
-from veen.cli.shared.text import short
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
 
@@ -69,7 +69,7 @@ def _add_list(group: Noun, noun: OpNoun, shown: Shown) -> None:
     def _list(session: CliSession, stream: str, reading: Reading, view: View) -> None:
         folded = _folded(session, noun.name, stream, reading, view)
         data, columns, rows = shown(folded.state, folded.as_of)
-        show_folded(session, folded, data, lambda: session.output.table(columns, rows))
+        show_folded(session, folded, data, lambda: show_table(session, columns, rows))
 
 
 def _paid(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
@@ -86,7 +86,7 @@ def _access(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], R
     rows = [
         (
             grant["operation_id"],
-            short(bytes.fromhex(grant["subject"])),
+            bytes.fromhex(grant["subject"]),
             grant["expiry_time"],
             "live" if grant["live"] else "ended",
         )
@@ -97,10 +97,7 @@ def _access(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], R
 
 
 def _delegation(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    rows = [
-        (key.hex(), short(execution.principal), short(execution.agent), len(execution.chain))
-        for key, execution in state.items()
-    ]
+    rows = [(key.hex(), execution.principal, execution.agent, len(execution.chain)) for key, execution in state.items()]
     return {"executions": state}, ("operation", "principal", "agent", "links"), rows
 
 
@@ -142,7 +139,7 @@ def _decisions(state: Any, target: bytes, new: bytes) -> str:
 
 def _audit(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
     rows = [
-        (access.hub_ts, short(access.requester), access.resource, access.resource_class, access.purpose_code or "")
+        (access.hub_ts, access.requester, access.resource, access.resource_class, access.purpose_code or "")
         for access in state.values()
     ]
     return {"accesses": state}, ("hub_ts", "requester", "resource", "class", "purpose"), rows
@@ -369,9 +366,9 @@ def _audit_missing(session: CliSession, stream: str, file: str, reading: Reading
     accesses = [_access_of(session, line, number) for number, line in enumerate(_lines(file), start=1)]
     folded = _folded(session, "audit", stream, reading, view)
     unaudited = missing(accesses, folded.state.values())
-    rows = [(access.requester.hex(), access.resource, access.request_time) for access in unaudited]
+    rows = [(access.requester, access.resource, access.request_time) for access in unaudited]
     data = {"missing": unaudited, "accesses": len(accesses)}
-    show_folded(session, folded, data, lambda: session.output.table(("requester", "resource", "request_time"), rows))
+    show_folded(session, folded, data, lambda: show_table(session, ("requester", "resource", "request_time"), rows))
     if unaudited:
         raise Fail(
             "QAUD.MISSING",
@@ -402,7 +399,7 @@ def _access_of(session: CliSession, line: str, number: int) -> Any:
             raise TypeError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise click.UsageError(f"line {number} is no JSON object with requester, resource and request_time") from exc
-    return AuditedAccess(identity_of(session, access["requester"]), access["resource"], at)
+    return AuditedAccess(principal_of(session, access["requester"]), access["resource"], at)
 
 
 _TIMES = (int, type(None))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.op.args import Reading, account_of, identity_of, stream_id_of
+from veen.cli.op.args import Reading, account_of, stream_id_of
 from veen.cli.op.verbs import OpField, OpNoun, OpVerb
 from veen.cli.shared.authority import authorized, read_token
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
+from veen.cli.shared.identities import principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import Noun, Outgoing
 from veen.cli.shared.output import Exit, Fail
@@ -23,6 +24,7 @@ from veen.cli.shared.overlay_values import HEX32, json_value
 from veen.cli.shared.values import MOMENT, SPAN
 
 if TYPE_CHECKING:
+    from veen.core.objects.captoken import CapToken
     from veen.overlays.framework.body import Draft
     from veen.overlays.operations.content import ContentFile
 
@@ -92,7 +94,7 @@ def _outgoing(
 
     fields = {name: _value(session, verb.fields[name], value) for name, value in values.items()}
     if verb.make is not None:
-        fields = _load(verb.make)(session, fields, None if principal is None else identity_of(session, principal))
+        fields = _load(verb.make)(session, fields, None if principal is None else principal_of(session, principal))
     body, draft = drafted(lambda: _draft(verb, fields))
     if principal is None and chain:
         raise click.UsageError("--chain is for --principal")
@@ -104,6 +106,7 @@ def _outgoing(
         fold=lambda: reading.fold(session, noun.fold, streams),
         streams=streams,
         after=lambda state: {} if no_token else _minted(session, body, token_out),
+        by_name=True,
     )
 
 
@@ -132,7 +135,7 @@ def _value(session: CliSession, field: OpField, value: Any) -> Any:
 def _item(session: CliSession, field: OpField, value: Any) -> Any:
     match field.kind:
         case "identity":
-            return identity_of(session, value)
+            return principal_of(session, value)
         case "account":
             return account_of(session, value)
         case "id":
@@ -158,6 +161,13 @@ def id_of(text: str) -> bytes:
     return data if len(data) == 32 else H(text.encode())
 
 
+def _agent(session: CliSession, chain: "Sequence[CapToken]") -> bytes:
+    """Return who acts: the principal in use, unless the last token of the chain names its client key."""
+    identity = session.keystore.identity
+    is_for_key = bool(chain) and chain[-1].subject_pk == identity.client_id
+    return identity.client_id if is_for_key else identity.id_sign_pk
+
+
 def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Sequence[Path]) -> "Draft":
     """The tokens are shown to the hub, so that readers can resolve the chain there (D-139)."""
     from veen.overlays.operations.delegation import delegate
@@ -165,8 +175,8 @@ def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Seque
     tokens = [read_token(path) for path in chain]
     wrapped = delegate(
         draft,
-        principal=identity_of(session, principal),
-        agent=session.keystore.identity.client_id,
+        principal=principal_of(session, principal),
+        agent=_agent(session, tokens),
         chain=[token.auth_ref() for token in tokens],
     )
     for token in tokens:
@@ -202,12 +212,12 @@ def payer(session: CliSession, fields: dict[str, Any], principal: bytes | None) 
     """Whoever pays, pays from the account of the one who speaks, unless another is named."""
     from veen.overlays.operations.common import account_id_of
 
-    owner = session.keystore.identity.client_id if principal is None else principal
+    owner = principal_of(session, None) if principal is None else principal
     return {**fields, "payer_account": fields["payer_account"] or account_id_of(owner)}
 
 
 def _speaker(name: str, session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:
-    return {**fields, name: fields[name] or principal or session.keystore.identity.client_id}
+    return {**fields, name: fields[name] or principal or principal_of(session, None)}
 
 
 def party(session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     data["time"] = when(entry.ts)
     data["body"], data["body_hex"] = (None, None) if body is None else _text(body)
     data["attachments"] = [attachment.to_json() for attachment in entry.attachments]
-    data |= {"author": None, "author_kind": "unknown"}  # who it is says `veen.cli.together.people`
+    data |= {"author": None, "author_kind": "unknown"}  # who it is says `veen.cli.shared.people`
     data = {name: data[name] for name in FIELDS}
     if with_proof:
         from veen.cli.shared.named import named

@@ -52,6 +52,7 @@ class Outgoing:
     make_keys: bool = field(default=False, kw_only=True)
     check: "Callable[[Draft], None]" = field(default=lambda draft: None, kw_only=True)  # called before anything is sent
     follow_up: str | None = field(default=None, kw_only=True)  # the command that a person is likely to run next
+    by_name: bool = field(default=False, kw_only=True)  # it names the identity: the client key is bound to it first
 
 
 Build = Callable[..., Outgoing | Iterable[Outgoing]]
@@ -124,7 +125,7 @@ def _send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
     if message.make_keys:
         make_keys(session, message.stream)
     message.check(draft)
-    sent = send_draft(session, message.stream, draft, cap)
+    sent = send_draft(session, message.stream, draft, cap, by_name=message.by_name)
     facts = message.facts(sent) if callable(message.facts) else message.facts
     if message.fold is None:
         tell(session.output, sent, facts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from veen.cli.shared.as_of import View
 from veen.cli.shared.authority import authority
 from veen.cli.shared.command import CliSession
+from veen.cli.shared.identities import show_table
 from veen.cli.shared.output import Exit, Fail, Mode, Output
 from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import short
@@ -47,13 +48,20 @@ def drafted(make: "Callable[[], T]") -> T:
         ) from exc
 
 
-def send_draft(session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None) -> "Sent":
-    """Send what an overlay has drafted, with the capability that the hub asks for."""
+def send_draft(
+    session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None, *, by_name: bool = False
+) -> "Sent":
+    """Send what an overlay has drafted, with the capability that the hub asks for.
+
+    `by_name` is true for a message that names the identity in use: its client key is bound to it in the stream first.
+    """
     client = session.client()
     if isinstance(stream, str):
         session.make_stream_keys(stream)
     token = authority(session, stream, cap)
     with session.output.progress("sending"):
+        if by_name:
+            client.run(lambda client: client.speak(stream, capability=token, by_name=True))
         sent = client.send(
             stream,
             draft.body,
@@ -194,7 +202,7 @@ def show_rows(
 ) -> None:
     """As `show_folded`: rows as the list `name` of the JSON object, and some of their columns as a table."""
     cells = [[row[column] for column in columns] for row in rows]
-    show_folded(session, folded, {name: rows}, lambda: session.output.table(headings or columns, cells))
+    show_folded(session, folded, {name: rows}, lambda: show_table(session, headings or columns, cells))
 
 
 def tell_basis(output: Output, folded: "Folded") -> None:

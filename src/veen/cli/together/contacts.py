@@ -10,9 +10,12 @@ from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.files import text_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
-from veen.cli.together.people import contact_store
+from veen.cli.shared.people import ME, contact_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from veen.cli.shared.identities import Meaning
     from veen.client.identity.contacts import Contact
 
 
@@ -141,3 +144,57 @@ def announce(output: Output, session: CliSession, stream: str) -> None:
 
     sent = announce_card(session, stream)
     output.result({"stream": stream, "seq": sent.seq, "client_id": session.keystore.identity.client_id.hex()})
+
+
+@contacts.verb("who", "Whose key, identity or account this is.")
+@click.argument("key", metavar="HEX")
+@click.option("--stream", type=STREAM, help="Ask the log of this stream too: who proved there to have the key.")
+@client_options
+def who(output: Output, session: CliSession, key: str, stream: str | None) -> None:
+    """Say whose key or id HEX is, by your contacts, your own keys and, with --stream, what authors proved in a stream.
+
+    HEX is a client key, the long-term key of an identity, its key for seals, or an account.
+
+    \b
+    veen contacts who 8a88…
+    veen contacts who 8a88… --stream orders
+    """
+    from veen.cli.shared.files import hex32
+    from veen.cli.shared.identities import KnownKeys
+
+    data = hex32(key)
+    meanings = KnownKeys(session).meanings(data) or _keys_of_mine(session, data) or _proven(session, stream, data)
+    rows = [meaning._asdict() for meaning in meanings]
+    output.result(
+        {"key": data.hex(), "known": bool(rows), "meanings": rows}, lambda: output.table(("name", "kind"), meanings)
+    )
+    if not rows:
+        output.note("neither a contact nor you" + ("" if stream else "; to ask the log of a stream: --stream STREAM"))
+
+
+def _keys_of_mine(session: CliSession, key: bytes) -> "Sequence[Meaning]":
+    """Return what a key is to the identity in use: a client key that was retired, or the key of a worker."""
+    from veen.cli.shared.identities import Meaning
+    from veen.client.identity.workers import worker_client_ids
+
+    identity = session.keystore.identity
+    if identity.client_key_of(key) is not None:
+        return [Meaning(ME, "retired client key")]
+    return [Meaning(ME, "client key of a worker")] if key in worker_client_ids(session.home, identity) else []
+
+
+def _proven(session: CliSession, stream: str | None, key: bytes) -> "Sequence[Meaning]":
+    """Return whose client key this is by what its owner proved in a stream: a binding, or a card."""
+    from veen.cli.shared.folding import fold_streams
+    from veen.cli.shared.identities import KnownKeys, Meaning
+    from veen.cli.shared.people import Authors
+    from veen.overlays.speaks import SpeaksFold
+
+    if stream is None:
+        return []
+    bindings = fold_streams(session, SpeaksFold(), [stream]).state.keys
+    principals = [row.principal_pk for (_, client_id), row in bindings.items() if client_id == key]
+    name = KnownKeys(session).name(principals[0]) if principals else Authors(session, stream)(key).name
+    if name is None:
+        return [Meaning(principal.hex(), "client key of this identity") for principal in principals]
+    return [Meaning(name, "client key, proven in the stream")]

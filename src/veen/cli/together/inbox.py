@@ -8,9 +8,9 @@ import click
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of
 from veen.cli.shared.output import Mode, Output
+from veen.cli.shared.people import Authors, card_of, contact_store, filtered
 from veen.cli.shared.values import MOMENT
 from veen.cli.together.common import allow_writing
-from veen.cli.together.people import Authors, card_of, contact_store, filtered
 
 if TYPE_CHECKING:
     from veen.client.client import Client

@@ -13,10 +13,10 @@ from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.people import card_of, contact_store
 from veen.cli.shared.values import SPAN
 from veen.cli.together.common import file_name, with_authority
 from veen.cli.together.keys import note_ended, rotated
-from veen.cli.together.people import card_of, contact_store
 
 if TYPE_CHECKING:
     from veen.client.client import Client

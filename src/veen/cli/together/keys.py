@@ -10,9 +10,9 @@ from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.people import ME, card_of, contact_store
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.together.common import with_authority
-from veen.cli.together.people import ME, card_of, contact_store
 
 if TYPE_CHECKING:
     from veen.client.generations.fold import KeyState

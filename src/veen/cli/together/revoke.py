@@ -9,8 +9,8 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.people import card_of
 from veen.cli.shared.values import SPAN
-from veen.cli.together.people import card_of
 
 if TYPE_CHECKING:
     from veen.client.client import Client

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from veen.cli.shared.command import CliSession
+from veen.cli.shared.identities import bytes_of, principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.overlay_commands import derived_streams
 from veen.cli.shared.overlay_values import HEX32
@@ -152,20 +153,10 @@ def _cards(texts: tuple[str, ...]) -> "Iterator[IdentityCard]":
 
 
 def owner_of(session: CliSession, ledgers: Ledgers, text: str | None) -> bytes:
-    """A ctx_id: of an owner given as `me`, as a card (veen1…), or as the id itself."""
+    """Return a ctx_id: of an owner given as `me`, as a card or as a contact, or the id itself."""
     from veen.overlays.id.ids import ctx_id_of
 
-    if text is not None and _ID.fullmatch(text):
-        return bytes.fromhex(text)
-    return ctx_id_of(_principal(session, text), ledgers.realm_id)
-
-
-def _principal(session: CliSession, text: str | None) -> bytes:
-    if text is None or text == "me":
-        return session.keystore.identity.id_sign_pk
-    from veen.client.identity.card import IdentityCard
-
-    return IdentityCard.from_text(text).id_sign_pk
+    return bytes_of(text) or ctx_id_of(principal_of(session, text), ledgers.realm_id)
 
 
 def wallet_of(session: CliSession, ledgers: Ledgers, text: str) -> bytes:

@@ -1,15 +1,16 @@
 """`veen wallet balance`, `history`, `statement` and `verify`: what owners and auditors ask (WAL §12)."""
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.identities import KnownKeys, cells, show_table
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
 from veen.cli.shared.overlay_values import plain
-from veen.cli.shared.text import short
 from veen.cli.shared.values import MOMENT
 from veen.cli.wallet.args import Ledgers, ledger_options, wallet_of
 
@@ -35,9 +36,13 @@ def balance(output: Output, session: CliSession, name: str | None, view: View, l
     if name is None:
         wallets = [_about(key, entry, folded.as_of) for key, entry in folded.state.wallets.items()]
         columns = ("wallet_id", "balance", "currency", "state")
-        rows = [[entry[column] for column in columns] for entry in wallets]
         data = {"wallets": wallets, "supply": plain(folded.state.supply())}
-        show_folded(session, folded, data, lambda: output.table(columns, rows))
+
+        def human() -> None:
+            cell = _cells(session, ledgers, folded.state.wallets.values())
+            output.table(columns, [[cell(entry[column]) for column in columns] for entry in wallets])
+
+        show_folded(session, folded, data, human)
         return
     wallet_id = wallet_of(session, ledgers, name)
     wallet = folded.state.wallets.get(wallet_id)
@@ -69,9 +74,21 @@ _COLUMNS = ("hub_ts", "operation", "delta", "balance", "other", "ref", "stream_s
 
 
 def _row(line: "Line") -> list[Any]:
-    other = None if line.other is None else short(line.other)
-    ref = None if line.ref is None else short(line.ref)
-    return [line.hub_ts, line.operation, line.delta, line.balance, other, ref, line.stream_seq]
+    return [line.hub_ts, line.operation, line.delta, line.balance, line.other, line.ref, line.stream_seq]
+
+
+def _cells(session: CliSession, ledgers: Ledgers, wallets: "Iterable[Wallet]") -> Callable[[Any], Any]:
+    """Return what makes cells of values. Wallets of people who are known appear as commands take them: bob:EUR."""
+    from veen.overlays.id.ids import ctx_id_of
+    from veen.overlays.wallet.ids import wallet_id_of
+
+    currencies = {wallet.currency for wallet in wallets if wallet.currency is not None}
+    names = {
+        wallet_id_of(ledgers.realm_id, ctx_id_of(principal, ledgers.realm_id), currency): f"{name}:{currency}"
+        for name, principal in KnownKeys(session).principals()
+        for currency in currencies
+    }
+    return cells(session, names)
 
 
 @click.command()
@@ -83,8 +100,9 @@ def history(output: Output, session: CliSession, name: str, refused: bool, ledge
     """Everything that happened to WALLET, first things first."""
     account = _statement(session, ledgers, wallet_of(session, ledgers, name), None, None)
     with output.records("lines", _COLUMNS, widths=(10, 9, 8, 8, 9, 9)) as records:
+        cell = cells(session)
         for line in account.lines:
-            records.add(plain(line), _row(line))
+            records.add(plain(line), [cell(value) for value in _row(line)])
         if refused:
             records.summary({"wallet_id": account.wallet_id.hex(), "refused": plain(account.refused)})
     if refused:
@@ -120,7 +138,7 @@ def statement(
 
     def human() -> None:
         output.fields([("wallet_id", account.wallet_id), ("currency", account.currency), ("opening", account.opening)])
-        output.table(_COLUMNS, [_row(line) for line in account.lines])
+        show_table(session, _COLUMNS, [_row(line) for line in account.lines])
         output.fields([("closing", account.closing), ("had no effect", len(account.refused))])
         if proofs:
             output.line(f"{len(account.lines)} lines proven", "good")

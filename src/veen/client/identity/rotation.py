@@ -188,6 +188,9 @@ class KeyRotation:
         self._holder, self._own_bounds, self._clock = holder, bounds, clock
         self._turning = asyncio.Lock()
         self._bound: set[bytes] | None = None  # streams in which the client key was bound; None: not looked up yet
+        self.named: set[bytes] = (
+            set()
+        )  # streams in which messages name the identity, so that its first key is bound too
 
     async def ready(
         self,
@@ -342,7 +345,9 @@ class KeyRotation:
         Without a holder the caller rotates the keys, and says itself whose they are.
         """
         stream_id = target.stream_id
-        if stream_id is None or not target.keys or self._holder is None or self.identity.client_key.generation == 1:
+        if stream_id is None or not target.keys:
+            return ()
+        if stream_id not in self.named and (self._holder is None or self.identity.client_key.generation == 1):
             return ()
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)

@@ -1,0 +1,147 @@
+"""Identities as people write them, and the names that lists show in place of their keys."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from veen.cli.shared.command import CliSession
+from veen.cli.shared.output import Mode
+from veen.cli.shared.people import ME, contact_store
+
+if TYPE_CHECKING:
+    from veen.client.identity.card import IdentityCard
+
+KEY_OF_MINE: Final = "key:me"
+KEY_BYTES: Final = 32
+_SHORT: Final = 4
+
+
+def card_of_text(session: CliSession, text: str) -> "IdentityCard | None":
+    """Return the card that a text is or names: a card (veen1…) or a contact; None for anything else."""
+    if text.startswith("veen1"):
+        from veen.client.identity.card import IdentityCard
+
+        return IdentityCard.from_text(text)
+    if bytes_of(text) is not None:
+        return None
+    return contact_store(session).load().get(text).card
+
+
+def principal_of(session: CliSession, text: str | None) -> bytes:
+    """Return the key of an identity: yours (`me`, or None), that of a card or contact, or 64 hex digits.
+
+    `key:me` is the client key that signs your messages at present.
+    """
+    if text is None or text == ME:
+        return session.keystore.identity.id_sign_pk
+    if text == KEY_OF_MINE:
+        return session.keystore.identity.client_id
+    card = card_of_text(session, text)
+    if card is not None:
+        return card.id_sign_pk
+    from veen.cli.shared.files import hex32
+
+    return hex32(text)
+
+
+def bytes_of(text: str | None) -> bytes | None:
+    """Return the key or id that a text spells in 64 hex digits, or None."""
+    if text is None:
+        return None
+    try:
+        data = bytes.fromhex(text.removeprefix("ed25519:"))
+    except ValueError:
+        return None
+    return data if len(data) == KEY_BYTES else None
+
+
+class Meaning(NamedTuple):
+    """Something that a key or id is known as."""
+
+    name: str
+    kind: str  # identity, client key, seal key, account or wallet account
+
+
+class KnownKeys:
+    """Names of keys: those of the identity in use and of contacts, and of accounts that follow from them."""
+
+    def __init__(self, session: CliSession, more: Mapping[bytes, str] | None = None) -> None:
+        """`more` are names of other ids, for the cells of one table."""
+        self._session, self._more = session, more or {}
+
+    def meanings(self, key: bytes) -> Sequence[Meaning]:
+        """Return all that a key is known as. A client key that two contacts claim has two meanings."""
+        return self._by_key.get(key, ())
+
+    def name(self, key: bytes) -> str | None:
+        """Return the one name that a key has, or None."""
+        names = {meaning.name for meaning in self.meanings(key)}
+        return names.pop() if len(names) == 1 else None
+
+    def principals(self) -> Iterator[tuple[str, bytes]]:
+        """Yield names with the long-term keys behind them."""
+        yield ME, self._own_card.id_sign_pk
+        for contact in self._contacts:
+            yield contact.name, contact.id_sign_pk
+
+    def cell(self, value: Any) -> Any:
+        """Return a cell of a table with a name in place of a key; a key without a name is cut for a terminal."""
+        key = value if isinstance(value, bytes) else bytes_of(value) if isinstance(value, str) else None
+        if key is None:
+            return value
+        name = self._more.get(key) or self.name(key)
+        if name is None and isinstance(value, bytes):
+            text = value.hex()
+            return f"{text[:_SHORT]}…{text[-_SHORT:]}"
+        return value if name is None else name
+
+    @cached_property
+    def _own_card(self) -> "IdentityCard":
+        from veen.client.identity.keystore import read_card
+
+        session = self._session
+        return read_card(session.home.identity_fs(session.identity_name))
+
+    @cached_property
+    def _contacts(self) -> Sequence[Any]:
+        return contact_store(self._session).load().contacts
+
+    @cached_property
+    def _by_key(self) -> dict[bytes, list[Meaning]]:
+        from veen.overlays.id.ids import ctx_id_of, realm_id_of
+        from veen.overlays.operations.common import account_id_of
+
+        by_key: dict[bytes, list[Meaning]] = {}
+
+        def add(key: bytes, name: str, kind: str) -> None:
+            meanings = by_key.setdefault(key, [])
+            if (meaning := Meaning(name, kind)) not in meanings:
+                meanings.append(meaning)
+
+        own = self._own_card
+        add(own.client_id, ME, "client key")
+        add(own.dh_pk, ME, "seal key")
+        for contact in self._contacts:
+            add(contact.card.dh_pk, contact.name, "seal key")
+            for client_id in contact.client_ids:
+                add(client_id, contact.name, "client key")
+        realm = realm_id_of("default")
+        for name, principal in self.principals():
+            add(principal, name, "identity")
+            add(account_id_of(principal), name, "account")
+            add(ctx_id_of(principal, realm), name, "account in the realm default")
+        return by_key
+
+
+def cells(session: CliSession, more: Mapping[bytes, str] | None = None) -> Callable[[Any], Any]:
+    """Return what makes cells of values: names on a terminal, keys in whole in a pipe. `more` are names besides."""
+    if session.output.mode is not Mode.HUMAN:
+        return lambda value: value
+    keys = KnownKeys(session, more or {})
+    return keys.cell
+
+
+def show_table(session: CliSession, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table. On a terminal, keys that have a name appear under it; a pipe gets every key in whole."""
+    cell = cells(session)
+    session.output.table(columns, [[cell(value) for value in row] for row in rows])
