@@ -41,8 +41,8 @@ def bind(output: Output, session: CliSession, stream: str, all_retired: bool) ->
     identity = session.keystore.identity
     bound = _bindings(session, stream).keys
     wanted = identity.client_keys if all_retired else identity.client_keys[-1:]
-    known = {client_id for _, client_id in bound}
-    keys = [key for key in wanted if key.client_id not in known]
+    bound_ids = {client_id for _, client_id in bound}
+    keys = [key for key in wanted if key.client_id not in bound_ids]
     with output.progress("sending"):
         outcomes = client.run(lambda client: bind_keys(client, identity, stream, keys)) if keys else []
     sent = [outcome for outcome in outcomes if isinstance(outcome, Sent)]

@@ -147,7 +147,9 @@ class Grants:
             cached = self._by_stream.get(stream_id)
             if cached is not None and self._session.hub_now() <= cached.expires_at:
                 return cached.token
-            grant = await self._held(stream_id) or await self._derived(stream_id) or await self._issued(stream_id)
+            grant = (
+                await self._find_held(stream_id) or await self._derive_for(stream_id) or await self._issued(stream_id)
+            )
             if grant is None:
                 client_id, hub_id = self._identity.client_id, self._session.hub_id
                 if self._tokens is not None:  # say which one has ended, if one has
@@ -157,44 +159,44 @@ class Grants:
                 )
             return grant.token
 
-    async def _held(self, stream_id: bytes) -> TokenGrant | None:
+    async def _find_held(self, stream_id: bytes) -> TokenGrant | None:
         if self._tokens is None:
             return None
         now, hub_id = self._session.hub_now(), self._session.hub_id
         try:
-            held = await asyncio.to_thread(self._tokens.usable, hub_id, self._identity.client_id, stream_id, now)
+            entry = await asyncio.to_thread(self._tokens.usable, hub_id, self._identity.client_id, stream_id, now)
         except (TokenMissing, TokenExpired):
             return None
-        return await self._known(held)
+        return await self._show(entry)
 
-    async def _known(self, held: HeldToken) -> TokenGrant:
-        """Show the hub a held token, unless an earlier run did."""
-        issued_at = held.issued_at(self._session.hub_id)
+    async def _show(self, entry: HeldToken) -> TokenGrant:
+        """Show the hub a token that is held, unless an earlier run did."""
+        issued_at = entry.issued_at(self._session.hub_id)
         if issued_at is not None:
-            return self._note(held.token, issued_at, issued_at + held.token.allow.ttl)
-        return await self._kept(await self.authorize(held.token))
+            return self._note(entry.token, issued_at, issued_at + entry.token.allow.ttl)
+        return await self._remember(await self.authorize(entry.token))
 
-    async def _kept(self, grant: TokenGrant) -> TokenGrant:
+    async def _remember(self, grant: TokenGrant) -> TokenGrant:
         """Remember in the store that the hub knows a token."""
         if self._tokens is not None:
             await asyncio.to_thread(self._tokens.put, grant.token)
             await asyncio.to_thread(self._tokens.granted, grant.auth_ref, self._session.hub_id, grant.issued_at)
         return grant
 
-    async def _derived(self, stream_id: bytes) -> TokenGrant | None:
+    async def _derive_for(self, stream_id: bytes) -> TokenGrant | None:
         """Derive a token from that of the principal, for all its streams; None without one, or at an older hub."""
         parent = await self._parent(stream_id)
         if parent is None or self._tokens is None:
             return None
         principal, client_id = self._identity.id_sign, self._identity.client_id
-        known, now = await self._known(parent), self._session.hub_now()
-        ttl = min(DERIVED_TTL_SEC, max(known.expires_at - now, 0))  # it ends with its parent
+        parent_grant, now = await self._show(parent), self._session.hub_now()
+        ttl = min(DERIVED_TTL_SEC, max(parent_grant.expires_at - now, 0))  # it ends with its parent
         token = CapToken.issue(principal, client_id, parent.token.allow.stream_ids, ttl=ttl)
         await asyncio.to_thread(self._tokens.drop_ended, self._session.hub_id, principal.public, now)
         grant = await self.derive(token, parent.auth_ref)
         if grant.expires_at < now:  # equal bytes are an equal token: the hub had this one before
             grant = await self.derive(token.renew(principal), parent.auth_ref)
-        return await self._kept(grant)
+        return await self._remember(grant)
 
     async def _parent(self, stream_id: bytes) -> HeldToken | None:
         if self._tokens is None or not self._session.takes_derived:
@@ -209,7 +211,7 @@ class Grants:
             return None
         token = CapToken.issue(self._identity.id_sign, self._identity.client_id, [stream_id], ttl=DERIVED_TTL_SEC)
         try:
-            return await self._kept(await self.authorize(token))
+            return await self._remember(await self.authorize(token))
         except HubRefused as exc:
             if refusal_of(exc) is not Refusal.CAP_INVALID:
                 raise

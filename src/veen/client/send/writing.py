@@ -353,22 +353,22 @@ class Writer:
         Both states are saved in one step, so a crash before it sends again what is here, and after it what is there.
         HubRefused if the draft of a message was not kept: then all of them stay as they are.
         """
-        drafts = await asyncio.to_thread(self._kept, state, refused)
+        drafts = await asyncio.to_thread(self._restore_drafts, state, refused)
         if drafts:
             drafts = [*heir.first, *drafts]
         async with heir.writer.lock:
-            taken, notes = await heir.writer.take_over(drafts, heir.auth_ref, heir.reader_pk)
+            state_after, notes = await heir.writer.take_over(drafts, heir.auth_ref, heir.reader_pk)
             withdrawn = state.withdrawn(refused[0].client_seq)
-            await asyncio.to_thread(partial(self._store.save, taken, withdrawn, notes=notes))
+            await asyncio.to_thread(partial(self._store.save, state_after, withdrawn, notes=notes))
             self.state = withdrawn
-            heir.writer.took_over(taken)
+            heir.writer.took_over(state_after)
             if drafts:
                 heir.first = ()
 
-    def _kept(self, state: LabelState, refused: Sequence[Prepared]) -> list[Draft]:
-        kept, drafts = self._store.drafts(state), []
+    def _restore_drafts(self, state: LabelState, refused: Sequence[Prepared]) -> list[Draft]:
+        sealed_drafts, drafts = self._store.drafts(state), []
         for message in refused:
-            sealed = kept.get(message.client_seq)
+            sealed = sealed_drafts.get(message.client_seq)
             draft = self._sealer.restore(sealed, message.raw) if self._sealer and sealed else None
             if draft is None:
                 raise RotationDue(
