@@ -167,9 +167,9 @@ class Grants:
             entry = await asyncio.to_thread(self._tokens.usable, hub_id, self._identity.client_id, stream_id, now)
         except (TokenMissing, TokenExpired):
             return None
-        return await self._show(entry)
+        return await self._show_held(entry)
 
-    async def _show(self, entry: HeldToken) -> TokenGrant:
+    async def _show_held(self, entry: HeldToken) -> TokenGrant:
         """Show the hub a token that is held, unless an earlier run did."""
         issued_at = entry.issued_at(self._session.hub_id)
         if issued_at is not None:
@@ -189,7 +189,7 @@ class Grants:
         if parent is None or self._tokens is None:
             return None
         principal, client_id = self._identity.id_sign, self._identity.client_id
-        parent_grant, now = await self._show(parent), self._session.hub_now()
+        parent_grant, now = await self._show_held(parent), self._session.hub_now()
         ttl = min(DERIVED_TTL_SEC, max(parent_grant.expires_at - now, 0))  # it ends with its parent
         token = CapToken.issue(principal, client_id, parent.token.allow.stream_ids, ttl=ttl)
         await asyncio.to_thread(self._tokens.drop_ended, self._session.hub_id, principal.public, now)
