@@ -341,3 +341,17 @@ def test_schemas_are_registered_and_unregistered_ones_in_use_are_named(people):
     alice.run("schema", "show", "nothing.v1", code=Exit.LOCAL)
     alice.run("schema", "list")
     assert {row["name"] for row in alice.json("schema", "list")["schemas"]} >= {"veen.kv.v1", "example.thing.v1"}
+
+
+def test_a_policy_says_whether_keys_speak_for_principals():
+    """D-179"""
+    from veen.cli.op.args import _Policy
+    from veen.cli.shared.output import Fail
+
+    assert [_Policy(policy)._is_speaking() for policy in ({}, {"speaks": "on"}, {"speaks": "off"})] == [
+        True,
+        True,
+        False,
+    ]
+    with pytest.raises(Fail):
+        _Policy({"speaks": False})._is_speaking()

@@ -224,6 +224,18 @@ def test_after_its_end_a_key_speaks_for_nobody_and_what_came_before_stays(which)
     assert reasons(log) == ["SPEAKS.ENDED"] * 2
 
 
+def test_after_a_revocation_ten_thousand_attempts_have_no_effect():
+    log = agreed(P, K1)
+    log.send(bind(0, 0), KEYS[0])
+    decide(log, P, KEYS[0])
+    before = view(AgreementFold(), log)
+    log.send(end(0, 0), KEYS[3])
+    for number in range(10_000):
+        decide(log, (P, K1)[number % 2], KEYS[0], ("withdraw", "reject")[number % 3 == 0], ts=log.now)
+    assert view(AgreementFold(), log) == before
+    assert reasons(log) == ["SPEAKS.ENDED"] * 10_000
+
+
 def test_an_end_of_all_bindings_leaves_later_ones():
     log = agreed(P)
     log.send(bind(0, 0), KEYS[0])

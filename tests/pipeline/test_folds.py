@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.overlays.speaking_builders import KEYS, KeyLog, bind, card
 from tests.overlays.wallet_reference import ANY_TIME, OWNERS, WALLETS, World, opened, worlds
 from tests.overlays.wallet_reference import BRIDGE as WALLET_BRIDGE
 from tests.pipeline.fold_builders import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
@@ -350,6 +351,9 @@ def test_every_fold_has_a_plan_and_a_wrong_one_is_refused():
         "wallet.ledger": "windows",
     }
     assert {plan_of(make(), "generic") for make in FOLDS.values()} == {"summaries", "in order"}
+    bound = LedgerFold(policy=WalletPolicy().on_shared_streams())  # it matters for whom a key speaks (D-179)
+    off = LedgerFold(policy=WalletPolicy(speaks="off").on_shared_streams({}))
+    assert [plan_of(fold, "auto") for fold in (bound, off)] == ["in order", "windows"]
     assert plan_of(CrudFold(), "auto", resumed=True) == "in order"
     assert {plan_of(make(), "auto", entries=100) for make in FOLDS.values()} == {"summaries", "in order"}
     assert plan_of(KvFold(), "native", entries=100) == "native"
@@ -369,3 +373,14 @@ def test_folds_are_found_by_their_names():
 def test_rows_and_unread_entries_survive_the_way_through_columns():
     entries = history(5, 120)
     assert [entry_of(row) for row in rows_of(entries)] == entries
+
+
+def test_windows_refuse_a_log_in_which_keys_are_bound():
+    """D-179: in a window of the order nobody knows who is bound; the planner folds such ledgers in order."""
+    fold = LedgerFold(policy=WalletPolicy().on_shared_streams())
+    log = KeyLog()
+    log.send(card(0, 0), KEYS[0])
+    assert list(windows.wallet_events(fold, log.all())) == []
+    log.send(bind(0, 0), KEYS[0])
+    with pytest.raises(PlanUnfit, match="in order"):
+        list(windows.wallet_events(fold, log.all()))

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from veen.core.event import Event, Order
 from veen.folds.coverage import FoldCoverage
+from veen.folds.errors import PlanUnfit
 from veen.folds.transport import coverage_row
 from veen.log.columns import Column
 from veen.log.events import SILVER, SORT_KEYS, LogEntry
 from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decode
 from veen.overlays.framework.ordered import OrderedPrefix, Progress, Table
+from veen.overlays.framework.speaking import STATEMENTS
 from veen.overlays.framework.state import from_tree, to_tree
 from veen.overlays.wallet import flows
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
@@ -92,6 +94,10 @@ def wallet_events(fold: LedgerFold, events: Iterable[Event]) -> Iterator[WalletE
         schema = find(event.hdr.schema)
         if schema is None:
             continue
+        if schema.id in STATEMENTS:
+            raise PlanUnfit("keys are bound to principals in this log: its ledger is folded in order (D-179)")
+        if schema.id not in SCHEMAS:
+            continue  # a card, which matters for bindings alone
         typed = decode(fold.mirrors.timed(event), schema)
         if isinstance(typed, Issue):
             yield _wallet_event(event, None, counts=False, issue=typed)
