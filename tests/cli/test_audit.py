@@ -113,7 +113,7 @@ def test_the_python_engine_needs_no_spark(hub):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- what an audit goes on from (REVIEW P2-2) -----------------------------------------------------------------
+# --- what an audit goes on from -----------------------------------------------------------------
 
 
 def without_signatures(hub):
@@ -135,7 +135,7 @@ def without_signatures(hub):
     ],
 )
 def test_an_audit_goes_on_only_from_one_with_equal_inputs(hub, tmp_path, before, now):
-    """REVIEW P2-2: `--level full --since` of an audit without signatures said that the evidence is good."""
+    """`--level full --since` of an audit without signatures said that the evidence is good."""
     if "structure" in before:
         without_signatures(hub)
     assert veen("run", hub, "--engine", "python", "--out", tmp_path / "out", *before).exit_code == Exit.OK
@@ -191,7 +191,7 @@ def test_a_report_says_what_was_compared(hub, tmp_path):
 
 
 def test_an_audit_of_nothing_is_incomplete(hub, tmp_path):
-    """REVIEW P2-4, class 1: a directory of a hub without entries, and one without labels that were asked for."""
+    """A directory of a hub without entries, and one without labels that were asked for."""
     for name in ("log", "nodes", "offsets"):
         for path in (hub / name).iterdir():
             path.unlink()

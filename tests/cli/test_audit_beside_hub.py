@@ -33,7 +33,7 @@ def audit(cli, hub, *words, code=0):
 
 
 def test_a_hub_without_entries_is_no_good_log(tmp_path, cli):
-    """REVIEW P2-4: an audit over nothing was good."""
+    """An audit over nothing was good."""
     with running(tmp_path / "hub", *OPEN) as hub:
         result = cli.run(*RUN, hub.data_dir, code=Exit.POLICY)
         assert "nothing was compared" in result.output
@@ -41,7 +41,7 @@ def test_a_hub_without_entries_is_no_good_log(tmp_path, cli):
 
 
 def test_entries_that_only_the_journal_has_are_audited_and_compared(tmp_path, cli):
-    """REVIEW P2-4: good, 0 entries, exit 0."""
+    """Good, 0 entries, exit 0."""
     with running(tmp_path / "hub", *OPEN) as hub:
         for seq in range(1, 6):
             hub.submit(seq=seq)
@@ -63,7 +63,7 @@ def test_entries_that_only_the_journal_has_are_audited_and_compared(tmp_path, cl
 
 
 def test_audits_of_a_growing_log_never_accuse_it(tmp_path, cli):
-    """REVIEW P2-6, P2-4: chunks are sealed and renamed while the audit reads."""
+    """Chunks are sealed and renamed while the audit reads."""
     with running(tmp_path / "hub", *SMALL) as hub:
         hub.submit(seq=1)
         ended = threading.Event()
@@ -96,7 +96,7 @@ def test_audits_of_a_growing_log_never_accuse_it(tmp_path, cli):
 
 
 def test_a_policy_beside_a_running_hub_accuses_nobody(tmp_path, cli):
-    """REVIEW P2-3: the outer log lists heads that are only in the journal: "the evidence is BAD"."""
+    """The outer log lists heads that are only in the journal: "the evidence is BAD"."""
     with running(tmp_path / "hub", *OUTER) as hub:
         pinned = ("--hub", hub.url, "--pin", hub.about["hub_pk"])
 
@@ -124,7 +124,7 @@ def test_a_policy_beside_a_running_hub_accuses_nobody(tmp_path, cli):
 
 
 def test_the_copy_of_a_hub_is_checked_and_repaired(tmp_path, cli):
-    """REVIEW P2-12: a command finds holes in existing copies, and repairs them."""
+    """A command finds holes in existing copies, and repairs them."""
     with running(tmp_path / "hub", *SMALL) as hub:
         for seq in range(1, 6):
             hub.submit(seq=seq)

@@ -1,4 +1,4 @@
-"""Core files of programs that hold private keys (REVIEW X-18)."""
+"""Core files of programs that hold private keys."""
 
 import os
 import subprocess

@@ -84,7 +84,7 @@ def test_a_state_that_is_not_true_is_told_with_every_difference(cli, places, wor
 
 @pytest.mark.req("SNAP-01", "SNAP-04")
 def test_a_checkpoint_that_was_sent_to_a_running_hub_is_verified_from_its_directory(tmp_path):
-    """Beside a running hub, most of whose entries are in its journal alone (REVIEW P2-15)."""
+    """Beside a running hub, most of whose entries are in its journal alone."""
     with overlay_world(tmp_path, "alice", options=DEV) as (_, alice):
         stream = alice.new_stream("app/settings")
         for number in range(5):
@@ -114,7 +114,7 @@ def test_options_that_do_not_go_together_are_usage_errors(cli, places, tmp_path)
 
 
 def test_a_state_of_an_earlier_release_is_found_and_folded_again(cli, places, tmp_path):
-    """REVIEW P2-9: a state that does not say which keys read it."""
+    """A state that does not say which keys read it."""
     state = tmp_path / "state"
     cli.json("fold", "run", *places, "--overlay", "kv", "--out", state)
     assert cli.json("fold", "repair", state, *places)["states"][0]["why"] is None

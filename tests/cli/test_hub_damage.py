@@ -35,7 +35,7 @@ def check(path, *options, code=0):
 
 
 def test_receipts_that_were_erased_although_the_policy_keeps_them_are_named(tmp_path):
-    """REVIEW P1-1: they cannot be restored, so the command says which they are."""
+    """They cannot be restored, so the command says which they are."""
     world = World(OsFs(tmp_path / "hub"))
     fill(world, 12)
     steps = erase(world, Periods(payload_sec=1), after=FAR)
@@ -60,7 +60,6 @@ def check_at(world, tmp_path, *options, code=0):
 
 
 def test_an_erased_chunk_that_came_back_is_named_and_removed(tmp_path):
-    """REVIEW P1-5."""
     world = World(OsFs(tmp_path / "hub"))
     fill(world, 12)
     world.store.retire()
@@ -78,7 +77,6 @@ def test_an_erased_chunk_that_came_back_is_named_and_removed(tmp_path):
 
 
 def test_two_rotations_at_once_are_reported_and_repaired(tmp_path):
-    """REVIEW P1-2."""
     machine = Machine(DiskFs(tmp_path / "hub"))
     damaged(machine)
     command = ("hub", "key", "repair", "--data-dir", tmp_path / "hub")

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: exit status 130, a message, and a home that the next command can use (REVIEW L1-10)."""
+"""Ctrl-C at any moment: exit status 130, a message, and a home that the next command can use."""
 
 import json
 import os

@@ -44,7 +44,7 @@ def test_entries_are_attested_copied_and_compared_and_what_is_new_is_not_covered
     )
     assert "not_covered" in mirror.run(*verify, code=Exit.POLICY).stdout
     stranger = json.loads(mirror.run(*verify, "--by", "ab" * 32, "--json", code=Exit.POLICY).stdout)
-    assert (stranger["compared"], stranger["ok"]) == (0, False)  # REVIEW L2-10: only who is named may state
+    assert (stranger["compared"], stranger["ok"]) == (0, False)  # only who is named may state
 
 
 def test_an_entry_that_no_key_here_opens_becomes_a_record_of_a_gap(hubs, tmp_path):

@@ -70,7 +70,7 @@ def test_revocations_and_primaries_go_from_the_log_to_both_hubs(world):
 
 
 def test_a_reader_of_the_revocation_stream_does_not_revoke_its_owner(world):
-    """REVIEW X-6, D-186: without named emitters the records of the owner count, and nobody else's."""
+    """Without named emitters the records of the owner count, and nobody else's."""
     admin, bob, *_ = world
     ours = admin.json("policy", "revoke", "client-id", "ab" * 32, "--make-keys", "--context", "a")
     bob.join(admin, ours["stream"])

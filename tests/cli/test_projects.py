@@ -233,7 +233,6 @@ def test_trust_is_bound_to_content_and_place(cli, tmp_path):
 
 @pytest.mark.parametrize("name", ["ca_file", "witness_policy"])
 def test_trust_is_bound_to_the_files_that_decide_whom_to_believe(cli, tmp_path, name):
-    """REVIEW X-18."""
     path = project(HOSTILE + f'{name} = "named.txt"\n')
     named = path.parent / "named.txt"
     named.write_text("one\n")

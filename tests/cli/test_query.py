@@ -265,7 +265,7 @@ def test_sql_over_tables_is_answered_kept_and_compared(cli, log, tmp_path):
     cli.run("query", "sql", "--again", "../x", *place, code=Exit.USAGE)
 
 
-# --- results that somebody has changed (REVIEW X-4, walk A2, D-190) ------------------------------------------------
+# --- results that somebody has changed (D-190) ------------------------------------------------
 
 
 def forged(cli, result_id, old=b'"login"', new=b'"logon"'):
@@ -278,7 +278,7 @@ def forged(cli, result_id, old=b'"login"', new=b'"logon"'):
 
 @pytest.mark.parametrize("mode", [(), ("--json",), ("--ndjson",), ("-o", "human")])
 def test_forged_rows_are_not_printed(cli, places, mode):
-    """REVIEW X-4, walk A2: what is printed is checked before it is printed."""
+    """What is printed is checked before it is printed."""
     result_id = asked(cli, places, "--scope", STREAMS[0], "--type", "login")["result_digest"]["result_id"]
     page = cli.json("query", "result", result_id)
     assert (page["ok"], page["verdict"]["value"]) == (True, "good")
@@ -292,7 +292,7 @@ def test_forged_rows_are_not_printed(cli, places, mode):
 
 
 def test_forged_rows_are_not_verified(cli, places):
-    """REVIEW X-4: `query verify` read the digest alone."""
+    """`query verify` read the digest alone."""
     result_id = asked(cli, places, "--scope", STREAMS[0], "--type", "login")["result_digest"]["result_id"]
     checked = cli.json("query", "verify", result_id, *places)
     assert (checked["ok"], checked["verdict"]["value"]) == (True, "good")

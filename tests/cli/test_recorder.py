@@ -110,7 +110,7 @@ def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
 
 
 def test_verify_at_a_hub_that_has_nothing_of_the_recorder_is_incomplete(cli, tmp_path):
-    """REVIEW P2-4: it said ok, with exit code 0."""
+    """It said ok, with exit code 0."""
     with running(tmp_path / "hub") as hub:
         init(cli, hub)
     with running(tmp_path / "other") as hub:

@@ -27,7 +27,6 @@ def to(log, tmp_path):
 
 
 def test_the_command_ends_with_the_verdict(to, log, tmp_path):
-    """REVIEW X-15, D-181."""
     cli = Cli(tmp_path / "home")
     good = cli.json("table", "verify", to, "--data-dir", log)
     assert (good["ok"], good["verdict"]["value"]) == (True, "good")

@@ -337,7 +337,7 @@ def announce_as_an_earlier_release(talk, stream, hub):
 
 
 def test_a_generation_that_leads_back_is_reported_and_shredded_only_as_weak(talk, hub):
-    """D-182, REVIEW X-5."""
+    """D-182."""
     stream = talk.new_stream("together/back")
     assert talk.json("keys", "check", stream)["verdict"]["value"] == "good"
     announce_as_an_earlier_release(talk, stream, hub)
@@ -354,7 +354,6 @@ def test_a_generation_that_leads_back_is_reported_and_shredded_only_as_weak(talk
 
 
 def test_an_invitation_that_would_replace_a_key_is_refused_and_keys_can_be_bound_to_their_hub(talk, bob, tmp_path):
-    """REVIEW X-7, D-183."""
     stream = talk.new_stream("together/replaced")
     bob.run("join", invited(talk, stream, "--for", "bob"))
     owner, receiver = (

@@ -141,7 +141,7 @@ def taken_over(state, rings, item):
 
 @given(_streams)
 def test_a_record_that_is_sent_again_at_any_later_position_by_anybody_changes_nothing(stream):
-    """REVIEW P2-1, class 3: place, number or expiry is inside the signature."""
+    """Place, number or expiry is inside the signature."""
     state = KeyState(stream_id=FIRST.stream_id, owner_pk=OWNER.id_sign_pk)
     rings = {who: Keyring().with_keys(FIRST.for_writers()) for who in PERSONS}
     for position, (record, schema, author) in enumerate(stream, start=1):
@@ -177,7 +177,7 @@ def card_event(number):
 
 
 def test_author_cards_beyond_the_bound_are_left_out_and_the_state_can_be_kept():
-    """REVIEW L2-1: 65,537 cards made `to_bytes` raise in every client."""
+    """65,537 cards made `to_bytes` raise in every client."""
     fold = KeyFold(FIRST.stream_id, OWNER.id_sign_pk)
     for number in range(fold_module.MAX_AUTHORS + 1):
         client_id = number.to_bytes(32, "big")
@@ -187,7 +187,7 @@ def test_author_cards_beyond_the_bound_are_left_out_and_the_state_can_be_kept():
 
 
 def test_twice_as_many_author_cards_cost_about_twice_as_much():
-    """REVIEW L2-1, class 7: counted, not timed; each card cost a scan of all."""
+    """Counted, not timed; each card cost a scan of all."""
 
     def lines_for(cards):
         fold = KeyFold(FIRST.stream_id, OWNER.id_sign_pk)

@@ -252,7 +252,7 @@ def test_a_back_field_of_an_earlier_release_is_read():
 
 
 def test_a_hand_over_gives_exactly_the_generations_that_it_wraps():
-    """D-182, REVIEW X-5."""
+    """D-182."""
     keys, record = second()
     state = folded(START, event(record, GENERATION_SCHEMA))
     ring = Keyring().with_keys(keys.for_writers())
@@ -546,8 +546,6 @@ async def repeat(client, alice, body, schema):
 
 
 def test_a_removed_reader_who_repeats_her_hand_over_stays_removed(tmp_path):
-    """REVIEW P2-1."""
-
     async def story():
         alice, carol = person("alice"), person("carol")
         ring, _ = shared_ring(alice)
@@ -568,8 +566,6 @@ def test_a_removed_reader_who_repeats_her_hand_over_stays_removed(tmp_path):
 
 
 def test_a_used_invitation_that_is_offered_again_enrols_nobody(tmp_path):
-    """REVIEW P2-1."""
-
     async def story():
         alice, bob, mallory = (person(name) for name in ("alice", "bob", "mallory"))
         ring, _ = shared_ring(alice)
@@ -606,7 +602,7 @@ def test_two_reads_of_one_log_open_the_same(tmp_path):
 
 
 def test_a_generation_that_a_back_field_leads_to_is_shredded_only_as_weak(tmp_path):
-    """D-182, REVIEW X-5."""
+    """D-182."""
 
     async def story():
         alice = person("alice")

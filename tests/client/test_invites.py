@@ -172,7 +172,7 @@ def test_the_keys_are_added_and_another_owner_is_a_conflict():
 
 @pytest.mark.parametrize("owner", ["nobody", "the inviter's victim"])
 def test_another_key_of_a_stream_that_one_has_is_a_conflict_and_nothing_is_replaced(owner):
-    """REVIEW X-7, D-183: the next message at the right hub would be sealed to the attacker."""
+    """The next message at the right hub would be sealed to the attacker."""
     owner_pk = None if owner == "nobody" else ALICE.id_sign_pk
     mine = Keyring().with_keys(StreamKeys.create("orders", owner_pk=owner_pk))
     evil = StreamKeys.create("orders", owner_pk=owner_pk)
@@ -190,7 +190,6 @@ def test_the_known_owner_may_bring_another_generation():
 
 
 def test_keys_of_an_invitation_are_used_at_its_hub_and_at_no_other():
-    """REVIEW X-7, D-183."""
     ring = invitation().add_to(Keyring(), OTHER_HUB)
     assert ring.at(OTHER_HUB).for_stream("orders").can_read
     with pytest.raises(UnknownStream):

@@ -73,7 +73,7 @@ def test_the_oldest_go_when_there_are_too_many():
 
 
 def test_the_secret_half_goes_some_months_after_the_prekey_expired(tmp_path):
-    """REVIEW X-18: kept for 17 years, expiry gave no forward secrecy."""
+    """Kept for 17 years, expiry gave no forward secrecy."""
     end = MINE.prekey.expires_at + PREKEY_KEEP_SEC
     assert kept([MINE], end) == (MINE,)
     assert kept([MINE], end + 1) == ()

@@ -144,7 +144,7 @@ def read_two(loop):
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # the interrupt came before it could be
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_moment_is_all_that_the_caller_sees():
-    """REVIEW L1-10: an interrupt between two instructions ended in RuntimeError, which is exit 5 instead of 130."""
+    """An interrupt between two instructions ended in RuntimeError, which is exit 5 instead of 130."""
     loop = LoopThread()
     moments = 0
     try:

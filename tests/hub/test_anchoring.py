@@ -167,7 +167,7 @@ def test_long_lists_go_on(hub):
 
 
 def test_an_anchor_that_is_asked_for_again_under_its_id_is_the_same_although_the_log_grew(hub):
-    """REVIEW P1-2: without an id a retry anchored the longer log as well."""
+    """Without an id a retry anchored the longer log as well."""
     first = anchor(hub, request_id=b"r" * 32)
     submit(hub, message(4))
     assert anchor(hub, request_id=b"r" * 32) == first
@@ -178,7 +178,7 @@ def test_an_anchor_that_is_asked_for_again_under_its_id_is_the_same_although_the
 
 
 def test_two_requests_under_one_id_at_the_same_time_anchor_once(hub):
-    """REVIEW P1-2: the first caller went away while the backend was slow."""
+    """The first caller went away while the backend was slow."""
     calls, entered, gate = [], threading.Event(), threading.Event()
     publish = hub.services.anchors.publish
 

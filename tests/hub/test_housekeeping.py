@@ -38,7 +38,7 @@ def chunks(hub):
 
 @pytest.mark.parametrize("receipts", ["0", "3650d"])
 def test_three_looks_of_retention_without_a_retirement_erase_payloads_once_and_no_receipt(tmp_path, receipts):
-    """REVIEW P1-1: the second look erased the receipts that the policy keeps, the third one ended housekeeping."""
+    """The second look erased the receipts that the policy keeps, the third one ended housekeeping."""
     now = [w.NOW]
 
     async def scenario():
@@ -62,7 +62,7 @@ def test_three_looks_of_retention_without_a_retirement_erase_payloads_once_and_n
 
 
 def test_two_looks_of_retention_at_the_same_time_erase_once(tmp_path):
-    """REVIEW P1-1: the record of the other look may be on its way to the disk."""
+    """The record of the other look may be on its way to the disk."""
     now = [w.NOW]
 
     async def scenario():
@@ -79,7 +79,7 @@ def test_two_looks_of_retention_at_the_same_time_erase_once(tmp_path):
 
 
 def test_a_chunk_that_retention_erases_while_it_is_compressed_does_not_come_back(tmp_path, monkeypatch):
-    """REVIEW P1-5: compression wrote it again, for good, and the next chunk ended housekeeping."""
+    """Compression wrote it again, for good, and the next chunk ended housekeeping."""
     now = [w.NOW]
 
     async def scenario():
@@ -111,7 +111,6 @@ def test_a_chunk_that_retention_erases_while_it_is_compressed_does_not_come_back
 
 
 def test_a_chunk_that_is_erased_but_not_yet_removed_is_not_compressed(tmp_path):
-    """REVIEW P1-5."""
     now = [w.NOW]
 
     async def scenario():
@@ -128,7 +127,7 @@ def test_a_chunk_that_is_erased_but_not_yet_removed_is_not_compressed(tmp_path):
 
 
 def test_a_chunk_that_is_lost_is_damage_and_not_the_end_of_housekeeping(tmp_path):
-    """REVIEW P1-5: nothing erased it, so it is named."""
+    """Nothing erased it, so it is named."""
 
     async def scenario():
         async with running(tmp_path, **FLAGS, **PACKED, engine__retire_seconds="0") as hub:

@@ -164,7 +164,7 @@ def test_known_heads_change_no_answer(hub, conversations):
 
 
 def test_a_connection_that_is_on_hold_is_waited_for(hub):
-    """REVIEW L1-7: a client that asks while others write is held between two requests, with nothing due."""
+    """A client that asks while others write is held between two requests, with nothing due."""
     conversation = [[b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n" * 3]]
 
     async def while_others_write():

@@ -1,4 +1,4 @@
-"""What a hub answers when its disk takes no record: an answer, always (REVIEW P1-7)."""
+"""What a hub answers when its disk takes no record: an answer, always."""
 
 import asyncio
 import errno
@@ -39,7 +39,7 @@ def fill_disk(hub):
 
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_on_a_full_disk_an_administrative_call_gets_an_answer_and_its_connection_is_free_again(tmp_path, operation):
-    """REVIEW P1-7: a future cancelled to say "failed" ended the task of the connection, and nobody was answered."""
+    """A future cancelled to say "failed" ended the task of the connection, and nobody was answered."""
     token = tmp_path / "token"
     token.write_text("t" * 40)
     token.chmod(0o600)
@@ -63,7 +63,6 @@ def test_on_a_full_disk_an_administrative_call_gets_an_answer_and_its_connection
 
 
 def test_a_fence_over_many_labels_lets_others_have_their_turn(tmp_path, monkeypatch):
-    """REVIEW L1-4."""
     monkeypatch.setattr(module, "_HEADS_AT_ONCE", 2)
 
     async def scenario():

@@ -392,7 +392,7 @@ def test_a_monitor_convicts_two_copies_of_a_hub_that_went_apart(tmp_path):
 
 
 def test_a_monitor_names_a_source_that_refuses_its_checkpoint(tmp_path):
-    """REVIEW P2-20: a source that does not answer hides what it signed, so the question stays open and is named."""
+    """A source that does not answer hides what it signed, so the question stays open and is named."""
 
     async def scenario():
         async with running(tmp_path, **OUTER) as hub:

@@ -453,7 +453,7 @@ def test_a_rotation_that_lost_only_its_last_step_is_completed_before_the_next():
 
 
 def test_two_rotations_at_once_of_which_one_caller_went_away_follow_each_other():
-    """REVIEW P1-2: the lock belonged to the caller, so a second rotation began from the same key."""
+    """The lock belonged to the caller, so a second rotation began from the same key."""
 
     async def scenario():
         slow = SlowFs()
@@ -478,8 +478,6 @@ def test_two_rotations_at_once_of_which_one_caller_went_away_follow_each_other()
 
 @pytest.mark.parametrize("error", [Overloaded("the hub's disk is full"), NotPrimary("fenced"), StorageError("damaged")])
 def test_a_rotation_that_is_refused_for_any_reason_leaves_no_key(monkeypatch, error):
-    """REVIEW L1-3."""
-
     async def scenario():
         machine = Machine()
         async with machine.running():
@@ -502,7 +500,7 @@ def test_a_rotation_that_is_refused_for_any_reason_leaves_no_key(monkeypatch, er
 
 
 def test_a_rotation_that_met_a_full_disk_leaves_no_key():
-    """REVIEW L1-3: the record is certainly not in the log, so nobody needs the key."""
+    """The record is certainly not in the log, so nobody needs the key."""
 
     async def scenario():
         machine = Machine()
@@ -522,7 +520,7 @@ def test_a_rotation_that_met_a_full_disk_leaves_no_key():
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_rotation_that_is_asked_for_again_under_its_id_adds_no_second_key(restart):
-    """REVIEW P1-2: the id is journaled with the record, so a retry is harmless, also after a restart."""
+    """The id is journaled with the record, so a retry is harmless, also after a restart."""
     machine, request_id = Machine(), b"r" * 32
 
     async def rotate_twice(ids):
@@ -548,7 +546,7 @@ def test_a_rotation_that_is_asked_for_again_under_its_id_adds_no_second_key(rest
 
 
 def test_a_retry_that_comes_while_the_first_request_is_under_way_gets_its_record():
-    """REVIEW P1-2: the first caller went away, and its rotation went on."""
+    """The first caller went away, and its rotation went on."""
 
     async def scenario():
         slow = SlowFs()

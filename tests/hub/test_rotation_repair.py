@@ -1,4 +1,4 @@
-"""Directories with two rotations from one key: found, named, and repaired where that is possible (REVIEW P1-2)."""
+"""Directories with two rotations from one key: found, named, and repaired where that is possible."""
 
 import pytest
 from tests.hub import builders as w

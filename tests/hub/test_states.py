@@ -376,7 +376,7 @@ def play(hub, *steps):
 
 
 def test_a_request_behind_a_url_that_is_too_long_is_answered(connection_hub):
-    """REVIEW L1-9: the whole request was read, so the connection goes on (RFC 9112, section 9.3)."""
+    """The whole request was read, so the connection goes on (RFC 9112, section 9.3)."""
     play(
         connection_hub,
         lambda machine: machine.send(name="long URL", cut=None, times=1),

@@ -28,8 +28,6 @@ class Log(EventLog):
 
 
 def test_a_task_that_fails_is_logged_counted_and_started_again_with_a_growing_pause():
-    """REVIEW P1-6."""
-
     async def scenario():
         log = Log()
         begun: list[int] = []
@@ -90,7 +88,7 @@ def quick(monkeypatch):
 
 
 def test_every_task_beside_the_log_is_supervised_and_shown(tmp_path, quick):
-    """REVIEW P1-6: the metrics name each of them, with its restarts."""
+    """The metrics name each of them, with its restarts."""
 
     async def scenario():
         async with running(tmp_path, **OUTER) as hub:
@@ -114,7 +112,7 @@ def test_every_task_beside_the_log_is_supervised_and_shown(tmp_path, quick):
 
 
 def test_housekeeping_that_meets_a_defect_goes_on(tmp_path, quick, monkeypatch):
-    """REVIEW P1-6: it ended silently and was never started again."""
+    """It ended silently and was never started again."""
     monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
     rounds = []
 
@@ -136,7 +134,6 @@ def test_housekeeping_that_meets_a_defect_goes_on(tmp_path, quick, monkeypatch):
 
 
 def test_a_scrubber_whose_index_cannot_be_read_is_started_again_where_it_was(tmp_path, quick, monkeypatch):
-    """REVIEW P1-6."""
     flags = {"limits__max_checkpoint_interval": "2", "scrub__bytes_per_second": "1MiB"}
 
     async def scenario():
@@ -171,7 +168,7 @@ class FullFile:
 
 
 def test_a_full_disk_does_not_end_the_outer_log_and_no_label_is_forgotten(tmp_path, quick):
-    """REVIEW P1-6: the list of labels was emptied before the leaves were written."""
+    """The list of labels was emptied before the leaves were written."""
 
     async def scenario():
         async with running(tmp_path, **{**OUTER, "outer__every": "1"}) as hub:
@@ -185,6 +182,7 @@ def test_a_full_disk_does_not_end_the_outer_log_and_no_label_is_forgotten(tmp_pa
             await eventually(lambda: hub.outer.files.last_upto(w.LABEL) == 2)  # nothing else was sent
             assert hub.background.states["outer log"].restarts == 0
             files = hub.outer.files
+            await eventually(lambda: files.signed_size == files.size)
             listed = [OuterLeaf.from_bytes(files.leaf(pos)) for pos in range(files.signed_size)]
             checkpoints = [leaf.checkpoint() for leaf in listed if leaf.kind == CHECKPOINT_LEAF]
             assert [checkpoint and checkpoint.upto_seq for checkpoint in checkpoints] == [1, 2]

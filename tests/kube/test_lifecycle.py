@@ -63,7 +63,7 @@ def test_a_rotation_puts_both_keys_into_a_second_secret_that_is_mounted(file):
 
 @pytest.mark.parametrize("step", ["key", "facts"])
 def test_a_rotation_that_is_cut_off_anywhere_makes_one_key(file, monkeypatch, step):
-    """REVIEW L2-9: the command again goes on with the same key, and facts.json is whole before and after."""
+    """The command again goes on with the same key, and facts.json is whole before and after."""
     keys = NamespaceKeys(file.parent / "keys", "veen-tenant-acme-prod")
     tenant = Tenant(id="acme-prod", storage="1Gi")
     before = keys.facts()

@@ -175,7 +175,7 @@ def test_a_reader_of_the_mirror_alone_holds_the_same_identities(data):
 
 @pytest.mark.req("ID-26")
 def test_a_handle_dated_ahead_is_the_same_in_a_mirror():
-    """REVIEW L1-11, D-193: ts 1001 under hub time 1000, then ts 1000 under hub time 1001. The second one wins at the
+    """Ts 1001 under hub time 1000, then ts 1000 under hub time 1001. The second one wins at the
     original, where 1001 is capped to 1000; a mirror that capped by its own hub's time kept the first one."""
     log, mirror, plain = IdLog(), IdLog(), IdLog()
     for index, (account, ts) in enumerate(zip(ACCOUNTS, (1_001, 1_000), strict=False)):

@@ -205,7 +205,7 @@ def test_only_granters_revoke_what_others_granted():
 
 
 def test_the_holder_of_a_grant_ends_his_own_grants_and_nobody_elses_token():
-    """REVIEW P2-8: Bob may grant MAIN, grants it to Alice, and revokes "everything" of hers."""
+    """Bob may grant MAIN, grants it to Alice, and revokes "everything" of hers."""
     root, small = cap(ROOT, CAROL, (MAIN, SIDE), issued_at=500), cap(BANK, CAROL, (MAIN,), issued_at=1_000)
     bootstrap = Caps([root, small])
     speakers = Speakers.by([Speaks(BOB, BANK.public)])

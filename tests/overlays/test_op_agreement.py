@@ -64,7 +64,6 @@ def test_the_latest_decision_of_a_party_counts_by_the_order_of_the_log():
 
 @pytest.mark.req("AGREE-04")
 def test_no_party_ends_an_agreement_by_defining_the_last_version():
-    """REVIEW L2-12."""
     log = FakeLog()
     log.append(defined(), client="alice")
     log.append(defined((1 << 64) - 1), client="bob")

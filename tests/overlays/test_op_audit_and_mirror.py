@@ -119,7 +119,7 @@ def test_two_statements_that_contradict_each_other_are_evidence():
 
 
 def test_only_those_who_may_state_fix_a_position():
-    """REVIEW L2-10: whoever wrote first fixed a position."""
+    """Whoever wrote first fixed a position."""
     log = FakeLog()
     log.append(statement(1, root=ID), client="mallory")
     log.append(statement(1), client="alice")

@@ -280,7 +280,7 @@ def test_devices_of_an_id_view_speak_for_their_principal_until_they_are_revoked(
 
 
 def test_a_device_that_was_replaced_spoke_for_its_principal_before():
-    """REVIEW P2-18: the end of a device is a time."""
+    """The end of a device is a time."""
     log = FakeLog(now=10)
     fold = IdFold(merged=[H(b"ids")])
     first = identity.device(BANK.public, device_pk=ALICE, dh_pk=ID, created_at=20)
@@ -314,7 +314,6 @@ def judged(caps, draft, *, client="alice", stream="main", ts=1_000, **kwargs):
 
 
 def test_a_chain_begins_with_an_issuer_whom_the_reader_trusts():
-    """REVIEW X-18."""
     caps, chain = chain_to(ALICE)
     root = caps[chain[0]].token.issuer_pk
     assert judged(delegation.Caps(caps.values(), issuers=[root]), revocation(chain)) == []

@@ -77,7 +77,7 @@ def test_a_prefix_agrees_as_far_as_it_goes_and_the_verdict_is_incomplete(tmp_pat
 
 
 def test_a_copy_of_a_hub_with_nothing_in_it_is_not_the_same_log(tmp_path):
-    """REVIEW P2-4: an empty directory has no entry that differs."""
+    """An empty directory has no entry that differs."""
     full = dump(log(20), tmp_path / "full")
     empty = tmp_path / "empty"
     (empty / "log").mkdir(parents=True)
@@ -91,7 +91,7 @@ def test_a_copy_of_a_hub_with_nothing_in_it_is_not_the_same_log(tmp_path):
 
 
 def test_chunks_that_are_noise_are_not_compared(tmp_path):
-    """REVIEW P2-4: 40 positions in both directories, none of which can be read in one of them."""
+    """40 positions in both directories, none of which can be read in one of them."""
     left, right = (dump(log(40), tmp_path / name) for name in ("left", "right"))
     for chunk in (right / "log").glob("*.log"):
         chunk.write_bytes(random.Random(chunk.name).randbytes(chunk.stat().st_size))
@@ -130,7 +130,7 @@ def test_directories_that_agree_on_what_the_hub_did_not_sign_are_no_evidence(tmp
 
 
 def test_entries_that_only_journals_have_are_compared(tmp_path):
-    """REVIEW P2-4, P2-15: both hubs are running, and nothing is in a file yet."""
+    """Both hubs are running, and nothing is in a file yet."""
     worlds = []
     for name in ("left", "right"):
         worlds.append(Liar(OsFs(tmp_path / name)))
@@ -148,7 +148,7 @@ def test_entries_that_only_journals_have_are_compared(tmp_path):
 
 
 def test_twice_the_labels_are_at_most_about_twice_the_work(tmp_path):
-    """REVIEW P2-20: each label listed the whole directory. Operations on files are counted, not timed."""
+    """Each label listed the whole directory. Operations on files are counted, not timed."""
     counts = [_operations(tmp_path / str(number), number) for number in (8, 16, 32)]
     assert counts[1] < 2.5 * counts[0]
     assert counts[2] < 2.5 * counts[1]

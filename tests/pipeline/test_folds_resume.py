@@ -1,4 +1,4 @@
-"""A fold that goes on from an earlier state gives what a fold from the first entry on gives (REVIEW P2-9, class 4)."""
+"""A fold that goes on from an earlier state gives what a fold from the first entry on gives."""
 
 import json
 import random
@@ -62,7 +62,7 @@ keys_of_a_reader = st.sets(st.sampled_from((0, 1, 2)), min_size=1).map(sorted)
 def test_a_resumed_fold_equals_one_from_the_start_whatever_keys_came_or_went(
     grown, tmp_path_factory, fold, before, after, written
 ):
-    """REVIEW P2-9: resumed equals from the start, with keys gained and lost in between."""
+    """Resumed equals from the start, with keys gained and lost in between."""
     path, half = grown
     earlier = folds.run(path, fold, keys=ring(before), engine="python", upto=half)
     since: folds.FoldResult | str = earlier
@@ -95,7 +95,7 @@ def older(path, half, numbers, place):
 
 
 def test_a_repair_finds_a_state_that_was_read_with_other_keys_and_folds_it_anew(grown, tmp_path):
-    """REVIEW P2-9: data that the fault has damaged is found and repaired."""
+    """Data that the fault has damaged is found and repaired."""
     (path, half), place = grown, str(tmp_path / "state")
     written = older(path, half, (0,), tmp_path / "state")
     everything = ring((0, 1, 2))
@@ -122,7 +122,7 @@ def test_entries_that_were_erased_since_are_not_kept_by_going_on(tmp_path):
 
 
 def test_a_state_in_gold_is_made_anew_when_other_keys_read_the_log(grown, tmp_path):
-    """REVIEW P2-9: tables.refresh went on from the snapshot of the first reader."""
+    """Tables.refresh went on from the snapshot of the first reader."""
     path, _ = grown
     few, every = key_file(tmp_path / "few", (0,)), key_file(tmp_path / "every", (0, 1, 2))
     to = str(tmp_path / "tables")
@@ -178,7 +178,7 @@ def test_a_reader_with_other_keys_does_not_call_a_state_false(grown):
 
 
 def test_a_fold_beside_a_running_hub_reads_what_only_the_journal_has(tmp_path):
-    """REVIEW P2-15: one directory, one answer. Nothing of this log is in chunks yet."""
+    """One directory, one answer. Nothing of this log is in chunks yet."""
     world = Recorder(tmp_path / "hub")
     sent(world, 25, 5)
     path = str(world.path)

@@ -60,7 +60,7 @@ def test_a_copy_has_the_entries_of_the_directory_and_grows(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in LIES if name != "erased"])
 def test_a_bad_answer_is_refused_and_the_copy_is_whole_when_the_hub_answers_rightly(tmp_path, name):
-    """REVIEW P2-12: what the hub did not give once was missing in the copy for good."""
+    """What the hub did not give once was missing in the copy for good."""
     lie, bad, _ = LIES[name]
 
     def work(url, key, wire):
@@ -83,7 +83,7 @@ def test_a_bad_answer_is_refused_and_the_copy_is_whole_when_the_hub_answers_righ
 
 
 def test_one_bad_answer_is_asked_for_again(tmp_path):
-    """REVIEW P2-12: one bad answer, and the entry is missing."""
+    """One bad answer, and the entry is missing."""
 
     def work(url, key, wire):
         address = place_of(url, hubKey=key)[1].hub
@@ -132,7 +132,7 @@ def test_what_the_hub_has_erased_is_left_out_and_written_down_as_such(tmp_path):
 
 
 def test_holes_and_damage_in_a_copy_of_an_earlier_version_are_found_and_repaired(tmp_path, monkeypatch):
-    """REVIEW P2-12: a command finds what is missing, and asks the hub for it."""
+    """A command finds what is missing, and asks the hub for it."""
     monkeypatch.setattr(hub_copy, "_CHUNK_BYTES", 1)  # a file for each entry
 
     def work(url, key, wire):

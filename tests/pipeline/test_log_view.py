@@ -86,12 +86,12 @@ def frames_of(view):
     return [entry for ref in view.chunks() for _, entry in frame.frames(read_chunk(fs, ref))]
 
 
-# --- a rename between listing and opening (REVIEW P2-6) -------------------------------------------------------
+# --- a rename between listing and opening -------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_chunk_that_is_sealed_between_listing_and_opening_is_listed_again(world, monkeypatch, times):
-    """REVIEW P2-6: the label seemed to end before it."""
+    """The label seemed to end before it."""
     growing(world)
 
     def seal():
@@ -106,7 +106,7 @@ def test_a_chunk_that_is_sealed_between_listing_and_opening_is_listed_again(worl
 
 
 def test_a_stream_loses_nothing_to_a_seal_at_the_wrong_moment(world, monkeypatch):
-    """REVIEW P2-6: DataLoss."""
+    """DataLoss."""
     growing(world)
     stream = EntryStream(Options.of({"path": str(world.path)}), ENTRIES)
     begun = stream.latestOffset({"heads": {}}, ReadAllAvailable())
@@ -119,7 +119,7 @@ def test_a_stream_loses_nothing_to_a_seal_at_the_wrong_moment(world, monkeypatch
 
 
 def test_an_audit_that_goes_on_does_not_accuse_a_hub_that_seals_meanwhile(world, monkeypatch, tmp_path):
-    """REVIEW P2-6: `audit --since` said that the log became shorter."""
+    """`audit --since` said that the log became shorter."""
     growing(world)
     write(run(world.path), tmp_path / "audit")
     at_the_wrong_moment(monkeypatch, world.emit)
@@ -129,7 +129,7 @@ def test_an_audit_that_goes_on_does_not_accuse_a_hub_that_seals_meanwhile(world,
 
 
 def test_a_query_has_all_rows_although_the_hub_seals_meanwhile(world, monkeypatch):
-    """REVIEW P2-6: 53 of 55 rows, and a digest over them."""
+    """53 of 55 rows, and a digest over them."""
     growing(world)
     at_the_wrong_moment(monkeypatch, world.emit)
     asked = descriptor(scope=[STREAMS[0]], projection=["payload.n"])
@@ -195,11 +195,11 @@ def test_whatever_a_hub_does_between_two_steps_of_a_reader_views_advance_and_hav
     world.store.close()
 
 
-# --- files and journal are one log (REVIEW P2-15) ------------------------------------------------------------
+# --- files and journal are one log ------------------------------------------------------------
 
 
 def test_every_reader_of_a_directory_sees_the_same_prefix(tmp_path):
-    """REVIEW P2-15: queries read the journal, everything else did not."""
+    """Queries read the journal, everything else did not."""
     world = Liar(OsFs(tmp_path))
     grow(world, 20)
     world.store.retire()
@@ -304,7 +304,7 @@ def test_a_gap_ends_what_was_read_unless_the_hub_had_erased_it(tmp_path):
 
 
 def test_a_stream_starts_behind_a_pruned_beginning_and_stops_at_a_hole(world):
-    """REVIEW P1-12: what retention erased is no data loss."""
+    """What retention erased is no data loss."""
     for _ in range(7):
         world.emit()
     world.store.retire()
@@ -324,7 +324,7 @@ def test_a_stream_starts_behind_a_pruned_beginning_and_stops_at_a_hole(world):
 
 @pytest.mark.parametrize("receipts", [False, True])
 def test_a_pruned_beginning_is_a_place_to_start_from(tmp_path, receipts):
-    """REVIEW P1-12, at the level of the view."""
+    """A pruned beginning, at the level of the view."""
     path = dump(erased(receipts), tmp_path)
     begins = {label_pin.first_payload for label_pin in pin(str(path)).labels.values()}
     assert max(begins) > 1
@@ -361,7 +361,7 @@ def test_what_is_left_of_a_span(others, left):
     assert list(without((3, 9), others)) == left
 
 
-# --- names that cannot be true, and files that cannot be opened (REVIEW P2-17) --------------------------------
+# --- names that cannot be true, and files that cannot be opened --------------------------------
 
 SPEC = ReadSpec(columns=chosen(["stream_seq", "ok", "reason"], ENTRIES))
 
@@ -369,7 +369,7 @@ SPEC = ReadSpec(columns=chosen(["stream_seq", "ok", "reason"], ENTRIES))
 @pytest.mark.parametrize("kind", ["chunk", "receipts", "heads"])
 @pytest.mark.parametrize("data", [b"", b"noise", None])
 def test_a_name_that_claims_millions_of_entries_costs_one_row(tmp_path, kind, data):
-    """REVIEW P2-17: it took all memory."""
+    """It took all memory."""
     path = dump(log(30), tmp_path)
     chunk = sorted((path / "log").glob(f"chunk-{LABELS[0].hex()}-*.log"))[-1]
     start = int(chunk.name.split("-")[2])
@@ -391,7 +391,7 @@ def test_a_chunk_that_holds_what_its_name_says_is_possible(tmp_path):
 
 
 def test_a_directory_in_the_place_of_any_file_is_a_finding_and_ends_no_audit(tmp_path):
-    """REVIEW P2-17: what cannot be opened is a finding."""
+    """What cannot be opened is a finding."""
     path = dump(log(20), tmp_path / "hub")
     names = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
     silent = []

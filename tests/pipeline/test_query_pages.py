@@ -49,7 +49,7 @@ def digest_of(rows):
 
 @given(st.lists(st.binary(max_size=4), min_size=1, max_size=40), st.data())
 def test_a_page_has_a_proof_and_any_other_row_has_none(rows, data):
-    """REVIEW X-4: a page is checked without the rows around it."""
+    """A page is checked without the rows around it."""
     first = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(first, len(rows)))
     digest, tree = digest_of(rows), MmrTree(map(row_leaf, rows))
@@ -116,7 +116,6 @@ def as_earlier_release(store, result):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_forged_rows_do_not_leave_the_store(store, result, log, earlier):
-    """REVIEW X-4, D-190."""
     if earlier:
         as_earlier_release(store, result)
     result_id = result.digest.result_id

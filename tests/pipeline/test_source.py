@@ -190,7 +190,7 @@ def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
 
 @pytest.mark.parametrize("kind", ["veen", "veen.receipts", "veen.checkpoints"])
 def test_a_hub_without_entries_and_a_choice_of_none_have_no_rows(spark, log, tmp_path, kind):
-    """REVIEW P2-16, walk A11: PySpark makes a partition of nothing, which was a TypeError."""
+    """PySpark makes a partition of nothing, which was a TypeError."""
     empty = Recorder(tmp_path / "hub").done()
     assert spark.read.format(kind).load(empty).count() == 0
     if kind != "veen.checkpoints":

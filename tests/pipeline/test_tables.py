@@ -651,7 +651,7 @@ def test_an_object_store_holds_the_same_tables(log, keys, to):
 
 
 def test_a_place_that_cannot_tell_two_writers_apart_is_read_and_not_written(log, keys, to):
-    """REVIEW P1-8: Arrow knows no "only if absent"."""
+    """Arrow knows no "only if absent"."""
     load(log, to, keys)
     store = ArrowStore("arrow:///tables", arrow_fs.LocalFileSystem(), str(to))
     assert both(store) == both(to)
@@ -686,7 +686,7 @@ def places(tmp_path):
 
 
 def test_of_many_writers_of_a_version_exactly_one_makes_it(tmp_path):
-    """REVIEW P1-8: the losers lose before they go on, and the tables are those of the winner."""
+    """The losers lose before they go on, and the tables are those of the winner."""
     for store in places(tmp_path):
         state = TableLog(store).commit(TableLog(store).state(), Change(kind="load", at=0))
         ready = threading.Barrier(8)
@@ -705,7 +705,7 @@ def test_of_many_writers_of_a_version_exactly_one_makes_it(tmp_path):
 
 
 def test_a_writer_that_another_one_overtakes_has_changed_nothing():
-    """REVIEW P1-8, forced: the rival commits between the look and the put."""
+    """Forced: the rival commits between the look and the put."""
     memory = MemoryStore()
     rival, store = TableLog(ObjectStore("memory:///t", memory)), Racing("memory:///t", memory)
     state = rival.commit(rival.state(), Change(kind="load", at=0))
@@ -723,7 +723,7 @@ def test_a_writer_whose_answer_was_lost_knows_its_own_manifest():
 
 
 def test_two_writers_that_find_an_unfinished_manifest_do_not_replace_each_other(tmp_path):
-    """REVIEW P1-8: what was never finished is replaced once."""
+    """What was never finished is replaced once."""
     for store in places(tmp_path):
         torn = b'{"format":1'
         store.put(manifest_path(1), torn)

@@ -170,7 +170,7 @@ def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, lo
 
 
 def test_a_selective_query_reads_few_files(spark, loaded):
-    """A task for each file that the bounds leave: no other one is opened (REVIEW P2-14: tasks check what they read)."""
+    """A task for each file that the bounds leave: no other one is opened."""
     state = TableLog(loaded).state()
     everything = len(state.of("silver"))
     last = max(head.ts for head in state.heads.values())

@@ -1,4 +1,4 @@
-"""Verdicts over tables: files, roots, lake tables (REVIEW X-15, P2-14, L2-5; D-181)."""
+"""Verdicts over tables: files, roots, lake tables (D-181)."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def rows_of(to):
 
 
 def test_a_foreign_commit_is_found_and_does_not_stay(to):
-    """REVIEW X-15: `table publish` said 0 commits."""
+    """`table publish` said 0 commits."""
     before = rows_of(to)
     name = foreign_commit(to)
     assert rows_of(to) > before
@@ -157,7 +157,7 @@ def forge_silver(to):
 
 @pytest.mark.xdist_group("spark")
 def test_every_engine_refuses_a_file_that_is_not_what_was_written(to, spark):
-    """REVIEW P2-14: Spark made a state of a forged body."""
+    """Spark made a state of a forged body."""
     whole = tables.read(spark, to, "silver").count()
     assert whole == len(list(tables.rows(to)))
     forge_silver(to)
@@ -192,7 +192,7 @@ class Counted(int):
 
 
 def test_twice_the_days_cost_no_more_than_twice_the_looks_at_files():
-    """REVIEW L2-5: hours x files."""
+    """Hours x files."""
 
     def cost(days):
         Counted.compared = 0

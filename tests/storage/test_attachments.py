@@ -228,7 +228,7 @@ def test_damaged_records_are_named_and_attachments_are_served_all_the_same(files
 
 
 def test_uploads_of_one_attachment_by_several_clients_at_once_all_succeed(files, tmp_path):
-    """REVIEW P1-11: 294 of 450 failed."""
+    """294 of 450 failed."""
     data = b"attachment" * 20_000
     start = threading.Barrier(6)
 

@@ -195,7 +195,7 @@ def torn_tail():
 
 
 def test_a_torn_group_is_cut_on_somebodys_word_only():
-    """REVIEW X-17, D-191: from the directory it cannot be told from an acknowledged group that was damaged later."""
+    """From the directory it cannot be told from an acknowledged group that was damaged later."""
     fs = torn_tail()[0]
     tail, before = find_tail(fs), fs.files()
     assert tail is not None
@@ -214,7 +214,7 @@ def test_a_torn_group_is_cut_on_somebodys_word_only():
 
 @pytest.mark.parametrize("newer", [False, True])
 def test_the_word_of_a_replica_or_client_decides(tmp_path, newer):
-    """REVIEW X-17: acknowledged entries whose blocks were zeroed are not cut if somebody else has seen them."""
+    """Acknowledged entries whose blocks were zeroed are not cut if somebody else has seen them."""
     fs, _, _, acknowledged = torn_tail()
     tail = find_tail(fs)
     assert tail is not None

@@ -133,7 +133,7 @@ def test_a_rotation_does_not_write_through_a_planted_temporary_file(hub, outside
 
 
 def test_threads_that_replace_one_file_at_the_same_time_each_leave_it_whole(tmp_path):
-    """REVIEW P1-11: with one temporary name for all, replacements failed, and half a file could take the name."""
+    """With one temporary name for all, replacements failed, and half a file could take the name."""
     fs, contents = OsFs(tmp_path), [bytes([number]) * 100_000 for number in range(6)]
     readings = []
 

@@ -157,7 +157,6 @@ def plain_search(data):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_heads_of_groups_are_found_among_zeros_as_by_a_search_of_every_position(seed):
-    """REVIEW L1-2."""
     rng = random.Random(seed)
     head = journal._GROUP.pack(10, bytes([0, *rng.randbytes(31)]), b"....")
     chain = rng.randbytes(32)
@@ -168,7 +167,7 @@ def test_heads_of_groups_are_found_among_zeros_as_by_a_search_of_every_position(
 
 
 def test_zeros_at_the_end_of_a_journal_are_not_hashed_one_by_one(monkeypatch):
-    """REVIEW L1-2: 1.6 s for each MiB at a start."""
+    """1.6 s for each MiB at a start."""
     checks = []
 
     def counted(*head):

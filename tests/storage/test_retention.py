@@ -322,7 +322,7 @@ def test_heads_hold_what_they_are_for():
 @pytest.mark.parametrize("policy", [ALL, RetentionPolicy(Periods(payload_sec=1, receipt_sec=100_000)), BOTH])
 @pytest.mark.parametrize("looks", [2, 3, 5])
 def test_any_number_of_looks_between_two_retirements_erases_what_one_look_erases(policy, looks):
-    """REVIEW P1-1: a plan reads the index of the last retirement, so the second record erased the receipts."""
+    """A plan reads the index of the last retirement, so the second record erased the receipts."""
     once, often = filled(), filled()
     count = erase(once, policy)
     index = Index(often.fs)
@@ -337,7 +337,7 @@ def test_any_number_of_looks_between_two_retirements_erases_what_one_look_erases
 
 
 def test_a_record_that_is_on_its_way_to_the_disk_counts_as_an_erasure():
-    """REVIEW P1-1: nobody decides the same again between the decision and its effect."""
+    """Nobody decides the same again between the decision and its effect."""
     world = filled()
     index = Index(world.fs)
     step = plan(index, ALL, FAR)[0]

@@ -159,7 +159,7 @@ class BadSectors(OsFs):
 
 
 def test_a_bad_sector_is_a_finding_and_the_scrubber_goes_on(tmp_path):
-    """REVIEW P1-6: EIO ended the thread, and nothing was read ever after."""
+    """EIO ended the thread, and nothing was read ever after."""
     world = filled(OsFs(tmp_path))
     names = chunk_names(tmp_path)
     fs = BadSectors(tmp_path)

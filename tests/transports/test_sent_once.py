@@ -1,4 +1,4 @@
-"""A request that must not be repeated is sent once, whatever breaks (REVIEW P1-2)."""
+"""A request that must not be repeated is sent once, whatever breaks."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ async def server(requests, *, lost):
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_kept_connection_that_breaks_resends_only_what_may_be_repeated(again):
-    """REVIEW P1-2: one call of rotate_key was two requests."""
+    """One call of rotate_key was two requests."""
 
     async def scenario():
         requests: list[tuple[str, bytes]] = []

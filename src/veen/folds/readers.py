@@ -1,7 +1,7 @@
 """Marks of readers: which keys opened the entries that a state or a table was made of.
 
 Two readers with equal marks open the same entries. What an earlier reading could not open it had to leave out, so its
-outcome is of use only to a reader with the same mark (REVIEW P2-9).
+outcome is of use only to a reader with the same mark.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Repair of written states that an earlier release may have gone on from with other keys (REVIEW P2-9).
+"""Repair of written states that an earlier release may have gone on from with other keys.
 
 Earlier releases went on from a state whatever keys it was read with: what was sealed to the first reader stayed left
 out for the second one. Such a state does not say which keys read it. `repair` folds what a state is made of from the

@@ -1,7 +1,7 @@
 """Objects behind an object store (s3://, gs://), with the one operation that writers need: create only if absent.
 
 `put_new` is a conditional put (`If-None-Match: *`), which the store decides: of two writers of one name exactly one is
-told that it was first, before either goes on (REVIEW P1-8). `put_over` replaces an object only if it still is the one
+told that it was first, before either goes on. `put_over` replaces an object only if it still is the one
 that was read (`If-Match`). Credentials and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …),
 or from the query of the URL as Arrow has it (endpoint_override, scheme, region); they are no part of what is pickled.
 """

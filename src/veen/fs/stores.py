@@ -5,7 +5,7 @@ manifest names them; a manifest says by its own last line whether it is whole. S
 that copies where it should rename, can hold tables as well as a directory can.
 
 A manifest is made by `put_new`, and the place decides who of two writers was first: a directory by link(2), an object
-store by a conditional put. A place that cannot decide it refuses to be written to (REVIEW P1-8).
+store by a conditional put. A place that cannot decide it refuses to be written to.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 A fold goes on from its last snapshot where the log is at hand, or is made anew from silver, which needs no keys. When
 payloads were erased meanwhile it is made anew: what is gone from silver must not live on in a state. It is also made
 anew when other keys read the log now, or if it does not say which keys did: entries that open now may have been sealed
-then, and the other way round (REVIEW P2-9).
+then, and the other way round.
 """
 
 from collections.abc import Mapping

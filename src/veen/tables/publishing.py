@@ -181,7 +181,7 @@ def _states(log: TableLog, first: int, last: TableState) -> Iterator[TableState]
 
 
 def _foreign(log: TableLog, table: str, lake: LakeTable) -> int:
-    """Count the files by which a lake table differs from the manifest that it shows (REVIEW X-15)."""
+    """Count the files by which a lake table differs from the manifest that it shows."""
     if not lake.published():
         return 0
     try:

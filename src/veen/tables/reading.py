@@ -76,7 +76,7 @@ def read(
     """One version of a table. The bounds choose files, not rows: `where` does the rest.
 
     Tasks read the files by `read_part`, as every engine does: a file that is not byte for byte what the manifest names
-    ends the query with TableDamaged, wherever it is read (REVIEW P2-14). Spark's own reader of Parquet notices nothing.
+    ends the query with TableDamaged, wherever it is read. Spark's own reader of Parquet notices nothing.
     """
     log = TableLog(to)
     files = chosen_files(log.existing(version), table, streams=streams, first_ts=first_ts, last_ts=last_ts)
@@ -135,7 +135,7 @@ def rows(
 
 
 def _by_hour(files: Iterable[DataFile]) -> Iterator[tuple[int, int, list[DataFile]]]:
-    """Give each hour with the files that reach into it. A file is looked at in its own hours only (REVIEW L2-5)."""
+    """Give each hour with the files that reach into it. A file is looked at in its own hours only."""
     waiting = sorted(files, key=lambda file: file.first_ts, reverse=True)  # the next one is the last
     inside: list[DataFile] = []
     for first, last in _hours(tuple(waiting)):

@@ -182,7 +182,7 @@ def _rows_of_log(
 
 
 def _check_lakes(log: TableLog, state: TableState, reading: _Reading) -> Iterator[str]:
-    """Compare the files that published tables show with those of the manifest that they name (REVIEW X-15)."""
+    """Compare the files that published tables show with those of the manifest that they name."""
     for table in state.files:
         for kind in LAKE_FORMATS:
             if not _is_published(log.store, kind, table):

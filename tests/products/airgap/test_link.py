@@ -155,7 +155,7 @@ def given_to(receiver, datagrams):
 
 
 def test_a_file_that_nobody_signed_replaces_no_genuine_bundle(tmp_path):
-    """REVIEW X-13: whoever can send datagrams can name any bundle in a header; the genuine one stays as it is."""
+    """Whoever can send datagrams can name any bundle in a header; the genuine one stays as it is."""
     genuine = SmallLog(6).bundle()
     forged = bytearray(genuine)
     forged[-1] ^= 1  # the signature of the exporter
@@ -181,7 +181,7 @@ def test_a_file_that_nobody_signed_replaces_no_genuine_bundle(tmp_path):
 
 
 def test_a_folder_that_is_full_takes_nothing_more(tmp_path):
-    """REVIEW X-13: what others fill has bounds; the bundle is lost, and told."""
+    """What others fill has bounds; the bundle is lost, and told."""
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(3):
@@ -201,7 +201,7 @@ def test_a_folder_that_is_full_takes_nothing_more(tmp_path):
 
 
 def test_small_symbols_are_counted_and_not_summed_anew(tmp_path):
-    """REVIEW X-13: the sum of what waits is kept as symbols come and go; a file of too many blocks is not begun."""
+    """The sum of what waits is kept as symbols come and go; a file of too many blocks is not begun."""
     folder = tmp_path / "in"
     folder.mkdir()
     (tmp_path / "file").write_bytes(os.urandom(16 * 2_000))
@@ -223,7 +223,7 @@ def test_small_symbols_are_counted_and_not_summed_anew(tmp_path):
 
 
 def test_a_medium_with_links_and_other_files_is_neither_followed_nor_overwritten(tmp_path):
-    """REVIEW X-13: `bridge send --to` wrote through links that somebody had put onto the medium."""
+    """`bridge send --to` wrote through links that somebody had put onto the medium."""
     medium, inside, outside = tmp_path / "stick", tmp_path / "in", tmp_path / "outside"
     medium.mkdir()
     inside.mkdir()
@@ -252,7 +252,7 @@ def test_a_medium_with_links_and_other_files_is_neither_followed_nor_overwritten
 
 
 def test_rejected_bundles_are_kept_up_to_a_bound(tmp_path):
-    """REVIEW X-13: the oldest go first."""
+    """The oldest go first."""
     files = BridgeFiles(tmp_path, ("rejected",))
     for number in range(5):
         path = files.path("rejected", f"{number}.veenb")

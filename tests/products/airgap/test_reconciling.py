@@ -403,7 +403,7 @@ def texts(report):
 
 
 def test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond(tmp_path):
-    """REVIEW P2-4, A5: nothing has left the journals yet; the signed report says how far it read."""
+    """Nothing has left the journals yet; the signed report says how far it read."""
 
     async def work(world):
         await filled(world)
@@ -425,7 +425,7 @@ def test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond(tmp_path):
 
 
 def test_what_is_imported_while_it_is_read_contradicts_nothing(tmp_path):
-    """REVIEW P2-4: the audit stream of the receiving zone is read before its imports, and the sending zone last."""
+    """The audit stream of the receiving zone is read before its imports, and the sending zone last."""
 
     async def work(world):
         await filled(world, bundles=1)
@@ -449,7 +449,7 @@ def test_what_is_imported_while_it_is_read_contradicts_nothing(tmp_path):
 
 
 def test_nothing_exported_is_not_clean(tmp_path):
-    """REVIEW P2-4, D-181: clean over nothing."""
+    """Clean over nothing."""
 
     async def work(world):
         await send_numbers(world, 1, 3)
@@ -484,7 +484,7 @@ def test_half_of_the_bundles_and_a_foreign_hub_are_not_clean(tmp_path):
 
 
 def test_a_root_pin_believes_no_other_hub(tmp_path):
-    """REVIEW P2-10: the identity of the directory must be signed by the pinned root."""
+    """The identity of the directory must be signed by the pinned root."""
 
     async def work(world):
         await filled(world, bundles=1)
@@ -499,7 +499,7 @@ def test_a_root_pin_believes_no_other_hub(tmp_path):
 
 
 def test_two_bridges_out_of_one_hub_are_compared_apart(tmp_path):
-    """REVIEW P2-11: what one of them did not bring is not covered by the other one."""
+    """What one of them did not bring is not covered by the other one."""
 
     async def work(world):
         await filled(world, bundles=2)
@@ -519,7 +519,7 @@ def test_two_bridges_out_of_one_hub_are_compared_apart(tmp_path):
 
 
 def test_records_of_the_audit_log_that_cannot_be_read_are_named(tmp_path):
-    """REVIEW P2-11: a record that breaks its schema is not passed by."""
+    """A record that breaks its schema is not passed by."""
 
     async def work(world):
         await filled(world, bundles=1)
@@ -532,7 +532,7 @@ def test_records_of_the_audit_log_that_cannot_be_read_are_named(tmp_path):
 
 
 def test_a_label_of_an_exported_stream_that_nobody_exported_is_in_the_report(tmp_path):
-    """REVIEW P2-11: expected labels come from the sending hub. A second hub key makes no difference; an epoch does."""
+    """Expected labels come from the sending hub. A second hub key makes no difference; an epoch does."""
 
     async def work(world):
         await filled(world, bundles=1)
@@ -550,7 +550,7 @@ def test_a_label_of_an_exported_stream_that_nobody_exported_is_in_the_report(tmp
 
 
 def test_two_histories_are_bad_evidence_also_below_the_head(tmp_path):
-    """REVIEW P2-11: K2 compares the root where both zones end, and ends with exit code 1."""
+    """K2 compares the root where both zones end, and ends with exit code 1."""
 
     async def work(world):
         await filled(world, bundles=1)
@@ -569,7 +569,7 @@ def test_two_histories_are_bad_evidence_also_below_the_head(tmp_path):
 @given(st.integers(MAX_WRITERS - 2, MAX_WRITERS + 2), st.integers(0, MAX_WRITERS))
 @settings(max_examples=20)
 def test_more_writers_than_are_kept_leave_j3_open(count, cut):
-    """REVIEW P2-11: J3 looked at 4,096 writers and said ok."""
+    """J3 looked at 4,096 writers and said ok."""
     keys = [u64be(number) * 4 for number in range(count)]
     parts = [Arrived(writers=frozenset(part[:MAX_WRITERS])) for part in (keys[:cut], keys[cut:])]
     both = parts[0].merge(parts[1])

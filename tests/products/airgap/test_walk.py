@@ -63,7 +63,7 @@ def test_every_line_of_the_walk_works(site, tmp_path):
     importing = next(line for line in steps(0) if line.startswith("veen bridge import"))
     rounds = json.loads(site(f"veen bridge run offline --times 1 {importing.partition('import')[2]} --json"))
     assert rounds["rounds"] == [{"round": 1, "bundles": []}], rounds
-    # Beside running hubs, whose journals have all of it (REVIEW P2-4, A5).
+    # Beside running hubs, whose journals have all of it.
     beside = site.json(steps(1)[0])
     assert (beside["ok"], beside["verdict"]["value"], beside["report"]["imported_entries"]) == (True, "good", 2)
     # A stick that comes twice (A10), then one without the bundle before the last.

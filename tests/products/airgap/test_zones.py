@@ -82,7 +82,7 @@ def test_labels_that_rotate_in_both_zones(tmp_path):
 
 @pytest.mark.parametrize("ahead", [-20_000, 20_000])
 def test_an_importer_whose_clock_is_epochs_away_imports_each_event_once(tmp_path, ahead):
-    """REVIEW P1-13: the cursors that are kept are those of the hub's epoch; here a crash comes before the audit."""
+    """The cursors that are kept are those of the hub's epoch; here a crash comes before the audit."""
 
     async def work():
         now = 1_700_000_000.0
@@ -148,7 +148,7 @@ def test_derived_export_copies_chosen_events_once(tmp_path):
 
 
 def test_two_sources_of_one_target_are_copied_whole(tmp_path):
-    """REVIEW P2-5, and the law that resumed equals from the start: whatever is cut off, lost or of before."""
+    """The law that resumed equals from the start: whatever is cut off, lost or of before."""
     export, other = "export/z1/auth", "record/security/door"
 
     async def work():
@@ -209,7 +209,7 @@ def test_two_sources_of_one_target_are_copied_whole(tmp_path):
 
 
 def test_events_that_an_earlier_version_left_out_are_found_and_copied(tmp_path):
-    """REVIEW P2-5: two sources and one target gave 3 of 3, then 2 of 5."""
+    """Two sources and one target gave 3 of 3, then 2 of 5."""
     export, other = "export/z1/auth", "record/security/door"
 
     async def work():
@@ -240,7 +240,7 @@ def test_events_that_an_earlier_version_left_out_are_found_and_copied(tmp_path):
 
 
 def test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_the_progress(tmp_path):
-    """A10, A5; REVIEW L2-7: those that wait are not verified before the one before them is there."""
+    """Those that wait are not verified before the one before them is there."""
 
     async def work(world):
         for number in range(4):

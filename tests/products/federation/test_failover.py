@@ -1,4 +1,4 @@
-"""A second failover, and an old primary that cannot tell whether it was replaced (REVIEW P1-3, P1-4, X-3)."""
+"""A second failover, and an old primary that cannot tell whether it was replaced."""
 
 import asyncio
 import shutil
@@ -37,7 +37,7 @@ async def promoted(tmp_path):
 
 
 def test_a_second_failover_asks_about_losses_and_writes_its_own_record(tmp_path):
-    """REVIEW P1-3: a replica of a promoted hub counted as promoted itself, and entries were lost without a word."""
+    """A replica of a promoted hub counted as promoted itself, and entries were lost without a word."""
 
     async def before():
         await promoted(tmp_path)
@@ -65,7 +65,7 @@ def test_a_second_failover_asks_about_losses_and_writes_its_own_record(tmp_path)
 
 
 def test_a_promotion_is_refused_beside_a_primary_whose_certificate_is_not_trusted(tmp_path):
-    """REVIEW X-3: any error counted as "gone", so --accept-loss succeeded beside a living primary."""
+    """Any error counted as "gone", so --accept-loss succeeded beside a living primary."""
     cert, key = certificate(tmp_path, "localhost")[:2]
 
     async def scenario():
@@ -88,7 +88,7 @@ def test_a_promotion_is_refused_beside_a_primary_whose_certificate_is_not_truste
 
 
 def test_an_old_primary_that_cannot_ask_says_so_and_is_not_ready_if_that_is_configured(tmp_path, monkeypatch):
-    """REVIEW X-3: it was ready and silent."""
+    """It was ready and silent."""
     monkeypatch.setattr(replicas, "_EVERY_SECONDS", 0.02)
 
     async def scenario():
@@ -108,7 +108,7 @@ def test_an_old_primary_that_cannot_ask_says_so_and_is_not_ready_if_that_is_conf
 
 
 def test_a_replica_behind_a_private_authority_is_heard(tmp_path):
-    """REVIEW P1-4: only the certificates of the system were used, and every error counted as "not promoted"."""
+    """Only the certificates of the system were used, and every error counted as "not promoted"."""
     cert, key = certificate(tmp_path, "localhost")[:2]
 
     async def scenario():
@@ -122,7 +122,7 @@ def test_a_replica_behind_a_private_authority_is_heard(tmp_path):
 
 
 def test_the_watch_of_an_old_primary_follows_its_rotations(tmp_path):
-    """REVIEW P1-4: it verified records under the identity of its start."""
+    """It verified records under the identity of its start."""
 
     async def scenario():
         async with hub_at(tmp_path / "a") as a:
@@ -149,7 +149,7 @@ def test_a_value_of_replicas_that_is_not_an_address_is_refused(tmp_path, value):
 
 
 def test_checkpoints_for_seals_to_come_outlive_a_retirement_between_them_and_their_entries(tmp_path):
-    """REVIEW P1-10: they were noted with the segment before the batch, and went before recovery could need them."""
+    """They were noted with the segment before the batch, and went before recovery could need them."""
 
     async def scenario():
         async with hub_at(tmp_path / "a", **SMALL) as a:

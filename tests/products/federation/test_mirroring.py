@@ -116,7 +116,7 @@ async def bodies(hub, home):
 @pytest.mark.parametrize("hubs", [2, 3])
 @pytest.mark.parametrize("acquainted", [True, False], ids=["bridges know each other", "strangers"])
 def test_bridges_in_a_circle_multiply_nothing(tmp_path, hubs, acquainted):
-    """REVIEW X-14, D-187: an event is not copied to a hub that it has passed, also if no bridge knows another one."""
+    """An event is not copied to a hub that it has passed, also if no bridge knows another one."""
     names = [f"bridge{number}" for number in range(hubs)]
     keys = {person(name).client_id for name in names} if acquainted else set()
 
@@ -207,7 +207,7 @@ def test_an_index_of_another_log_or_other_rules_is_begun_anew(tmp_path, change):
 
 @pytest.mark.parametrize("has_index", [True, False])
 def test_a_copy_goes_on_where_the_target_has_erased_the_first_copies(tmp_path, has_index):
-    """REVIEW P1-12: the target's own copies are the state, and their payloads may be erased there."""
+    """The target's own copies are the state, and their payloads may be erased there."""
 
     async def scenario():
         async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b", limits__max_checkpoint_interval=2) as b:

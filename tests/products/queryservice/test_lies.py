@@ -259,7 +259,7 @@ def fetched(verifier, tmp_path, url, result_id, code, *more):
 
 
 def test_forged_rows_of_the_store_of_a_service_are_not_printed(tmp_path, log, verifier):
-    """walk A2, REVIEW X-4: somebody changes a row in the store of an honest service."""
+    """Somebody changes a row in the store of an honest service."""
     with served(tmp_path, log) as url:
         with query.connect(url, token=TOKENS["alice"]) as connection:
             result_id = connection.submit(ASKED)["result_id"]
@@ -274,7 +274,7 @@ def test_forged_rows_of_the_store_of_a_service_are_not_printed(tmp_path, log, ve
 
 @pytest.mark.parametrize("kind", [SendsOthers, SendsMore])
 def test_a_page_with_other_rows_than_the_digest_has_is_not_printed(tmp_path, log, verifier, kind):
-    """REVIEW X-4: a page is held to its proof, by the client."""
+    """A page is held to its proof, by the client."""
     with served(tmp_path, log, kind, sync_entries=0) as url:
         with query.connect(url, token=TOKENS["alice"]) as connection:
             accepted = connection.submit(ASKED)

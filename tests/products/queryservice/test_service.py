@@ -307,7 +307,7 @@ def test_too_many_queries_that_wait_are_refused(tmp_path, log):
 
 
 def test_requests_of_an_outage_are_recorded_afterwards_and_nobody_is_refused_for_ever(tmp_path, log):
-    """REVIEW P2-7: requests without a receipt had filled the room for good; their clients need not come back."""
+    """Requests without a receipt had filled the room for good; their clients need not come back."""
 
     async def scenario():
         async with world_at(tmp_path, log) as world:
@@ -333,7 +333,7 @@ def test_requests_of_an_outage_are_recorded_afterwards_and_nobody_is_refused_for
 
 
 def test_a_result_is_not_delivered_after_its_scope_was_withdrawn(tmp_path, log):
-    """REVIEW X-8, D-190: the scope of whoever asks is checked at every delivery."""
+    """The scope of whoever asks is checked at every delivery."""
 
     async def scenario():
         async with world_at(tmp_path, log) as world:
@@ -356,7 +356,7 @@ def test_a_result_is_not_delivered_after_its_scope_was_withdrawn(tmp_path, log):
 
 
 def test_records_by_other_keys_are_no_history_of_the_service(tmp_path, log):
-    """REVIEW X-9: whoever may write to the query streams cannot give the service requests or ends."""
+    """Whoever may write to the query streams cannot give the service requests or ends."""
 
     async def scenario():
         async with world_at(tmp_path, log) as world:
@@ -441,7 +441,7 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
 
 
 def test_a_digest_in_the_log_is_compared_with_the_one_that_was_made(tmp_path, log):
-    """REVIEW L2-2: a store that was changed while the service was down does not deliver under a digest of the log."""
+    """A store that was changed while the service was down does not deliver under a digest of the log."""
 
     async def scenario():
         async with world_at(tmp_path, log) as world:

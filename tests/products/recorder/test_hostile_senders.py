@@ -1,4 +1,4 @@
-"""Senders that want to swallow, stall or shut out the records of others (REVIEW X-10, X-11, X-16)."""
+"""Senders that want to swallow, stall or shut out the records of others."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ def framed(data, cut=7):
 
 
 def test_a_newline_and_a_number_in_a_message_swallow_nothing():
-    """REVIEW X-10: one host of a relay writes `\\n60000 ` and the records of all others become its own."""
+    """One host of a relay writes `\\n60000 ` and the records of all others become its own."""
     lines = [b"<13>one", b"60000 ", b"60000 <13>x", b"<13>of another host"]
     assert framed(b"".join(line + b"\n" for line in lines)) == lines
 
@@ -59,7 +59,7 @@ def test_a_broken_count_is_recorded_and_ends_the_connection():
 
 
 def test_newlines_do_not_stall_the_loop():
-    """REVIEW X-10, class 7: 64 KiB of newlines cost 4 GB of copies."""
+    """64 KiB of newlines cost 4 GB of copies."""
     framer = Framer()
     for _ in range(200):
         assert list(framer.feed(b"\n" * 65_536)) == []
@@ -68,7 +68,7 @@ def test_newlines_do_not_stall_the_loop():
 
 
 def test_messages_of_pythons_syslog_handler_are_frames_of_their_own():
-    """REVIEW X-10: they end with NUL."""
+    """They end with NUL."""
 
     def log(port):
         handler = logging.handlers.SysLogHandler(("127.0.0.1", port), socktype=socket.SOCK_STREAM)
@@ -104,8 +104,6 @@ async def silent(port, count):
 
 
 def test_silent_connections_do_not_shut_out_another_syslog_sender():
-    """REVIEW X-10."""
-
     async def story():
         intake = Taken()
         async with running(SyslogTcp("net", "127.0.0.1", 0), intake) as adapter, silent(adapter.port, MANY):
@@ -130,7 +128,7 @@ def test_a_connection_without_a_frame_is_closed(monkeypatch):
 
 
 def test_silent_connections_do_not_shut_out_another_http_sender():
-    """REVIEW X-11; the witness has the same listener."""
+    """The witness has the same listener."""
 
     def post(port):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=("127.0.0.2", 0))
@@ -156,7 +154,6 @@ def test_silent_connections_do_not_shut_out_another_http_sender():
 
 
 def test_the_signature_of_github_is_checked():
-    """REVIEW X-16."""
     secret, body = b"It's a Secret to Everybody", b"Hello, World!"
 
     async def story():
@@ -180,7 +177,7 @@ def test_the_signature_of_github_is_checked():
 
 
 def test_a_listener_beyond_loopback_needs_tls_and_a_credential(tmp_path):
-    """REVIEW X-16: as the hub does."""
+    """As the hub does."""
     import subprocess
 
     key, cert, token = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "token"

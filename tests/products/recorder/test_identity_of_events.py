@@ -1,4 +1,4 @@
-"""The identity of a recorded event: ids that senders choose hide no other event (REVIEW X-1, X-18, P2-19, D-184)."""
+"""The identity of a recorded event: ids that senders choose hide no other event."""
 
 import asyncio
 import http.client
@@ -20,7 +20,7 @@ def repeats(intake):
 
 
 def test_a_kubernetes_event_with_the_audit_id_of_another_is_recorded_and_marked():
-    """REVIEW X-1: any Kubernetes user chooses the header Audit-ID."""
+    """Any Kubernetes user chooses the header Audit-ID."""
     first = AUDIT["items"][0]
     attack = {**first, "verb": "delete", "user": {"username": "mallory"}}
 
@@ -38,8 +38,6 @@ def test_a_kubernetes_event_with_the_audit_id_of_another_is_recorded_and_marked(
 
 
 def test_a_cloud_event_and_a_delivery_of_github_with_a_used_id_are_recorded_and_marked():
-    """REVIEW X-1."""
-
     async def story():
         intake = Taken()
         async with running(Webhook("ce", "127.0.0.1", 0, "cloudevents"), intake) as adapter:
@@ -59,7 +57,6 @@ def test_a_cloud_event_and_a_delivery_of_github_with_a_used_id_are_recorded_and_
 
 
 def test_verify_reports_an_id_that_was_used_for_two_events(tmp_path):
-    """REVIEW X-1: SDR.REPEAT."""
     from tests.products.recorder.agents import FAST, connector, spool_of
     from tests.products.recorder.recorders import recorder_at
     from tests.products.recorder.test_evidence import judged
@@ -101,7 +98,7 @@ def post_twice(port, body, headers, times=2):
 
 
 def test_equal_requests_are_one_for_a_retry_and_two_after_an_answer():
-    """REVIEW P2-19: two OTLP requests of equal bytes were one for ever."""
+    """Two OTLP requests of equal bytes were one for ever."""
     body = json.dumps(LOGS).encode()
 
     async def story():
@@ -125,7 +122,7 @@ def test_equal_requests_are_one_for_a_retry_and_two_after_an_answer():
 
 
 def test_a_retry_on_the_same_connection_after_503_is_recorded_once(monkeypatch):
-    """REVIEW P2-19: the sender has no answer of 200, so it is a retry."""
+    """The sender has no answer of 200, so it is a retry."""
     monkeypatch.setattr("veen.products.recorder.adapters.otlp._RECEIPT_SECONDS", 0.2)
     body = json.dumps(LOGS).encode()
 
@@ -139,7 +136,7 @@ def test_a_retry_on_the_same_connection_after_503_is_recorded_once(monkeypatch):
 
 
 def test_sequence_numbers_belong_to_the_credential_and_do_not_jump_far():
-    """REVIEW X-18: one sender must not make the numbers of another look used or missing."""
+    """One sender must not make the numbers of another look used or missing."""
 
     async def story():
         intake = Taken()
@@ -161,7 +158,7 @@ def test_sequence_numbers_belong_to_the_credential_and_do_not_jump_far():
 
 
 def test_numbers_behind_a_gap_take_memory_by_gaps_and_not_by_numbers():
-    """REVIEW P2-19: one gap kept a million numbers in a set."""
+    """One gap kept a million numbers in a set."""
     from veen.products.recorder.integrity import SequenceNumbers
 
     numbers = SequenceNumbers(1)

@@ -1,4 +1,4 @@
-"""`recorder verify` over an empty, a half, a foreign and a grown log, beside a running hub (REVIEW P2-4, P2-19)."""
+"""`recorder verify` over an empty, a half, a foreign and a grown log, beside a running hub."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ def row_of(report, name=WEB):
 
 
 def test_a_verdict_over_no_stream_is_incomplete(tmp_path):
-    """REVIEW P2-4: it said ok."""
+    """It said ok."""
 
     async def story():
         async with recorder_at(tmp_path, streams=ONE) as world, world.client(ADMIN) as client:
@@ -39,7 +39,7 @@ def test_a_verdict_over_no_stream_is_incomplete(tmp_path):
 
 
 def test_a_stream_that_the_hub_does_not_have_is_good_only_if_a_checkpoint_says_that_it_is_empty(tmp_path):
-    """REVIEW P2-4: a hub that hides a stream is not believed."""
+    """A hub that hides a stream is not believed."""
 
     async def story():
         async with recorder_at(tmp_path, streams=ONE) as world:
@@ -88,7 +88,7 @@ def with_another_root(record):
 
 
 def test_a_checkpoint_that_names_another_root_for_a_position_is_bad_evidence(tmp_path):
-    """REVIEW P2-19: it was skipped if an earlier checkpoint ends at the same position or behind it."""
+    """It was skipped if an earlier checkpoint ends at the same position or behind it."""
 
     async def story():
         async with recorder_at(tmp_path, streams=ONE) as world:

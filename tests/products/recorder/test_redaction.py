@@ -1,4 +1,4 @@
-"""Redaction comes first: what a rule names is in nothing that is sealed, in no encoding (REVIEW X-2, D-185)."""
+"""Redaction comes first: what a rule names is in nothing that is sealed, in no encoding."""
 
 import base64
 import json
@@ -108,7 +108,7 @@ def test_a_path_hides_its_member_also_where_the_record_cannot_be_parsed(data):
 
 @pytest.mark.parametrize("name", ["user", "event", "origin", "time"])
 def test_what_is_derived_from_a_hidden_member_does_not_show_it(name):
-    """REVIEW X-2: subject, type, origin and time."""
+    """Subject, type, origin and time."""
     assert_hidden(line(json.dumps({name: SECRET}).encode()), [f".{name}"])
     assert_hidden(line(json.dumps({name: int(SECRET)}).encode()), [f".{name}"])
 
@@ -176,7 +176,7 @@ def otlp(value, name, *, is_signed_record=True):
 
 @given(ANY, st.sampled_from(["body", "resource", "enduser.id", "event.name", "card"]), st.booleans())
 def test_otlp_values_are_hidden_also_in_their_typed_copy(value, name, is_signed_record):
-    """REVIEW X-2: `_typed`, base64 of bytes, and JSON numbers."""
+    """`_typed`, base64 of bytes, and JSON numbers."""
     tree = otlp(value, name, is_signed_record=is_signed_record)
     path = {"body": ".body", "resource": ".resource.service.name"}.get(name, f".attributes.{name}")
     for rule in (PATTERN, path):

@@ -1,5 +1,5 @@
 """Resumed sources equal sources from the start, failures of one source leave the others alone, and work grows with what
-is read (REVIEW L2-4, L2-11, P2-19; classes 4, 6 and 7)."""
+is read."""
 
 import asyncio
 import gzip
@@ -133,7 +133,7 @@ def cost_of_packed(folder, count):
 
 
 def test_a_packed_log_is_unpacked_a_fixed_number_of_times(tmp_path):
-    """REVIEW P2-19, class 7: each mebibyte was unpacked from the start of the file again."""
+    """Each mebibyte was unpacked from the start of the file again."""
     costs = []
     for count in (3_000, 6_000):
         (tmp_path / str(count)).mkdir()
@@ -201,7 +201,7 @@ def journalctl(tmp_path, lines):
 
 
 def test_an_entry_of_the_journal_above_the_bound_is_recorded_by_its_beginning_and_ends_nothing(tmp_path, monkeypatch):
-    """REVIEW L2-4: it ended the agent at every start. Many entries are one transaction."""
+    """It ended the agent at every start. Many entries are one transaction."""
     monkeypatch.setattr("veen.products.recorder.adapters.journald._MAX_LINE", 100_000)
     entries = [{"__CURSOR": f"c{n}", "MESSAGE": f"order {n}"} for n in range(400)]
     entries[7]["MESSAGE"] = "x" * 300_000
@@ -250,7 +250,7 @@ class Fragile:
 
 
 def test_a_source_that_fails_is_started_again_and_the_others_go_on(tmp_path):
-    """REVIEW L2-11: one source that failed ended all sources."""
+    """One source that failed ended all sources."""
 
     async def story():
         async with recorder_at(tmp_path, streams={"web": (WEB,)}) as world:
@@ -304,8 +304,6 @@ def test_lines_that_were_read_before_a_failure_are_recorded_after_it():
 
 
 def test_a_producer_can_be_taken_back_and_its_later_events_are_findings(tmp_path):
-    """REVIEW L2-11."""
-
     async def story():
         async with recorder_at(tmp_path, streams={"web": (WEB,)}) as world:
             await run_agent(world, [lines_source(numbered(2))])

@@ -350,7 +350,6 @@ def test_what_was_deleted_or_truncated_before_it_was_read_is_a_loss_and_nothing_
 @example([([], [], None, True), (["append", "truncate"], [], None, True)])
 @settings(max_examples=60, deadline=None)
 def test_empty_files_that_are_written_and_deleted_between_two_looks_are_a_loss(schedule):
-    """REVIEW P2-13."""
     check_emptying(schedule)
 
 
@@ -376,7 +375,7 @@ def test_what_is_rotated_and_deleted_is_named_by_file_and_offset():
 
 
 def test_a_file_that_was_empty_and_whose_inode_was_given_to_another_is_a_loss(tmp_path):
-    """REVIEW P2-13: the new file was taken for the one that was deleted, and no event said that its lines are gone."""
+    """The new file was taken for the one that was deleted, and no event said that its lines are gone."""
     writer = Writer(tmp_path, begins_with_line=False)
     agent = Agent(writer.path)
     agent.turn()
@@ -400,7 +399,7 @@ def test_a_file_that_was_empty_and_whose_inode_was_given_to_another_is_a_loss(tm
 
 
 def test_a_file_that_was_empty_at_two_looks_and_was_written_between_is_a_loss_of_unknown_extent(tmp_path):
-    """REVIEW P2-13: a row without a fingerprint asserts nothing."""
+    """A row without a fingerprint asserts nothing."""
     writer = Writer(tmp_path, begins_with_line=False)
     agent = Agent(writer.path)
     agent.turn()

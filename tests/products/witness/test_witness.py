@@ -129,7 +129,7 @@ def test_an_inconsistent_request_is_kept_once(store):
 
 
 def test_requests_that_anybody_can_make_leave_room_for_a_fork(store, monkeypatch):
-    """REVIEW P1-9, X-12: one row for each note of the log, and forks have room of their own."""
+    """One row for each note of the log, and forks have room of their own."""
     monkeypatch.setattr("veen.products.witness.store._MAX_EVIDENCE", 4)
     witness = service(store)
     witness.add_checkpoint(request(0, 5))
@@ -148,7 +148,7 @@ def test_requests_that_anybody_can_make_leave_room_for_a_fork(store, monkeypatch
 
 
 def test_a_commit_that_fails_is_rolled_back_and_the_next_transaction_begins(store):
-    """REVIEW L1-5: a deferred constraint fails at the COMMIT, which leaves the transaction open."""
+    """A deferred constraint fails at the COMMIT, which leaves the transaction open."""
     store._db.execute("PRAGMA foreign_keys = ON")
     store._db.execute("CREATE TABLE a (id INTEGER PRIMARY KEY)")
     store._db.execute("CREATE TABLE b (id INTEGER REFERENCES a (id) DEFERRABLE INITIALLY DEFERRED)")

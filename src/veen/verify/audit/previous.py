@@ -100,7 +100,7 @@ class Previous:
             )
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Check that what is not read again was judged as this audit would: all inputs must be equal (REVIEW P2-2).
+        """Check that what is not read again was judged as this audit would: all inputs must be equal.
 
         An audit by an earlier version does not say what its inputs were, and may itself go on from other ones.
         """
