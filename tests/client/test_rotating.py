@@ -156,9 +156,9 @@ def test_a_key_is_replaced_before_it_has_signed_for_a_day(tmp_path):
                 assert sent.msg.client_id == client.client_id != first
                 assert sent.msg.client_seq == 2  # behind the binding
                 assert (await say(client, b"4", gated=False)).msg.client_seq == 3
-            kept = open_identity(home, "alice", None)
-            assert kept.identity.client_id == client.client_id
-            assert len(kept.secrets.prekeys) == 2
+            keystore = open_identity(home, "alice", None)
+            assert keystore.identity.client_id == client.client_id
+            assert len(keystore.secrets.prekeys) == 2
 
     run(check())
 
@@ -176,8 +176,10 @@ def test_the_token_of_a_new_key_is_derived_from_that_of_the_principal(tmp_path):
             store = hub.api.context.store
             rows = store.control_rows(CapDerive.KIND)
             assert len(rows) == 3
-            held = TokenStore(home.tokens_fs("alice")).all()
-            assert len([token for token in held if token.token.issuer_pk != ISSUER.public]) <= 2  # ended ones are gone
+            tokens = TokenStore(home.tokens_fs("alice")).all()
+            assert (
+                len([token for token in tokens if token.token.issuer_pk != ISSUER.public]) <= 2
+            )  # ended ones are gone
 
     run(check())
 

@@ -160,9 +160,7 @@ AUTHORITY = st.builds(
     ttl=UINT,
 )
 BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
-    control.CapDerive: st.builds(
-        control.CapDerive, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB, parent_ref=BSTR32
-    ),
+    control.CapDerive: st.builds(control.CapDerive, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB, parent_ref=BSTR32),
     control.CapAuthorize: st.builds(control.CapAuthorize, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB),
     control.StreamRegister: st.builds(control.StreamRegister, stream_id=BSTR32),
     control.LabelOpen: st.builds(control.LabelOpen, label=BSTR32, epoch=UINT, stream_id=maybe(BSTR32)),

@@ -162,10 +162,10 @@ class Grants:
             return None
         now, hub_id = self._session.hub_now(), self._session.hub_id
         try:
-            held = await asyncio.to_thread(self._tokens.usable, hub_id, self._identity.client_id, stream_id, now)
+            stored = await asyncio.to_thread(self._tokens.usable, hub_id, self._identity.client_id, stream_id, now)
         except (TokenMissing, TokenExpired):
             return None
-        return await self._known(held)
+        return await self._known(stored)
 
     async def _known(self, held: HeldToken) -> TokenGrant:
         """Show the hub a held token, unless an earlier run did."""
@@ -187,8 +187,8 @@ class Grants:
         if parent is None or self._tokens is None:
             return None
         principal, client_id = self._identity.id_sign, self._identity.client_id
-        known, now = await self._known(parent), self._session.hub_now()
-        ttl = min(DERIVED_TTL_SEC, max(known.expires_at - now, 0))  # it ends with its parent
+        parent_grant, now = await self._known(parent), self._session.hub_now()
+        ttl = min(DERIVED_TTL_SEC, max(parent_grant.expires_at - now, 0))  # it ends with its parent
         token = CapToken.issue(principal, client_id, parent.token.allow.stream_ids, ttl=ttl)
         await asyncio.to_thread(self._tokens.drop_ended, self._session.hub_id, principal.public, now)
         grant = await self.derive(token, parent.auth_ref)

@@ -357,18 +357,18 @@ class Writer:
         if drafts:
             drafts = [*heir.first, *drafts]
         async with heir.writer.lock:
-            taken, notes = await heir.writer.take_over(drafts, heir.auth_ref, heir.reader_pk)
+            inherited, notes = await heir.writer.take_over(drafts, heir.auth_ref, heir.reader_pk)
             withdrawn = state.withdrawn(refused[0].client_seq)
-            await asyncio.to_thread(partial(self._store.save, taken, withdrawn, notes=notes))
+            await asyncio.to_thread(partial(self._store.save, inherited, withdrawn, notes=notes))
             self.state = withdrawn
-            heir.writer.took_over(taken)
+            heir.writer.took_over(inherited)
             if drafts:
                 heir.first = ()
 
     def _kept(self, state: LabelState, refused: Sequence[Prepared]) -> list[Draft]:
-        kept, drafts = self._store.drafts(state), []
+        sealed_drafts, drafts = self._store.drafts(state), []
         for message in refused:
-            sealed = kept.get(message.client_seq)
+            sealed = sealed_drafts.get(message.client_seq)
             draft = self._sealer.restore(sealed, message.raw) if self._sealer and sealed else None
             if draft is None:
                 raise RotationDue(
