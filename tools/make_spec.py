@@ -154,7 +154,8 @@ MEANINGS: Final = {
     "label request": "A request about one label.",
     "ok response": "The hub has done it.",
     "authorize response": (
-        "`record` is the signed entry that sets issued_at; expires_at = its hub_ts + ttl; derived ones may end before."
+        "`record` is the signed entry that fixes issued_at; expires_at = its hub_ts + ttl."
+        " A derived token may end earlier."
     ),
     "derive request": "Shows a token that the subject of the token `parent_ref` issued for a client key (D-179).",
     "cap_status request": "Asks for what the hub holds about a token.",
