@@ -109,6 +109,23 @@ def test_the_commands_of_the_admin_agree_with_each_other(cli, tmp_path):
         ]
 
 
+def test_checkpoints_by_the_next_key_of_the_admin_follow_those_of_the_first(cli, tmp_path):
+    """Messages about keys among the checkpoints are no findings, and a replay says what they are."""
+    with running(tmp_path / "hub") as hub:
+        init(cli, hub)
+        emit(cli, hub, "record/app/web", "--type", "tick", "--subject", "x")
+        admin(cli, hub, "checkpoint")
+        for name in ("recorder-admin", "web"):
+            cli.run("id", "rotate", name)
+        emit(cli, hub, "record/app/web", "--type", "tick", "--subject", "y")
+        admin(cli, hub, "checkpoint")
+        report = admin(cli, hub, "verify")
+        assert (report["ok"], report["findings"]) == (True, [])
+        rows = admin(cli, hub, "replay", "--stream", "record/app/web", "--since", "-1h")["rows"]
+        assert [row["event_type"] for row in rows[:-1]] == ["tick", None, "tick"]
+        assert "speaks for" in rows[1]["about_keys"]
+
+
 def test_verify_at_a_hub_that_has_nothing_of_the_recorder_is_incomplete(cli, tmp_path):
     """It said ok, with exit code 0."""
     with running(tmp_path / "hub") as hub:

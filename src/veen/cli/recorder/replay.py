@@ -81,11 +81,11 @@ def replay(
 
         def add(row: "Row") -> None:
             counts["rows"] += 1
-            counts["skipped"] += row.event is None
+            counts["skipped"] += row.event is None and row.about_keys is None
             event = row.event
             cells = (
                 row.stream, row.receipt.stream_seq, when(row.receipt.hub_ts), event.event_type if event else "-",
-                event.subject_id if event else "-", row.error or "",
+                event.subject_id if event else "-", row.about_keys or row.error or "",
             )  # fmt: skip
             records.add(row_data(row), cells)
 

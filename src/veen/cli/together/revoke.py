@@ -52,7 +52,8 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
     with output.progress("looking for client keys that were announced in streams"):
         client_ids |= client.run(lambda client: _announced_keys(client, card.id_sign_pk))
     tokens = () if contact is None else contact.tokens
-    targets = [("client-id", client_id) for client_id in sorted(client_ids)]
+    # The identity itself, too: a hub that takes derived tokens refuses every key that it lets write (D-179).
+    targets = [("client-id", client_id) for client_id in sorted({*client_ids, card.id_sign_pk})]
     for token in tokens:
         # By its first link too, so that a renewal of it is refused as well (D-173).
         targets += [("auth-ref", token.auth_ref()), ("cap-token", H(token.sig_chain[0]))]

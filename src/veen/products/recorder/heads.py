@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused
+from veen.client.generations.records import KEY_SCHEMAS
 from veen.client.identity.keyring import StreamKeys
 from veen.client.transport.calls import is_not_found
 from veen.core.labels import stream_id_of
@@ -93,6 +94,8 @@ async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
         if entry.event is None:
             issues.append(Issue(label, seq, "SDR.UNREADABLE", entry.error or "it cannot be opened"))
             continue
+        if entry.event.hdr.schema in KEY_SCHEMAS:
+            continue  # for the client: whose key it is
         if entry.event.hdr.schema != CHECKPOINT.id:
             issues.append(Issue(label, seq, "SDR.FOREIGN_SCHEMA", "not a checkpoint of a recorder"))
             continue

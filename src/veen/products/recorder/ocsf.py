@@ -58,7 +58,7 @@ def ocsf_event(row: Row, hub_id: bytes, previous: tuple[int, str] | None = None)
         "type_uid": _OTHER,
         "severity_id": 0,
         "time": (event.event_time if event else receipt.hub_ts) * 1000,
-        "message": event.event_type if event else (row.error or "unreadable"),
+        "message": event.event_type if event else (row.about_keys or row.error or "unreadable"),
         "metadata": {
             "version": OCSF_VERSION,
             "uid": receipt.leaf_hash.hex(),

@@ -15,6 +15,7 @@ from typing import Any
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused, LocalError
+from veen.client.generations.records import KEY_SCHEMAS, describe
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
@@ -43,6 +44,7 @@ class Row:
     event: sdr.RecorderEvent | None = None
     error: str | None = None
     crossed: ImportedEvent | WithheldEvent | None = None  # how a bridge brought it, if one did
+    about_keys: str | None = None  # what a message about keys says, which is no event and no fault
 
     def to_json(self) -> dict[str, Any]:
         event = self.event
@@ -62,6 +64,7 @@ class Row:
             "error": self.error,
             "receipt": self.receipt.to_json(),
             **({} if self.crossed is None else {"imported": _imported(self.crossed)}),
+            **({} if self.about_keys is None else {"about_keys": self.about_keys}),
         }
 
 
@@ -212,8 +215,10 @@ def _reason(detail: Mapping[str, Any]) -> object:
 
 def row_of(stream: str, entry: Entry) -> Row:
     """An entry as a row; whatever is no event of a recorder says why."""
-    client_id, event, error, crossed = entry.msg.client_id, None, entry.error, None
-    if entry.event is not None:
+    client_id, event, error, crossed, about_keys = entry.msg.client_id, None, entry.error, None, None
+    if entry.event is not None and entry.event.hdr.schema in KEY_SCHEMAS:
+        about_keys = describe(entry.event.hdr.schema, entry.event.body)
+    elif entry.event is not None:
         brought = read_crossed(entry.event)
         if brought is None:
             event, error = _recorded(entry.event)
@@ -230,6 +235,7 @@ def row_of(stream: str, entry: Entry) -> Row:
         event=event,
         error=error,
         crossed=crossed,
+        about_keys=about_keys,
     )
 
 
