@@ -167,6 +167,9 @@ def _workload(universe: Universe, tenant: Tenant | None, config: str, keys_secre
     spec: Manifest = {"replicas": 1, "selector": {"matchLabels": _selector("hub", tenant)}, "template": template}
     if tenant is None:
         spec["serviceName"] = "veen-authority"
+        # With the default, OrderedReady, a pod whose image cannot be pulled is never replaced by that of the version
+        # before. There is one pod, so the order has no other meaning.
+        spec["podManagementPolicy"] = "Parallel"
         return _object("apps/v1", "StatefulSet", _hub_name(None), universe, None, "hub", marks=marks, spec=spec)
     spec["strategy"] = {"type": "Recreate"}
     return _object("apps/v1", "Deployment", _hub_name(tenant), universe, tenant, "hub", marks=marks, spec=spec)
@@ -404,15 +407,21 @@ def _cluster_wide() -> Iterator[Manifest]:
         "spec": {
             "failurePolicy": "Fail",
             "matchConditions": [{"expression": f"request.userInfo.username == '{account}'", "name": "operator"}],
+            # With every default of the API server: the field is atomic, so a manager that left one out would conflict
+            # with another one that applied the same bytes.
             "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
                 "resourceRules": [
                     {
                         "apiGroups": [""],
                         "apiVersions": ["v1"],
                         "operations": ["CREATE", "DELETE"],
                         "resources": ["namespaces"],
+                        "scope": "*",
                     }
-                ]
+                ],
             },
             "validations": [{"expression": expression, "message": "a VEEN namespace begins with veen-"}],
         },
@@ -534,6 +543,7 @@ def _pod(container: Manifest) -> Manifest:
     return {
         "automountServiceAccountToken": False,
         "containers": [container],
+        "enableServiceLinks": False,  # else the pod has variables VEEN_HUB_…, which settings are named like as well
         "securityContext": pod_security() | {"fsGroupChangePolicy": "OnRootMismatch"},
         "serviceAccountName": "veen",
     }
